@@ -1,0 +1,31 @@
+"""The model families, one file each. A family answers `models()` and `build(name, changes)`."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from functools import cache
+from types import ModuleType
+
+from planc.ir.model import Model
+
+
+@cache
+def families() -> dict[str, ModuleType]:
+    """Every family module of this folder by its name."""
+    found = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        found[module.FAMILY] = module
+    return found
+
+
+def model_names() -> dict[str, str]:
+    """Every model's name, and the family that builds it."""
+    return {name: family for family, module in families().items() for name in module.models()}
+
+
+def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model. Raises KeyError for an unknown name."""
+    model: Model = families()[model_names()[name]].build(name, changes)
+    return model

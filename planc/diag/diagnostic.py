@@ -1,0 +1,91 @@
+"""What planc says about a user's mistake: a code, a place, the arithmetic, and an edit that works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from planc.diag.span import Span
+
+Severity = Literal["error", "warning", "note"]
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Replace the text of `span` by `text`."""
+
+    span: Span
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fix:
+    """A mechanical mend: applying `edits` removes the diagnostic."""
+
+    title: str
+    edits: tuple[Edit, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Related:
+    """A second place that has to do with the mistake."""
+
+    span: Span
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnostic:
+    """One finding. `label` is the short text printed under the marked place."""
+
+    code: str
+    message: str
+    span: Span
+    label: str = ""
+    help: str = ""
+    related: tuple[Related, ...] = ()
+    fix: Fix | None = None
+
+    @property
+    def severity(self) -> Severity:
+        """Told by the first letter of the code: E error, W warning, N note."""
+        kinds: dict[str, Severity] = {"E": "error", "W": "warning", "N": "note"}
+        return kinds[self.code[0]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The object of the report contract (`planc.report/1`, `diagnostics`)."""
+        return {
+            "code": self.code,
+            "severity": self.severity,
+            "message": self.message,
+            **_place(self.span),
+            "help": self.help,
+            "related": [{**_place(r.span), "message": r.message} for r in self.related],
+            "fix": None
+            if self.fix is None
+            else {
+                "title": self.fix.title,
+                "edits": [{**_place(e.span), "text": e.text} for e in self.fix.edits],
+            },
+        }
+
+
+def _place(span: Span) -> dict[str, Any]:
+    return {
+        "file": span.file,
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }
+
+
+def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
+    """Whether any of these is an error (exit status 1)."""
+    return any(d.severity == "error" for d in diagnostics)
+
+
+def in_order(diagnostics: list[Diagnostic]) -> tuple[Diagnostic, ...]:
+    """Sorted by place, then code; each finding once."""
+    unique = dict.fromkeys(diagnostics)
+    return tuple(sorted(unique, key=lambda d: (d.span, d.code, d.message)))

@@ -1,0 +1,13 @@
+"""The one exception that a user's mistake raises from the Python API."""
+
+from __future__ import annotations
+
+from planc.diag.diagnostic import Diagnostic
+
+
+class PlanError(Exception):
+    """A plan that cannot be used. `diagnostics` says why, each with its place."""
+
+    def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> None:
+        self.diagnostics = tuple(diagnostics)
+        super().__init__("\n".join(f"{d.code} {d.span.where()}: {d.message}" for d in self.diagnostics))

@@ -1,0 +1,49 @@
+"""Places in a plan file. Lines and columns are 1-based code points; ends are exclusive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Span:
+    """A stretch of text in one file, from (`line`, `column`) up to but not including the end."""
+
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
+
+    def to(self, other: Span) -> Span:
+        """The span from the start of this one to the end of `other` (same file)."""
+        assert self.file == other.file
+        return Span(self.file, self.line, self.column, other.end_line, other.end_column)
+
+    def where(self) -> str:
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The text of one file, kept so that a diagnostic can quote it."""
+
+    file: str
+    text: str
+    lines: tuple[str, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def of(cls, file: str, text: str) -> Source:
+        return cls(file, text, tuple(text.split("\n")))
+
+    def line(self, number: int) -> str:
+        """The text of 1-based line `number`, or an empty string outside the file."""
+        return self.lines[number - 1].rstrip("\r") if 1 <= number <= len(self.lines) else ""
+
+    def quote(self, span: Span) -> str:
+        """The text a span covers, on one line."""
+        if span.line == span.end_line:
+            return self.line(span.line)[span.column - 1 : span.end_column - 1]
+        first = self.line(span.line)[span.column - 1 :]
+        rest = [self.line(n) for n in range(span.line + 1, span.end_line)]
+        return " ".join([first, *rest, self.line(span.end_line)[: span.end_column - 1]])

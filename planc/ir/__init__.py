@@ -1,0 +1,1 @@
+"""The nouns: Mesh, Axis, Dim, Tensor, Op, Layout, Plan and what follows from them. All frozen."""

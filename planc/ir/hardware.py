@@ -1,0 +1,80 @@
+"""Chips, links, nodes, network levels, tori and the cluster made of them. Read from `hardware` files."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Literal
+
+from planc.ir.base import Cause, Frozen
+
+
+class Chip(Frozen):
+    """One accelerator. Rates are dense peaks by dtype; efficiencies are measured fractions of them."""
+
+    name: str
+    flops_per_s: dict[str, float]
+    memory_bytes: float
+    memory_bandwidth_bytes_per_s: float
+    devices: int = 1
+    """Framework devices on one chip (2 on TPU v4 and 7x)."""
+    matmul_efficiency: float
+    memory_efficiency: float
+    launch_s: float
+    """Fixed cost of starting one kernel."""
+    runtime_bytes: float
+    """Held by the framework, its context and the allocator's fragmentation."""
+    runtime_fraction: float
+    """Share of the memory lost to fragmentation."""
+
+
+class Link(Frozen):
+    """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (node) or per torus link."""
+
+    name: str
+    bandwidth_bytes_per_s: float
+    latency_s: float
+    efficiency: float = 1.0
+    in_network_reduction: float = 1.0
+
+
+class Level(Frozen):
+    """One level of a tree of switches: `width` units of the level below meet here."""
+
+    name: str
+    width: int
+    bandwidth_bytes_per_s: float
+    """One way, per node, into this level."""
+    latency_s: float
+    efficiency: float = 1.0
+    oversubscription: float = 1.0
+
+
+class Cluster(Frozen):
+    """The machines a plan runs on: `count` nodes of `chips` chips, or `count` slices of a torus."""
+
+    kind: Literal["node", "torus"]
+    name: str
+    count: int
+    chip: Chip
+    link: Link
+    shape: tuple[int, ...]
+    """A node: (chips,). A torus: its shape in chips."""
+    wrap: tuple[bool, ...] = ()
+    levels: tuple[Level, ...] = ()
+    """The network between the nodes or slices, innermost first."""
+    sources: tuple[str, ...] = ()
+    """Where the numbers come from: the hardware file and its line for each name used."""
+    cause: Cause
+
+    @property
+    def chips(self) -> int:
+        return self.count * prod(self.shape)
+
+    @property
+    def devices(self) -> int:
+        return self.chips * self.chip.devices
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of one node, or of one slice of a torus."""
+        return prod(self.shape) * self.chip.devices

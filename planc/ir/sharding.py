@@ -1,0 +1,101 @@
+"""What propagation says: the layout of every op, the redistributions between them, the state's places.
+
+A layout maps a tensor dim to the mesh axes that divide it, outermost first; dims that are whole are
+left out.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Literal
+
+from planc.ir.base import Cause, Frozen
+from planc.ir.model import Model, Op, Param, Section
+from planc.ir.plan import Noun, Plan
+
+Layout = dict[str, tuple[str, ...]]
+StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice"]
+
+
+class Step(Frozen):
+    """One collective (or a free local slice) of a redistribution.
+
+    `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and
+    divides `to_dim`. An all_reduce has neither.
+    """
+
+    kind: StepKind
+    axes: tuple[str, ...]
+    dim: str = ""
+    to_dim: str = ""
+
+
+class Move(Frozen):
+    """A redistribution of an activation: `before` (an unreduced sum over `partial`) to `after`."""
+
+    tensor: str
+    before: Layout
+    partial: tuple[str, ...] = ()
+    after: Layout
+    steps: tuple[Step, ...]
+    cause: Cause | None = None
+
+
+class OpSharding(Frozen):
+    """One op under the plan. `moves[i]` readies input i (None: it already fits).
+
+    `layout` is that of the op's index space: each device computes that part of it. `partial` are the
+    axes its output is a partial sum over; `settle` brings the output to its declared layout.
+    """
+
+    op: Op
+    layout: Layout
+    moves: tuple[Move | None, ...]
+    partial: tuple[str, ...] = ()
+    settle: Move | None = None
+
+
+class ParamSharding(Frozen):
+    """One parameter under the plan.
+
+    `compute` gives, per storage dimension, the axes that divide it while it is used (TP). Its
+    gradient is a partial sum over `grad_partial` (the batch's axes; the sequence's axes for a norm).
+    `stored` are the further axes each noun is divided over between uses.
+    """
+
+    param: Param
+    compute: tuple[tuple[str, ...], ...]
+    grad_partial: tuple[str, ...]
+    stored: dict[Noun, tuple[str, ...]]
+    on_dim: int | None = None
+    """The storage dimension that `store ... on DIM` names; None leaves the choice to the target."""
+    cause: Cause | None = None
+
+    def axes(self) -> tuple[str, ...]:
+        return tuple(a for group in self.compute for a in group)
+
+
+class Sharded(Frozen):
+    """A plan with its layouts derived. One block stands for all layers."""
+
+    plan: Plan
+    ops: dict[Section, tuple[OpSharding, ...]]
+    params: tuple[ParamSharding, ...]
+
+    @property
+    def model(self) -> Model:
+        return self.plan.model
+
+    @cached_property
+    def param(self) -> dict[str, ParamSharding]:
+        return {p.param.name: p for p in self.params}
+
+    @cached_property
+    def op(self) -> dict[str, OpSharding]:
+        return {o.op.name: o for ops in self.ops.values() for o in ops}
+
+    def declared(self, tensor: str) -> Layout:
+        """The layout a tensor rests in between ops: the plan's rules for its region."""
+        t = self.model.tensor[tensor]
+        layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
+        return {d: axes for d, axes in layout.items() if axes}
