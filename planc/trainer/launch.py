@@ -1,0 +1,200 @@
+"""The one way planc starts several processes on this machine: training, tests and audits.
+
+Each rank is its own process group, so that ending a rank ends what it started. A rank also asks the
+kernel to be ended when its launcher dies (Linux), so that even `kill -9` leaves no orphan. planc
+does not use torchrun's agent here: it would import torch in the launcher (seconds, and absent with
+the xla extra), and one node needs no rendezvous. The environment is torchrun's, so that the same
+worker also runs under torchrun, Slurm or Kubernetes.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from types import FrameType
+
+GRACE_S = 5.0
+"""How long ranks may tidy up after SIGTERM before SIGKILL."""
+POLL_S = 0.05
+
+OnLine = Callable[[int, str], None]
+"""(rank, one line of its output without the newline)"""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """How a launch ended. `returncode` is 0, the first failing rank's, 124 (timeout) or 130 (interrupt)."""
+
+    returncode: int
+    outputs: tuple[str, ...]
+    """What each rank wrote to stdout and stderr together."""
+    failed_rank: int | None = None
+
+    @property
+    def ok(self) -> bool:
+        return self.returncode == 0
+
+
+TIMED_OUT = 124
+INTERRUPTED = 130
+
+
+def run(
+    argv: Sequence[str],
+    processes: int,
+    *,
+    env: Mapping[str, str] | None = None,
+    timeout_s: float | None = None,
+    on_line: OnLine | None = None,
+) -> Finished:
+    """Run `argv` in `processes` ranks and wait for all of them.
+
+    `env` adds to this process's environment. If one rank fails, the others are ended after a short
+    grace. SIGINT and SIGTERM to this process (when called on its main thread) and the timeout end
+    every rank, with all that a rank started.
+    """
+    deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
+    stop = threading.Event()
+    ranks: list[_Rank] = []
+    with _signals_set(stop):
+        try:
+            port = free_port()
+            for rank in range(processes):
+                ranks.append(_Rank(rank, argv, _environment(rank, processes, port, env), on_line))
+            returncode, failed = _wait(ranks, deadline, stop)
+        finally:
+            _end(ranks)
+    return Finished(returncode, tuple(r.output() for r in ranks), failed)
+
+
+def free_port() -> int:
+    """A TCP port that nothing listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _environment(rank: int, world: int, port: int, extra: Mapping[str, str] | None) -> dict[str, str]:
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",  # ranks share the cores; more threads only get in each other's way
+        "PYTHONUNBUFFERED": "1",
+        **(extra or {}),
+        **{name: str(value) for name, value in ranks.items()},
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        PARENT: str(os.getpid()),
+    }
+
+
+PARENT = "PLANC_LAUNCHER_PID"
+
+# Runs in the rank itself, before its own program: a preexec_fn would run Python between fork and
+# exec, which can deadlock when this process has threads (it has: one reader a rank).
+_SHIM = """
+import ctypes, os, sys
+try:
+    ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
+except (OSError, AttributeError):
+    pass
+if os.getppid() != int(os.environ["PLANC_LAUNCHER_PID"]):
+    sys.exit("the launcher is gone")
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
+
+
+class _Rank:
+    """One process, its group, and the thread that reads it."""
+
+    def __init__(self, rank: int, argv: Sequence[str], env: dict[str, str], on_line: OnLine | None) -> None:
+        self.rank = rank
+        self._lines: list[str] = []
+        self._on_line = on_line
+        self.process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _SHIM, *argv],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.append(line)
+            if self._on_line is not None:
+                self._on_line(self.rank, line.rstrip("\n"))
+
+    def output(self) -> str:
+        self._reader.join(timeout=GRACE_S)
+        return "".join(self._lines)
+
+    def signal_group(self, number: int) -> None:
+        """Signal the whole group, also when its leader has already ended but children live on."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
+def _wait(ranks: list[_Rank], deadline: float, stop: threading.Event) -> tuple[int, int | None]:
+    """Until all ranks ended well, one failed, time is up, or a signal came: (returncode, failed rank)."""
+    while not stop.wait(POLL_S):
+        codes = [r.process.poll() for r in ranks]
+        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        if failed is not None:
+            return _exit_status(codes[failed] or 1), failed
+        if all(code == 0 for code in codes):
+            return 0, None
+        if time.monotonic() > deadline:
+            return TIMED_OUT, None
+    return INTERRUPTED, None
+
+
+def _exit_status(code: int) -> int:
+    """A shell's convention for a process ended by a signal: 128 + its number."""
+    return code if code > 0 else 128 - code
+
+
+def _end(ranks: list[_Rank]) -> None:
+    """End every group: SIGTERM, a grace, SIGKILL. Groups that already ended cost nothing."""
+    running = [r for r in ranks if r.process.poll() is None]
+    for rank in running:
+        rank.signal_group(signal.SIGTERM)
+    limit = time.monotonic() + GRACE_S
+    while any(r.process.poll() is None for r in running) and time.monotonic() < limit:
+        time.sleep(POLL_S)
+    for rank in ranks:
+        rank.signal_group(signal.SIGKILL)
+        rank.process.wait()
+
+
+@contextmanager
+def _signals_set(stop: threading.Event) -> Iterator[None]:
+    """Within, SIGINT and SIGTERM set `stop` rather than raise. Off the main thread: nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,112 @@
+"""What the trainer asks of a backend, and what it gives it. No framework is imported here.
+
+A backend's `runtime` module answers `Runtime`; its `start` returns a `Session`, which holds the
+model, the optimizer state and the process group. The loop sees nothing else of a framework.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planc.ir.program import Program
+
+    Tokens = NDArray[np.int32]
+    """Token ids, [sequences, sequence_tokens]: the whole global batch, the same on every rank."""
+    Weights = NDArray[np.float32]
+
+Initial = Callable[[str, tuple[int, ...]], "Weights"]
+"""(full parameter name, e.g. `layers.3.attention.wq.weight`; global shape) -> its first values."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a run adds to the plan: AdamW's numbers and the seed. Dtypes and layout are the plan's.
+
+    AdamW as both stacks do it: m and v in fp32 with bias correction, eps outside the root, decay
+    decoupled (w -= lr * weight_decay * w) and only on parameters whose `Param.decay` is true.
+    """
+
+    seed: int = 0
+    betas: tuple[float, float] = (0.9, 0.95)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    clip_norm: float = 1.0
+    """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
+
+
+@dataclass(frozen=True)
+class CompileFacts:
+    """What a compiler did during the steps; None where the runtime does not say."""
+
+    uncached: int | None = None
+    """Compilations that found nothing in the cache, after the warm-up step."""
+    scalar_reads: int | None = None
+    """Device values read one at a time by the host during the steps (`.item()`)."""
+    hlo_sha256: str | None = None
+    """Of the optimized program's text."""
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Session(Protocol):
+    """A model under training on this process. Every rank makes the same calls in the same order."""
+
+    rank: int
+    world: int
+    """Processes, not devices: 1 for a runtime that drives all devices from one process."""
+    runtime: str
+    """For the receipt: `torch`, `jax`, `torch_xla`."""
+    versions: dict[str, str]
+    """Framework packages and their versions."""
+    features: tuple[str, ...]
+    """Fused kernels, compilers and fallbacks in use, by name."""
+
+    def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
+        """One optimizer step on the global batch.
+
+        Returns, on every rank: the mean loss per token over the global batch before the update, and
+        the global gradient norm before clipping.
+        """
+        ...
+
+    def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
+        """The mean loss per token over a global batch, on every rank; nothing is changed."""
+        ...
+
+    def parameters(self) -> Iterator[tuple[str, Weights]]:
+        """Every parameter whole, by full per-layer name; on every rank, as gathering is collective."""
+        ...
+
+    def peak_memory_gib(self) -> float | None:
+        """The most device memory this process has held since `start`; None where not measured."""
+        ...
+
+    def compile_facts(self) -> CompileFacts: ...
+
+    def close(self) -> None:
+        """Leave the process group and free the model. Called once, also after a failure."""
+        ...
+
+
+class Runtime(Protocol):
+    """The module `planc.backends.<target>.runtime`. It imports its framework inside these functions,
+    as `prepare_environment` must come before that import."""
+
+    def prepare_environment(self, devices: int) -> None:
+        """Set what the framework reads at start-up: virtual devices, threads, log levels."""
+        ...
+
+    def start(self, program: Program, settings: Settings, initial: Initial) -> Session:
+        """The plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*."""
+        ...
+
+    def start_single(self, program: Program, settings: Settings, initial: Initial) -> Session:
+        """The same model undivided in this one process: what every plan is compared with."""
+        ...
