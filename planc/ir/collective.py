@@ -1,0 +1,56 @@
+"""Collectives: what must move between devices, per device and optimizer step."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planc.ir.base import Cause, Frozen
+
+CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
+Phase = Literal["forward", "backward", "recompute", "optimizer"]
+Carries = Literal["activation", "param", "grad", "scalar"]
+
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int32": 4, "int64": 8}
+
+
+class Collective(Frozen):
+    """Calls of one kind on one pipeline stage. A row of the report before it has a time.
+
+    `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` the
+    calls per device and optimizer step. `realised_by` names the realisation rules that made the row
+    what it is; empty for a semantic one.
+    """
+
+    op: CollectiveOp
+    axes: tuple[str, ...]
+    group_size: int
+    stage: int
+    phase: Phase
+    carries: Carries
+    tensor: str
+    section: str
+    """first, block, last: which part of the model; step: once for the whole model."""
+    dtype: str
+    count: int
+    buffer_bytes: float
+    realised_by: tuple[str, ...] = ()
+    cause: Cause | None = None
+
+    @property
+    def axis(self) -> str:
+        """The axes' names joined by `+`, outermost first."""
+        return "+".join(self.axes)
+
+    @property
+    def payload_bytes(self) -> float:
+        """Per device and optimizer step."""
+        return self.buffer_bytes * self.count
+
+    @property
+    def wire_bytes(self) -> float:
+        """Bytes one device sends with ring algorithms, per optimizer step."""
+        n = self.group_size
+        if self.op == "send_recv":
+            return self.payload_bytes
+        ring = self.payload_bytes * (n - 1) / n
+        return 2 * ring if self.op == "all_reduce" else ring

@@ -1,0 +1,44 @@
+"""Local sizes: what one device holds of a tensor under a layout."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.plan import Plan
+from planc.ir.sharding import Layout, ParamSharding
+
+
+def dim_length(plan: Plan, dim: str) -> int:
+    """Global length of a dim, for one microbatch of one data-parallel rank's group.
+
+    `batch` counts the sequences of one microbatch over all data-parallel ranks.
+    """
+    if dim == "batch":
+        return plan.batch.microbatch_sequences * plan.data_parallel
+    if dim == "sequence":
+        return plan.batch.sequence_tokens
+    return plan.model.sizes[dim]
+
+
+def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> int:
+    """Elements of the largest local block: every divided dim rounded up."""
+    return prod(ceil(dim_length(plan, d) / plan.mesh.size(*layout.get(d, ()))) for d in dims)
+
+
+def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
+    """Bytes of one activation on one device, for one microbatch."""
+    t = plan.model.tensor[tensor]
+    dtype = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}[t.dtype]
+    return local_elements(plan, t.dims, layout) * DTYPE_BYTES[dtype]
+
+
+def param_elements(plan: Plan, p: ParamSharding) -> int:
+    """Elements of one copy of a parameter on one device while it is used (after TP)."""
+    shape = plan.model.shape(p.param)
+    return prod(ceil(n / plan.mesh.size(*axes)) for n, axes in zip(shape, p.compute, strict=True))
+
+
+def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:
+    """Elements of one copy on one device when kept divided over `axes`: an even share."""
+    return param_elements(plan, p) / plan.mesh.size(*axes)

@@ -1,0 +1,117 @@
+"""A plan's rules, carried through the op graph.
+
+Each op computes over an index space of named dims; the rules for its region divide that space. What
+an input lacks or has too much of becomes a move before the op; what the op contracts over a divided
+dim becomes a partial sum that is settled into the output's declared layout. Nothing here knows a
+strategy's name.
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from planc.ir.base import Cause
+from planc.ir.model import Op, Param
+from planc.ir.plan import NOUNS, Override, Plan
+from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, Sharded
+from planc.sharding.redistribute import outside, restrict, steps_between
+
+
+def propagate(plan: Plan) -> Sharded:
+    """Derive every op's and parameter's layout. The plan must have passed its checks."""
+    ops = {section: tuple(_op(plan, op) for op in ops) for section, ops in plan.model.ops.items()}
+    used = {p: o for section in ops.values() for o in section for p in o.op.params}
+    params = tuple(_param(plan, param, used[param.name]) for param in plan.model.params)
+    return Sharded(plan=plan, ops=ops, params=params)
+
+
+def index_layout(plan: Plan, op: Op) -> Layout:
+    """How the rules divide an op's index space; `whole` dims stay whole, overrides win."""
+    dims = index_dims(plan, op)
+    layout = {d: plan.axes_of(d, op.region) for d in dims if d not in op.whole}
+    for name in op.params:
+        override = override_of(plan, plan.model.param[name])
+        if override is not None:
+            stored = set(plan.store("params"))
+            for d in plan.model.param[name].dims:
+                layout[d] = tuple(a for a in override.layout.get(d, ()) if a not in stored)
+    return {d: axes for d, axes in layout.items() if axes}
+
+
+def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
+    """Every dim that an op runs over, in order of appearance."""
+    model = plan.model
+    groups = [model.tensor[t].dims for t in op.inputs]
+    groups += [model.param[p].dims for p in op.params]
+    groups.append(model.tensor[op.output].dims)
+    return tuple(dict.fromkeys(d for dims in groups for d in dims))
+
+
+def override_of(plan: Plan, param: Param) -> Override | None:
+    """The last override whose glob matches the parameter (with or without its `.weight`)."""
+    short = param.name.removesuffix(".weight")
+    matching = [o for o in plan.overrides if fnmatchcase(param.name, o.glob) or fnmatchcase(short, o.glob)]
+    return matching[-1] if matching else None
+
+
+def _op(plan: Plan, op: Op) -> OpSharding:
+    layout = index_layout(plan, op)
+    tensor = plan.model.tensor
+    moves = tuple(
+        _move(plan, name, _declared(plan, name), (), restrict(layout, tensor[name].dims), op.region)
+        for name in op.inputs
+    )
+    dims = tensor[op.output].dims
+    partial = () if op.kind == "loss" else outside(layout, dims)
+    settle = _move(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
+    return OpSharding(op=op, layout=layout, moves=moves, partial=partial, settle=settle)
+
+
+def _declared(plan: Plan, tensor: str) -> Layout:
+    t = plan.model.tensor[tensor]
+    return {d: axes for d in t.dims if (axes := plan.axes_of(d, t.region))}
+
+
+def _move(
+    plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], after: Layout, region: str
+) -> Move | None:
+    steps = steps_between(before, partial, after)
+    if not steps:
+        return None
+    cause = _cause(plan, steps[0].axes[0], before, after, region)
+    return Move(tensor=tensor, before=before, partial=partial, after=after, steps=steps, cause=cause)
+
+
+def _cause(plan: Plan, axis: str, before: Layout, after: Layout, region: str) -> Cause | None:
+    """The sentence that put the axis where the redistribution found it or wants it."""
+    scoped = [s for s in plan.shards if axis in s.axes and s.region]
+    for shard in scoped:
+        if axis in before.get(shard.dim, ()) or axis in after.get(shard.dim, ()):
+            return shard.cause
+    return next((s.cause for s in plan.shards if axis in s.axes and s.region in ("", region)), None)
+
+
+def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
+    override = override_of(plan, param)
+    compute = tuple(tuple(a for d in group for a in user.layout.get(d, ())) for group in param.shape_dims)
+    on_dim, cause = _stored_dim(plan, param, override)
+    inside = {a for group in compute for a in group}
+    return ParamSharding(
+        param=param,
+        compute=compute,
+        grad_partial=outside(user.layout, param.dims),
+        stored={n: tuple(a for a in plan.store(n) if a not in inside) for n in NOUNS},
+        on_dim=on_dim,
+        cause=cause,
+    )
+
+
+def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
+    """Which storage dimension an override or a `store ... on DIM` sentence names."""
+    named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim), "")
+    if override is not None:
+        stored = set(plan.store("params"))
+        named = next((d for d, axes in override.layout.items() if stored & set(axes)), named)
+    cause = override.cause if override is not None else plan.cause_of_store("params")
+    index = next((i for i, group in enumerate(param.shape_dims) if named in group), None)
+    return index, cause

@@ -1,0 +1,56 @@
+"""From one layout of a tensor to another: the collectives in between.
+
+A layout maps dims to the axes that divide them. A tensor may also be an unreduced sum over some
+axes (`partial`). Every axis that changes its role gives one step; axes with the same role share it.
+"""
+
+from __future__ import annotations
+
+from planc.ir.sharding import Layout, Step, StepKind
+
+
+def where(layout: Layout, axis: str) -> str:
+    """The dim that `axis` divides, or an empty string."""
+    return next((dim for dim, axes in layout.items() if axis in axes), "")
+
+
+def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[Step, ...]:
+    """The steps that turn `before` (a sum over `partial`) into `after`, reductions first.
+
+    An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is
+    an all-to-all; a partial axis that divides a dim afterwards is a reduce-scatter, otherwise an
+    all-reduce; an axis that only appears afterwards is a local slice.
+    """
+    grouped: dict[tuple[StepKind, str, str], list[str]] = {}
+    for axis in partial:
+        target = where(after, axis)
+        key: tuple[StepKind, str, str] = (
+            ("reduce_scatter", target, "") if target else ("all_reduce", "", "")
+        )
+        grouped.setdefault(key, []).append(axis)
+    for dim, axes in before.items():
+        for axis in axes:
+            target = where(after, axis)
+            if target == dim:
+                continue
+            grouped.setdefault(
+                ("all_to_all", dim, target) if target else ("all_gather", dim, ""), []
+            ).append(axis)
+    for dim, axes in after.items():
+        for axis in axes:
+            if axis not in partial and not where(before, axis):
+                grouped.setdefault(("slice", dim, ""), []).append(axis)
+    return tuple(
+        Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim)
+        for (kind, dim, to_dim), axes in grouped.items()
+    )
+
+
+def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
+    """The part of an index space's layout that concerns a tensor's dims."""
+    return {d: layout[d] for d in dims if layout.get(d)}
+
+
+def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """The axes on dims that a tensor lacks: summing over those dims leaves a partial sum there."""
+    return tuple(a for d, axes in layout.items() if d not in dims for a in axes)

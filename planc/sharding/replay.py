@@ -1,0 +1,54 @@
+"""Recompute: which ops the backward runs again, and which tensors are kept from the forward."""
+
+from __future__ import annotations
+
+from planc.ir.base import Frozen
+from planc.ir.model import Model, Op
+from planc.ir.plan import Plan
+
+
+class Replay(Frozen):
+    """`kept` are tensors held from forward to backward; `ops` run again, in order of execution."""
+
+    kept: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+def names_op(word: str, op: Op) -> bool:
+    """Whether a word of a `recompute` sentence means this op: its name, its kind or its last part."""
+    return word in (op.name, op.kind, op.name.rsplit(".", 1)[-1]) or (
+        word == "attention.proj" and op.kind == "matmul" and op.region == "attention"
+    )
+
+
+def replay(plan: Plan) -> Replay:
+    """For the repeated block: what is kept and what is run again."""
+    block = plan.model.ops["block"]
+    again = {o.name for o in block if plan.recompute.blocks or _named(plan, o)}
+    return close(plan.model, block, again)
+
+
+def _named(plan: Plan, op: Op) -> bool:
+    return any(names_op(word, op) for word in plan.recompute.ops)
+
+
+def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
+    """The smallest set of ops of `again` that makes every tensor the backward needs.
+
+    A needed tensor whose producer is not recomputed is kept. Ops of `again` whose output nobody
+    needs are not run: the last projection of a block stops the replay early.
+    """
+    producer = {op.output: op for op in block[:-1]}
+    needed = [t for op in block for t in op.saves]
+    kept: dict[str, None] = {}
+    run: set[str] = set()
+    while needed:
+        name = needed.pop()
+        op = producer.get(name)
+        if op is None or op.name not in again:
+            kept[name] = None
+        elif op.name not in run:
+            run.add(op.name)
+            needed.extend(op.inputs)
+    order = tuple(op.name for op in block if op.name in run)
+    return Replay(kept=tuple(t.name for t in model.tensors if t.name in kept), ops=order)
