@@ -16,6 +16,9 @@ from planc.ir.plan import NOUNS, Override, Plan
 from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, Sharded
 from planc.sharding.redistribute import outside, restrict, steps_between
 
+CONTRACTING = ("matmul", "embedding")
+"""Kinds of op that sum over the dims their output lacks."""
+
 
 def propagate(plan: Plan) -> Sharded:
     """Derive every op's and parameter's layout. The plan must have passed its checks."""
@@ -62,7 +65,7 @@ def _op(plan: Plan, op: Op) -> OpSharding:
         for name in op.inputs
     )
     dims = tensor[op.output].dims
-    partial = () if op.kind == "loss" else outside(layout, dims)
+    partial = outside(layout, dims) if op.kind in CONTRACTING else ()
     settle = _move(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
     return OpSharding(op=op, layout=layout, moves=moves, partial=partial, settle=settle)
 
