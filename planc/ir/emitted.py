@@ -10,12 +10,7 @@ import tempfile
 from pathlib import Path
 from types import ModuleType
 
-
-def cache_folder() -> Path:
-    """Where planc keeps what it can make again: $PLANC_CACHE, or the user's cache folder."""
-    if "PLANC_CACHE" in os.environ:
-        return Path(os.environ["PLANC_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "planc"
+from planc.syntax.cache import cache_folder
 
 
 def import_text(text: str, name: str) -> ModuleType:

@@ -1,0 +1,71 @@
+"""Logical lines: one sentence each. Comments are blanked, so that every column stays true."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planc.diag.span import Source, Span
+
+VERBS = (
+    *("plan", "layout", "hardware"),
+    *("on", "import", "param", "model", "batch", "cluster", "mesh", "view"),
+    *("shard", "replicate", "store", "gather", "split", "route", "attention", "optimizer", "compute"),
+    *("recompute", "quantize", "offload", "overlap", "compile", "use", "override", "expect"),
+    *("chip", "link", "node", "network", "torus"),
+)
+HEADERS = VERBS[:3]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One logical line: its text without comments, its first physical line, its comment."""
+
+    text: str
+    number: int
+    comment: str
+
+    def span(self, source: Source) -> Span:
+        """From the first word to the last."""
+        lines = self.text.split("\n")
+        first = len(lines[0]) - len(lines[0].lstrip()) + 1
+        return Span(source.file, self.number, first, self.number + len(lines) - 1, len(lines[-1].rstrip()) + 1)
+
+
+_TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()\[\]]')
+
+
+def logical_lines(source: Source) -> Iterator[Line]:
+    """Sentences in order. Open brackets carry a sentence on, until a verb in column 1."""
+    pending: list[str] = []
+    comments: list[str] = []
+    depth = start = 0
+    for number, raw in enumerate(source.lines, 1):
+        text, comment, change = _without_comment(raw.rstrip("\r"))
+        if pending and (depth <= 0 or _starts_sentence(text)):
+            yield Line("\n".join(pending), start, " ".join(comments))
+            pending, comments, depth = [], [], 0
+        if text.strip() or pending:
+            start = start if pending else number
+            pending.append(text)
+            depth += change
+        if comment and pending:
+            comments.append(comment)
+    if pending:
+        yield Line("\n".join(pending), start, " ".join(comments))
+
+
+def _without_comment(line: str) -> tuple[str, str, int]:
+    """The text, the comment, and how many brackets stay open."""
+    depth = 0
+    for match in _TOKEN.finditer(line):
+        token = match.group()
+        if token[0] == "#":
+            return line[: match.start()].rstrip(), token, depth
+        depth += (token in "([") - (token in ")]")
+    return line.rstrip(), "", depth
+
+
+def _starts_sentence(text: str) -> bool:
+    return text[:1].isalpha() and text.split(maxsplit=1)[0].rstrip(":") in VERBS

@@ -1,0 +1,90 @@
+"""A parsed sentence: nodes and words with their places, free of the parser library's types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from planc.diag.span import Span
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A terminal: its kind in the grammar, its text and its place."""
+
+    kind: str
+    text: str
+    span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A rule of the grammar with its parts."""
+
+    kind: str
+    parts: tuple[Node | Word, ...]
+    span: Span
+
+    def nodes(self, kind: str) -> list[Node]:
+        """The parts that are nodes of this kind."""
+        return [p for p in self.parts if isinstance(p, Node) and p.kind == kind]
+
+    def node(self, *kinds: str) -> Node | None:
+        """The first part that is a node of one of these kinds."""
+        return next((p for p in self.parts if isinstance(p, Node) and p.kind in kinds), None)
+
+    def words(self, *kinds: str) -> list[Word]:
+        """The parts that are words (of these kinds, if any are given)."""
+        return [p for p in self.parts if isinstance(p, Word) and (not kinds or p.kind in kinds)]
+
+    def all_words(self) -> Iterator[Word]:
+        """Every word below this node, in order."""
+        for part in self.parts:
+            if isinstance(part, Word):
+                yield part
+            else:
+                yield from part.all_words()
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """One sentence. `target` is cuda or xla when it was written after `on`.
+
+    `via` is the sentence of the layout's `use` that wrote this one, with its place.
+    """
+
+    verb: str
+    node: Node
+    text: str
+    span: Span
+    target: str = ""
+    via: Sentence | None = None
+
+    def names(self, index: int = 0) -> list[Word]:
+        """The words of the index-th list of names."""
+        lists = self.node.nodes("names")
+        return lists[index].words() if index < len(lists) else []
+
+    def renamed(self, names: dict[str, list[str]], via: Sentence) -> Sentence:
+        """The same sentence with some names replaced (a layout's axes by the plan's)."""
+        node = _renamed(self.node, names)
+        words = self.text.split(" ")
+        text = " ".join(_rename_text(w, names) for w in words)
+        return replace(self, node=node, text=text, via=via)
+
+
+def _renamed(node: Node, names: dict[str, list[str]]) -> Node:
+    parts: list[Node | Word] = []
+    for part in node.parts:
+        if isinstance(part, Node):
+            parts.append(_renamed(part, names))
+        elif part.text in names:
+            parts += [replace(part, text=t) for t in names[part.text]]
+        else:
+            parts.append(part)
+    return replace(node, parts=tuple(parts))
+
+
+def _rename_text(word: str, names: dict[str, list[str]]) -> str:
+    bare = word.rstrip(",")
+    return ", ".join(names[bare]) + word[len(bare) :] if bare in names else word
