@@ -1,0 +1,53 @@
+# Everything a checkout needs. `make demo` and `make test` do all the set-up themselves.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help demo test check all lint mutants goldens docs clean
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+demo: $(READY) ## the main job: check, lower, train on two stacks, compare (about 5 minutes)
+	@bash docs/demo.sh
+
+test: $(READY) ## every test that CI runs
+	@$(PYTEST) -m "not slow and not gpu"
+
+check: lint ## the one-minute tier: linters, types, tests that start no processes
+	@$(PYTEST) -m "not launch and not slow and not gpu"
+
+all: lint ## every test, the slow ones too
+	@$(PYTEST)
+
+lint: $(READY) ## ruff and mypy
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/mypy --no-error-summary
+
+mutants: $(READY) ## plant faults one by one: each must turn its named test red
+	@$(BIN)/python tests/mutants/run.py
+
+goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
+	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
+
+docs: $(READY) ## rewrite the generated pages and every command's output shown in them
+	@$(BIN)/python docs/generate.py
+
+clean: ## remove the environment and everything that can be made again
+	@rm -rf $(VENV) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The environment is rebuilt when the pins change, and kept when it already has what they say.
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "planc needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
+	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@$(BIN)/python .ci/pins.py > /dev/null || { \
+	  echo "installing the pinned packages into $(VENV) (torch and jax are large; once)"; \
+	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,xla,dev]' \
+	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; }
+	@$(BIN)/python .ci/pins.py
+	@touch $@

@@ -1,0 +1,183 @@
+"""The floors of the house: a room imports only from its own floor and those below, and only the
+libraries it is allowed. Read from the source with `ast`; nothing is imported."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+ROOMS: dict[str, tuple[int, set[str]]] = {
+    # room: (floor, libraries beside the standard one)
+    "planc.diag": (0, set()),
+    "planc.syntax": (1, {"lark"}),
+    "planc.ir": (2, {"pydantic"}),
+    "planc.catalog": (2, set()),
+    "planc.strategies": (3, {"pydantic"}),
+    "planc.sharding": (3, set()),
+    "planc.cost": (4, set()),
+    "planc.checks": (5, set()),
+    "planc.search": (5, set()),
+    "planc.backends.cuda": (6, {"torch", "numpy"}),
+    "planc.backends.xla": (6, {"jax", "optax", "numpy"}),
+    "planc.exports": (6, set()),
+    "planc.imports": (6, set()),
+    "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "rich", "pydantic", "safetensors"}),
+    "planc.driver": (8, set()),
+    "planc.cli": (8, {"rich"}),
+}
+
+FRAMEWORKS = {"torch", "jax", "jaxlib", "optax", "numpy"}
+MAY_LOAD_FRAMEWORKS = (
+    "backends/*/runtime.py",
+    "backends/*/models/*.py",
+    "backends/*/audit.py",
+    "planc/trainer/*.py",
+)
+
+
+def source_files(root: Path) -> dict[str, str]:
+    """Path from the root to text, for every Python file of `planc/` and `backends/` (links not followed)."""
+    files = [*(root / "planc").rglob("*.py"), *(root / "backends").rglob("*.py")]
+    inside = [f for f in files if f.resolve().relative_to(root).parts[0] == f.relative_to(root).parts[0]]
+    return {str(f.relative_to(root)): f.read_text() for f in sorted(inside)}
+
+
+def module_of(path: str) -> str:
+    """`backends/cuda/emit.py` is planc.backends.cuda.emit."""
+    parts = Path(path).with_suffix("").parts
+    parts = parts if parts[0] == "planc" else ("planc", *parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def room_of(module: str) -> str | None:
+    return next((room for room in ROOMS if module == room or module.startswith(room + ".")), None)
+
+
+def imports(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
+    """(line, imported module, whether it is imported when the file is loaded)."""
+    tree = ast.parse(text)
+    later = {
+        inner
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or _is_type_checking(node)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{_origin(path, node)}.{alias.name}" for alias in node.names]
+        elif _is_import_module(node):
+            names = [node.args[0].value]  # type: ignore[attr-defined]
+        else:
+            continue
+        yield from ((node.lineno, name, node not in later) for name in names)
+
+
+def _origin(path: str, node: ast.ImportFrom) -> str:
+    """The module a `from ... import` names; the leading dots of a relative one are resolved."""
+    if node.level == 0:
+        return node.module or ""
+    package = module_of(str(Path(path).parent / "__init__.py")).split(".")
+    return ".".join([*package[: len(package) - node.level + 1], *filter(None, [node.module])])
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
+
+
+def _is_import_module(node: ast.AST) -> bool:
+    match node:
+        case ast.Call(
+            func=ast.Name("import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant()]
+        ):
+            return True
+    return False
+
+
+def broken_floors(files: dict[str, str]) -> list[str]:
+    """Every import that goes up the house, or brings in a library its room may not have."""
+    found = []
+    for path, text in files.items():
+        module = module_of(path)
+        room = room_of(module)
+        if room is None:
+            continue  # planc/__init__.py and the empty planc/backends/__init__.py: the doors
+        floor, libraries = ROOMS[room]
+        for line, name, at_load in imports(path, text):
+            top = name.split(".")[0]
+            if top == "planc":
+                found += _upwards(f"{path}:{line}", room, floor, name)
+            elif top in FRAMEWORKS:
+                allowed = not at_load or any(fnmatch(path, pattern) for pattern in MAY_LOAD_FRAMEWORKS)
+                if not allowed or top not in libraries:
+                    found.append(f"{path}:{line} loads {top}")
+            elif top not in sys.stdlib_module_names and top not in libraries:
+                found.append(f"{path}:{line} imports {top}, which {room} does without")
+    return found
+
+
+def _upwards(place: str, room: str, floor: int, name: str) -> list[str]:
+    if name == "planc.__version__":
+        return []
+    target = room_of(name)
+    if target is None:
+        return [f"{place} imports {name}, which is in no room"]
+    other_backend = target != room and {target, room} == {"planc.backends.cuda", "planc.backends.xla"}
+    if ROOMS[target][0] > floor or other_backend:
+        return [f"{place} ({room}, floor {floor}) imports {name} (floor {ROOMS[target][0]})"]
+    return []
+
+
+def test_no_room_imports_from_above() -> None:
+    assert broken_floors(source_files(ROOT)) == []
+
+
+def test_every_file_is_in_a_room() -> None:
+    doors = {"planc", "planc.backends"}
+    homeless = [m for m in map(module_of, source_files(ROOT)) if room_of(m) is None and m not in doors]
+    assert homeless == []
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("planc/diag/span.py", "import planc.ir.plan"),
+        ("planc/cost/memory.py", "from planc.checks import memory"),
+        ("planc/ir/plan.py", "def f():\n    from planc.driver import check"),
+        ("planc/sharding/local.py", "importlib.import_module('planc.backends.cuda.lower')"),
+        ("planc/diag/span.py", "import lark"),
+        ("planc/ir/plan.py", "from planc import check"),
+        ("planc/driver.py", "import torch"),
+        ("backends/cuda/emit.py", "from torch import nn"),
+        ("backends/cuda/runtime.py", "import jax"),
+        ("backends/xla/lower.py", "from planc.backends.cuda import emit"),
+        ("backends/xla/lower.py", "from ..cuda.emit import lines"),
+        ("planc/cost/memory.py", "if True:\n    import numpy"),
+    ],
+)
+def test_a_planted_import_is_found(path: str, line: str) -> None:
+    """The test above can fail: each of these is one finding."""
+    assert len(broken_floors({path: line})) == 1
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("planc/checks/memory.py", "from planc.cost import memory"),
+        ("backends/cuda/runtime.py", "import torch.distributed"),
+        ("backends/xla/models/llama.py", "import jax.numpy"),
+        ("backends/xla/lower.py", "from . import emit\nfrom .rules import RULES"),
+        ("planc/ir/base.py", "from pydantic import BaseModel"),
+        ("backends/cuda/lower.py", "def f():\n    import torch"),
+    ],
+)
+def test_a_fair_import_is_not(path: str, line: str) -> None:
+    assert broken_floors({path: line}) == []

@@ -1,0 +1,91 @@
+"""What is installed is what is in the tree: packages, their resources, and the pins."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import requires
+from pathlib import Path
+
+from packaging.markers import Marker
+
+ROOT = Path(__file__).resolve().parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOP = {"planc": "planc", "planc.backends": "backends", "planc.grammar": "grammar", "planc.plans": "plans"}
+KINDS = {".py", ".plan", ".lark", ".toml"}
+
+
+def files_of_tree() -> dict[str, str]:
+    """Path in the wheel to path in the tree, of every source and resource that planc is made of."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TOP.values()],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.splitlines()  # fmt: skip
+    kept = [p for p in tracked if Path(p).suffix in KINDS or Path(p).name == "py.typed"]
+    return {p if p.startswith("planc/") else f"planc/{p}": p for p in kept if (ROOT / p).is_file()}
+
+
+def test_the_package_list_is_the_tree() -> None:
+    packages = {str(Path(p).parent).replace("/", ".") for p in files_of_tree()}
+    assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == sorted(packages)
+
+
+def test_the_package_map_names_the_real_folders() -> None:
+    assert PROJECT["tool"]["setuptools"]["package-dir"] == TOP
+    for package, folder in TOP.items():
+        link = ROOT / package.replace(".", "/")
+        assert link.resolve() == (ROOT / folder).resolve()
+        assert not (ROOT / folder).is_symlink()
+
+
+def test_the_wheel_holds_every_file_once(tmp_path: Path) -> None:
+    build = tmp_path / "tree"
+    for source in [*files_of_tree().values(), "pyproject.toml", "README.md", "LICENSE"]:
+        (build / source).parent.mkdir(parents=True, exist_ok=True)
+        (build / source).write_bytes((ROOT / source).read_bytes())
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
+    subprocess.run([*pip, "-w", str(tmp_path), "."], cwd=build, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("planc-*.whl")
+    names = [n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n]
+    assert sorted(names) == sorted(files_of_tree())
+
+
+GPU_BUILD = ("nvidia-", "cuda-", "triton")
+"""What a GPU build of torch brings along; its own metadata pins it."""
+
+
+def canonical(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def closure(names: set[str]) -> set[str]:
+    """These distributions and what they need here, by metadata (extras are not followed)."""
+    seen: set[str] = set()
+    while names - seen:
+        name = (names - seen).pop()
+        seen.add(name)
+        names = names | {_needed(r) for r in requires(name) or [] if _applies(r)}
+    return {name for name in seen if not name.startswith(GPU_BUILD)}
+
+
+def _needed(requirement: str) -> str:
+    match = re.match(r"[\w.-]+", requirement)
+    assert match
+    return canonical(match[0])
+
+
+def _applies(requirement: str) -> bool:
+    _, _, marker = requirement.partition(";")
+    return not marker or Marker(marker.strip()).evaluate({"extra": ""})
+
+
+def test_everything_installed_is_pinned_and_nothing_else() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line.split("==")[0] for line in lines if not line.startswith("#")]
+    assert pins == sorted(pins, key=str.lower)
+    extras = PROJECT["project"]["optional-dependencies"]
+    asked = [*PROJECT["project"]["dependencies"], *extras["cuda"], *extras["xla"], *extras["dev"]]
+    assert {canonical(p) for p in pins} == closure({_needed(r) for r in asked})
