@@ -1,0 +1,24 @@
+"""`batch SEQUENCES x TOKENS tokens [microbatch N]`: the global batch of one optimizer step."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Batch
+from planc.strategies.draft import Draft
+from planc.syntax.tree import Sentence
+
+VERBS = ("batch",)
+ORDER = 2
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    numbers = [draft.integer(part) for part in sentence.node.parts]
+    if None in numbers:
+        return
+    sequences, tokens, microbatch = [*numbers, 1][:3]
+    assert sequences is not None and tokens is not None and microbatch is not None
+    draft.batch = Batch(
+        sequences=sequences,
+        sequence_tokens=tokens,
+        microbatch_sequences=microbatch,
+        cause=draft.cause(sentence),
+    )

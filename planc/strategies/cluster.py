@@ -1,0 +1,99 @@
+"""`cluster COUNT x NODE` or `cluster [COUNT x] TORUS(SHAPE)`: the machines, from a hardware file."""
+
+from __future__ import annotations
+
+from planc.ir.hardware import Chip, Cluster, Level, Link
+from planc.strategies import library
+from planc.strategies.draft import Draft
+from planc.strategies.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
+from planc.syntax.tree import Node, Sentence
+
+VERBS = ("cluster",)
+ORDER = 1
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    call = sentence.node.node("call")
+    assert call is not None
+    first = sentence.node.parts[0]
+    count = 1 if first is call else draft.integer(first)
+    word = call.words()[0]
+    declared = _declaring(word.text, draft)
+    if declared is None:
+        own = Declared(tuple(draft.hardware)).names("node", "torus")
+        draft.unknown(word, [*own, *library.machines()], "a node or torus of any hardware file")
+        return
+    machine = declared.find("node", word.text) or declared.find("torus", word.text)
+    assert machine is not None
+    parts = _parts(machine, declared, draft)
+    shape = _shape(machine, call, draft)
+    if count is None or parts is None or shape is None:
+        return
+    chip, link, levels = parts
+    torus = machine.verb == "torus"
+    draft.cluster = Cluster(
+        kind="torus" if torus else "node",
+        name=word.text,
+        count=count,
+        chip=chip,
+        link=link,
+        shape=shape,
+        wrap=_wrap(shape, wrap_multiples(machine, draft)) if torus else (),
+        levels=levels,
+        sources=(machine.span.file,),
+        cause=draft.cause(sentence),
+    )
+
+
+def _declaring(name: str, draft: Draft) -> Declared | None:
+    own = Declared(tuple(draft.hardware))
+    if own.find("node", name) or own.find("torus", name):
+        return own
+    file = library.machines().get(name)
+    return Declared(library.hardware_file(file).sentences) if file else None
+
+
+def _parts(
+    machine: Sentence, declared: Declared, draft: Draft
+) -> tuple[Chip, Link, tuple[Level, ...]] | None:
+    chip_word, link_word = [w for w in machine.node.words("NAME")][-2:]
+    chip_sentence, link_sentence = declared.find("chip", chip_word.text), declared.find("link", link_word.text)
+    if chip_sentence is None:
+        draft.unknown(chip_word, declared.names("chip"), "a chip of the hardware files")
+    if link_sentence is None:
+        draft.unknown(link_word, declared.names("link"), "a link of the hardware files")
+    if chip_sentence is None or link_sentence is None:
+        return None
+    chip, link = read_chip(chip_sentence, draft), read_link(link_sentence, draft)
+    network = next((s for s in declared.sentences if s.verb == "network"), None)
+    return None if chip is None or link is None else (chip, link, read_levels(network, draft))
+
+
+def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | None:
+    """A node's chip count, or the shape given with a torus."""
+    args = call.node("args")
+    if machine.verb == "node":
+        if args is not None:
+            draft.report("E0103", args.span, f"`{call.words()[0].text}` is a node and takes no shape")
+            return None
+        count = draft.integer(machine.node.parts[1])
+        return (count,) if count else None
+    shape = args.words("SHAPE") if args else []
+    wanted = len(wrap_multiples(machine, draft))
+    if not shape or len(sizes := [int(n) for n in shape[0].text.split("x")]) != wanted or 0 in sizes:
+        span = args.span if args else call.span
+        example = "x".join(["4"] * wanted)
+        draft.report(
+            "E0103",
+            span,
+            f"a torus needs a shape of {wanted} lengths",
+            help=f"such as {call.words()[0].text}({example})",
+        )
+        return None
+    return tuple(sizes)
+
+
+def _wrap(shape: tuple[int, ...], multiples: list[int]) -> tuple[bool, ...]:
+    return tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
+
+

@@ -1,0 +1,145 @@
+"""The hardware sentences (`chip`, `link`, `node`, `network`, `torus`) read into a cluster's parts.
+
+A hardware file is a flat list of declarations; a node or torus names its chip and link, and the
+network of its file joins the nodes or slices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.ir.hardware import Chip, Level, Link
+from planc.strategies.draft import Draft
+from planc.syntax.tree import Node, Sentence, Word
+
+CHIP: dict[str, tuple[str, float | None]] = {
+    "memory": ("memory", None),
+    "memory_bandwidth": ("bandwidth", None),
+    "matmul_efficiency": ("share", 0.8),
+    "memory_efficiency": ("share", 0.85),
+    "launch": ("time", 4e-6),
+    "runtime": ("memory", 1.5 * 2**30),
+    "fragmentation": ("share", 0.04),
+    "devices": ("count", 1),
+}
+"""Fields of a chip: what they measure, and their value when left out (None: must be given)."""
+
+RATES = ("fp32", "bf16", "fp16", "float8", "int8")
+LINK = {
+    "bandwidth": ("bandwidth", None),
+    "latency": ("time", None),
+    "efficiency": ("share", 1.0),
+    "in_network_reduction": ("count", 1.0),
+}
+LEVEL = {"latency": ("time", 8e-6), "efficiency": ("share", 1.0), "oversubscription": ("count", 1.0)}
+TORUS = {"wrap": ("list", None), "host": ("count", 1)}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declarations of one hardware file, by verb and name."""
+
+    sentences: tuple[Sentence, ...]
+
+    def find(self, verb: str, name: str) -> Sentence | None:
+        return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
+
+    def names(self, *verbs: str) -> list[str]:
+        return [declared_name(s) for s in self.sentences if s.verb in verbs]
+
+
+def declared_name(sentence: Sentence) -> str:
+    """The name that a declaration gives."""
+    call = sentence.node.node("call")
+    return (call or sentence.node).words()[0].text
+
+
+def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
+    """Named quantities, each in the unit of its field; defaults where left out."""
+    values: dict[str, float] = {}
+    for arg in args.nodes("named") if args else ():
+        word, value = arg.parts
+        assert isinstance(word, Word)
+        name = draft.one_of(word, fields, "a field here")
+        if name and fields[name][0] != "list":
+            number = draft.quantity(value, fields[name][0])
+            if number is not None:
+                values[name] = number
+    return {k: v for k, (_, v) in fields.items() if v is not None} | values
+
+
+def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
+    call = sentence.node.node("call")
+    assert call is not None
+    fields: dict[str, tuple[str, float | None]] = {**CHIP, **{r: ("compute", None) for r in RATES}}
+    values = arguments(call.node("args"), fields, draft)
+    missing = [f for f in ("memory", "memory_bandwidth") if f not in values]
+    if missing or not any(r in values for r in RATES):
+        wanted = ", ".join(missing) or "a rate such as bf16"
+        draft.report("E0103", sentence.span, f"chip `{declared_name(sentence)}` lacks {wanted}")
+        return None
+    return Chip(
+        name=declared_name(sentence),
+        flops_per_s={r: values[r] for r in RATES if r in values},
+        memory_bytes=values["memory"],
+        memory_bandwidth_bytes_per_s=values["memory_bandwidth"],
+        devices=int(values["devices"]),
+        matmul_efficiency=values["matmul_efficiency"],
+        memory_efficiency=values["memory_efficiency"],
+        launch_s=values["launch"],
+        runtime_bytes=values["runtime"],
+        runtime_fraction=values["fragmentation"],
+    )
+
+
+def read_link(sentence: Sentence, draft: Draft) -> Link | None:
+    call = sentence.node.node("call")
+    assert call is not None
+    values = arguments(call.node("args"), dict(LINK), draft)
+    if not {"bandwidth", "latency"} <= set(values):
+        draft.report("E0103", sentence.span, f"link `{declared_name(sentence)}` lacks bandwidth or latency")
+        return None
+    return Link(
+        name=declared_name(sentence),
+        bandwidth_bytes_per_s=values["bandwidth"],
+        latency_s=values["latency"],
+        efficiency=values["efficiency"],
+        in_network_reduction=values["in_network_reduction"],
+    )
+
+
+def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
+    """The levels of a network sentence, innermost first."""
+    return tuple(
+        level
+        for node in (sentence.node.nodes("level") if sentence else ())
+        if (level := _level(node, draft)) is not None
+    )
+
+
+def _level(node: Node, draft: Draft) -> Level | None:
+    name, width, speed = node.parts[0], node.parts[1], node.parts[2]
+    assert isinstance(name, Word)
+    count = draft.integer(width)
+    bandwidth = draft.quantity(speed, "bandwidth")
+    values = arguments(node.node("args"), dict(LEVEL), draft)
+    if count is None or bandwidth is None:
+        return None
+    return Level(
+        name=name.text,
+        width=count,
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=values["latency"],
+        efficiency=values["efficiency"],
+        oversubscription=values["oversubscription"],
+    )
+
+
+def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:
+    """`wrap = [4, 4, 4]`: a torus dimension wraps when its length is a multiple of that number."""
+    args = sentence.node.node("args")
+    for arg in args.nodes("named") if args else ():
+        word, value = arg.parts
+        if isinstance(word, Word) and word.text == "wrap" and isinstance(value, Node):
+            return [n for part in value.parts if (n := draft.integer(part)) is not None]
+    return []

@@ -1,0 +1,88 @@
+"""`import "FILE"`: hardware and layouts of one's own, from the folder of the importing file or below."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.span import Source, Span
+from planc.strategies.draft import Draft
+from planc.syntax import File, parse_text
+from planc.syntax.tree import Sentence
+
+MAX_BYTES = 1_000_000
+
+
+@dataclass
+class Files:
+    """Every file read for one plan: texts for quoting, sums for freshness, layouts by name."""
+
+    root: Path
+    sources: dict[str, Source] = field(default_factory=dict)
+    sha256: dict[str, str] = field(default_factory=dict)
+    layouts: dict[str, File] = field(default_factory=dict)
+
+    def read(self, path: Path, name: str, place: Span | None = None) -> File | Diagnostic:
+        """Read and parse one file. A file that cannot be read as text is a diagnostic."""
+        at = place or Span(name, 1, 1, 1, 1)
+        try:
+            data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            return Diagnostic("E0104", f"{name} cannot be read: {reason}", at, help="name a plan file")
+        if data is None:
+            return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            return Diagnostic(
+                "E0105", f"{name} is not text: byte {error.start} is not UTF-8", at, help="name a plan file"
+            )
+        if "\0" in text:
+            return Diagnostic("E0105", f"{name} is not text: it holds a null byte", at, help="name a plan file")
+        self.sha256[name] = hashlib.sha256(data).hexdigest()
+        parsed = parse_text(text, name)
+        self.sources[name] = parsed.source
+        return parsed
+
+
+def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:
+    """The plan's own sentences; what it imports goes into the draft and the list of layouts."""
+    rest: list[Sentence] = []
+    for sentence in sentences:
+        if sentence.verb == "import":
+            _import(sentence, files, draft)
+        else:
+            rest.append(sentence)
+    return rest
+
+
+def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
+    word = sentence.node.words("STRING")[0]
+    name = word.text.strip('"')
+    root = files.root.resolve()
+    path = (root / name).resolve()
+    if not path.is_relative_to(root) or Path(name).is_absolute():
+        draft.report(
+            "E0111", word.span, f"{name} is outside the folder of the importing file", help="keep imports beside the plan"
+        )
+        return
+    relative = path.relative_to(root).as_posix()
+    if relative in files.sources:
+        draft.report("E0111", word.span, f"{relative} is imported twice, or imports itself")
+        return
+    parsed = files.read(path, relative, word.span)
+    if isinstance(parsed, Diagnostic):
+        draft.diagnostics.append(parsed)
+        return
+    draft.diagnostics += parsed.diagnostics
+    inner = read_imports(parsed.sentences, files, draft)
+    header = parsed.header
+    if header is not None and header.verb == "layout":
+        files.layouts[header.node.words("NAME")[0].text] = File(parsed.source, header, tuple(inner), ())
+    elif header is not None and header.verb == "hardware":
+        draft.hardware += inner
+    elif header is not None:
+        draft.report("E0111", word.span, f"{relative} is a plan; layouts and hardware are imported")

@@ -1,0 +1,52 @@
+"""The bundled library: hardware files and layouts, found by the names they declare."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+from planc.syntax import File, parse_text
+
+_DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
+
+
+@cache
+def machines() -> dict[str, str]:
+    """Every node and torus of the bundled hardware files, and the file that declares it."""
+    found = {}
+    for item in sorted(_folder("hardware"), key=lambda f: f.name):
+        for name in _DECLARES.findall(item.read_text()):
+            found[name] = item.name
+    return found
+
+
+@cache
+def layouts() -> tuple[str, ...]:
+    """The names of the bundled layouts."""
+    return tuple(sorted(item.name.removesuffix(".plan") for item in _folder("layouts")))
+
+
+@cache
+def hardware_file(name: str) -> File:
+    """A bundled hardware file, parsed."""
+    return _parsed("hardware", name)
+
+
+@cache
+def layout_file(name: str) -> File:
+    """A bundled layout, parsed."""
+    return _parsed("layouts", f"{name}.plan")
+
+
+def _folder(name: str) -> list[Traversable]:
+    folder = files("planc.plans").joinpath(name)
+    return [item for item in folder.iterdir() if item.name.endswith(".plan")]
+
+
+def _parsed(folder: str, name: str) -> File:
+    text = files("planc.plans").joinpath(folder).joinpath(name).read_text()
+    parsed = parse_text(text, f"plans/{folder}/{name}")
+    assert not parsed.diagnostics, parsed.diagnostics
+    return parsed

@@ -1,0 +1,39 @@
+"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first."""
+
+from __future__ import annotations
+
+from planc.ir.mesh import Mesh
+from planc.strategies.draft import Draft
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("mesh",)
+ORDER = 3
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    factors = sentence.node.node("factors")
+    assert factors is not None
+    sizes: dict[str, int] = {}
+    for factor in factors.nodes("factor"):
+        size = _factor(factor, sizes, draft)
+        if size is None:
+            return
+        sizes[factor.words()[0].text] = size
+    draft.mesh = Mesh.of(sizes, draft.cause(sentence))
+
+
+def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
+    name, size = factor.parts
+    assert isinstance(name, Word)
+    if name.text in sizes:
+        draft.report("E0108", name.span, f"axis `{name.text}` is in the mesh twice")
+        return None
+    if isinstance(size, Word) and size.kind == "FREE":
+        draft.report(
+            "E0109",
+            size.span,
+            f"the size of `{name.text}` is left free, and planc does not search for it yet",
+            help="write a number",
+        )
+        return None
+    return draft.integer(size)

@@ -1,0 +1,43 @@
+"""`shard DIM, ... over AXIS, ... [in REGION]`: divide every tensor dim of that name."""
+
+from __future__ import annotations
+
+from planc.ir.dims import CARRIED, DIMS
+from planc.ir.plan import Shard
+from planc.strategies.draft import Draft
+from planc.syntax.tree import Sentence
+
+VERBS = ("shard",)
+ORDER = 4
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    axes = draft.axes(sentence.names(1))
+    regions = _regions(sentence, draft)
+    dims = [draft.one_of(word, DIMS, "a tensor dim") for word in sentence.names(0)]
+    if axes is None or regions is None:
+        return
+    for dim in dims:
+        for carried in CARRIED.get(dim, (dim,)) if dim else ():
+            if draft.model is not None and carried in draft.model.sizes or carried in ("batch", "sequence"):
+                _add(sentence, carried, axes, regions, draft)
+            elif draft.model is not None and carried == dim:
+                word = next(w for w in sentence.names(0) if w.text == dim)
+                legal = ["batch", "sequence", *draft.model.sizes]
+                draft.unknown(word, legal, f"a dim of {draft.model.name}")
+
+
+def _regions(sentence: Sentence, draft: Draft) -> list[str] | None:
+    scope = sentence.node.node("in", "for")
+    if scope is None:
+        return [""]
+    words = scope.nodes("names")[0].words()
+    if draft.model is None:
+        return None
+    regions = [draft.one_of(w, draft.model.regions, f"a region of {draft.model.name}") for w in words]
+    return [r for r in regions if r is not None] or None
+
+
+def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:
+    cause = draft.cause(sentence)
+    draft.shards += [Shard(dim=dim, axes=axes, region=region, cause=cause) for region in regions]

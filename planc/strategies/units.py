@@ -1,0 +1,21 @@
+"""Units of the language, by what they measure. Sizes with `i` are binary, all else decimal."""
+
+from __future__ import annotations
+
+UNITS: dict[str, dict[str, float]] = {
+    "memory": {
+        **{"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+        **{"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+    },
+    "bandwidth": {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
+    "compute": {"GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15},
+    "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0},
+    "share": {"%": 0.01},
+    "count": {"": 1.0},
+}
+"""Unit to factor into bytes, bytes per second, FLOP per second, seconds, a fraction, a number."""
+
+
+def kind_of(unit: str) -> str:
+    """What a unit measures, or an empty string when nobody knows it."""
+    return next((kind for kind, units in UNITS.items() if unit in units), "")

@@ -1,0 +1,68 @@
+"""`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.
+
+Done on sentences, before anything is read: a shorthand cannot mean more than what it stands for.
+"""
+
+from __future__ import annotations
+
+from planc.strategies import library
+from planc.strategies.draft import Draft
+from planc.syntax import File
+from planc.syntax.tree import Sentence
+
+MAX_NESTING = 8
+
+
+def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth: int = 0) -> list[Sentence]:
+    """Every `use` replaced by what it stands for; `own` are the imported layouts by name."""
+    expanded: list[Sentence] = []
+    for sentence in sentences:
+        if sentence.verb == "use":
+            expanded += _layout(sentence, own, draft, depth)
+        else:
+            expanded.append(sentence)
+    return expanded
+
+
+def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> list[Sentence]:
+    word = use.node.words("NAME")[0]
+    legal = [*own, *library.layouts()]
+    if word.text not in legal:
+        draft.unknown(word, legal, "a layout")
+        return []
+    if depth >= MAX_NESTING:
+        draft.report("E0111", use.span, f"layouts use each other more than {MAX_NESTING} deep")
+        return []
+    layout = own.get(word.text) or library.layout_file(word.text)
+    names = _replacements(layout, use, draft)
+    if names is None:
+        return []
+    written = [s.renamed(names, use.via or use) for s in layout.sentences]
+    return expand(written, own, draft, depth + 1)
+
+
+def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[str]] | None:
+    """The layout's axis names to the plan's. A layout of one axis may stand over several."""
+    assert layout.header is not None
+    formal = [w.text for w in layout.header.names(0)]
+    actual = [w.text for w in use.names(0)]
+    if len(formal) != len(actual) and len(formal) != 1:
+        draft.report(
+            "E0108",
+            use.span,
+            f"layout `{use.node.words('NAME')[0].text}` stands over {len(formal)} axes"
+            f" ({', '.join(formal)}); {len(actual)} are given",
+        )
+        return None
+    names = {formal[0]: actual} if len(formal) == 1 else {f: [a] for f, a in zip(formal, actual, strict=True)}
+    return names | _method(layout, use)
+
+
+def _method(layout: File, use: Sentence) -> dict[str, list[str]]:
+    """`layout pp over pp as schedule = 1f1b`: the word a `use ... as` replaces, and its default."""
+    assert layout.header is not None
+    words = layout.header.node.words("NAME", "METHOD")
+    if len(words) < 3:
+        return {}
+    given = use.node.node("method")
+    return {words[1].text: [given.words()[0].text if given else words[2].text]}
