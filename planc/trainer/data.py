@@ -1,0 +1,147 @@
+"""Training data as a stateless stream: `batch(step)` is a function of the seed and the step alone.
+
+So the same step has the same tokens at any data-parallel degree, on any runtime, and after a restart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from planc.trainer.session import Tokens
+
+BYTES = 256
+"""Vocabulary of byte-level data."""
+
+
+class Source(Protocol):
+    """Where batches come from: (tokens, targets), int32 [sequences, sequence_tokens]; a target is the
+    token that follows."""
+
+    vocab: int
+
+    @property
+    def sha256(self) -> str:
+        """Of the data in use, held-out part included."""
+        ...
+
+    def batch(self, step: int) -> tuple[Tokens, Tokens]: ...
+
+    def held_out(self, index: int) -> tuple[Tokens, Tokens]:
+        """Batches of text that `batch` never shows; the same ones at every evaluation."""
+        ...
+
+
+EXCLUDED = frozenset(
+    {
+        "site-packages",
+        "dist-packages",
+        "__pycache__",
+        "test",
+        "tests",
+        "encodings",  # tables of code points
+        "pydoc_data",  # one long string
+        "idlelib",
+        "lib2to3",
+        "turtledemo",
+        "distutils",
+        "ensurepip",
+    }
+)
+HELD_OUT_SHARE = 0.1
+"""Of the files, drawn by the hash of their path."""
+
+
+@dataclass(frozen=True)
+class PythonStdlib:
+    """Byte-level language modelling on the source of Python's own standard library.
+
+    Every machine that runs planc has it. Files are drawn by the hash of their path, so a smaller
+    `max_bytes` is a subset of a larger one. Another Python version is other data: the receipt's
+    `data_sha256` tells.
+    """
+
+    sequences: int
+    sequence_tokens: int
+    seed: int
+    max_bytes: int
+    root: Path = Path(sysconfig.get_path("stdlib"))
+    vocab: int = BYTES
+
+    def batch(self, step: int) -> tuple[Tokens, Tokens]:
+        return self._draw(self._parts[0], "train", step)
+
+    def held_out(self, index: int) -> tuple[Tokens, Tokens]:
+        return self._draw(self._parts[1], "held out", index)
+
+    @cached_property
+    def sha256(self) -> str:
+        digest = hashlib.sha256()
+        for part in self._parts:
+            digest.update(hashlib.sha256(part.tobytes()).digest())
+        return digest.hexdigest()
+
+    @cached_property
+    def _parts(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        """The bytes to train on and those held out, files in the order of their paths."""
+        train: list[bytes] = []
+        held_out: list[bytes] = []
+        for path in sorted(_chosen(self.root, self.max_bytes)):
+            part = held_out if _fraction("held out", path) < HELD_OUT_SHARE else train
+            part.append((self.root / path).read_bytes())
+        return np.frombuffer(b"".join(train), np.uint8), np.frombuffer(b"".join(held_out), np.uint8)
+
+    def _draw(self, text: NDArray[np.uint8], stream: str, index: int) -> tuple[Tokens, Tokens]:
+        """Windows at random places, all the same for equal (seed, stream, index)."""
+        places = len(text) - self.sequence_tokens
+        assert places > 0, f"{len(text)} bytes hold no sequence of {self.sequence_tokens}"
+        key = hashlib.sha256(f"{self.seed} {stream} {index}".encode()).digest()
+        # random_raw, as numpy promises this stream to be the same in all its versions.
+        raw = np.random.PCG64(int.from_bytes(key, "little")).random_raw(self.sequences)
+        starts = (raw % np.uint64(places)).astype(np.int64)
+        windows = text[starts[:, None] + np.arange(self.sequence_tokens + 1)].astype(np.int32)
+        return windows[:, :-1].copy(), windows[:, 1:].copy()
+
+
+def _chosen(root: Path, max_bytes: int) -> list[str]:
+    """Relative paths, drawn by hash until `max_bytes` are full."""
+    chosen, left = [], max_bytes
+    for path in sorted(_python_files(root), key=lambda p: _fraction("order", p)):
+        size = (root / path).stat().st_size
+        if size <= left:
+            chosen.append(path)
+            left -= size
+    return chosen
+
+
+def _python_files(root: Path) -> list[str]:
+    """The library's own files. `_sysconfigdata*` is left out: it describes one build, not Python."""
+    paths = (path.relative_to(root) for path in _walk(root))
+    return [p.as_posix() for p in paths if not p.name.startswith("_sysconfigdata")]
+
+
+def _walk(folder: Path) -> list[Path]:
+    """Every `*.py` below, without entering excluded folders (site-packages can be huge)."""
+    found: list[Path] = []
+    for entry in folder.iterdir():
+        if entry.name in EXCLUDED or entry.name.startswith("config-"):
+            continue
+        if entry.is_dir():
+            found += _walk(entry)
+        elif entry.suffix == ".py":
+            found.append(entry)
+    return found
+
+
+def _fraction(purpose: str, path: str) -> float:
+    """A path's fixed place in [0, 1); unrelated between purposes."""
+    return int.from_bytes(hashlib.sha256(f"{purpose} {path}".encode()).digest()[:8], "big") / 2**64

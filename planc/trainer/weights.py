@@ -1,0 +1,73 @@
+"""The one initialiser: every runtime starts from the same numpy arrays, keyed by parameter name.
+
+An array depends on the seed, the name and the model only: not on the order of the calls, the rank or
+the layout. So any two runtimes start equal, and a rank may ask for the parameters of its stage alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from planc.ir.model import Model, Param
+
+if TYPE_CHECKING:
+    from planc.trainer.session import Initial, Weights
+
+STD = 0.02
+LOGIT_STD = 0.32
+"""The head maps a normed vector to logits of at most this spread, so that the first loss is within
+5 % of ln(vocab) at any width: it exceeds ln(vocab) by about half the logits' variance."""
+
+
+def initial(model: Model, seed: int) -> Initial:
+    """The function a session calls for its first values (float32, global shape, storage order)."""
+
+    def values(name: str, shape: tuple[int, ...]) -> Weights:
+        param = model.param[pattern(name)]
+        assert shape == model.shape(param), f"{name} is {model.shape(param)}, not {shape}"
+        if param.init == "ones":
+            return np.ones(shape, np.float32)
+        drawn = _generator(seed, name).standard_normal(shape, np.float32)
+        drawn *= np.float32(_std(model, param))
+        return drawn
+
+    return values
+
+
+def pattern(name: str) -> str:
+    """The parameter's name in the op graph: `layers.3.attention.wq.weight` -> `layers.*.attention...`."""
+    return re.sub(r"^layers\.\d+\.", "layers.*.", name)
+
+
+def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every parameter of every layer with its global shape, in the order of the op graph."""
+    for param in model.params:
+        for copy in range(model.copies(param)):
+            yield param.name.replace("*", str(copy)), model.shape(param)
+
+
+def init_sha256(model: Model, seed: int) -> str:
+    """Of all names, shapes and bytes. One parameter is in memory at a time."""
+    values, digest = initial(model, seed), hashlib.sha256()
+    for name, shape in sorted(names(model)):
+        digest.update(f"{name} {shape}\n".encode())
+        digest.update(values(name, shape).astype("<f4", copy=False).tobytes())
+    return digest.hexdigest()
+
+
+def _std(model: Model, param: Param) -> float:
+    if param.section == "last" and "vocab" in param.dims:
+        fan_in = model.shape(param)[-1]
+        return min(STD, LOGIT_STD / sqrt(fan_in))
+    return STD
+
+
+def _generator(seed: int, name: str) -> np.random.Generator:
+    digest = hashlib.sha256(f"{seed} {name}".encode()).digest()
+    return np.random.Generator(np.random.PCG64(int.from_bytes(digest, "little")))
