@@ -1,4 +1,7 @@
 # Everything a checkout needs. `make demo` and `make test` do all the set-up themselves.
+SHELL  := bash
+.SHELLFLAGS := -euo pipefail -c
+
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
