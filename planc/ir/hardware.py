@@ -18,6 +18,7 @@ class Chip(Frozen):
     devices: int = 1
     """Framework devices on one chip (2 on TPU v4 and 7x)."""
     matmul_efficiency: float
+    attention_efficiency: float
     memory_efficiency: float
     launch_s: float
     """Fixed cost of starting one kernel."""
@@ -25,6 +26,8 @@ class Chip(Frozen):
     """Held by the framework, its context and the allocator's fragmentation."""
     runtime_fraction: float
     """Share of the memory lost to fragmentation."""
+    communicator_bytes: float
+    """Held by each communicator (NCCL's channels and rings)."""
 
 
 class Link(Frozen):

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from planc.ir.plan import Plan
 
-V_SHAPED = ("zbv_zero_bubble", "dualpipe_v")
-
-
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
-    """The virtual stages of pipeline rank `rank`, in order.
-
-    Interleaved schedules go round (r, r + P, ...); V-shaped ones turn at the end (r, 2P - 1 - r).
-    """
-    ranks, stages = plan.pipeline, len(plan.stages)
-    if plan.split is not None and plan.split.schedule in V_SHAPED:
-        return (rank, stages - 1 - rank)
-    return tuple(range(rank, stages, ranks))
+    """The virtual stages of pipeline rank `rank`, in order: r, r + P, r + 2P, ..."""
+    return tuple(range(rank, len(plan.stages), plan.pipeline))
 
 
 def layers_on(plan: Plan, rank: int) -> int:
@@ -34,7 +25,7 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
     """Virtual-stage boundaries over which a rank sends in one direction.
 
-    Stages that follow each other on one rank (the turn of a V) hand over in memory.
+    Stages that follow each other on one rank hand over in memory.
     """
     held = virtual_stages(plan, rank)
     step = 1 if forward else -1

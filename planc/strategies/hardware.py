@@ -16,10 +16,12 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "memory": ("memory", None),
     "memory_bandwidth": ("bandwidth", None),
     "matmul_efficiency": ("share", 0.8),
+    "attention_efficiency": ("share", 0.4),
     "memory_efficiency": ("share", 0.85),
     "launch": ("time", 4e-6),
     "runtime": ("memory", 1.5 * 2**30),
     "fragmentation": ("share", 0.04),
+    "communicator": ("memory", 0.0),
     "devices": ("count", 1),
 }
 """Fields of a chip: what they measure, and their value when left out (None: must be given)."""
@@ -85,10 +87,12 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         memory_bandwidth_bytes_per_s=values["memory_bandwidth"],
         devices=int(values["devices"]),
         matmul_efficiency=values["matmul_efficiency"],
+        attention_efficiency=values["attention_efficiency"],
         memory_efficiency=values["memory_efficiency"],
         launch_s=values["launch"],
         runtime_bytes=values["runtime"],
         runtime_fraction=values["fragmentation"],
+        communicator_bytes=values["communicator"],
     )
 
 

@@ -14,9 +14,6 @@ CHUNKS: dict[str, tuple[int, bool]] = {
     "1f1b": (1, False),
     "interleaved_1f1b": (2, True),
     "looped_bfs": (2, True),
-    "interleaved_zero_bubble": (2, True),
-    "zbv_zero_bubble": (2, False),
-    "dualpipe_v": (2, False),
 }
 """Schedules: virtual stages per rank unless said otherwise, and whether that may be changed."""
 

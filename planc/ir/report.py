@@ -1,0 +1,163 @@
+"""The report, `planc.report/1`: what `check` and `cost` answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.diag.diagnostic import Diagnostic, has_errors
+from planc.ir.base import Frozen
+from planc.ir.collective import Collective
+
+FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
+
+
+class ModelFacts(Frozen):
+    name: str
+    params: int
+    active_params: int
+    model_flops_per_token: float
+    flops_convention: str = FLOPS_CONVENTION
+
+
+class ClusterFacts(Frozen):
+    nodes: int
+    chips: int
+    devices: int
+    chip: str
+
+
+class AxisFacts(Frozen):
+    """`level` is the outermost part of the network that a group along the axis crosses."""
+
+    name: str
+    size: int
+    stride: int
+    level: str
+    view: str | None = None
+
+
+class Limits(Frozen):
+    bound_by: str
+    what: str
+
+
+class MemoryParts(Frozen):
+    """GiB on one device; the parts sum to the total."""
+
+    total: float
+    params: float
+    grads: float
+    optimizer: float
+    activations: float
+    buffers: float
+    comm_buffers: float
+    reserve: float
+
+
+class StageMemory(Frozen):
+    stage: int
+    layers: int
+    ranks: int
+    per_device_gib: MemoryParts
+    peak_at: str
+
+
+class Memory(Frozen):
+    capacity_gib: float
+    usable_gib: float
+    per_device_gib: MemoryParts
+    stages: tuple[StageMemory, ...]
+
+    @property
+    def worst(self) -> StageMemory:
+        return max(self.stages, key=lambda s: s.per_device_gib.total)
+
+
+class Step(Frozen):
+    """Seconds of one optimizer step on the slowest rank class; the parts sum to `time_s`."""
+
+    time_s: float
+    tokens_per_s_per_device: float
+    tflops_per_device: float
+    mfu: float
+    compute_s: float
+    recompute_s: float
+    exposed_comm_s: float
+    bubble_s: float
+    optimizer_s: float
+    offload_s: float
+    overhead_s: float
+
+
+class TimedCollective(Frozen):
+    """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
+
+    row: Collective
+    time_s: float
+    exposed_s: float
+    level: str
+    algorithm: str
+
+    def to_json(self) -> dict[str, Any]:
+        row = self.row
+        cause = row.cause
+        return {
+            "op": row.op,
+            "axis": row.axis,
+            "group_size": row.group_size,
+            "stage": row.stage,
+            "phase": row.phase,
+            "tensor": row.tensor,
+            "dtype": row.dtype,
+            "count": row.count,
+            "payload_bytes": row.payload_bytes,
+            "wire_bytes": row.wire_bytes,
+            "time_s": self.time_s,
+            "exposed_s": self.exposed_s,
+            "level": self.level,
+            "algorithm": self.algorithm,
+            "realised_by": " + ".join(row.realised_by) or None,
+            "cause": None
+            if cause is None
+            else {"file": cause.span.file, "line": cause.span.line, "sentence": cause.sentence},
+        }
+
+
+class Report(Frozen):
+    """Everything planc says about a plan. The costed fields are None when the plan has errors."""
+
+    planc_version: str
+    plan: str | None
+    plan_sha256: str | None
+    source_sha256: str | None
+    set: dict[str, int]
+    target: str | None
+    model: ModelFacts | None = None
+    tokens_per_step: int | None = None
+    global_batch: int | None = None
+    microbatches: int | None = None
+    cluster: ClusterFacts | None = None
+    devices: int | None = None
+    mesh: dict[str, int] | None = None
+    axes: tuple[AxisFacts, ...] | None = None
+    limits: Limits | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    memory: Memory | None = None
+    step: Step | None = None
+    collectives: tuple[TimedCollective, ...] | None = None
+    goodput: None = None
+
+    @property
+    def ok(self) -> bool:
+        return not has_errors(self.diagnostics)
+
+    def to_json(self) -> dict[str, Any]:
+        """`planc.report/1`."""
+        plain = self.model_dump(mode="json", exclude={"diagnostics", "collectives"})
+        rows = self.collectives
+        return {
+            "format": "planc.report/1",
+            **plain,
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+            "collectives": None if rows is None else [r.to_json() for r in rows],
+        }
