@@ -1,0 +1,110 @@
+"""`make docs`: one page per code from the rules themselves, and fresh output under every shown command."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
+
+from planc.diag.registry import Rule, scan
+
+FOLDER = ROOT / "docs" / "diagnostics"
+SEEN_BY = {
+    "text": "while the file is read",
+    "plan": "on the plan, before anything is costed",
+    "cost": "on the costed plan",
+    "target": "while lowering for a target",
+}
+
+
+def diagnostics_pages() -> dict[str, str]:
+    """File name to text, for every code and the index."""
+    rules = scan("planc.checks")
+    return {"index.md": _index(rules), **{f"{code}.md": _page(rule) for code, rule in rules.items()}}
+
+
+def _index(rules: dict[str, Rule]) -> str:
+    rows = "\n".join(f"| [{r.code}]({r.code}.md) | {r.title} | {SEEN_BY[r.reads]} |" for r in rules.values())
+    return f"""# Diagnostics
+
+Every finding has a code, a place, the arithmetic behind it and, where one exists, an edit that works.
+`planc explain CODE` prints these pages. The letter tells the severity: E is an error (exit status 1),
+W a warning, N a note. A code is never reused.
+
+| code | what it says | found |
+|---|---|---|
+{rows}
+"""
+
+
+def _page(rule: Rule) -> str:
+    bad = f"plan bad {rule.code}" if rule.severity != "note" and rule.reads != "target" else "text"
+    return f"""# {rule.code}: {rule.title}
+
+{rule.why.strip()}
+
+Found {SEEN_BY[rule.reads]}. A file with this finding:
+
+```{bad}
+{_shown(rule.bad)}
+```
+
+The same file mended:
+
+```plan
+{rule.good.strip()}
+```
+
+[All codes](index.md)
+"""
+
+
+def _shown(text: str) -> str:
+    """A bad file may be empty or hold bytes that a page cannot: those are shown escaped."""
+    return text.strip("\n").encode("unicode_escape").decode() if "\0" in text else text.strip("\n")
+
+
+def tidy(output: str) -> str:
+    """Output as a page holds it: no blanks at the ends of lines, one newline at the end."""
+    return "\n".join(line.rstrip() for line in output.strip("\n").splitlines()) + "\n" if output else ""
+
+
+def refreshed(page: Path, folder: Path) -> str:
+    """The page with the output that its commands print today."""
+    text = page.read_text()
+    for snippet in snippets(page):
+        if snippet.language == "console" and not snippet.launches:
+            text = text.replace(snippet.text, _rerun(snippet, folder))
+    return text
+
+
+def _rerun(snippet: Snippet, folder: Path) -> str:
+    parts = []
+    for command in commands(snippet):
+        output = tidy(run(command.line, folder).stdout) if command.shown else ""
+        parts.append(f"$ {command.line}\n{output}")
+    return "".join(parts)
+
+
+def main() -> None:
+    FOLDER.mkdir(exist_ok=True)
+    wanted = diagnostics_pages()
+    for page in FOLDER.glob("*.md"):
+        if page.name not in wanted:
+            page.unlink()
+    for name, text in wanted.items():
+        (FOLDER / name).write_text(text)
+    for page in pages():
+        with tempfile.TemporaryDirectory() as folder:
+            text = refreshed(page, workspace(page, Path(folder)))
+        if text != page.read_text():
+            page.write_text(text)
+            print(f"refreshed {page.relative_to(ROOT)}")
+
+
+if __name__ == "__main__":
+    main()

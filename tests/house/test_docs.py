@@ -1,0 +1,125 @@
+"""Nothing the documentation shows can go stale: every plan is checked, every program and command run."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import generate  # noqa: E402
+from snippets import Snippet, commands, completed, pages, run, snippets, workspace  # noqa: E402
+
+import planc  # noqa: E402
+
+ALL = [snippet for page in pages() for snippet in snippets(page)]
+KNOWN = {"plan", "python", "console", "text", "json", "toml"}
+
+
+def of(*languages: str) -> list[object]:
+    """The blocks of these languages as parameters; those that start processes are marked `launch`."""
+    return [
+        pytest.param(s, id=s.id, marks=[pytest.mark.launch] if s.launches else [])
+        for s in ALL
+        if s.language in languages
+    ]
+
+
+def test_every_block_is_of_a_known_kind() -> None:
+    assert [s.id for s in ALL if s.language not in KNOWN] == []
+    assert {"plan", "python", "console"} <= {s.language for s in ALL}
+
+
+def findings(text: str, folder: Path) -> list[str]:
+    """The codes that `planc.check` reports for a file with this text, notes left out."""
+    path = folder / "snippet.plan"
+    path.write_text(text)
+    report = planc.check(path).to_json()
+    return [d["code"] for d in report["diagnostics"] if d["severity"] != "note"]
+
+
+@pytest.mark.parametrize("snippet", of("plan"))
+def test_a_plan_has_the_findings_it_says(snippet: Snippet, tmp_path: Path) -> None:
+    text = completed(snippet.text) if "fragment" in snippet.words else snippet.text
+    assert findings(text, tmp_path) == list(snippet.codes)
+
+
+@pytest.mark.parametrize("snippet", of("json", "toml"))
+def test_data_parses(snippet: Snippet) -> None:
+    {"json": json.loads, "toml": tomllib.loads}[snippet.language](snippet.text)
+
+
+@pytest.mark.parametrize("snippet", of("python"))
+def test_a_program_runs(snippet: Snippet, tmp_path: Path) -> None:
+    script = workspace(snippet.page, tmp_path) / "snippet.py"
+    script.write_text(snippet.text)
+    command = [sys.executable, str(script)]
+    if processes := snippet.option("torchrun"):
+        command[1:1] = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    if devices := snippet.option("devices"):
+        environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        environment["JAX_PLATFORMS"] = "cpu"
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+def make_targets() -> set[str]:
+    return set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("snippet", of("console"))
+def test_a_command_does_what_is_shown(snippet: Snippet, tmp_path: Path) -> None:
+    folder = workspace(snippet.page, tmp_path)
+    for command in commands(snippet):
+        if command.line.startswith("make "):  # running `make test` from a test would not end
+            assert set(command.line.split("#")[0].split()[1:]) <= make_targets()
+            continue
+        done = run(command.line, folder)
+        assert done.returncode == int(snippet.option("exit") or 0), done.stdout
+        if command.shown and not snippet.launches:
+            assert generate.tidy(done.stdout) == command.shown, "the output moved on: make docs"
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, id=str(p.relative_to(ROOT))) for p in pages()])
+def test_links_inside_the_repository_lead_somewhere(page: Path) -> None:
+    assert list(broken_links(page, page.read_text())) == []
+
+
+def broken_links(page: Path, text: str) -> Iterator[str]:
+    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose):
+        if "://" in target:
+            continue
+        file, _, anchor = target.partition("#")
+        path = (page.parent / file).resolve() if file else page
+        if not path.exists() or (anchor and anchor not in anchors(path.read_text())):
+            yield target
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of a page's headings, as code hosts make them."""
+    headings = re.findall(r"^#+ (.*)$", text, flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", h.lower()).replace(" ", "-") for h in headings}
+
+
+def test_a_broken_link_is_found() -> None:
+    text = "[a](README.md) [b](nowhere.md) [c](#no-such-heading) [d](https://example.com/x)"
+    assert list(broken_links(ROOT / "README.md", text)) == ["nowhere.md", "#no-such-heading"]
+
+
+def test_the_generated_pages_are_the_rules() -> None:
+    """`make docs` has been run: each code has its page, and no page is without a code."""
+    wanted = generate.diagnostics_pages()
+    folder = ROOT / "docs" / "diagnostics"
+    assert {p.name for p in folder.glob("*.md")} == set(wanted)
+    assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
