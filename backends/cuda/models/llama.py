@@ -1,0 +1,125 @@
+"""The dense Llama family as a plain module: grouped-query attention, rotary positions, gated MLP.
+
+Shapes: B sequences, S tokens, D embed, H heads, K kv_heads, E head_dim, F ffn, V vocab. Nothing here
+knows a mesh. Heads are viewed with -1, so that the same code runs on a share of them; a pipeline
+stage is this module with some children set to None. Runs on torch 2.9 and later.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planc.ir.model import Model
+
+
+def build(model: Model) -> nn.Module:
+    """The module of a `Model` of this family, on the current default device (meta included)."""
+    return Llama(model)
+
+
+class Llama(nn.Module):
+    """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D]."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        sizes = model.sizes
+        self.tok_embeddings = nn.Embedding(sizes["vocab"], sizes["embed"])
+        self.layers = nn.ModuleDict({str(i): Block(model) for i in range(model.layers)})
+        self.norm = nn.RMSNorm(sizes["embed"], eps=model.norm_eps)
+        self.output = nn.Linear(sizes["embed"], sizes["vocab"], bias=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        hidden = tokens if self.tok_embeddings is None else self.tok_embeddings(tokens)
+        for block in self.layers.values():
+            hidden = block(hidden)
+        hidden = hidden if self.norm is None else self.norm(hidden)
+        return hidden if self.output is None else self.output(hidden)
+
+
+class Block(nn.Module):
+    """Hidden states [B, S, D] to the same; under sequence parallelism S is this rank's share."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        embed = model.sizes["embed"]
+        self.attention_norm = nn.RMSNorm(embed, eps=model.norm_eps)
+        self.attention = Attention(model)
+        self.ffn_norm = nn.RMSNorm(embed, eps=model.norm_eps)
+        self.feed_forward = FeedForward(embed, model.sizes["ffn"])
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        hidden = hidden + self.attention(self.attention_norm(hidden))
+        return hidden + self.feed_forward(self.ffn_norm(hidden))
+
+
+class Attention(nn.Module):
+    """Grouped-query causal attention over whole sequences: [B, S, D] to [B, S, D]."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        sizes = model.sizes
+        embed, self.head_dim = sizes["embed"], sizes["head_dim"]
+        self.wq = nn.Linear(embed, sizes["heads"] * self.head_dim, bias=False)
+        self.wk = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
+        self.wv = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
+        self.wo = nn.Linear(sizes["heads"] * self.head_dim, embed, bias=False)
+        self.rotary = Rotary(self.head_dim, model.rope_theta)
+        self.core = Core()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (self._heads(linear(x)) for linear in (self.wq, self.wk, self.wv))
+        mixed = self.core(self.rotary(q), self.rotary(k), v)
+        return self.wo(mixed.flatten(2))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[B, S, heads * E] to [B, S, heads, E], for however many heads this rank has."""
+        return x.view(x.shape[0], x.shape[1], -1, self.head_dim)
+
+
+class Core(nn.Module):
+    """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, S, K, E] to [B, S, H, E]."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        return mixed.transpose(1, 2)
+
+
+class Rotary(nn.Module):
+    """Turns the pairs (i, i + E/2) of each head by position * theta^(-2i/E).
+
+    The angles are worked out from the configuration on each call: S * E/2 numbers, and no buffer
+    that a meta-device build could lose.
+    """
+
+    def __init__(self, head_dim: int, theta: float) -> None:
+        super().__init__()
+        self.head_dim, self.theta = head_dim, theta
+
+    def forward(self, x: Tensor) -> Tensor:
+        cos, sin = self._turns(x.shape[1], x.device)
+        first, second = x.float().chunk(2, dim=-1)
+        turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
+        return turned.to(x.dtype)
+
+    def _turns(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+        """Cosine and sine of each angle, [S, 1, E/2], fp32."""
+        even = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
+        positions = torch.arange(tokens, device=device, dtype=torch.float32)
+        angles = torch.outer(positions, self.theta ** (-even / self.head_dim))[:, None, :]
+        return angles.cos(), angles.sin()
+
+
+class FeedForward(nn.Module):
+    """w2(silu(w1 x) * w3 x): [B, S, D] to [B, S, D] through F."""
+
+    def __init__(self, embed: int, ffn: int) -> None:
+        super().__init__()
+        self.w1 = nn.Linear(embed, ffn, bias=False)
+        self.w3 = nn.Linear(embed, ffn, bias=False)
+        self.w2 = nn.Linear(ffn, embed, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.w2(F.silu(self.w1(x)) * self.w3(x))

@@ -1,0 +1,194 @@
+"""Start-up and the session on torch: the emitted program does the rest.
+
+Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL where there are CUDA devices, else gloo.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from planc.ir.model import Model
+from planc.ir.program import Program
+from planc.sharding import propagate
+from planc.trainer.session import CompileFacts, Settings
+
+from .optimizer import adamw
+from .roles import Roles
+from .shards import Initial, fill, gathered
+from .single import SingleStep
+
+Tokens = NDArray[np.int32]
+GIB = 2**30
+
+
+def prepare_environment(devices: int) -> None:
+    """One thread a process, unless the user says otherwise: ranks share the cores."""
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def start(program: Program, settings: Settings, initial: Initial) -> TorchSession:
+    """The plan's program over all its ranks, with parameters from `initial`."""
+    device = _device()
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=_only_cuda(device))
+    emitted = program.load()
+    mesh = emitted.build_mesh(device.type)
+    divided = emitted.parallelize(_on_meta(program.plan.model), mesh)
+    modules = divided if isinstance(divided, list) else [divided]
+    _fill(modules, device, initial)
+    return TorchSession(
+        program,
+        settings,
+        modules,
+        device,
+        step=emitted.build_step(divided, mesh),
+        evaluate=emitted.build_evaluate(divided, mesh),
+        clip=lambda max_norm: emitted.clip_grad_norm(divided, mesh, max_norm),
+        slice_of=emitted.data_rank(mesh),
+        mesh=mesh,
+        pipeline=_pipeline(program),
+    )
+
+
+def start_single(program: Program, settings: Settings, initial: Initial) -> TorchSession:
+    """The same model undivided in this one process: what every plan is compared with."""
+    device = _device()
+    model = _on_meta(program.plan.model)
+    _fill([model], device, initial)
+    single = SingleStep(model, program.plan)
+    return TorchSession(
+        program,
+        settings,
+        [model],
+        device,
+        step=single.step,
+        evaluate=single.evaluate,
+        clip=single.clip,
+    )
+
+
+class TorchSession:
+    """A model under training on this process; see `planc.trainer.session.Session`."""
+
+    runtime = "torch"
+    features: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        program: Program,
+        settings: Settings,
+        modules: list[nn.Module],
+        device: torch.device,
+        *,
+        step: Any,
+        evaluate: Any,
+        clip: Any,
+        slice_of: tuple[int, int] = (0, 1),
+        mesh: Any = None,
+        pipeline: str = "",
+    ) -> None:
+        self.rank = dist.get_rank() if mesh is not None else 0
+        self.world = dist.get_world_size() if mesh is not None else 1
+        self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
+        self._names = parameter_names(program.plan.model)
+        self._modules, self._device, self._mesh, self._pipeline = modules, device, mesh, pipeline
+        self._step, self._evaluate, self._clip = step, evaluate, clip
+        self._slice_of = slice_of
+        self._clip_norm = settings.clip_norm
+        self._optimizer = adamw(modules, program.plan.model, settings)
+
+    def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
+        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        self._optimizer.zero_grad()
+        loss = self._step(self._mine(tokens), self._mine(targets))
+        norm = self._clip(self._clip_norm or float("inf"))
+        for group in self._optimizer.param_groups:
+            group["lr"] = lr
+        self._optimizer.step()
+        return float(loss), float(norm)
+
+    def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
+        """The mean loss per token of a global batch of the plan's size; nothing is changed."""
+        return float(self._evaluate(self._mine(tokens), self._mine(targets)))
+
+    def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Every parameter whole, by full name, one at a time; collective."""
+        return gathered(self._modules, self._names, self._mesh, self._pipeline, lambda p: p)
+
+    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
+        """Every gradient of the last step whole, after clipping, by full name; collective."""
+        return gathered(self._modules, self._names, self._mesh, self._pipeline, _gradient)
+
+    def peak_memory_gib(self) -> float | None:
+        """Peak of allocated device memory; on CPU the process's peak resident memory."""
+        if self._device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self._device) / GIB
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
+
+    def compile_facts(self) -> CompileFacts:
+        return CompileFacts()
+
+    def close(self) -> None:
+        """Leave the process group."""
+        if self._mesh is not None and dist.is_initialized():
+            dist.destroy_process_group()
+
+    def _mine(self, batch: Tokens) -> Tensor:
+        """This data rank's rows of a global batch, on the device, int64."""
+        index, count = self._slice_of
+        rows = batch.shape[0] // count
+        mine = batch[index * rows : (index + 1) * rows].astype(np.int64)
+        return torch.from_numpy(mine).to(self._device)
+
+
+def parameter_names(model: Model) -> list[str]:
+    """Full names in the model's order, the block's once per layer."""
+    first, block, last = ([p.name for p in model.params if p.section == s] for s in ("first", "block", "last"))
+    layers = [name.replace("*", str(i)) for i in range(model.layers) for name in block]
+    return [*first, *layers, *last]
+
+
+def _on_meta(model: Model) -> nn.Module:
+    """The bundled module of the model's family, without memory."""
+    family = import_module(f".models.{model.family}", __package__)
+    with torch.device("meta"):
+        module: nn.Module = family.build(model)
+    return module
+
+
+def _fill(modules: list[nn.Module], device: torch.device, initial: Initial) -> None:
+    for module in modules:
+        module.to_empty(device=device)
+    fill(modules, initial)
+
+
+def _gradient(parameter: nn.Parameter) -> Tensor:
+    assert parameter.grad is not None, "no step has been made"
+    return parameter.grad
+
+
+def _device() -> torch.device:
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    torch.cuda.set_device(device)
+    return device
+
+
+def _only_cuda(device: torch.device) -> torch.device | None:
+    return device if device.type == "cuda" else None
+
+
+def _pipeline(program: Program) -> str:
+    roles = Roles(propagate(program.plan))
+    return roles.name("pipeline") if roles.pipeline else ""

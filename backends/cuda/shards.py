@@ -1,0 +1,82 @@
+"""Parameters by their full names: filling this rank's shard from numpy, and gathering them whole."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+Array = NDArray[np.float32]
+Initial = Callable[[str, tuple[int, ...]], Array]
+
+
+def fill(modules: list[nn.Module], initial: Initial) -> None:
+    """Give every parameter its first values, one at a time; only this rank's shard is kept."""
+    with torch.no_grad():
+        for module in modules:
+            for name, parameter in module.named_parameters():
+                whole = torch.from_numpy(np.ascontiguousarray(initial(name, tuple(parameter.shape))))
+                target = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+                target.copy_(local_part(whole, parameter))
+
+
+def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
+    """The part of `whole` that this rank holds of `parameter`.
+
+    Placements are applied from the last mesh dimension to the first: fully_shard cuts what tensor
+    parallelism has left, and comes first in the mesh that the two share.
+    """
+    if not isinstance(parameter, DTensor):
+        return whole
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None, "this rank is outside the parameter's mesh"
+    for axis in reversed(range(parameter.device_mesh.ndim)):
+        placement: Any = parameter.placements[axis]
+        if placement.is_replicate():
+            continue
+        chunks = torch.chunk(whole, parameter.device_mesh.size(axis), dim=placement.dim)
+        at = coordinate[axis]
+        whole = chunks[at] if at < len(chunks) else whole.narrow(placement.dim, 0, 0)
+    return whole
+
+
+def gathered(
+    modules: list[nn.Module], names: list[str], mesh: Any, pipeline: str, of: Callable[[nn.Parameter], Tensor]
+) -> Iterator[tuple[str, Array]]:
+    """`of` every parameter, whole, in the order of `names`, on every rank.
+
+    `pipeline` is the mesh dimension over which the modules are spread; empty for none. Collective:
+    every rank must consume the iterator to its end.
+    """
+    held = {name: p for module in modules for name, p in module.named_parameters()}
+    if not pipeline:
+        for name in names:
+            yield name, _numpy(_full(of(held[name])))
+        return
+    group = mesh.get_group(pipeline)
+    every: list[dict[str, tuple[int, ...]]] = [{} for _ in range(dist.get_world_size(group))]
+    dist.all_gather_object(every, {n: tuple(p.shape) for n, p in held.items()}, group=group)
+    device = next(iter(held.values())).device
+    for name in names:
+        owner = next(rank for rank, shapes in enumerate(every) if name in shapes)
+        shape = every[owner][name]
+        value = _full(of(held[name])).float() if name in held else torch.empty(shape, device=device)
+        value = value.contiguous()
+        dist.broadcast(value, group_src=owner, group=group)
+        yield name, _numpy(value)
+
+
+def _full(value: Tensor) -> Tensor:
+    whole = value.full_tensor() if isinstance(value, DTensor) else value
+    return whole.detach()
+
+
+def _numpy(value: Tensor) -> Array:
+    array: Array = value.float().cpu().numpy().copy()
+    return array

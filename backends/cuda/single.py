@@ -1,0 +1,52 @@
+"""One process, the whole model, plain torch: written apart from the emitted file, to check it by."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from planc.ir.plan import Plan
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class SingleStep:
+    """Forward and backward of a whole batch, some sequences at a time; gradients are left in .grad."""
+
+    def __init__(self, model: nn.Module, plan: Plan) -> None:
+        self.model = model
+        self.sequences = plan.batch.microbatch_sequences
+        self.dtype = DTYPES[plan.precision.compute]
+
+    def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of [sequences, S] tokens, and its gradient."""
+        total = torch.zeros((), device=tokens.device)
+        for share, inputs, labels in self._parts(tokens, targets):
+            loss = self._loss(inputs, labels) * share
+            loss.backward()
+            total += loss.detach()
+        return total
+
+    @torch.no_grad()
+    def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """The mean loss of [sequences, S] tokens."""
+        total = torch.zeros((), device=tokens.device)
+        for share, inputs, labels in self._parts(tokens, targets):
+            total += self._loss(inputs, labels) * share
+        return total
+
+    def clip(self, max_norm: float) -> Tensor:
+        """Scale gradients to a global norm of at most `max_norm`; the norm before that."""
+        return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+
+    def _parts(self, tokens: Tensor, targets: Tensor) -> list[tuple[float, Tensor, Tensor]]:
+        pairs = zip(tokens.split(self.sequences), targets.split(self.sequences), strict=True)
+        return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
+
+    def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross entropy in fp32, with the weights cast to the plan's compute dtype."""
+        weights = {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
+        logits = functional_call(self.model, weights, (tokens,))
+        return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())

@@ -1,0 +1,109 @@
+"""Run by every rank of a launch: trains each named layout and one process, and compares them.
+
+Rank 0 prints one line of JSON per layout: the largest differences per step.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from cases import CASES
+from planc.backends.cuda.lower import lower
+from planc.backends.cuda.runtime import start, start_single
+from planc.ir.plan import Plan
+from planc.sharding import propagate
+from planc.trainer.session import Settings
+
+STEPS, CHECKED = 3, (1, 3)
+
+
+def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Seeded by the name; norms near one."""
+    stream = np.random.default_rng(sum(ord(c) * 31**i for i, c in enumerate(name)) % 2**63)
+    values = stream.standard_normal(shape, dtype=np.float32)
+    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
+
+
+def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """STEPS global batches of tokens and their next tokens."""
+    stream = np.random.default_rng(7)
+    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
+    for _ in range(STEPS):
+        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
+        yield tokens[:, :-1], tokens[:, 1:]
+
+
+def train(session: Any, plan: Plan) -> dict[str, Any]:
+    """Losses, norms, and the gradients after the checked steps."""
+    found: dict[str, Any] = {"loss": [], "norm": [], "evaluated": [], "gradients": {}}
+    for number, (tokens, targets) in enumerate(batches(plan), start=1):
+        loss, norm = session.step(tokens, targets, lr=1e-2)
+        found["loss"].append(loss)
+        found["norm"].append(norm)
+        if number in CHECKED:
+            found["gradients"][number] = dict(session.gradients())
+        if number == 2:  # between two updates: what evaluation leaves gathered would be stale after
+            found["evaluated"].append(session.evaluate(tokens, targets))
+    found["parameters"] = dict(session.parameters())
+    return found
+
+
+def difference(found: dict[str, Any], reference: dict[str, Any]) -> dict[str, Any]:
+    """The largest relative differences; gradients per parameter, against its largest element."""
+    worst, where, dead = 0.0, "", []
+    for number in CHECKED:
+        for name, expected in reference["gradients"][number].items():
+            scale = np.abs(expected).max()
+            if scale == 0:
+                dead.append(name)
+            got = found["gradients"][number][name]
+            gap = float(np.abs(got - expected).max() / max(scale, 1e-30))
+            if gap > worst:
+                worst, where = gap, f"{name} at step {number}"
+    return {
+        "gradient": worst,
+        "where": where,
+        "dead": dead,
+        "loss": relative(found["loss"], reference["loss"]),
+        "norm": relative(found["norm"], reference["norm"]),
+        "evaluated": relative(found["evaluated"], reference["evaluated"]),
+        "losses": found["loss"],
+    }
+
+
+def relative(found: list[float], expected: list[float]) -> float:
+    return max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    references: dict[str, dict[str, Any]] = {}
+    for name in names:
+        began = time.monotonic()
+        plan = CASES[name]()
+        program = lower(propagate(plan))
+        settings = Settings()
+        key = repr((plan.model.name, plan.batch.sequences, plan.batch.microbatch_sequences, plan.precision))
+        if key not in references:
+            references[key] = train(start_single(program, settings, initial), plan)
+        try:
+            row = difference(train(start(program, settings, initial), plan), references[key])
+        except Exception:
+            traceback.print_exc()
+            row = {"failed": traceback.format_exc(limit=-3)}
+        if dist.get_rank() == 0:
+            print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
