@@ -1,0 +1,79 @@
+"""Whether runs trained the same: `planc.crosscheck/1`.
+
+Losses are compared only between runs that had to be the same: same plan, data, first values and
+dtype. Otherwise the answer is the list of fields that differ, and no.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planc.trainer.receipt import Receipt
+
+FORMAT = "planc.crosscheck/1"
+
+MUST_AGREE = (
+    "plan_sha256",
+    "mesh",
+    "seed",
+    "init_sha256",
+    "data_sha256",
+    "tokens_per_step",
+    "dtype",
+)
+"""Where one of these differs, the losses are not expected to agree."""
+
+BUDGETS = {"fp32": 1e-4, "bf16": 2e-2}
+"""Nats per token, by compute dtype. fp32: 100 steps of a small model on torch and on JAX part by some
+1e-6 (order of additions), and a dropped reduction by more than 1e-3 within three steps. bf16 keeps 8
+bits: a loss of 5 is rounded by up to 2e-2."""
+
+
+@dataclass(frozen=True)
+class CrossCheck:
+    """The answer. `max_abs` and `first_outside_step` (1-based) are None where nothing was compared."""
+
+    budget: float
+    max_abs: float | None
+    first_outside_step: int | None
+    differing_fields: tuple[str, ...]
+    ok: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "budget": self.budget,
+            "max_abs": self.max_abs,
+            "first_outside_step": self.first_outside_step,
+            "differing_fields": list(self.differing_fields),
+            "ok": self.ok,
+        }
+
+
+def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> CrossCheck:
+    """Compare two or more receipts; `budget` is the largest difference of losses at any step."""
+    assert len(receipts) >= 2, "a crosscheck takes at least two receipts"
+    if budget is None:
+        budget = BUDGETS.get(receipts[0].dtype, BUDGETS["fp32"])
+    differing = differing_fields(receipts)
+    if differing:
+        return CrossCheck(budget, None, None, differing, False)
+    gaps = spreads(receipts)
+    outside = next((step for step, gap in enumerate(gaps, 1) if gap > budget), None)
+    return CrossCheck(budget, max(gaps), outside, (), outside is None)
+
+
+def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
+    """The fields that forbid a comparison; `losses` when the runs are of different length."""
+    first, *others = receipts
+    fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
+    if any(len(r.losses) != len(first.losses) for r in others):
+        fields.append("losses")
+    return tuple(fields)
+
+
+def spreads(receipts: Sequence[Receipt]) -> list[float]:
+    """At each step, the largest loss less the smallest one."""
+    return [max(losses) - min(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]

@@ -1,0 +1,83 @@
+"""A crosscheck for people: a table of the runs, the verdict with its arithmetic, and the curves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planc.trainer.chart import Curve, plot, svg
+from planc.trainer.crosscheck import CrossCheck, spreads
+from planc.trainer.receipt import Receipt
+
+HEAD = ("run", "first", "last", "held out", "tokens/s")
+
+
+def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> str:
+    """Plain text of at most `width` columns; no colour, so nothing to switch off."""
+    parts = [_table(receipts), "", _verdict(check, receipts)]
+    if all(r.losses for r in receipts):
+        parts += ["", plot(curves(receipts), min(width, 100))]
+    return "\n".join(line[:width].rstrip() for part in parts for line in part.split("\n"))
+
+
+def picture(receipts: Sequence[Receipt]) -> str:
+    """The curves as SVG text."""
+    return svg(curves(receipts), "loss, nats per token")
+
+
+def curves(receipts: Sequence[Receipt]) -> list[Curve]:
+    return [Curve(name, r.losses) for name, r in zip(names(receipts), receipts, strict=True)]
+
+
+def names(receipts: Sequence[Receipt]) -> list[str]:
+    """`cuda/torch`, `xla/jax`; numbered when that does not tell them apart."""
+    plain = [f"{r.target}/{r.runtime}" for r in receipts]
+    if len(set(plain)) == len(plain):
+        return plain
+    return [f"{number} {name}" for number, name in enumerate(plain, 1)]
+
+
+def _table(receipts: Sequence[Receipt]) -> str:
+    rows = [HEAD, *(_row(name, r) for name, r in zip(names(receipts), receipts, strict=True))]
+    widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
+    return "\n".join(
+        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
+        for row in rows
+    )
+
+
+def _row(name: str, receipt: Receipt) -> tuple[str, ...]:
+    measured, losses = receipt.measured, receipt.losses
+    held_out = measured.heldout_loss_last
+    return (
+        name,
+        f"{losses[0]:.6f}" if losses else "-",
+        f"{losses[-1]:.6f}" if losses else "-",
+        "-" if held_out is None else f"{held_out:.6f}",
+        f"{measured.tokens_per_s:,.0f}",
+    )
+
+
+def _verdict(check: CrossCheck, receipts: Sequence[Receipt]) -> str:
+    if check.differing_fields:
+        lines = ["not comparable: the runs differ in"]
+        for field in check.differing_fields:
+            lines.append(f"  {field}: {' | '.join(_value(field, r) for r in receipts)}")
+        return "\n".join(lines)
+    steps = len(receipts[0].losses)
+    spread = f"largest difference {check.max_abs:.2e} over {steps} steps, budget {check.budget:.0e}"
+    if check.ok:
+        return f"same: {spread}"
+    assert check.first_outside_step is not None
+    first = check.first_outside_step
+    gap = spreads(receipts)[first - 1]
+    return f"different: {spread}\n  first outside at step {first}: {gap:.2e}"
+
+
+def _value(field: str, receipt: Receipt) -> str:
+    value: Any = getattr(receipt, field)
+    if field == "losses":
+        return f"{len(value)} steps"
+    if field == "mesh":
+        return " > ".join(f"{axis} {size}" for axis, size in value.items())
+    return str(value)[:12]

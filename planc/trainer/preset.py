@@ -1,0 +1,146 @@
+"""Reading a preset: a TOML file that holds a compiled plan and everything else a run needs.
+
+What is trained is the compiled plan in the preset. Its source is looked at for one reason: a source
+that has changed since `planc embed` means that the author would train something else than is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.plan import Plan
+from planc.trainer.settings import Checkpoint, Data, Parts, PlanPart, Train
+from planc.trainer.toml_places import diagnose, places, span_of
+
+COMPILED = "compiled"
+"""The key of the compiled text's own sum in `[plan] sha256`; the other keys are files."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset that can be trained. `notes` are findings that do not stop it."""
+
+    path: Path
+    plan: Plan
+    parts: Parts
+    notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def train(self) -> Train:
+        return self.parts.train
+
+    @property
+    def data(self) -> Data:
+        return self.parts.data
+
+
+def load_preset(path: Path | str) -> Preset:
+    """Read and check a preset. Raises PlanError with every mistake found."""
+    path = Path(path)
+    text = read_text(path)
+    parts = _parts(path, text)
+    spans = places(str(path), text)
+
+    def at(*place: str) -> Span:
+        return span_of(place, spans, str(path))
+
+    findings = [*_checkpoint(parts.checkpoint, at("checkpoint", "every_steps"))]
+    plan = _compiled(parts.plan, path, at("plan", COMPILED))
+    if isinstance(plan, Diagnostic):
+        raise PlanError([*findings, plan])
+    findings += _freshness(parts.plan, path, at("plan", "source"))
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        raise PlanError(errors)
+    return Preset(path, plan, parts, tuple(findings))
+
+
+def read_text(path: Path) -> str:
+    """The preset's text. Raises PlanError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PlanError([Diagnostic("E1001", f"{path} cannot be read: {reason}", _start(path))]) from None
+
+
+def read_toml(path: Path, text: str) -> dict[str, Any]:
+    """The preset's values. Raises PlanError at the place where the TOML is broken."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
+        span = Span(str(path), line, column, line, column + 1)
+        reason = str(error).partition(" (at ")[0]
+        raise PlanError([Diagnostic("E1001", f"{path.name} is not TOML: {reason}", span)]) from None
+
+
+def embed_command(part: PlanPart, path: Path) -> str:
+    """What to type to bring the compiled plan up to date."""
+    source = str(path.parent / part.source) if part.source else "PLAN"
+    given = "".join(f" --set {name}={value}" for name, value in part.set.items())
+    return f"planc embed {source} {path}{given}"
+
+
+def _parts(path: Path, text: str) -> Parts:
+    values = read_toml(path, text)
+    try:
+        return Parts.model_validate(values)
+    except ValidationError as error:
+        raise PlanError(diagnose(error.errors(), Parts, str(path), text)) from None
+
+
+def _checkpoint(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
+    """Refused rather than dropped: someone would count on files that are never written."""
+    if checkpoint.every_steps == 0:
+        return []
+    message = f"saving every {checkpoint.every_steps} steps: this version of planc writes no checkpoints"
+    return [Diagnostic("E1007", message, span, help="set every_steps = 0")]
+
+
+def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
+    """The embedded plan, or what is wrong with it."""
+    help_text = embed_command(part, path)
+    if not part.compiled:
+        return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
+    expected = part.sha256.get(COMPILED)
+    if expected != hashlib.sha256(part.compiled.encode()).hexdigest():
+        what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
+        return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
+    try:
+        return Plan.from_json(json.loads(part.compiled))
+    except (ValueError, ValidationError, AttributeError):
+        message = "the compiled plan is none that this version of planc reads"
+        return Diagnostic("E1006", message, span, help=help_text)
+
+
+def _freshness(part: PlanPart, path: Path, span: Span) -> list[Diagnostic]:
+    """An error for each file that changed, a note for each that is absent."""
+    found = []
+    for name, expected in part.sha256.items():
+        if name == COMPILED:
+            continue
+        try:
+            actual = hashlib.sha256((path.parent / name).read_bytes()).hexdigest()
+        except OSError:
+            message = f"{name} is not here: the compiled plan is used as it stands"
+            found.append(Diagnostic("N1008", message, span))
+            continue
+        if actual != expected:
+            message = f"{name} has changed since it was embedded ({expected[:8]}, now {actual[:8]})"
+            found.append(Diagnostic("E1005", message, span, help=embed_command(part, path)))
+    return found
+
+
+def _start(path: Path) -> Span:
+    return Span(str(path), 1, 1, 1, 1)

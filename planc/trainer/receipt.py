@@ -1,0 +1,99 @@
+"""The receipt of a run, `planc.receipt/1`: what was trained, from where, and what came out.
+
+A field that was not measured is null; no figure is made up. Two receipts with the same meaning fields
+(see `crosscheck`) must have the same losses within rounding.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.base import Frozen
+from planc.trainer.files import write_atomically
+
+FORMAT = "planc.receipt/1"
+
+
+class Compile(Frozen):
+    """What a compiler did; see `session.CompileFacts`."""
+
+    uncached: int | None = None
+    scalar_reads: int | None = None
+    hlo_sha256: str | None = None
+
+
+class Measured(Frozen):
+    """Figures of this run beside `losses`. Losses are in nats per token."""
+
+    steps: int
+    heldout_loss_first: float | None = None
+    heldout_loss_last: float | None = None
+    heldout_bits_per_byte: float | None = None
+    """The last held-out loss in bits, where a token is a byte."""
+    heldout_losses: dict[int, float] = Field(default_factory=dict)
+    """By the number of steps done."""
+    first_step_s: float
+    """Of the first step, compilation included."""
+    step_time_s: float
+    """Median of the steps after the first; of the first if it is the only one."""
+    tokens_per_s: float
+    """At the median step time, all devices together."""
+    start_s: float
+    """From the worker's first line to the first step: imports, process group, weights."""
+
+
+class Receipt(Frozen):
+    """One run. `losses[i]` is the mean loss of step i + 1 before its update, unrounded."""
+
+    plan_sha256: str
+    target: str
+    runtime: str
+    versions: dict[str, str]
+    mesh: dict[str, int]
+    seed: int
+    init_sha256: str
+    data_sha256: str
+    tokens_per_step: int
+    dtype: str
+    features: tuple[str, ...]
+    losses: tuple[float, ...]
+    grad_norms: tuple[float, ...]
+    step_time_s: float
+    peak_memory_gib: float | None
+    compile: Compile
+    routing_flips: int | None
+    collectives: list[dict[str, Any]] | None
+    predicted: dict[str, float] | None
+    measured: Measured
+    goodput: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        """`planc.receipt/1`."""
+        return {"format": FORMAT, **self.model_dump(mode="json")}
+
+    def write(self, path: Path | str) -> None:
+        """Write the whole file or nothing."""
+        text = json.dumps(self.to_json(), indent=1, allow_nan=False)
+        write_atomically(Path(path), text + "\n")
+
+
+def read_receipt(path: Path | str) -> Receipt:
+    """Read a receipt. Raises PlanError (E1020) when the file is none."""
+    try:
+        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
+            raise ValueError(f"it does not say `{FORMAT}`")
+        return Receipt.model_validate(values)
+    except OSError as error:
+        reason = error.strerror or str(error)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+    except ValueError as error:
+        reason = str(error)
+    raise PlanError([Diagnostic("E1020", f"{path} is no receipt: {reason}", Span(str(path), 1, 1, 1, 1))])

@@ -1,0 +1,82 @@
+"""The parts of a preset as its author writes them. Every field is a key; other keys are mistakes."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from planc.ir.base import Frozen
+
+Count = Annotated[int, Field(ge=0)]
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PlanPart(Frozen):
+    """`[plan]`: written by `planc embed`. Paths are relative to the preset."""
+
+    source: str = ""
+    sha256: dict[str, str] = Field(default_factory=dict)
+    """Of the source and each import, by path; and of the compiled text, under `compiled`."""
+    set: dict[str, int] = Field(default_factory=dict)
+    """Values given with `--set` when the plan was embedded."""
+    compiled: str = ""
+    """The compiled plan, `planc.plan/1`, as canonical JSON: what is trained, whatever `source` says."""
+
+
+class Train(Frozen):
+    """`[train]`: steps, the learning rate's course, AdamW, and how often to tell."""
+
+    steps: Positive
+    seed: Count = 0
+    lr: Rate
+    """The peak, reached after the warm-up."""
+    warmup_steps: Count = 0
+    schedule: Literal["cosine", "constant"] = "cosine"
+    min_lr: NotNegative = 0.0
+    """Where the cosine ends, at `steps`."""
+    betas: tuple[Share, Share] = (0.9, 0.95)
+    eps: Rate = 1e-8
+    weight_decay: NotNegative = 0.1
+    clip_norm: NotNegative = 1.0
+    """0: gradients are not clipped."""
+    log_every: Positive = 10
+    eval_every: Count = 0
+    """Steps between held-out losses; 0: before the first step and after the last one alone."""
+    eval_batches: Count = 4
+    """Global batches of one held-out loss; 0: none."""
+
+    @model_validator(mode="after")
+    def _rates_in_order(self) -> Train:
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}")
+        return self
+
+
+class Data(Frozen):
+    """`[data]`: where the tokens come from."""
+
+    source: Literal["python-stdlib"] = "python-stdlib"
+    max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 22
+    """The most text to use, held-out part included."""
+
+
+class Checkpoint(Frozen):
+    """`[checkpoint]`: where and how often state is saved."""
+
+    folder: str = ""
+    """Relative to the preset."""
+    every_steps: Count = 0
+    """0: never."""
+
+
+class Parts(Frozen):
+    """A whole preset file."""
+
+    plan: PlanPart = PlanPart()
+    train: Train
+    data: Data = Data()
+    checkpoint: Checkpoint = Checkpoint()
