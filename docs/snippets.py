@@ -3,6 +3,7 @@
 The words after a fence's language say how it is checked:
 
     plan                     a whole file without a finding
+    plan                     a layout or hardware file: imported by a plan without a finding
     plan fragment            some sentences, completed with those of `BASE` whose verb they lack
     plan bad E0203           a whole file whose errors have exactly these codes
     plan file=my.plan        the same, and the page's commands find it under this name
@@ -25,14 +26,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 
-BASE = {
-    "plan": "plan fragment",
-    "model": "model     llama3_8b",
-    "batch": "batch     256 x 8192 tokens microbatch 1",
-    "cluster": "cluster   4 x h100_node",
-    "mesh": "mesh      fsdp 4 > tp 8",
-    "compute": "compute   bf16 reduce fp32",
-}
+BASE = (
+    "plan fragment",
+    "model     llama3_8b",
+    "batch     256 x 8192 tokens microbatch 1",
+    "cluster   4 x h100_node",
+    "mesh      fsdp 4 > tp 8",
+    "use       fsdp over fsdp",
+    "use       tp over tp",
+    "compute   bf16 reduce fp32",
+)
 FENCE = re.compile(r"^```(?P<info>\w.*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
@@ -83,8 +86,13 @@ def snippets(page: Path) -> list[Snippet]:
 def completed(fragment: str) -> str:
     """A whole plan: the fragment's sentences, and those of BASE whose verb it does not use."""
     used = {line.split()[0] for line in fragment.splitlines() if line and not line.startswith(("#", " "))}
-    rest = [line for verb, line in BASE.items() if verb not in used]
-    return "\n".join([*rest, fragment])
+    dropped = used | ({"use"} if "mesh" in used else set())
+    return "\n".join([*(line for line in BASE if line.split()[0] not in dropped), fragment])
+
+
+def importing(name: str) -> str:
+    """A plan that imports a layout or hardware file and is otherwise BASE."""
+    return completed(f'import    "{name}"\n')
 
 
 def workspace(page: Path, folder: Path) -> Path:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import generate  # noqa: E402
-from snippets import Snippet, commands, completed, pages, run, snippets, workspace  # noqa: E402
+from snippets import Snippet, commands, completed, importing, pages, run, snippets, workspace  # noqa: E402
 
 import planc  # noqa: E402
 
@@ -49,8 +49,14 @@ def findings(text: str, folder: Path) -> list[str]:
 
 @pytest.mark.parametrize("snippet", of("plan"))
 def test_a_plan_has_the_findings_it_says(snippet: Snippet, tmp_path: Path) -> None:
-    text = completed(snippet.text) if "fragment" in snippet.words else snippet.text
-    assert findings(text, tmp_path) == list(snippet.codes)
+    folder = workspace(snippet.page, tmp_path)
+    text = snippet.text
+    if text.startswith(("layout", "hardware")):
+        (folder / "imported.plan").write_text(text)
+        text = importing("imported.plan")
+    elif "fragment" in snippet.words:
+        text = completed(text)
+    assert findings(text, folder) == list(snippet.codes)
 
 
 @pytest.mark.parametrize("snippet", of("json", "toml"))
@@ -123,3 +129,8 @@ def test_the_generated_pages_are_the_rules() -> None:
     folder = ROOT / "docs" / "diagnostics"
     assert {p.name for p in folder.glob("*.md")} == set(wanted)
     assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
+
+
+def test_the_readme_shows_the_bundled_plan() -> None:
+    shown = next(s for s in ALL if s.page.name == "README.md" and s.language == "plan")
+    assert shown.text == (ROOT / "plans" / "llama3_70b_h100.plan").read_text()

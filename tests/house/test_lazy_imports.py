@@ -34,6 +34,13 @@ def test_check_is_light() -> None:
     assert heavy_modules(CHECK) == set()
 
 
+@pytest.mark.parametrize(
+    ("plan", "target"), [("llama3_70b_h100", "cuda"), ("llama3_70b_v5p", "xla")], ids=["cuda", "xla"]
+)
+def test_lower_is_light(plan: str, target: str) -> None:
+    assert heavy_modules(f"import planc; planc.lower('plans/{plan}.plan', {target!r}).text") == set()
+
+
 @pytest.mark.parametrize("module", sorted(HEAVY - {"jax", "torch"}))
 def test_the_tests_above_can_fail(module: str) -> None:
     assert module in heavy_modules(f"{CHECK}\nimport {module}")
