@@ -169,12 +169,9 @@ def _parallelize(roles: Roles, sharded: Sharded) -> str:
             *(f"    {s.format('model')}" for s in steps),
             "    return model",
         )
-    loop = ["    for stage in stages:"] if steps else []
+    body = ["    for stage in stages:", *(f"        {s.format('stage')}" for s in steps), "    return stages"]
     return lines(
         "def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:",
         '    """This rank\'s stages of `model`, divided. The order matters: each function wraps the ones before."""',
-        "    stages = split_stages(model, mesh)",
-        *loop,
-        *(f"        {s.format('stage')}" for s in steps),
-        "    return stages",
+        *(["    stages = split_stages(model, mesh)", *body] if steps else ["    return split_stages(model, mesh)"]),
     )

@@ -238,8 +238,10 @@ def _mixed_norm() -> list[str]:
         "    groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}",
         "    for parameter in parameters:",
         '        groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)',
-        f"    norms = [{TOTAL.format('group')} for group in groups.values()]",
-        "    norms = [norm.full_tensor() if isinstance(norm, DTensor) else norm for norm in norms]",
+        "    norms = []",
+        "    for group in groups.values():",
+        f"        norm = {TOTAL.format('group')}",
+        "        norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)",
         "    norm = torch.linalg.vector_norm(torch.stack(norms))",
     ]
 
