@@ -42,15 +42,26 @@ W a warning, N a note. A code is never reused.
 
 
 def _page(rule: Rule) -> str:
-    bad = f"plan bad {rule.code}" if rule.severity != "note" and rule.reads != "target" else "text"
     return f"""# {rule.code}: {rule.title}
 
 {rule.why.strip()}
 
-Found {SEEN_BY[rule.reads]}. A file with this finding:
+Found {SEEN_BY[rule.reads]}.
+{_examples(rule)}
+[All codes](index.md)
+"""
 
-```{bad}
-{_shown(rule.bad)}
+
+def _examples(rule: Rule) -> str:
+    """The bad and the good file, as the tests check them; nothing for a mistake that no text shows."""
+    if not rule.bad:
+        return ""
+    fence = "plan" if rule.severity == "note" or rule.reads == "target" else f"plan bad {rule.code}"
+    return f"""
+A file with this finding:
+
+```{fence}
+{rule.bad.strip()}
 ```
 
 The same file mended:
@@ -58,14 +69,7 @@ The same file mended:
 ```plan
 {rule.good.strip()}
 ```
-
-[All codes](index.md)
 """
-
-
-def _shown(text: str) -> str:
-    """A bad file may be empty or hold bytes that a page cannot: those are shown escaped."""
-    return text.strip("\n").encode("unicode_escape").decode() if "\0" in text else text.strip("\n")
 
 
 def tidy(output: str) -> str:
@@ -83,9 +87,15 @@ def refreshed(page: Path, folder: Path) -> str:
 
 
 def _rerun(snippet: Snippet, folder: Path) -> str:
+    """The block with today's output. A command that does not end as the block says stops everything."""
     parts = []
     for command in commands(snippet):
-        output = tidy(run(command.line, folder).stdout) if command.shown else ""
+        output = ""
+        if command.shown:
+            done = run(command.line, folder)
+            if done.returncode != int(snippet.option("exit") or 0):
+                sys.exit(f"{snippet.id}: `{command.line}` exits {done.returncode}\n{done.stdout}")
+            output = tidy(done.stdout)
         parts.append(f"$ {command.line}\n{output}")
     return "".join(parts)
 

@@ -36,7 +36,7 @@ BASE = (
     "use       tp over tp",
     "compute   bf16 reduce fp32",
 )
-FENCE = re.compile(r"^```(?P<info>\w.*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```(?P<info>[^\n]+)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)

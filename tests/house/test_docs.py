@@ -39,6 +39,11 @@ def test_every_block_is_of_a_known_kind() -> None:
     assert {"plan", "python", "console"} <= {s.language for s in ALL}
 
 
+def test_no_fence_is_overlooked() -> None:
+    fences = {p: len(re.findall(r"^```", p.read_text(), flags=re.MULTILINE)) for p in pages()}
+    assert fences == {p: 2 * len(snippets(p)) for p in pages()}
+
+
 def findings(text: str, folder: Path) -> list[str]:
     """The codes that `planc.check` reports for a file with this text, notes left out."""
     path = folder / "snippet.plan"
