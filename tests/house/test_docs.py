@@ -61,7 +61,7 @@ def test_a_plan_has_the_findings_it_says(snippet: Snippet, tmp_path: Path) -> No
         text = importing("imported.plan")
     elif "fragment" in snippet.words:
         text = completed(text)
-    assert findings(text, folder) == list(snippet.codes)
+    assert sorted(set(findings(text, folder))) == sorted(snippet.codes)
 
 
 @pytest.mark.parametrize("snippet", of("json", "toml"))
