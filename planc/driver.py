@@ -1,17 +1,200 @@
-"""The list of steps, and the library's front door."""
+"""The list of steps, and the library's front door: load, check, cost, lower."""
+
 from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, overload
+
+from planc import __version__
+from planc.checks import check_plan, judge_plan
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
 from planc.diag.errors import PlanError
+from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
-from planc.ir.program import Program
-def load(source, *, set=None, target=""):
-    from planc.strategies.build import build_file
-    b = build_file(Path(source), set or {}, target)
-    if b.plan is None:
-        raise PlanError(b.diagnostics)
-    return b.plan
-def lower(plan, target="cuda"):
-    from importlib import import_module
-    from planc.sharding import propagate
-    p = plan if isinstance(plan, Plan) else load(plan, target=target)
-    return import_module(f"planc.backends.{target}.lower").lower(propagate(p))
+from planc.ir.program import Program, Target
+from planc.ir.report import Report
+from planc.sharding import propagate, semantic_collectives
+from planc.strategies.build import Built, build_file
+
+if TYPE_CHECKING:
+    from planc.cost import Costed
+
+TARGETS: tuple[Target, ...] = ("cuda", "xla")
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Everything that checking one file gave: for the report, and for quoting in diagnostics."""
+
+    report: Report
+    plan: Plan | None
+    sources: dict[str, Source] = field(default_factory=dict)
+
+
+def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
+    """Read a plan file. Raises PlanError with every diagnostic when it has errors."""
+    path = Path(source)
+    built = build_file(path, set, target)
+    found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
+    if built.plan is None or has_errors(found):
+        raise PlanError(in_order([_at(d, path, built) for d in found]))
+    return built.plan
+
+
+def check(
+    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
+) -> Report:
+    """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised."""
+    return examine(source, set=set, target=target).report
+
+
+def cost(
+    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
+) -> Report:
+    """The report of a plan that must be right. Raises PlanError when the plan has errors of its own.
+
+    An expectation that does not hold, or memory that does not suffice, is part of the answer.
+    """
+    report = check(source, set=set, target=target)
+    if report.step is None:
+        raise PlanError(report.diagnostics)
+    return report
+
+
+@overload
+def lower(plan: str | Path | Plan, target: Target = ..., *, set: dict[str, int] | None = ...) -> Program: ...
+@overload
+def lower(plan: str | Path | Plan, target: str = ..., *, set: dict[str, int] | None = ...) -> Program: ...
+def lower(plan: str | Path | Plan, target: str = "cuda", *, set: dict[str, int] | None = None) -> Program:
+    """Write the program of a plan for a target. Raises PlanError when the plan or target refuses."""
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
+    path = None if isinstance(plan, Plan) else Path(plan)
+    built = Built(plan, (), {}) if isinstance(plan, Plan) else build_file(Path(plan), set, target)
+    found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
+    if built.plan is None or has_errors(found):
+        raise PlanError(in_order([_at(d, path, built) for d in found]))
+    sharded = propagate(built.plan)
+    backend = import_module(f"planc.backends.{target}.lower")
+    refused = backend.refusals(sharded)
+    if has_errors(refused):
+        raise PlanError(in_order([_at(d, path, built) for d in refused]))
+    program: Program = backend.lower(sharded)
+    return program
+
+
+def examine(
+    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
+) -> Checked:
+    """`check`, with the texts of the files read beside the report."""
+    given = set or {}
+    if isinstance(source, Plan):
+        path, built = None, Built(source, (), {})
+    else:
+        path = Path(source)
+        built = build_file(path, given, target or "")
+    found = list(built.diagnostics)
+    costed = None
+    if built.plan is not None:
+        found += check_plan(built.plan)
+        if not has_errors(found):
+            costed, more = _cost(built.plan, target)
+            found += more
+    found = _promised(built.plan, found)
+    diagnostics = in_order([_at(d, path, built) for d in found])
+    shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
+    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown)
+
+
+def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagnostic]]:
+    """The cost with semantic collectives, or with what a target makes of them."""
+    from planc.cost import cost_plan
+
+    sharded = propagate(plan)
+    rows = semantic_collectives(sharded)
+    refused: list[Diagnostic] = []
+    if target is not None:
+        backend = import_module(f"planc.backends.{target}.lower")
+        refused = list(backend.refusals(sharded))
+        if has_errors(refused):
+            return None, refused
+        rows = import_module(f"planc.backends.{target}.rules").realise(sharded, rows)
+    costed = cost_plan(sharded, rows)
+    return costed, refused + judge_plan(costed)
+
+
+def _promised(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
+    """E0802 for every diagnostic that `expect no CODE` wants absent."""
+    broken = [
+        Diagnostic(
+            "E0802",
+            f"{expect.code} is there, and the plan expects that it is not",
+            expect.cause.span,
+            related=tuple(Related(d.span, d.message) for d in found if d.code == expect.code),
+        )
+        for expect in (plan.expects_no if plan else ())
+        if any(d.code == expect.code for d in found)
+    ]
+    return found + broken
+
+
+def _report(
+    built: Built,
+    given: dict[str, int],
+    target: Target | None,
+    diagnostics: tuple[Diagnostic, ...],
+    costed: Costed | None,
+) -> Report:
+    plan = built.plan
+    facts = {} if plan is None else _plan_facts(plan)
+    costs = {} if costed is None else _cost_facts(costed)
+    return Report(
+        planc_version=__version__,
+        plan=plan.name if plan else None,
+        plan_sha256=plan.sha256 if plan else None,
+        source_sha256=next(iter(plan.sources.values()), None) if plan else None,
+        set=given,
+        target=target,
+        diagnostics=diagnostics,
+        **facts,
+        **costs,
+    )
+
+
+def _plan_facts(plan: Plan) -> dict[str, object]:
+    whole = plan.batch.sequences % (plan.data_parallel * plan.batch.microbatch_sequences) == 0
+    return {
+        "tokens_per_step": plan.batch.tokens,
+        "global_batch": plan.batch.sequences,
+        "microbatches": plan.microbatches if whole else None,
+        "devices": plan.mesh.devices,
+        "mesh": plan.mesh.sizes,
+    }
+
+
+def _cost_facts(costed: Costed) -> dict[str, object]:
+    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives")
+    return {name: getattr(costed, name) for name in names}
+
+
+# Places: inside, a file is named by its path from the plan's folder; outside, as the user named it.
+
+
+def _shown(name: str, path: Path | None) -> str:
+    if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
+        return name
+    return str(path) if name == path.name else str(path.parent / name)
+
+
+def _at(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
+    def moved(span: Span) -> Span:
+        known = span.file in built.sources or (path is not None and span.file == path.name)
+        return replace(span, file=_shown(span.file, path)) if known else span
+
+    fix = d.fix and Fix(d.fix.title, tuple(Edit(moved(e.span), e.text) for e in d.fix.edits))
+    related = tuple(Related(moved(r.span), r.message) for r in d.related)
+    return replace(d, span=moved(d.span), related=related, fix=fix)
+
+

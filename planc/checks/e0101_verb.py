@@ -1,0 +1,27 @@
+"""E0101: the first word of a sentence is no verb of the language."""
+
+from planc.diag.registry import Rule
+
+RULE = Rule(
+    code="E0101",
+    title="unknown verb",
+    reads="text",
+    why="""A plan is one sentence a line and every sentence begins with a verb. A word that planc does not
+know cannot be guessed at: dropping the line would leave out a part of the layout.""",
+    bad="""plan example
+modle     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+)

@@ -1,0 +1,29 @@
+"""E0103: a number or unit that does not fit its place."""
+
+from planc.diag.registry import Rule
+
+RULE = Rule(
+    code="E0103",
+    title="wrong number or unit",
+    reads="text",
+    why="""Quantities carry their unit, and each place wants one kind: memory in GiB, bandwidth in GB/s, a
+share in %. Sizes are whole numbers of at least 1; a division must come out even.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 72 GB/s
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 72 GiB
+""",
+)

@@ -1,0 +1,28 @@
+"""E0107: a sentence that must stand exactly once is missing, or stands twice."""
+
+from planc.diag.registry import Rule
+
+RULE = Rule(
+    code="E0107",
+    title="a sentence is missing or given twice",
+    reads="text",
+    why="""A plan names one model, one batch, one cluster and one mesh. Which of two was meant cannot be
+known, and nothing can be costed without them.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+cluster   2 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+)

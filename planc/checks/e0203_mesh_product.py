@@ -1,0 +1,86 @@
+"""E0203: the mesh does not have as many ranks as the cluster has devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from planc.checks.edits import mesh_sentence, replace
+from planc.diag.diagnostic import Diagnostic, Fix, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    wanted, there = plan.mesh.devices, plan.cluster.devices
+    if wanted == there:
+        return
+    factors = " x ".join(str(a.size) for a in plan.mesh.axes)
+    help, fix = _mend(plan)
+    yield Diagnostic(
+        "E0203",
+        f"the mesh asks for {wanted} devices, the cluster has {there}",
+        plan.mesh.cause.span,
+        label=f"{factors} = {wanted}" if len(plan.mesh.axes) > 1 else "",
+        help=help,
+        related=(Related(plan.cluster.cause.span, cluster_size(plan)),),
+        fix=fix,
+    )
+
+
+def cluster_size(plan: Plan) -> str:
+    """The cluster's arithmetic."""
+    cluster = plan.cluster
+    each = f"{prod(cluster.shape)} {cluster.chip.name}"
+    pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""
+    kind = "nodes" if cluster.kind == "node" else "slices"
+    return f"{cluster.count} {kind} x {each}{pair} = {cluster.devices}"
+
+
+def _mend(plan: Plan) -> tuple[str, Fix | None]:
+    """Change one axis, the data-parallel ones first, so that the product fits."""
+    sizes, there = plan.mesh.sizes, plan.cluster.devices
+    order = [*reversed(plan.data_axes), *reversed(sizes)]
+    for name in dict.fromkeys(order):
+        rest = plan.mesh.devices // sizes[name]
+        if there % rest == 0:
+            fitted = {**sizes, name: there // rest}
+            if _batch_fits(plan, fitted):
+                product = " x ".join(str(n) for n in fitted.values())
+                return f"{name} {there // rest} fits ({product} = {there})", replace(
+                    plan.mesh.cause, mesh_sentence(fitted)
+                )
+    return "no single axis can be changed to fit", None
+
+
+def _batch_fits(plan: Plan, sizes: dict[str, int]) -> bool:
+    ranks = prod(sizes[a] for s in plan.shards if s.dim == "batch" for a in s.axes)
+    return plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0
+
+
+RULE = Rule(
+    code="E0203",
+    title="the mesh is not the cluster",
+    reads="plan",
+    why="""Every device has exactly one place in the mesh, so the product of the axes is the number of devices.
+Today's launchers find out after the job has started, often as an index error in a sub-mesh.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8 > tp 2
+use       fsdp over fsdp
+use       tp   over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      fsdp 8 > tp 2
+use       fsdp over fsdp
+use       tp   over tp
+recompute blocks
+""",
+    check=check,
+)

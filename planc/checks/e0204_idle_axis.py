@@ -1,0 +1,58 @@
+"""E0204: an axis that divides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import add, sentence
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    used = {a for s in plan.shards for a in s.axes}
+    used |= {plan.split.axis} if plan.split else set()
+    for axis in plan.mesh.axes:
+        if axis.size == 1 or axis.name in used:
+            continue
+        stored = any(axis.name in s.axes for s in plan.stores)
+        what = "divides no computation, only what is stored" if stored else "divides nothing"
+        yield Diagnostic(
+            "E0204",
+            f"axis `{axis.name}` of size {axis.size} {what}: {axis.size} devices would do the same work",
+            plan.mesh.cause.span,
+            help=f"shard a dim over it, such as `shard batch over {axis.name}`, or leave it out",
+            fix=None if any(s.dim == "batch" for s in plan.shards) else add(plan.mesh, _batch(axis.name)),
+        )
+
+
+def _batch(axis: str) -> str:
+    return sentence("shard", f"batch over {axis}")
+
+
+RULE = Rule(
+    code="E0204",
+    title="an axis divides nothing",
+    reads="plan",
+    why="""Ranks along an axis that no `shard` or `split` sentence names compute the same numbers: the devices
+are paid for and do nothing. Storing over an axis without sharding the batch over it saves memory but
+still repeats the work.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      spare 2 > fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      replica 2 > fsdp 8
+use       hsdp over replica, fsdp
+recompute blocks
+""",
+    check=check,
+)

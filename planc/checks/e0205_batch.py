@@ -1,0 +1,59 @@
+"""E0205: the batch does not come out even over the data-parallel ranks and microbatches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import replace, sentence
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    batch = plan.batch
+    unit = plan.data_parallel * batch.microbatch_sequences
+    if batch.sequences % unit == 0:
+        return
+    axes = " x ".join(f"{a} {plan.mesh.sizes[a]}" for a in plan.data_axes) or "1"
+    below = batch.sequences // unit * unit
+    near = [n for n in (below, below + unit) if n]
+    text = sentence("batch", f"{near[-1]} x {batch.sequence_tokens} tokens microbatch {batch.microbatch_sequences}")
+    cause = plan.cause_of_shard("batch", plan.data_axes[0]) if plan.data_axes else None
+    yield Diagnostic(
+        "E0205",
+        f"{batch.sequences} sequences are not a multiple of {axes} data-parallel ranks x"
+        f" {batch.microbatch_sequences} sequences a microbatch = {unit}",
+        batch.cause.span,
+        label=f"{batch.sequences} / {unit} = {batch.sequences / unit:.2f} microbatches",
+        help=f"nearest: {' or '.join(str(n) for n in near)} sequences",
+        related=(Related(cause.span, "the batch is divided here"),) if cause else (),
+        fix=replace(batch.cause, text),
+    )
+
+
+RULE = Rule(
+    code="E0205",
+    title="the batch does not divide",
+    reads="plan",
+    why="""global batch = data-parallel ranks x sequences a microbatch x microbatches, whatever a tool calls
+them (train_batch_size, micro_batch_size x accumulation x world, ...). planc stores sequences and tokens of
+one optimizer step and wants whole microbatches on every rank.""",
+    bad="""plan example
+model     llama3_8b
+batch     100 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     104 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,72 @@
+"""E0302: a dim that does not split evenly over its axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import divisors
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    from planc.checks.e0301_kv_heads import resize
+
+    for dim, axes, region in divided(plan):
+        length = plan.batch.sequence_tokens if dim == "sequence" else plan.model.sizes[dim]
+        ranks = plan.mesh.size(*axes)
+        if dim == "kv_heads" or length % ranks == 0:
+            continue
+        cause = plan.cause_of_shard(dim, axes[0], region)
+        legal = divisors(length, 64 if len(axes) == 1 else ranks)
+        yield Diagnostic(
+            "E0302",
+            f"{dim} {length} over {' x '.join(axes)} = {ranks} ranks: {length / ranks:g} each",
+            cause.span if cause else plan.mesh.cause.span,
+            help=f"sizes that divide {length}: {', '.join(map(str, legal))}",
+            fix=resize(plan, axes[-1], legal) if len(axes) == 1 else None,
+        )
+
+
+def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Every dim but the batch with the axes over it, once per distinct layout, with its region."""
+    seen = set()
+    for shard in plan.shards:
+        regions = (shard.region,) if shard.region else ("", *plan.model.regions)
+        for region in regions:
+            axes = plan.axes_of(shard.dim, region)
+            if shard.dim != "batch" and axes and (shard.dim, axes) not in seen:
+                seen.add((shard.dim, axes))
+                yield shard.dim, axes, region
+
+
+RULE = Rule(
+    code="E0302",
+    title="a dim does not split",
+    reads="plan",
+    why="""Heads, ffn, vocab and sequence are divided into equal parts: a remainder would leave ranks with
+tensors of different shapes, which surfaces as a wrong view in the forward or, under sequence parallelism, as a
+silently mis-shaped activation.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8190 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,70 @@
+"""E0303: one axis on two dims of the same op."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+from planc.sharding.propagate import index_layout
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    reported = set()
+    for ops in plan.model.ops.values():
+        for op in ops:
+            for axis, first, second in _clashes(index_layout(plan, op)):
+                key = frozenset((axis, first, second))
+                one, two = (plan.cause_of_shard(d, axis, op.region) for d in (first, second))
+                if key in reported or one is None or two is None:
+                    continue
+                reported.add(key)
+                scope = "in residual" if "sequence" in (first, second) else "in a region"
+                yield Diagnostic(
+                    "E0303",
+                    f"axis `{axis}` would divide both {first} and {second} in {op.name}",
+                    two.span,
+                    help=f"an axis divides one dim of an op; scope one of them, such as `{scope}`",
+                    related=(Related(one.span, f"{first} is divided here"),),
+                )
+
+
+def _clashes(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
+    home: dict[str, str] = {}
+    for dim, axes in layout.items():
+        for axis in axes:
+            if axis in home and {home[axis], dim} != {"heads", "kv_heads"}:
+                yield axis, home[axis], dim
+            home.setdefault(axis, dim)
+
+
+RULE = Rule(
+    code="E0303",
+    title="one axis on two dims",
+    reads="plan",
+    why="""The devices along an axis each take a part of one dim. If two dims of an op were cut by the same
+axis, each device would hold only the diagonal blocks. Sequence parallelism is the usual case: it belongs in the
+residual stream, where no other dim is divided over the tensor axis.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+shard     sequence over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+shard     sequence over tp in residual
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,50 @@
+"""E0401: the stages do not hold the model's layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    if plan.split is None:
+        return
+    empty = [i for i, (first, last) in enumerate(plan.stages) if first == last]
+    if empty:
+        yield Diagnostic(
+            "E0401",
+            f"{plan.model.layers} layers over {len(plan.stages)} stages leave stage {empty[0]} without any",
+            plan.split.cause.span,
+            help=f"at most {plan.model.layers} stages (ranks x chunks)",
+        )
+
+
+RULE = Rule(
+    code="E0401",
+    title="layers lost between stages",
+    reads="plan",
+    why="""The stages must hold every layer exactly once and one entry per virtual stage. Tools that divide
+layers by ranks and round down have built models with layers missing, without a word.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+split     layers over pp as 1f1b stages [embed + 7, 8 x 2, 7 + head]
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+split     layers over pp as 1f1b stages [embed + 7, 9 x 2, 7 + head]
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,53 @@
+"""E0404: the pipeline's axis is also used for something else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    if plan.split is None:
+        return
+    for use in (*plan.shards, *plan.stores):
+        if plan.split.axis in use.axes:
+            yield Diagnostic(
+                "E0404",
+                f"axis `{plan.split.axis}` splits the layers and cannot divide anything else",
+                use.cause.span,
+                related=(Related(plan.split.cause.span, "the layers are split here"),),
+                help="ranks along a pipeline hold different layers: there is nothing to share over that axis",
+            )
+            return
+
+
+RULE = Rule(
+    code="E0404",
+    title="the pipeline's axis is used twice",
+    reads="plan",
+    why="""Ranks along the pipeline's axis hold different layers and see every sequence, so neither the batch nor
+stored state can be divided over it.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+use       pp over pp as 1f1b
+shard     vocab over pp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+use       pp over pp as 1f1b
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,74 @@
+"""E0801: an expectation of the plan does not hold."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Expect
+
+COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    for expect in costed.sharded.plan.expects:
+        value = measure(costed, expect.metric)
+        if not COMPARE[expect.cmp](value, expect.value):
+            yield Diagnostic(
+                "E0801",
+                f"{expect.metric} is {shown(expect, value)}, expected {expect.cmp} {expect.text}",
+                expect.cause.span,
+                help="change the plan, or the expectation if it was too bold",
+            )
+
+
+def measure(costed: Costed, metric: str) -> float:
+    """A metric of the report: bytes, seconds, or a share of the step."""
+    step = costed.step
+    return {
+        "memory": costed.memory.per_device_gib.total * 2**30,
+        "step_time": step.time_s,
+        "mfu": step.mfu,
+        "bubble": step.bubble_s / step.time_s,
+        "exposed_comm": step.exposed_comm_s / step.time_s,
+    }[metric]
+
+
+def shown(expect: Expect, value: float) -> str:
+    """The value in the unit that people use for it."""
+    if expect.metric == "memory":
+        return f"{value / 2**30:.1f} GiB"
+    if expect.metric == "step_time":
+        return f"{value:.3f} s"
+    return f"{value:.1%}"
+
+
+RULE = Rule(
+    code="E0801",
+    title="an expectation does not hold",
+    reads="cost",
+    why="""`expect` lines are the plan's own tests: memory, step_time, mfu, bubble and exposed_comm, compared with
+what planc predicts. In a pipeline of changes they catch the one that made the plan worse.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 10 GiB
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 72 GiB
+""",
+    check=check,
+)

@@ -1,0 +1,37 @@
+"""Edits that rules offer: a sentence replaced, or one added below the mesh."""
+
+from __future__ import annotations
+
+from planc.diag.diagnostic import Edit, Fix
+from planc.diag.span import Span
+from planc.ir.base import Cause
+from planc.ir.mesh import Mesh
+
+
+def sentence(verb: str, rest: str) -> str:
+    """A sentence with the verb's column padded, as the formatter writes it."""
+    return f"{verb:<9} {rest}"
+
+
+def replace(cause: Cause | None, text: str) -> Fix | None:
+    """Write another sentence in place of one; None when a layout wrote it."""
+    if cause is None or cause.via:
+        return None
+    return Fix(f"write `{' '.join(text.split())}`", (Edit(cause.span, text),))
+
+
+def add(mesh: Mesh, text: str) -> Fix:
+    """A new sentence on the line after the mesh."""
+    line = mesh.cause.span.end_line + 1
+    at = Span(mesh.cause.span.file, line, 1, line, 1)
+    return Fix(f"add `{' '.join(text.split())}`", (Edit(at, text + "\n"),))
+
+
+def mesh_sentence(sizes: dict[str, int]) -> str:
+    """A mesh sentence for these axes, outermost first."""
+    return sentence("mesh", " > ".join(f"{name} {size}" for name, size in sizes.items()))
+
+
+def divisors(n: int, most: int = 4096) -> list[int]:
+    """Every divisor of n up to `most`."""
+    return [d for d in range(1, min(n, most) + 1) if n % d == 0]

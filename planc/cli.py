@@ -1,0 +1,67 @@
+"""The command line: which command, its arguments, its exit status. Commands load when called.
+
+Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 could not be asked; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS: dict[str, str] = {
+    "check": "check and cost plans: memory, step time, collectives, mistakes",
+    "cost": "the report of one plan",
+    "lower": "write the program of a plan for cuda or xla",
+    "expand": "show the sentences that a plan's shorthands stand for",
+    "explain": "the manual page of a code, or the list of codes",
+    "embed": "write a compiled plan into a training preset",
+    "train": "train a preset with the bundled trainer",
+    "crosscheck": "compare the losses of two or more receipts",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(words)
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = import_module(f"planc.commands.{options.command}").run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def _parser(words: list[str]) -> argparse.ArgumentParser:
+    """Only the command that is called declares its arguments: the others stay unloaded."""
+    from planc import __version__
+
+    parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")
+    parser.add_argument("--version", action="version", version=f"planc {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    called = next((w for w in words if not w.startswith("-")), "")
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("--format", choices=_formats(name), default="text", help="how to print")
+        if name == called:
+            import_module(f"planc.commands.{name}").arguments(command)
+    return parser
+
+
+def _formats(command: str) -> tuple[str, ...]:
+    return ("text", "json", "sarif", "github") if command == "check" else ("text", "json")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,41 @@
+"""`planc lower FILE --target cuda|xla`: write the program."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from planc.commands.common import add_set, add_target, print_diagnostics, print_json
+from planc.diag.errors import PlanError
+from planc.driver import lower
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
+    parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
+    add_target(parser, required=True)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    as_json = options.emit == "json" or options.format == "json"
+    try:
+        program = lower(options.file, options.target, set=dict(options.set))
+    except PlanError as error:
+        if as_json:
+            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics)
+        return 1
+    if options.output:
+        path = Path(options.output)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(program.text)
+        if not as_json:
+            print(f"{path}: {len(program.text.splitlines())} lines for {options.target}")
+    if as_json:
+        print_json(program.to_json())
+    elif not options.output:
+        print(program.text, end="")
+    return 0

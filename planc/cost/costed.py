@@ -1,0 +1,83 @@
+"""A plan with its cost: the noun between checking and judging."""
+
+from __future__ import annotations
+
+from planc.cost.compute import model_flops_per_token
+from planc.cost.memory import memory
+from planc.cost.step import axis_spans, step_time
+from planc.cost.topology import Span
+from planc.ir.base import Frozen
+from planc.ir.collective import Collective
+from planc.ir.report import AxisFacts, ClusterFacts, Limits, Memory, ModelFacts, Step, TimedCollective
+from planc.ir.sharding import Sharded
+
+
+class Costed(Frozen):
+    """What the report prints, derived from a propagated plan and its (realised) collectives."""
+
+    sharded: Sharded
+    memory: Memory
+    step: Step
+    collectives: tuple[TimedCollective, ...]
+    slowest: int
+    """The pipeline rank whose seconds `step` holds."""
+    axes: tuple[AxisFacts, ...]
+    limits: Limits
+    model: ModelFacts
+    cluster: ClusterFacts
+
+
+def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
+    """Time, memory and limits of a plan that passed its checks."""
+    plan = sharded.plan
+    timed = step_time(sharded, collectives)
+    spans = axis_spans(sharded)
+    used = memory(sharded, timed.timeline)
+    return Costed(
+        sharded=sharded,
+        memory=used,
+        step=timed.step,
+        collectives=timed.rows,
+        slowest=timed.slowest,
+        axes=_axes(sharded, spans),
+        limits=_limits(timed.step, timed.rows, used),
+        model=ModelFacts(
+            name=plan.model.name,
+            params=plan.model.parameters,
+            active_params=plan.model.parameters,
+            model_flops_per_token=model_flops_per_token(plan.model, plan.batch.sequence_tokens),
+        ),
+        cluster=ClusterFacts(
+            nodes=plan.cluster.count,
+            chips=plan.cluster.chips,
+            devices=plan.cluster.devices,
+            chip=plan.cluster.chip.name,
+        ),
+    )
+
+
+def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
+    return tuple(
+        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level)
+        for a in sharded.plan.mesh.axes
+    )
+
+
+def _limits(step: Step, rows: tuple[TimedCollective, ...], used: Memory) -> Limits:
+    """What takes the most of the step; memory when it does not fit."""
+    worst = used.worst
+    if worst.per_device_gib.total > used.capacity_gib:
+        return Limits(bound_by="memory", what=f"stage {worst.stage} needs {worst.per_device_gib.total:.1f} GiB")
+    parts = {
+        "compute": step.compute_s + step.recompute_s,
+        "communication": step.exposed_comm_s,
+        "bubble": step.bubble_s,
+        "optimizer": step.optimizer_s,
+    }
+    bound = max(parts, key=lambda name: parts[name])
+    share = parts[bound] / step.time_s
+    what = f"{share:.0%} of the step"
+    if bound != "communication" and step.exposed_comm_s > 0:
+        row = max(rows, key=lambda r: r.exposed_s)
+        what += f"; the largest exposed transfer is {row.row.op} over {row.row.axis} on {row.level}"
+    return Limits(bound_by=bound, what=what)

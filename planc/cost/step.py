@@ -1,0 +1,223 @@
+"""Seconds of one optimizer step, every one with a name.
+
+Overlap rules: collectives of activations wait for their data and are exposed whole. Gathers of
+parameters hide behind the compute of the pass that they serve, reductions of gradients behind the
+backward; what does not fit there is exposed. Once-a-step transfers hide behind one microbatch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
+from planc.cost.network import algorithm, collective_s
+from planc.cost.schedule import Timeline, orders, simulate
+from planc.cost.topology import Span, span_of
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.model import Section
+from planc.ir.report import Step, TimedCollective
+from planc.ir.sharding import Sharded
+from planc.sharding.local import stored_elements
+from planc.sharding.stages import sections_on, virtual_stages
+
+OPTIMIZER_PASSES = 7
+"""AdamW reads gradient, master and two moments and writes three of them."""
+
+
+@dataclass(frozen=True)
+class Timed:
+    """The step with the rows and the timeline it is made of."""
+
+    step: Step
+    rows: tuple[TimedCollective, ...]
+    timeline: Timeline
+    slowest: int
+
+
+@dataclass
+class StageCost:
+    """Per microbatch of one virtual stage: compute, replay and exposed transfers, by direction."""
+
+    forward_s: float = 0.0
+    backward_s: float = 0.0
+    recompute_s: float = 0.0
+    exposed_forward_s: float = 0.0
+    exposed_backward_s: float = 0.0
+
+
+def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
+    """Simulate the pipeline with each stage's time and add what happens once a step."""
+    plan = sharded.plan
+    spans = {row.axes: span_of(plan.mesh, plan.cluster, row.axes) for row in rows}
+    seconds = {id(r): r.count * collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows}
+    sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
+    exposed = _exposed(sharded, rows, seconds, sections)
+    costs = [_stage_cost(sharded, v, rows, exposed, sections) for v in range(len(plan.stages))]
+    send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if r.op == "send_recv"), 0.0)
+    timeline = simulate(
+        orders(plan.split, plan.pipeline, plan.microbatches),
+        [c.forward_s + c.exposed_forward_s for c in costs],
+        [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
+        send,
+    )
+    slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + _once(rows, exposed, r))
+    step = _step(sharded, timeline, slowest, costs, rows, exposed)
+    timed = tuple(
+        TimedCollective(
+            row=r,
+            time_s=seconds[id(r)],
+            exposed_s=exposed[id(r)] if r.stage == slowest else 0.0,
+            level=spans[r.axes].level,
+            algorithm=algorithm(r.op, spans[r.axes]),
+        )
+        for r in rows
+    )
+    return Timed(step, timed, timeline, slowest)
+
+
+# What is exposed.
+
+
+def _exposed(
+    sharded: Sharded,
+    rows: tuple[Collective, ...],
+    seconds: dict[int, float],
+    sections: dict[Section, SectionTime],
+) -> dict[int, float]:
+    """Seconds of each row that nothing hides, over the whole step of its stage."""
+    plan = sharded.plan
+    exposed = {id(r): 0.0 if r.op == "send_recv" else seconds[id(r)] for r in rows}
+    for stage in range(plan.pipeline):
+        here = [r for r in rows if r.stage == stage and r.carries in ("param", "grad")]
+        forward, backward = _compute(sharded, stage, sections)
+        for phase, cover in (("forward", forward), ("backward", backward), ("optimizer", backward)):
+            group = [r for r in here if r.phase == phase]
+            often = [r for r in group if r.count > sections_on(plan, stage).get(r.section, 1)]
+            for some, times in ((often, plan.microbatches), ([r for r in group if r not in often], 1)):
+                _hide(some, cover * times, seconds, exposed)
+    return exposed
+
+
+def _compute(
+    sharded: Sharded, stage: int, sections: dict[Section, SectionTime]
+) -> tuple[float, float]:
+    """Seconds of compute of one microbatch on a pipeline rank, forward and backward."""
+    held = {s: n for s, n in sections_on(sharded.plan, stage).items() if s != "step"}
+    times = [(sections[s], n) for s, n in held.items() if s in sections]  # type: ignore[index]
+    forward = sum(t.forward_s * n for t, n in times)
+    return forward, sum((t.backward_s + t.recompute_s) * n for t, n in times)
+
+
+def _hide(
+    group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]
+) -> None:
+    """Transfers share the cover; the rest, and always the first or last call, is exposed.
+
+    One call cannot hide: the first gather has no compute before it, the last reduction none after.
+    """
+    total = sum(seconds[id(r)] for r in group)
+    if total <= 0:
+        return
+    calls = max(r.count for r in group)
+    bare = max(total - cover_s, total / calls)
+    for r in group:
+        exposed[id(r)] = seconds[id(r)] * min(1.0, bare / total)
+
+
+def _once(rows: Iterable[Collective], exposed: dict[int, float], stage: int) -> float:
+    """Exposed seconds outside the pipeline: reductions and scalars after the last microbatch."""
+    return sum(exposed[id(r)] for r in rows if r.stage == stage and _after(r))
+
+
+def _after(row: Collective) -> bool:
+    return row.phase == "optimizer" or row.carries == "scalar"
+
+
+# Stages.
+
+
+def _stage_cost(
+    sharded: Sharded,
+    stage: int,
+    rows: tuple[Collective, ...],
+    exposed: dict[int, float],
+    sections: dict[Section, SectionTime],
+) -> StageCost:
+    """One virtual stage's seconds for one microbatch; a rank's exposed seconds go by layers."""
+    plan = sharded.plan
+    rank = stage % plan.pipeline
+    first, last = plan.stages[stage]
+    copies: dict[Section, int] = {"block": last - first}
+    copies["first"] = int(stage == 0)
+    copies["last"] = int(stage == len(plan.stages) - 1)
+    held = sections_on(plan, rank)
+    cost = StageCost()
+    for section, n in copies.items():
+        cost.forward_s += n * sections[section].forward_s
+        cost.backward_s += n * sections[section].backward_s
+        cost.recompute_s += n * sections[section].recompute_s
+        for r in rows:
+            if r.stage == rank and r.section == section and n and not _after(r):
+                each = exposed[id(r)] * n / held[section] / plan.microbatches
+                if r.phase == "forward":
+                    cost.exposed_forward_s += each
+                else:
+                    cost.exposed_backward_s += each
+    return cost
+
+
+def _step(
+    sharded: Sharded,
+    timeline: Timeline,
+    rank: int,
+    costs: list[StageCost],
+    rows: tuple[Collective, ...],
+    exposed: dict[int, float],
+) -> Step:
+    plan = sharded.plan
+    mine = [costs[v] for v in virtual_stages(plan, rank)]
+    times = plan.microbatches
+    compute = times * sum(c.forward_s + c.backward_s for c in mine)
+    recompute = times * sum(c.recompute_s for c in mine)
+    exposed_s = sum(exposed[id(r)] for r in rows if r.stage == rank)
+    bubble = timeline.makespan_s - timeline.busy_s[rank]
+    optimizer = optimizer_s(sharded, rank)
+    overhead = plan.cluster.chip.launch_s * times * len(mine)
+    total = compute + recompute + exposed_s + bubble + optimizer + overhead
+    flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
+    chip = plan.cluster.chip
+    per_device = flops / total / plan.mesh.devices
+    return Step(
+        time_s=total,
+        tokens_per_s_per_device=plan.batch.tokens / total / plan.mesh.devices,
+        tflops_per_device=per_device / 1e12,
+        mfu=per_device / (peak_flops_per_s(chip, plan.precision.compute) / chip.devices),
+        compute_s=compute,
+        recompute_s=recompute,
+        exposed_comm_s=exposed_s,
+        bubble_s=bubble,
+        optimizer_s=optimizer,
+        offload_s=0.0,
+        overhead_s=overhead,
+    )
+
+
+def optimizer_s(sharded: Sharded, rank: int) -> float:
+    """AdamW is bound by memory: every state byte of the device's share, OPTIMIZER_PASSES times."""
+    plan = sharded.plan
+    chip = plan.cluster.chip
+    sections = sections_on(plan, rank)
+    elements = sum(
+        sections.get(p.param.section, 0) * stored_elements(plan, p, p.stored["optimizer"])
+        for p in sharded.params
+    )
+    size = DTYPE_BYTES[plan.store_dtype("optimizer")]
+    bandwidth = chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
+    return OPTIMIZER_PASSES * elements * size / bandwidth
+
+
+def axis_spans(sharded: Sharded) -> dict[str, Span]:
+    """Where every mesh axis lies."""
+    plan = sharded.plan
+    return {a.name: span_of(plan.mesh, plan.cluster, (a.name,)) for a in plan.mesh.axes}

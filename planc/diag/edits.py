@@ -1,0 +1,28 @@
+"""Applying the edits of a fix to a text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planc.diag.diagnostic import Edit
+
+
+def apply_edits(text: str, edits: Iterable[Edit]) -> str:
+    """The text after the edits, last place first; overlapping edits are ours to avoid."""
+    lines = text.split("\n")
+    starts = [0]
+    for line in lines:
+        starts.append(starts[-1] + len(line) + 1)
+
+    def offset(line: int, column: int) -> int:
+        return min(starts[min(line, len(starts)) - 1] + column - 1, len(text))
+
+    ordered = sorted(edits, key=lambda e: (e.span.line, e.span.column), reverse=True)
+    for edit in ordered:
+        start = offset(edit.span.line, edit.span.column)
+        end = offset(edit.span.end_line, edit.span.end_column)
+        new = edit.text
+        if start == len(text) and not text.endswith("\n") and edit.span.line > len(lines):
+            new = "\n" + new
+        text = text[:start] + new + text[end:]
+    return text

@@ -1,0 +1,86 @@
+"""Diagnostics as text: the place quoted, the arithmetic under it, the help below."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from textwrap import wrap
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.span import Source, Span
+
+COLOURS = {"error": "1;31", "warning": "1;33", "note": "1;36", "frame": "1;34", "bold": "1"}
+
+
+def render(
+    diagnostics: Iterable[Diagnostic],
+    sources: Mapping[str, Source],
+    *,
+    width: int = 100,
+    colour: bool = False,
+) -> str:
+    """Every diagnostic, a blank line between two."""
+    painter = _Painter(colour)
+    return "\n\n".join(_one(d, sources, max(40, width), painter) for d in diagnostics)
+
+
+def summary(diagnostics: Iterable[Diagnostic]) -> str:
+    """`2 errors, 1 warning`, or an empty string."""
+    counts: dict[str, int] = {}
+    for d in diagnostics:
+        counts[d.severity] = counts.get(d.severity, 0) + 1
+    order = [(s, counts[s]) for s in ("error", "warning", "note") if s in counts]
+    return ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in order)
+
+
+class _Painter:
+    def __init__(self, colour: bool) -> None:
+        self.colour = colour
+
+    def __call__(self, text: str, role: str) -> str:
+        return f"\033[{COLOURS[role]}m{text}\033[0m" if self.colour else text
+
+
+def _one(d: Diagnostic, sources: Mapping[str, Source], width: int, paint: _Painter) -> str:
+    head = paint(f"{d.severity}[{d.code}]", d.severity)
+    lines = wrap(f"{d.severity}[{d.code}]: {d.message}", width) or [""]
+    lines[0] = lines[0].replace(f"{d.severity}[{d.code}]", head, 1)
+    lines.append(f"  {paint('-->', 'frame')} {d.span.where()}")
+    lines += _quotes(d, sources, paint)
+    if d.help:
+        lines += _labelled("help", d.help, width, paint)
+    lines += _labelled("why", f"planc explain {d.code}", width, paint)
+    return "\n".join(lines)
+
+
+def _labelled(label: str, text: str, width: int, paint: _Painter) -> list[str]:
+    wrapped = wrap(text, width - 6) or [""]
+    return [f"{paint(label + ':', 'bold'):<6}{wrapped[0]}", *(" " * 6 + w for w in wrapped[1:])]
+
+
+def _quotes(d: Diagnostic, sources: Mapping[str, Source], paint: _Painter) -> list[str]:
+    """The marked lines in order, each with its mark."""
+    marks = [(d.span, "^", d.label), *((r.span, "-", r.message) for r in d.related)]
+    marks = [m for m in marks if m[0].file in sources]
+    marks.sort(key=lambda m: (m[0].file != d.span.file, m[0].line))
+    gutter = max((len(str(m[0].line)) for m in marks), default=1)
+    out: list[str] = []
+    for span, mark, text in marks:
+        line = sources[span.file].line(span.line)
+        if span.file != d.span.file:
+            out.append(f"  {paint('::', 'frame')} {span.where()}")
+        out.append(f"{paint(f'{span.line:>{gutter}} |', 'frame')} {_visible(line)}")
+        underline = " " * (span.column - 1) + mark * _width(span, line)
+        role = d.severity if mark == "^" else "frame"
+        out.append(f"{' ' * gutter} {paint('|', 'frame')} {paint(f'{underline} {text}'.rstrip(), role)}")
+    return out
+
+
+def _width(span: Span, line: str) -> int:
+    end = span.end_column if span.end_line == span.line else len(line) + 1
+    return max(1, min(end, len(line) + 2) - span.column)
+
+
+def _visible(line: str) -> str:
+    """Control characters never reach the terminal; long lines are cut."""
+    shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line.replace("\t", " "))
+    return shown if len(shown) <= 160 else shown[:157] + "..."
