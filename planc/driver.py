@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, overload
 
 from planc import __version__
 from planc.checks import check_plan, judge_plan
@@ -43,16 +43,12 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     return built.plan
 
 
-def check(
-    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
-) -> Report:
+def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Report:
     """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised."""
     return examine(source, set=set, target=target).report
 
 
-def cost(
-    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
-) -> Report:
+def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Report:
     """The report of a plan that must be right. Raises PlanError when the plan has errors of its own.
 
     An expectation that does not hold, or memory that does not suffice, is part of the answer.
@@ -85,9 +81,7 @@ def lower(plan: str | Path | Plan, target: str = "cuda", *, set: dict[str, int] 
     return program
 
 
-def examine(
-    source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None
-) -> Checked:
+def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Checked:
     """`check`, with the texts of the files read beside the report."""
     given = set or {}
     if isinstance(source, Plan):
@@ -196,5 +190,3 @@ def _at(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
     fix = d.fix and Fix(d.fix.title, tuple(Edit(moved(e.span), e.text) for e in d.fix.edits))
     related = tuple(Related(moved(r.span), r.message) for r in d.related)
     return replace(d, span=moved(d.span), related=related, fix=fix)
-
-

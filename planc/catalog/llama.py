@@ -35,9 +35,7 @@ SIZES: dict[str, Size] = {
     "llama2_70b": Size(layers=80, embed=8192, heads=64, kv_heads=8, ffn=28672, vocab=32000),
     "llama3_8b": Size(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256, rope_theta=5e5),
     "llama3_70b": Size(layers=80, embed=8192, heads=64, kv_heads=8, ffn=28672, vocab=128256, rope_theta=5e5),
-    "llama3_405b": Size(
-        layers=126, embed=16384, heads=128, kv_heads=8, ffn=53248, vocab=128256, rope_theta=5e5
-    ),
+    "llama3_405b": Size(layers=126, embed=16384, heads=128, kv_heads=8, ffn=53248, vocab=128256, rope_theta=5e5),
 }
 """`llama_tiny` trains on a laptop in minutes; `llama_micro` is for parity tests: its vocab and ffn
 are no multiples of 4 and its heads are grouped."""

@@ -27,5 +27,4 @@ def check_plan(plan: Plan) -> list[Diagnostic]:
 
 def judge_plan(costed: Costed) -> list[Diagnostic]:
     """What the cost rules and the plan's own expectations find."""
-    found = [d for rule in rules().values() if rule.reads == "cost" and rule.check for d in rule.check(costed)]
-    return found
+    return [d for rule in rules().values() if rule.reads == "cost" and rule.check for d in rule.check(costed)]

@@ -12,12 +12,13 @@ from planc.ir.plan import Plan
 def check(plan: Plan) -> Iterator[Diagnostic]:
     if plan.split is None:
         return
-    for use in (*plan.shards, *plan.stores):
-        if plan.split.axis in use.axes:
+    uses = [(s.axes, s.cause) for s in plan.shards] + [(s.axes, s.cause) for s in plan.stores]
+    for axes, cause in uses:
+        if plan.split.axis in axes:
             yield Diagnostic(
                 "E0404",
                 f"axis `{plan.split.axis}` splits the layers and cannot divide anything else",
-                use.cause.span,
+                cause.span,
                 related=(Related(plan.split.cause.span, "the layers are split here"),),
                 help="ranks along a pipeline hold different layers: there is nothing to share over that axis",
             )

@@ -39,9 +39,9 @@ def _print(checked: list[Checked], options: argparse.Namespace) -> None:
 
         print_json(sarif(diagnostics, rules(), __version__))
     elif options.format == "github":
-        from planc.diag.sarif import annotations
+        from planc.diag.sarif import github
 
-        print(annotations(diagnostics))
+        print(github(diagnostics))
     else:
         for index, c in enumerate(checked):
             print("\n" if index else "", end="")

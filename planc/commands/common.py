@@ -18,7 +18,12 @@ from planc.diag.span import Source
 def add_set(parser: argparse.ArgumentParser) -> None:
     """`--set NAME=NUMBER`, as often as wanted."""
     parser.add_argument(
-        "--set", action="append", default=[], type=_setting, metavar="NAME=N", help="change a param of the plan"
+        "--set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="NAME=N",
+        help="change a param of the plan",
     )
 
 

@@ -58,8 +58,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
 
 def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
     return tuple(
-        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level)
-        for a in sharded.plan.mesh.axes
+        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level) for a in sharded.plan.mesh.axes
     )
 
 

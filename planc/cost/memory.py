@@ -7,8 +7,6 @@ Activation formula checked against Korthikanti et al. 2022, "Reducing activation
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planc.cost.schedule import Timeline
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
@@ -75,9 +73,7 @@ def _params(sharded: Sharded, held: Held) -> float:
     """
     plan = sharded.plan
     size = DTYPE_BYTES[plan.store_dtype("params")]
-    masters = sum(
-        n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size for p, n in held
-    )
+    masters = sum(n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size for p, n in held)
     return masters + (_copy(sharded, held) if _copy_stays(sharded) else 0.0)
 
 
@@ -92,7 +88,7 @@ def _copy_stays(sharded: Sharded) -> bool:
     if plan.gather_per in ("microbatch", "step") and plan.store("params"):
         return True
     divided = bool(plan.store("optimizer")) and not plan.store("params")
-    return divided or plan.precision.compute != plan.store_dtype("params") and not plan.store("params")
+    return divided or (plan.precision.compute != plan.store_dtype("params") and not plan.store("params"))
 
 
 def _noun(sharded: Sharded, held: Held, noun: Noun, dtype: str) -> float:

@@ -31,7 +31,7 @@ class Timeline:
     spans: tuple[tuple[tuple[Action, float, float], ...], ...] = ()
 
 
-class Deadlock(Exception):
+class DeadlockError(Exception):
     """The schedule waits for itself. Our mistake: the bundled schedules are free of it."""
 
 
@@ -93,7 +93,7 @@ def simulate(
     keep_spans: bool = False,
 ) -> Timeline:
     """Run the lists. `forward_s` and `backward_s` are seconds per virtual stage; a hand-over to
-    another rank takes `send_s`. Raises Deadlock when no rank can go on."""
+    another rank takes `send_s`. Raises DeadlockError when no rank can go on."""
     stages = len(forward_s)
     done: dict[Action, float] = {}
     home = {a.stage: rank for rank, actions in enumerate(order) for a in actions}
@@ -121,7 +121,7 @@ def simulate(
                 moved = True
         if not moved:
             waiting = [actions[n] for actions, n in zip(order, next_, strict=True) if n < len(actions)]
-            raise Deadlock(f"no rank can go on: {waiting}")
+            raise DeadlockError(f"no rank can go on: {waiting}")
     return Timeline(
         makespan_s=max(clock),
         busy_s=tuple(busy),
@@ -130,9 +130,7 @@ def simulate(
     )
 
 
-def _ready(
-    action: Action, done: dict[Action, float], home: dict[int, int], stages: int, send_s: float
-) -> float | None:
+def _ready(action: Action, done: dict[Action, float], home: dict[int, int], stages: int, send_s: float) -> float | None:
     """When what an action needs is there; None while it is not."""
     backward, stage, microbatch = action
     if not backward:

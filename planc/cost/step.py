@@ -99,19 +99,15 @@ def _exposed(
     return exposed
 
 
-def _compute(
-    sharded: Sharded, stage: int, sections: dict[Section, SectionTime]
-) -> tuple[float, float]:
+def _compute(sharded: Sharded, stage: int, sections: dict[Section, SectionTime]) -> tuple[float, float]:
     """Seconds of compute of one microbatch on a pipeline rank, forward and backward."""
     held = {s: n for s, n in sections_on(sharded.plan, stage).items() if s != "step"}
-    times = [(sections[s], n) for s, n in held.items() if s in sections]  # type: ignore[index]
+    times = [(sections[s], n) for s, n in held.items() if s in sections]
     forward = sum(t.forward_s * n for t, n in times)
     return forward, sum((t.backward_s + t.recompute_s) * n for t, n in times)
 
 
-def _hide(
-    group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]
-) -> None:
+def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]) -> None:
     """Transfers share the cover; the rest, and always the first or last call, is exposed.
 
     One call cannot hide: the first gather has no compute before it, the last reduction none after.
@@ -209,8 +205,7 @@ def optimizer_s(sharded: Sharded, rank: int) -> float:
     chip = plan.cluster.chip
     sections = sections_on(plan, rank)
     elements = sum(
-        sections.get(p.param.section, 0) * stored_elements(plan, p, p.stored["optimizer"])
-        for p in sharded.params
+        sections.get(p.param.section, 0) * stored_elements(plan, p, p.stored["optimizer"]) for p in sharded.params
     )
     size = DTYPE_BYTES[plan.store_dtype("optimizer")]
     bandwidth = chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency

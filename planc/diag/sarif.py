@@ -19,8 +19,7 @@ def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version:
         "name": "planc",
         "version": version,
         "rules": [
-            {"id": r.code, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why}}
-            for r in used
+            {"id": r.code, "shortDescription": {"text": r.title}, "fullDescription": {"text": r.why}} for r in used
         ],
     }
     run = {
@@ -44,7 +43,7 @@ def _result(d: Diagnostic) -> dict[str, Any]:
     return {"ruleId": d.code, "level": d.severity, "message": {"text": text}, "locations": [place]}
 
 
-def annotations(diagnostics: Iterable[Diagnostic]) -> str:
+def github(diagnostics: Iterable[Diagnostic]) -> str:
     """GitHub's workflow commands, one a line."""
     return "\n".join(
         f"::{'notice' if d.severity == 'note' else d.severity} file={d.span.file},line={d.span.line},"

@@ -22,7 +22,7 @@ class Program(Frozen):
     text: str
 
     @property
-    def json(self) -> dict[str, Any]:
+    def json(self) -> dict[str, Any]:  # type: ignore[override]
         return self.to_json()
 
     def to_json(self) -> dict[str, Any]:

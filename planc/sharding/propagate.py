@@ -75,9 +75,7 @@ def _declared(plan: Plan, tensor: str) -> Layout:
     return {d: axes for d in t.dims if (axes := plan.axes_of(d, t.region))}
 
 
-def _move(
-    plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], after: Layout, region: str
-) -> Move | None:
+def _move(plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], after: Layout, region: str) -> Move | None:
     steps = steps_between(before, partial, after)
     if not steps:
         return None

@@ -24,25 +24,20 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
     grouped: dict[tuple[StepKind, str, str], list[str]] = {}
     for axis in partial:
         target = where(after, axis)
-        key: tuple[StepKind, str, str] = (
-            ("reduce_scatter", target, "") if target else ("all_reduce", "", "")
-        )
+        key: tuple[StepKind, str, str] = ("reduce_scatter", target, "") if target else ("all_reduce", "", "")
         grouped.setdefault(key, []).append(axis)
     for dim, axes in before.items():
         for axis in axes:
             target = where(after, axis)
             if target == dim:
                 continue
-            grouped.setdefault(
-                ("all_to_all", dim, target) if target else ("all_gather", dim, ""), []
-            ).append(axis)
+            grouped.setdefault(("all_to_all", dim, target) if target else ("all_gather", dim, ""), []).append(axis)
     for dim, axes in after.items():
         for axis in axes:
             if axis not in partial and not where(before, axis):
                 grouped.setdefault(("slice", dim, ""), []).append(axis)
     return tuple(
-        Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim)
-        for (kind, dim, to_dim), axes in grouped.items()
+        Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim) for (kind, dim, to_dim), axes in grouped.items()
     )
 
 

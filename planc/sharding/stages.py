@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.ir.plan import Plan
 
+
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
     """The virtual stages of pipeline rank `rank`, in order: r, r + P, r + 2P, ..."""
     return tuple(range(rank, len(plan.stages), plan.pipeline))

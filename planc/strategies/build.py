@@ -75,7 +75,10 @@ def _read(sentences: list[Sentence], draft: Draft) -> None:
     for sentence in sorted(sentences, key=lambda s: known[s.verb][0] if s.verb in known else 0):
         if sentence.verb not in known:
             draft.report(
-                "E0109", sentence.span, f"planc does not compile `{sentence.verb}` here yet", label="not compiled"
+                "E0109",
+                sentence.span,
+                f"planc does not compile `{sentence.verb}` here yet",
+                label="not compiled",
             )
         elif sentence.verb in ONCE and sentence.verb in first:
             _twice(sentence, first[sentence.verb], draft)
@@ -107,7 +110,13 @@ def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Dra
     from planc.diag.diagnostic import Edit, Fix
 
     written = {s.verb for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
-    end = Span(header.span.file, header.span.end_line, header.span.end_column, header.span.end_line, header.span.end_column)
+    end = Span(
+        header.span.file,
+        header.span.end_line,
+        header.span.end_column,
+        header.span.end_line,
+        header.span.end_column,
+    )
     if any(d.code == "E0101" for d in file.diagnostics):
         return
     for verb, example in NEEDED.items():

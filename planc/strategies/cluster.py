@@ -53,11 +53,12 @@ def _declaring(name: str, draft: Draft) -> Declared | None:
     return Declared(library.hardware_file(file).sentences) if file else None
 
 
-def _parts(
-    machine: Sentence, declared: Declared, draft: Draft
-) -> tuple[Chip, Link, tuple[Level, ...]] | None:
-    chip_word, link_word = [w for w in machine.node.words("NAME")][-2:]
-    chip_sentence, link_sentence = declared.find("chip", chip_word.text), declared.find("link", link_word.text)
+def _parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, Link, tuple[Level, ...]] | None:
+    chip_word, link_word = list(machine.node.words("NAME"))[-2:]
+    chip_sentence, link_sentence = (
+        declared.find("chip", chip_word.text),
+        declared.find("link", link_word.text),
+    )
     if chip_sentence is None:
         draft.unknown(chip_word, declared.names("chip"), "a chip of the hardware files")
     if link_sentence is None:
@@ -95,5 +96,3 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
 
 def _wrap(shape: tuple[int, ...], multiples: list[int]) -> tuple[bool, ...]:
     return tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
-
-

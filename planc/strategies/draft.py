@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -11,8 +12,19 @@ from planc.ir.base import Cause
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
-from planc.ir.plan import Batch, Expect, ExpectNo, Gather, Optimizer, Override, Precision, Recompute
-from planc.ir.plan import Shard, Split, Store
+from planc.ir.plan import (
+    Batch,
+    Expect,
+    ExpectNo,
+    Gather,
+    Optimizer,
+    Override,
+    Precision,
+    Recompute,
+    Shard,
+    Split,
+    Store,
+)
 from planc.strategies.units import UNITS, kind_of
 from planc.syntax.near import nearest
 from planc.syntax.tree import Node, Sentence, Word
@@ -86,7 +98,7 @@ class Draft:
         names = [self.one_of(w, self.mesh.sizes, "an axis of the mesh") for w in words]
         if None in names:
             return None
-        for first, second in zip(words, words[1:], strict=False):
+        for first, second in itertools.pairwise(words):
             if first.text in [w.text for w in words[words.index(second) :]]:
                 self.report("E0108", second.span, f"axis `{first.text}` is named twice")
                 return None
@@ -95,9 +107,7 @@ class Draft:
     def cause(self, sentence: Sentence) -> Cause:
         """The sentence, or the `use` that wrote it."""
         via = sentence.via
-        return Cause(
-            span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else ""
-        )
+        return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
 
     # Numbers.
 

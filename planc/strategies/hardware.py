@@ -73,7 +73,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
 def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
     call = sentence.node.node("call")
     assert call is not None
-    fields: dict[str, tuple[str, float | None]] = {**CHIP, **{r: ("compute", None) for r in RATES}}
+    fields: dict[str, tuple[str, float | None]] = {**CHIP, **dict.fromkeys(RATES, ("compute", None))}
     values = arguments(call.node("args"), fields, draft)
     missing = [f for f in ("memory", "memory_bandwidth") if f not in values]
     if missing or not any(r in values for r in RATES):

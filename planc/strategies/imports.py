@@ -66,7 +66,10 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     path = (root / name).resolve()
     if not path.is_relative_to(root) or Path(name).is_absolute():
         draft.report(
-            "E0111", word.span, f"{name} is outside the folder of the importing file", help="keep imports beside the plan"
+            "E0111",
+            word.span,
+            f"{name} is outside the folder of the importing file",
+            help="keep imports beside the plan",
         )
         return
     relative = path.relative_to(root).as_posix()

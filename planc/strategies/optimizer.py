@@ -15,8 +15,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
     assert call is not None
     args = call.node("args")
     if args is not None and args.parts:
-        draft.report(
-            "E0109", args.span, "hyper-parameters belong to the preset's [train] table, not to the plan"
-        )
+        draft.report("E0109", args.span, "hyper-parameters belong to the preset's [train] table, not to the plan")
     elif draft.one_of(call.words()[0], ("adamw",), "an optimizer that planc compiles"):
         draft.optimizer = Optimizer(name="adamw", cause=draft.cause(sentence))

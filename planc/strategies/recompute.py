@@ -14,15 +14,13 @@ ORDER = 4
 def read(sentence: Sentence, draft: Draft) -> None:
     extra = [p for p in sentence.node.parts if p.span and (isinstance(p, Word) or p.kind != "names")]
     if extra:
-        draft.report(
-            "E0109", extra[0].span, "planc does not compile `every` and `except` after `recompute` yet"
-        )
+        draft.report("E0109", extra[0].span, "planc does not compile `every` and `except` after `recompute` yet")
         return
     words = sentence.names(0)
     if len(words) == 1 and words[0].text in ("none", "blocks"):
         ops = () if words[0].text == "none" else ("blocks",)
         draft.recompute = Recompute(ops=ops, cause=draft.cause(sentence))
-    elif draft.model is not None and all([_known(word, draft) for word in words]):
+    elif draft.model is not None and all(_known(word, draft) for word in words):
         draft.recompute = Recompute(ops=tuple(w.text for w in words), cause=draft.cause(sentence))
 
 

@@ -19,7 +19,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         return
     for dim in dims:
         for carried in CARRIED.get(dim, (dim,)) if dim else ():
-            if draft.model is not None and carried in draft.model.sizes or carried in ("batch", "sequence"):
+            if (draft.model is not None and carried in draft.model.sizes) or carried in ("batch", "sequence"):
                 _add(sentence, carried, axes, regions, draft)
             elif draft.model is not None and carried == dim:
                 word = next(w for w in sentence.names(0) if w.text == dim)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from planc.ir.plan import Split
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
@@ -34,9 +36,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     count = draft.mesh.size(axes[0]) * chunks
     stages = _written(node.node("stages"), count, draft) if node.node("stages") else _even(draft, count)
     if stages is not None:
-        draft.split = Split(
-            axis=axes[0], schedule=schedule, chunks=chunks, stages=stages, cause=draft.cause(sentence)
-        )
+        draft.split = Split(axis=axes[0], schedule=schedule, chunks=chunks, stages=stages, cause=draft.cause(sentence))
 
 
 def _chunks(method: Node, schedule: str, draft: Draft) -> int | None:
@@ -93,4 +93,4 @@ def _parts(stages: tuple[tuple[int, int], ...]) -> list[str]:
 
 def _ranges(sizes: list[int]) -> tuple[tuple[int, int], ...]:
     bounds = [sum(sizes[:i]) for i in range(len(sizes) + 1)]
-    return tuple(zip(bounds, bounds[1:], strict=False))
+    return tuple(itertools.pairwise(bounds))

@@ -38,7 +38,5 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
     return draft.one_of(word, [d for d in DTYPE_BYTES if not d.startswith("int")], "a dtype")
 
 
-def _store(
-    noun: Noun, dtype: str, axes: tuple[str, ...], dim: str, sentence: Sentence, draft: Draft
-) -> Store:
+def _store(noun: Noun, dtype: str, axes: tuple[str, ...], dim: str, sentence: Sentence, draft: Draft) -> Store:
     return Store(noun=noun, dtype=dtype, axes=axes, dim=dim, cause=draft.cause(sentence))

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 UNITS: dict[str, dict[str, float]] = {
     "memory": {
-        **{"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
-        **{"kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12},
+        "B": 1,
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": 2**30,
+        "TiB": 2**40,
+        "kB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "TB": 1e12,
     },
     "bandwidth": {"MB/s": 1e6, "GB/s": 1e9, "TB/s": 1e12},
     "compute": {"GFLOP/s": 1e9, "TFLOP/s": 1e12, "PFLOP/s": 1e15},

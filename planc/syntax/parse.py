@@ -75,9 +75,7 @@ def _sentence(source: Source, line: Line, *, first: bool) -> Sentence | Diagnost
     if verb in HEADERS and not first:
         return Diagnostic("E0107", f"a second header, `{verb}`", span, help="one file, one header")
     if len(line.text) > MAX_SENTENCE:
-        return Diagnostic(
-            "E0102", f"a sentence of {len(line.text)} characters (at most {MAX_SENTENCE})", span
-        )
+        return Diagnostic("E0102", f"a sentence of {len(line.text)} characters (at most {MAX_SENTENCE})", span)
     from lark.exceptions import UnexpectedInput
 
     try:

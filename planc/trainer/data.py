@@ -27,8 +27,6 @@ class Source(Protocol):
     """Where batches come from: (tokens, targets), int32 [sequences, sequence_tokens]; a target is the
     token that follows."""
 
-    vocab: int
-
     @property
     def sha256(self) -> str:
         """Of the data in use, held-out part included."""
@@ -38,6 +36,10 @@ class Source(Protocol):
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
         """Batches of text that `batch` never shows; the same ones at every evaluation."""
+        ...
+
+    def refusal(self, vocab: int) -> str:
+        """Why a model of this vocabulary cannot train on it at this batch; empty if it can."""
         ...
 
 
@@ -75,13 +77,20 @@ class PythonStdlib:
     seed: int
     max_bytes: int
     root: Path = Path(sysconfig.get_path("stdlib"))
-    vocab: int = BYTES
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
         return self._draw(self._parts[0], "train", step)
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
         return self._draw(self._parts[1], "held out", index)
+
+    def refusal(self, vocab: int) -> str:
+        if vocab < BYTES:
+            return f"bytes are {BYTES} tokens, the vocabulary has {vocab}"
+        shortest = min(len(part) for part in self._parts)
+        if shortest <= self.sequence_tokens:
+            return f"a sequence is {self.sequence_tokens} tokens, a part of the text {shortest} bytes"
+        return ""
 
     @cached_property
     def sha256(self) -> str:
@@ -103,7 +112,6 @@ class PythonStdlib:
     def _draw(self, text: NDArray[np.uint8], stream: str, index: int) -> tuple[Tokens, Tokens]:
         """Windows at random places, all the same for equal (seed, stream, index)."""
         places = len(text) - self.sequence_tokens
-        assert places > 0, f"{len(text)} bytes hold no sequence of {self.sequence_tokens}"
         key = hashlib.sha256(f"{self.seed} {stream} {index}".encode()).digest()
         # random_raw, as numpy promises this stream to be the same in all its versions.
         raw = np.random.PCG64(int.from_bytes(key, "little")).random_raw(self.sequences)

@@ -1,0 +1,40 @@
+"""What the trainer asks a backend for, by its folder's name: the program and the runtime."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.plan import Plan
+from planc.ir.program import Program, Target
+from planc.sharding import propagate
+
+if TYPE_CHECKING:
+    from planc.trainer.session import Runtime
+
+
+ONE_PROCESS: frozenset[Target] = frozenset({"xla"})
+"""Targets whose runtime drives all devices of a machine from one process."""
+
+
+def processes(plan: Plan, target: Target) -> int:
+    """Processes that a run on this machine takes."""
+    return 1 if target in ONE_PROCESS else plan.mesh.devices
+
+
+def program(plan: Plan, target: Target) -> Program:
+    """The emitted program. Raises PlanError where the target cannot do a sentence; no framework loaded."""
+    lowered: Program = import_module(f"planc.backends.{target}.lower").lower(propagate(plan))
+    return lowered
+
+
+def runtime(target: Target) -> Runtime:
+    """The backend's runtime module; only a worker process asks for it."""
+    return cast("Runtime", import_module(f"planc.backends.{target}.runtime"))
+
+
+def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
+    """An extra that is not installed, as a finding."""
+    message = f"the {target} target needs {error.name}, which is not installed"
+    return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])

@@ -1,0 +1,101 @@
+"""The loop: batches in, losses out, the same for every runtime. No framework is known here."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import TYPE_CHECKING
+
+from planc.trainer.progress import Event, HeldOut, StepDone
+from planc.trainer.schedule import learning_rate
+from planc.trainer.settings import Train
+
+if TYPE_CHECKING:
+    from planc.trainer.data import Source
+    from planc.trainer.session import Session
+
+
+class NotFiniteError(Exception):
+    """The loss or the gradient norm is no longer a number."""
+
+    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
+        super().__init__(f"step {step}: loss {loss}, gradient norm {grad_norm}")
+
+
+@dataclass
+class History:
+    """What the loop saw, step by step."""
+
+    losses: list[float] = field(default_factory=list)
+    grad_norms: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+    """Wall-clock of each step, batch included; held-out losses are not in it."""
+    held_out: dict[int, float] = field(default_factory=dict)
+    """Held-out loss by the number of steps done."""
+
+    @property
+    def step_time_s(self) -> float:
+        """The median without the first step, which compiles and connects."""
+        return median(self.seconds[1:] or self.seconds)
+
+
+def train(
+    session: Session,
+    source: Source,
+    settings: Train,
+    *,
+    steps: int,
+    tokens_per_step: int,
+    tell: Callable[[Event], None],
+) -> History:
+    """Take `steps` steps. Raises NotFiniteError rather than train on nothing."""
+    history = History()
+    _evaluate(session, source, settings, history, 0, tell)
+    for step in range(1, steps + 1):
+        rate = learning_rate(settings, step)
+        _step(session, source, history, step, rate)
+        tell(_done(history, step, steps, rate, tokens_per_step))
+        if step == steps or (settings.eval_every and step % settings.eval_every == 0):
+            _evaluate(session, source, settings, history, step, tell)
+    return history
+
+
+def _step(session: Session, source: Source, history: History, step: int, rate: float) -> None:
+    start = time.perf_counter()
+    tokens, targets = source.batch(step)
+    loss, grad_norm = session.step(tokens, targets, rate)
+    history.seconds.append(time.perf_counter() - start)
+    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
+        raise NotFiniteError(step, loss, grad_norm)
+    history.losses.append(loss)
+    history.grad_norms.append(grad_norm)
+
+
+def _evaluate(
+    session: Session,
+    source: Source,
+    settings: Train,
+    history: History,
+    step: int,
+    tell: Callable[[Event], None],
+) -> None:
+    if settings.eval_batches == 0:
+        return
+    losses = [session.evaluate(*source.held_out(index)) for index in range(settings.eval_batches)]
+    history.held_out[step] = sum(losses) / len(losses)
+    tell(HeldOut(step, history.held_out[step]))
+
+
+def _done(history: History, step: int, steps: int, rate: float, tokens_per_step: int) -> StepDone:
+    return StepDone(
+        step=step,
+        steps=steps,
+        loss=history.losses[-1],
+        grad_norm=history.grad_norms[-1],
+        lr=rate,
+        tokens_per_s=tokens_per_step / history.seconds[-1],
+        left_s=(steps - step) * history.step_time_s,
+    )

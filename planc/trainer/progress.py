@@ -1,0 +1,93 @@
+"""What a run tells while it goes: events from rank 0 to the launcher, and lines for people.
+
+Under planc's launcher rank 0 writes events as JSON lines; under torchrun or Slurm it writes the same
+table itself.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TextIO
+
+MARK = "@planc "
+"""Starts an event among a rank's other output."""
+HEAD = "  step      loss  grad norm        lr   tokens/s     left"
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """One optimizer step. `left_s` is the time the remaining steps will take at the median so far."""
+
+    step: int
+    steps: int
+    loss: float
+    grad_norm: float
+    lr: float
+    tokens_per_s: float
+    left_s: float
+
+    def line(self) -> str:
+        return (
+            f"{self.step:>6}  {self.loss:>8.4f}  {self.grad_norm:>9.4f}  {self.lr:>8.2e}"
+            f"  {self.tokens_per_s:>9,.0f}  {_clock(self.left_s):>7}"
+        )
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """A held-out loss after `step` steps, in nats per token."""
+
+    step: int
+    loss: float
+
+    def line(self) -> str:
+        return f"{self.step:>6}  {self.loss:>8.4f}  held out"
+
+
+Event = StepDone | HeldOut
+KINDS: dict[str, type[StepDone] | type[HeldOut]] = {"step": StepDone, "held_out": HeldOut}
+
+
+def encode(event: Event) -> str:
+    kind = next(name for name, cls in KINDS.items() if isinstance(event, cls))
+    return MARK + json.dumps({"kind": kind, **asdict(event)})
+
+
+def decode(line: str) -> Event | None:
+    """The event that a line of output is, or None."""
+    if not line.startswith(MARK):
+        return None
+    values = json.loads(line.removeprefix(MARK))
+    return KINDS[values.pop("kind")](**values)
+
+
+class Table:
+    """Events as a table. On a terminal the last step is a line that is written over."""
+
+    def __init__(self, stream: TextIO, log_every: int) -> None:
+        self._stream, self._log_every = stream, log_every
+        self._live = stream.isatty()
+        self._headed = False
+
+    def __call__(self, event: Event) -> None:
+        if not self._headed:
+            self._stream.write(HEAD + "\n")
+            self._headed = True
+        keep = isinstance(event, HeldOut) or event.step in (1, event.steps)
+        keep = keep or event.step % self._log_every == 0
+        if self._live:
+            self._stream.write(f"\r{event.line():<{len(HEAD)}}" + ("\n" if keep else ""))
+        elif keep:
+            self._stream.write(event.line() + "\n")
+        self._stream.flush()
+
+
+def _clock(seconds: float) -> str:
+    """`45s`, `2:05`, `1:02:05`."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"

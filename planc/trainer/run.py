@@ -1,0 +1,135 @@
+"""`planc train` on this machine: check the preset, start the workers, read the receipt.
+
+Runs over several machines are started by torchrun, Slurm or Kubernetes from the files that
+`planc lower --launch` writes; their worker is the same.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.program import Target
+from planc.trainer import backend, launch
+from planc.trainer.preset import Preset, load_preset
+from planc.trainer.progress import Event, decode
+from planc.trainer.receipt import Receipt, read_receipt
+from planc.trainer.worker import EVENTS, Request, source_of
+
+MOST_PROCESSES = 64
+"""More ranks than this on one machine is a plan meant for a cluster."""
+
+
+class TrainingError(PlanError):
+    """A worker failed. `output` is all that the failing rank wrote."""
+
+    def __init__(self, diagnostic: Diagnostic, output: str) -> None:
+        super().__init__([diagnostic])
+        self.output = output
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start: `--dry-run` prints this. `notes` hold warnings and notes."""
+
+    preset: Preset
+    target: Target
+    steps: int
+    processes: int
+    notes: tuple[Diagnostic, ...]
+
+
+def prepare(preset: Path | str, target: Target, *, steps: int | None = None, single: bool = False) -> Prepared:
+    """Read the preset and lower its plan, starting nothing. Raises PlanError for what cannot run."""
+    loaded = load_preset(preset)
+    backend.program(loaded.plan, target)
+    count = 1 if single else backend.processes(loaded.plan, target)
+    span = Span(str(loaded.path), 1, 1, 1, 1)
+    errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span)]
+    if errors:
+        raise PlanError(errors)
+    notes = (*loaded.notes, *_oversubscribed(count, span))
+    return Prepared(loaded, target, steps or loaded.train.steps, count, notes)
+
+
+def train(
+    preset: Path | str,
+    target: Target,
+    *,
+    steps: int | None = None,
+    receipt: Path | str | None = None,
+    single: bool = False,
+    predicted: Mapping[str, float] | None = None,
+    on_event: Callable[[Event], None] | None = None,
+    timeout_s: float | None = None,
+) -> Receipt:
+    """Train the preset's compiled plan here, and return the receipt (also written to `receipt`).
+
+    Raises PlanError for a preset that cannot run, TrainingError when a worker fails, and
+    KeyboardInterrupt on SIGINT or SIGTERM. No process is left behind in any case.
+    """
+    ready = prepare(preset, target, steps=steps, single=single)
+    with tempfile.TemporaryDirectory(prefix="planc-train-") as folder:
+        path = Path(folder) / "receipt.json"
+        request = Request(Path(preset), target, steps, path, single)
+        finished = _launch(request, ready.processes, on_event, timeout_s)
+        _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
+        result = read_receipt(path)
+    result = result.model_copy(update={"predicted": dict(predicted) if predicted else None})
+    if receipt is not None:
+        result.write(receipt)
+    return result
+
+
+def _launch(
+    request: Request, processes: int, on_event: Callable[[Event], None] | None, timeout_s: float | None
+) -> launch.Finished:
+    def on_line(rank: int, line: str) -> None:
+        event = decode(line) if rank == 0 else None
+        if event is not None and on_event is not None:
+            on_event(event)
+
+    argv = [sys.executable, "-m", "planc.trainer.worker", *request.arguments()]
+    return launch.run(argv, processes, env={EVENTS: "1"}, timeout_s=timeout_s, on_line=on_line)
+
+
+def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> None:
+    """Raise what the ending means, if it was no good one."""
+    if finished.ok:
+        return
+    if finished.returncode == launch.INTERRUPTED:
+        raise KeyboardInterrupt
+    if finished.failed_rank is None:
+        raise TrainingError(Diagnostic("E1012", f"not done after {timeout_s:g} s", span), finished.outputs[0])
+    rank, output = finished.failed_rank, finished.outputs[finished.failed_rank]
+    last = next((line for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
+    message = f"rank {rank} ended with status {finished.returncode}: {last}"
+    raise TrainingError(Diagnostic("E1012", message, span), output)
+
+
+def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:
+    """The plan's devices are processes here, or virtual devices of one process."""
+    if single or devices <= MOST_PROCESSES:
+        return []
+    message = f"the plan is for {devices} devices, and one machine runs {MOST_PROCESSES} ranks at most"
+    return [Diagnostic("E1010", message, span, help="planc lower --launch slurm writes a job for a cluster")]
+
+
+def _unfit_data(preset: Preset, span: Span) -> list[Diagnostic]:
+    model = preset.plan.model
+    refusal = source_of(preset).refusal(model.sizes["vocab"])
+    return [Diagnostic("E1013", f"the data does not fit {model.name}: {refusal}", span)] if refusal else []
+
+
+def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:
+    """Slow, and a measurement of nothing but this machine's scheduler; but it runs."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if processes <= cores:
+        return []
+    message = f"{processes} processes share {cores} cores: step times say nothing about the plan"
+    return [Diagnostic("W1014", message, span)]

@@ -1,0 +1,22 @@
+"""The learning rate at each step."""
+
+from __future__ import annotations
+
+from math import cos, pi
+
+from planc.trainer.settings import Train
+
+
+def learning_rate(train: Train, step: int) -> float:
+    """The rate of 1-based `step`: a linear warm-up, then the schedule.
+
+    The cosine ends at the preset's `steps`, so a run cut short by `--steps` takes the same first
+    steps; one made longer stays at `min_lr`.
+    """
+    if step <= train.warmup_steps:
+        return train.lr * step / train.warmup_steps
+    if train.schedule == "constant":
+        return train.lr
+    length = max(1, train.steps - train.warmup_steps)
+    done = min(1.0, (step - train.warmup_steps) / length)
+    return train.min_lr + (train.lr - train.min_lr) * (1 + cos(pi * done)) / 2

@@ -1,0 +1,194 @@
+"""One process of a run: `python -m planc.trainer.worker --preset P --target T --receipt R`.
+
+Its rank comes from RANK and WORLD_SIZE, as torchrun, Slurm's launch files and planc's own launcher
+set them. It trains the compiled plan in the preset and reads no plan file. Rank 0 tells and writes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from argparse import ArgumentParser
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import log
+from pathlib import Path
+from typing import TYPE_CHECKING, get_args
+
+from planc import __version__
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.plan import Plan
+from planc.ir.program import Target
+from planc.trainer import backend
+from planc.trainer.loop import History, NotFiniteError, train
+from planc.trainer.preset import Preset, load_preset
+from planc.trainer.progress import Event, Table, encode
+from planc.trainer.receipt import Compile, Measured, Receipt
+
+if TYPE_CHECKING:
+    from planc.trainer.data import Source
+    from planc.trainer.session import Session, Settings
+
+EVENTS = "PLANC_EVENTS"
+"""Set by planc's launcher: rank 0 writes events for it rather than a table."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one worker is asked to do. `single` trains the same model undivided in one process."""
+
+    preset: Path
+    target: Target
+    steps: int | None
+    receipt: Path
+    single: bool = False
+
+    def arguments(self) -> list[str]:
+        """The command line that says the same; paths are made absolute for the child."""
+        steps = [] if self.steps is None else ["--steps", str(self.steps)]
+        single = ["--single"] if self.single else []
+        paths = ["--preset", str(self.preset.absolute()), "--receipt", str(self.receipt.absolute())]
+        return [*paths, "--target", self.target, *steps, *single]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train; 0 if it ended well, 1 with the findings on stderr if not."""
+    started = time.perf_counter()
+    request = _request(arguments)
+    try:
+        receipt = work(request, started)
+    except PlanError as error:
+        for found in error.diagnostics:
+            print(f"{found.severity}[{found.code}]: {found.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    if receipt is not None:
+        receipt.write(request.receipt)
+    return 0
+
+
+def work(request: Request, started: float) -> Receipt | None:
+    """Train as asked: the receipt on rank 0, None on the others."""
+    preset = load_preset(request.preset)
+    span = Span(str(request.preset), 1, 1, 1, 1)
+    session, source = _start(preset, request, span)
+    start_s = time.perf_counter() - started
+    try:
+        history = train(
+            session,
+            source,
+            preset.train,
+            steps=request.steps or preset.train.steps,
+            tokens_per_step=preset.plan.batch.tokens,
+            tell=_teller(session.rank, preset.train.log_every),
+        )
+        return _receipt(preset, request, session, source, history, start_s) if session.rank == 0 else None
+    except NotFiniteError as error:
+        raise PlanError([Diagnostic("E1011", f"{error}: a lower lr or a warm-up may help", span)]) from None
+    finally:
+        session.close()
+
+
+def source_of(preset: Preset) -> Source:
+    """The preset's data at the plan's batch."""
+    from planc.trainer.data import PythonStdlib
+
+    batch = preset.plan.batch
+    return PythonStdlib(batch.sequences, batch.sequence_tokens, preset.train.seed, preset.data.max_bytes)
+
+
+def _start(preset: Preset, request: Request, span: Span) -> tuple[Session, Source]:
+    """The session and the data. The environment is prepared before anything loads a framework."""
+    plan, target = preset.plan, request.target
+    program = backend.program(plan, target)
+    try:
+        runtime = backend.runtime(target)
+        runtime.prepare_environment(1 if request.single else plan.mesh.devices)
+        from planc.trainer.weights import initial
+
+        start = runtime.start_single if request.single else runtime.start
+        session = start(program, _settings(preset), initial(plan.model, preset.train.seed))
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("planc"):
+            raise
+        raise backend.missing_framework(error, target, span) from None
+    return session, source_of(preset)
+
+
+def _settings(preset: Preset) -> Settings:
+    from planc.trainer.session import Settings
+
+    t = preset.train
+    return Settings(seed=t.seed, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay, clip_norm=t.clip_norm)
+
+
+def _teller(rank: int, log_every: int) -> Callable[[Event], None]:
+    if rank != 0:
+        return lambda _event: None
+    if EVENTS in os.environ:
+        return lambda event: print(encode(event), flush=True)
+    return Table(sys.stdout, log_every)
+
+
+def _receipt(
+    preset: Preset, request: Request, session: Session, source: Source, history: History, start_s: float
+) -> Receipt:
+    from planc.trainer.weights import init_sha256
+
+    plan, seed = preset.plan, preset.train.seed
+    facts = session.compile_facts()
+    return Receipt(
+        plan_sha256=plan.sha256,
+        target=request.target,
+        runtime=session.runtime,
+        versions={"planc": __version__, "python": sys.version.split()[0], **session.versions},
+        mesh=plan.mesh.sizes,
+        seed=seed,
+        init_sha256=init_sha256(plan.model, seed),
+        data_sha256=source.sha256,
+        tokens_per_step=plan.batch.tokens,
+        dtype=plan.precision.compute,
+        features=tuple(session.features) + (("undivided",) if request.single else ()),
+        losses=tuple(history.losses),
+        grad_norms=tuple(history.grad_norms),
+        step_time_s=history.step_time_s,
+        peak_memory_gib=session.peak_memory_gib(),
+        compile=Compile(**facts.to_json()),
+        routing_flips=None,
+        collectives=None,
+        predicted=None,
+        measured=_measured(plan, history, start_s),
+        goodput=None,
+    )
+
+
+def _measured(plan: Plan, history: History, start_s: float) -> Measured:
+    held_out = list(history.held_out.values())
+    return Measured(
+        steps=len(history.losses),
+        heldout_loss_first=held_out[0] if held_out else None,
+        heldout_loss_last=held_out[-1] if held_out else None,
+        heldout_bits_per_byte=held_out[-1] / log(2) if held_out else None,
+        heldout_losses=history.held_out,
+        first_step_s=history.seconds[0],
+        step_time_s=history.step_time_s,
+        tokens_per_s=plan.batch.tokens / history.step_time_s,
+        start_s=start_s,
+    )
+
+
+def _request(arguments: list[str] | None) -> Request:
+    parser = ArgumentParser(prog="python -m planc.trainer.worker", description="One process of a run.")
+    parser.add_argument("--preset", type=Path, required=True)
+    parser.add_argument("--target", choices=get_args(Target), required=True)
+    parser.add_argument("--steps", type=int, help="rather than the preset's")
+    parser.add_argument("--receipt", type=Path, required=True)
+    parser.add_argument("--single", action="store_true", help="the model undivided in one process")
+    given = parser.parse_args(arguments)
+    return Request(given.preset, given.target, given.steps, given.receipt, given.single)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
