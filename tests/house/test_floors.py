@@ -25,13 +25,14 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.checks": (5, set()),
     "planc.search": (5, set()),
     "planc.backends.cuda": (6, {"torch", "numpy"}),
-    "planc.backends.xla": (6, {"jax", "optax", "numpy"}),
+    "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
     "planc.trainer.session": (5, {"numpy"}),  # what a backend's runtime answers: a contract, no code
     "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "rich", "pydantic", "pydantic_core"}),
     "planc.driver": (8, set()),
-    "planc.cli": (8, {"rich"}),
+    "planc.commands": (8, {"rich"}),
+    "planc.cli": (8, set()),
 }
 
 FRAMEWORKS = {"torch", "jax", "jaxlib", "optax", "numpy"}

@@ -22,8 +22,9 @@ assert report.to_json()["step"]["time_s"] > 0
 def heavy_modules(code: str) -> set[str]:
     """Which of the heavy libraries are loaded in a fresh interpreter after it has run `code`."""
     ask = f"{code}\nimport json, sys\nprint(json.dumps(sorted(sys.modules)))"
-    out = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=True, cwd=ROOT)
-    return HEAVY & set(json.loads(out.stdout.splitlines()[-1]))
+    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return HEAVY & set(json.loads(done.stdout.splitlines()[-1]))
 
 
 def test_import_planc_is_light() -> None:
