@@ -53,9 +53,7 @@ def test_held_out_text_is_not_trained_on(tmp_path: Path) -> None:
     data = source(library(tmp_path))
     train, held_out = (part.tobytes() for part in data._parts)
     assert train and held_out
-    assert {held_out[i : i + 4] for i in range(0, 200, 4)} & {
-        train[i : i + 4] for i in range(0, 8000, 4)
-    } == set()
+    assert {held_out[i : i + 4] for i in range(0, 200, 4)} & {train[i : i + 4] for i in range(0, 8000, 4)} == set()
     assert b"never" not in train + held_out
     assert not np.array_equal(data.held_out(0), data.batch(0))
 

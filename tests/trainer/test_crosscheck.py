@@ -1,0 +1,187 @@
+"""Receipts and their comparison: exact keys, refusals, the budget, and the pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.diag import PlanError
+from planc.trainer.chart import Curve, plot, svg
+from planc.trainer.crosscheck import MUST_AGREE, crosscheck
+from planc.trainer.crosscheck_text import picture, render
+from planc.trainer.receipt import Compile, Measured, Receipt, read_receipt
+
+RECEIPT_KEYS = {
+    "format",
+    "plan_sha256",
+    "target",
+    "runtime",
+    "versions",
+    "mesh",
+    "seed",
+    "init_sha256",
+    "data_sha256",
+    "tokens_per_step",
+    "dtype",
+    "features",
+    "losses",
+    "grad_norms",
+    "step_time_s",
+    "peak_memory_gib",
+    "compile",
+    "routing_flips",
+    "collectives",
+    "predicted",
+    "measured",
+    "goodput",
+}
+CROSSCHECK_KEYS = {"format", "budget", "max_abs", "first_outside_step", "differing_fields", "ok"}
+LOSSES = (5.5, 4.0, 3.25)
+
+
+def receipt(losses: tuple[float, ...] = LOSSES, **changes: Any) -> Receipt:
+    values: dict[str, Any] = {
+        "plan_sha256": "p",
+        "target": "cuda",
+        "runtime": "torch",
+        "versions": {"torch": "2.13.0"},
+        "mesh": {"fsdp": 2, "tp": 2},
+        "seed": 0,
+        "init_sha256": "i",
+        "data_sha256": "d",
+        "tokens_per_step": 2048,
+        "dtype": "fp32",
+        "features": (),
+        "losses": losses,
+        "grad_norms": losses,
+        "step_time_s": 0.5,
+        "peak_memory_gib": None,
+        "compile": Compile(),
+        "routing_flips": None,
+        "collectives": None,
+        "predicted": None,
+        "measured": Measured(steps=len(losses), first_step_s=1.0, step_time_s=0.5, tokens_per_s=4096.0, start_s=2.0),
+        "goodput": None,
+    }
+    return Receipt.model_validate({**values, **changes})
+
+
+def test_a_receipt_has_exactly_the_keys_of_the_contract() -> None:
+    assert set(receipt().to_json()) == RECEIPT_KEYS
+    assert set(receipt().to_json()["compile"]) == {"uncached", "scalar_reads", "hlo_sha256"}
+
+
+def test_a_receipt_survives_its_file_unrounded(tmp_path: Path) -> None:
+    written = receipt((math.pi, 1 / 3, 5e-324))
+    written.write(tmp_path / "deep" / "r.json")
+    assert read_receipt(tmp_path / "deep" / "r.json") == written
+    assert [p.name for p in (tmp_path / "deep").iterdir()] == ["r.json"]
+
+
+def test_a_receipt_that_is_no_json_is_never_written(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        receipt((math.nan,)).write(tmp_path / "r.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"format": "planc.receipt/1"}', '{"format": "other"}'])
+def test_another_file_is_no_receipt(tmp_path: Path, text: str) -> None:
+    (tmp_path / "r.json").write_text(text)
+    with pytest.raises(PlanError, match="E1020"):
+        read_receipt(tmp_path / "r.json")
+    with pytest.raises(PlanError, match="E1020"):
+        read_receipt(tmp_path / "absent.json")
+
+
+def test_equal_runs_are_the_same() -> None:
+    check = crosscheck([receipt(), receipt(target="xla", runtime="jax"), receipt()])
+    assert check.to_json() == {
+        "format": "planc.crosscheck/1",
+        "budget": 1e-4,
+        "max_abs": 0.0,
+        "first_outside_step": None,
+        "differing_fields": [],
+        "ok": True,
+    }
+    assert set(check.to_json()) == CROSSCHECK_KEYS
+
+
+def test_the_first_step_outside_the_budget_is_named() -> None:
+    other = receipt((5.5, 4.0 + 3e-4, 3.25 - 5e-4))
+    check = crosscheck([receipt(), other])
+    assert not check.ok
+    assert check.first_outside_step == 2
+    assert check.max_abs == pytest.approx(5e-4)
+    assert crosscheck([receipt(), other], budget=1e-3).ok
+
+
+def test_the_third_run_counts_too() -> None:
+    assert not crosscheck([receipt(), receipt(), receipt((5.5, 4.0, 3.3))]).ok
+
+
+def test_the_budget_is_a_bound_on_any_pair() -> None:
+    apart = [receipt((x,)) for x in (5.0, 5.0 + 0.8e-4, 5.0 - 0.8e-4)]
+    assert not crosscheck(apart).ok
+
+
+@pytest.mark.parametrize("field", MUST_AGREE)
+def test_runs_that_had_no_reason_to_agree_are_refused(field: str) -> None:
+    other = {"seed": 1, "tokens_per_step": 1, "mesh": {"fsdp": 4}}.get(field, "other")
+    check = crosscheck([receipt(), receipt(), receipt(**{field: other})])
+    assert not check.ok
+    assert check.differing_fields == (field,)
+    assert check.max_abs is None
+    assert field in render(check, [receipt(), receipt(**{field: other})])
+
+
+def test_runs_of_different_length_are_refused() -> None:
+    assert crosscheck([receipt(), receipt(LOSSES[:2])]).differing_fields == ("losses",)
+
+
+@pytest.mark.parametrize("width", [40, 80])
+def test_the_text_fits_a_narrow_terminal_and_has_no_colour(width: int) -> None:
+    runs = [receipt(), receipt(target="xla", runtime="jax")]
+    text = render(crosscheck(runs), runs, width)
+    assert max(map(len, text.split("\n"))) <= width
+    assert "\x1b" not in text
+    assert "cuda/torch" in text
+    assert "same: largest difference 0.00e+00 over 3 steps, budget 1e-04"[:width] in text
+
+
+def test_different_runs_say_where() -> None:
+    runs = [receipt(), receipt((5.5, 4.0, 3.26))]
+    text = render(crosscheck(runs), runs)
+    assert "different: largest difference 1.00e-02" in text
+    assert "first outside at step 3: 1.00e-02" in text
+    assert "1 cuda/torch" in text
+
+
+def test_the_plot_shows_apart_and_together() -> None:
+    text = plot([Curve("a", (2.0, 2.0, 1.0)), Curve("b", (2.0, 1.0, 1.0))], width=40, height=3)
+    rows = [line.partition("|")[2] for line in text.split("\n")[:3]]
+    assert rows[0].startswith("=")
+    assert "*" in rows[0]
+    assert "o" in rows[2]
+    assert rows[2].endswith("=")
+
+
+def test_a_flat_curve_can_be_drawn() -> None:
+    assert "*" in plot([Curve("a", (1.0,))])
+
+
+def test_the_picture_is_well_formed() -> None:
+    from xml.etree import ElementTree
+
+    text = svg([Curve("a<b", LOSSES), Curve("c", LOSSES)], "x & y")
+    root = ElementTree.fromstring(text)
+    assert len(root.findall("{*}polyline")) == 2
+    assert len(re.findall(r"<polyline", picture([receipt()]))) == 1
+
+
+def test_json_is_plain() -> None:
+    assert json.loads(json.dumps(crosscheck([receipt(), receipt()]).to_json()))["ok"] is True
