@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from planc.ir.plan import Split
+
 from .roles import Roles
-from .writing import because, call, comment, lines
+from .writing import because, call, fill, lines
 
 
 @dataclass(frozen=True)
@@ -28,84 +30,98 @@ SCHEDULES: dict[str, Schedule] = {
 }
 
 
-def constants(roles: Roles) -> list[str]:
-    """STAGES: the layers of each virtual stage."""
-    split = roles.plan.split
-    assert split is not None
-    return [
-        because(split.cause),
-        comment("(first layer, one past the last) of each virtual stage"),
-        call("STAGES = (", [f"({first}, {last})" for first, last in split.stages]),
-    ]
-
-
-def split(roles: Roles) -> list[str]:
-    """stage_indices and split_stages, if there is a pipeline."""
+def constants(roles: Roles) -> str:
+    """MICROBATCHES and STAGES, if there is a pipeline."""
     if not roles.pipeline:
-        return []
-    return [_stage_indices(roles), _split_stages(roles)]
-
-
-def _stage_indices(roles: Roles) -> str:
-    split, name = roles.plan.split, roles.name("pipeline")
-    assert split is not None
-    schedule = SCHEDULES[split.schedule]
-    if schedule.turns:
-        doc, value = "The stages turn at the last rank: r, then 2P - 1 - r.", "[rank, len(STAGES) - 1 - rank]"
-    elif schedule.single:
-        doc, value = "One stage a rank.", "[rank]"
-    else:
-        doc, value = "The stages go round the ranks.", f'list(range(rank, len(STAGES), MESH["{name}"]))'
+        return ""
+    split = _split(roles)
     return lines(
-        "def stage_indices(mesh: DeviceMesh) -> list[int]:",
-        f'    """The virtual stages of this rank, in order. {doc}"""',
-        f'    rank = mesh.get_local_rank("{name}")',
-        f"    return {value}",
+        f"MICROBATCHES = {roles.plan.microbatches}",
+        because(split.cause),
+        "# (first layer, one past the last) of each virtual stage",
+        call("STAGES = (", [f"({first}, {last})" for first, last in split.stages]),
     )
 
 
-def _split_stages(roles: Roles) -> str:
+def split(roles: Roles) -> str:
+    """stage_indices and split_stages, if there is a pipeline."""
+    if not roles.pipeline:
+        return ""
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
-    return lines(
-        "def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:",
-        '    """This rank\'s stages: copies of `model` (cheap on the meta device) with the rest taken out."""',
-        "    stages = []",
-        "    for index in stage_indices(mesh):",
-        "        begin, end = STAGES[index]",
-        "        stage = copy.deepcopy(model)",
-        "        for name in list(stage.layers):",
-        "            if not begin <= int(name) < end:",
-        "                del stage.layers[name]",
-        "        if index > 0:",
-        *(f"            stage.{m} = None" for m in first),
-        "        if index < len(STAGES) - 1:",
-        *(f"            stage.{m} = None" for m in last),
-        "        stages.append(stage)",
-        "    return stages",
+    doc, value = _held(roles)
+    return fill(
+        SPLIT,
+        axis=roles.name("pipeline"),
+        doc=doc,
+        value=value,
+        first=lines(*(f"stage.{m} = None" for m in first)),
+        last=lines(*(f"stage.{m} = None" for m in last)),
     )
 
 
-def schedule(roles: Roles) -> list[str]:
+SPLIT = '''
+def stage_indices(mesh: DeviceMesh) -> list[int]:
+    """The virtual stages of this rank, in order. <doc>"""
+    rank = mesh.get_local_rank("<axis>")
+    return <value>
+
+
+def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages: copies of `model` without the rest. Cheap on the meta device."""
+    stages = []
+    for index in stage_indices(mesh):
+        begin, end = STAGES[index]
+        stage = copy.deepcopy(model)
+        for name in list(stage.layers):
+            if not begin <= int(name) < end:
+                del stage.layers[name]
+        if index > 0:
+            <first>
+        if index < len(STAGES) - 1:
+            <last>
+        stages.append(stage)
+    return stages
+'''
+
+
+def schedule(roles: Roles) -> str:
     """build_schedule, if there is a pipeline."""
     if not roles.pipeline:
-        return []
-    split, name = roles.plan.split, roles.name("pipeline")
-    assert split is not None
+        return ""
+    split = _split(roles)
     kind = SCHEDULES[split.schedule]
-    stages = "pipeline[0]" if kind.single else "pipeline"
-    return [
-        lines(
-            f"def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> {kind.name}:",
-            '    """The order of forwards and backwards; activations go point to point between the stages."""',
-            because(split.cause, indent=1),
-            f'    group = mesh.get_group("{name}")',
-            "    device = next(stages[0].parameters()).device",
-            "    pipeline = [",
-            "        PipelineStage(stage, index, len(STAGES), device, group=group)",
-            "        for stage, index in zip(stages, stage_indices(mesh), strict=True)",
-            "    ]",
-            f"    return {kind.name}({stages}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)",
-        )
-    ]
+    return fill(
+        '''
+        def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> <kind>:
+            """The order of forwards and backwards. Activations go from stage to stage, point to point."""
+            <cause>
+            group = mesh.get_group("<axis>")
+            device = next(stages[0].parameters()).device
+            pipeline = [
+                PipelineStage(stage, index, len(STAGES), device, group=group)
+                for stage, index in zip(stages, stage_indices(mesh), strict=True)
+            ]
+            return <kind>(<held>, n_microbatches=MICROBATCHES, loss_fn=loss_fn)
+        ''',
+        kind=kind.name,
+        cause=because(split.cause),
+        axis=roles.name("pipeline"),
+        held="pipeline[0]" if kind.single else "pipeline",
+    )
+
+
+def _split(roles: Roles) -> Split:
+    assert roles.plan.split is not None
+    return roles.plan.split
+
+
+def _held(roles: Roles) -> tuple[str, str]:
+    """In words and in Python: the virtual stages of rank `rank`."""
+    kind = SCHEDULES[_split(roles).schedule]
+    if kind.turns:
+        return "They turn at the last rank: r and 2P - 1 - r.", "[rank, len(STAGES) - 1 - rank]"
+    if kind.single:
+        return "One a rank.", "[rank]"
+    return "They go round the ranks.", f'list(range(rank, len(STAGES), MESH["{roles.name("pipeline")}"]))'

@@ -1,4 +1,4 @@
-"""Lowering for torch: what the target refuses, and the program of what it does not."""
+"""Lowering for torch: the program of a propagated plan, if the target can do all of its sentences."""
 
 from __future__ import annotations
 
@@ -7,8 +7,14 @@ from planc.ir.program import Program
 from planc.ir.sharding import Sharded
 
 from .emit import emit
+from .refuse import refusals
+
+__all__ = ["lower", "refusals"]
 
 
 def lower(sharded: Sharded) -> Program:
-    """The program of a propagated plan. Raises PlanError if the target cannot do one of its sentences."""
+    """The program. Raises PlanError with the refusals, if there are any."""
+    found = refusals(sharded)
+    if found:
+        raise PlanError(found)
     return Program(target="cuda", plan=sharded.plan, text=emit(sharded))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import Literal
 
 from planc.ir.plan import NOUNS, Period, Plan
@@ -113,7 +114,7 @@ class Roles:
         """Whether no axis of size above 1 lies between these."""
         real = [a.name for a in self.plan.mesh.axes if a.size > 1]
         places = sorted(real.index(a) for a in axes)
-        return all(b - a == 1 for a, b in zip(places, places[1:], strict=False))
+        return all(b - a == 1 for a, b in pairwise(places))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ class SingleStep:
         total = torch.zeros((), device=tokens.device)
         for share, inputs, labels in self._parts(tokens, targets):
             loss = self._loss(inputs, labels) * share
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
 
@@ -42,7 +42,7 @@ class SingleStep:
         return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
 
     def _parts(self, tokens: Tensor, targets: Tensor) -> list[tuple[float, Tensor, Tensor]]:
-        pairs = zip(tokens.split(self.sequences), targets.split(self.sequences), strict=True)
+        pairs = zip(torch.split(tokens, self.sequences), torch.split(targets, self.sequences), strict=True)
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
     def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:

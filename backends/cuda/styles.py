@@ -188,9 +188,7 @@ class Styler:
 
     def _weight_cause(self, o: OpSharding) -> Cause | None:
         weight = self.sharded.param[o.op.params[0]]
-        divided = [
-            d for group in weight.param.shape_dims for d in group if self._on(o.layout, d)
-        ]
+        divided = [d for group in weight.param.shape_dims for d in group if self._on(o.layout, d)]
         return self._cause(divided[0], o) if divided else None
 
 

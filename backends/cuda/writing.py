@@ -1,7 +1,8 @@
-"""Writing Python that `ruff format` leaves as it is."""
+"""Writing Python that `ruff format` leaves as it is: templates, calls and comments."""
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Sequence
 
@@ -9,18 +10,44 @@ from planc.ir.base import Cause
 
 WIDTH = 110
 INDENT = "    "
+CLOSING = {"(": ")", "{": "}", "[": "]"}
 
 
-def call(head: str, arguments: Sequence[str], tail: str = "", indent: int = 0) -> str:
-    """`head(arguments)tail` on one line if it fits, else one argument a line."""
-    brackets = {"(": ")", "{": "}", "[": "]"}
-    opened = head if head[-1] in brackets else head + "("
-    closing = brackets[opened[-1]]
-    one = INDENT * indent + opened + ", ".join(arguments) + closing + tail
-    if len(one) <= WIDTH and "\n" not in one:
+def fill(template: str, **pieces: str) -> str:
+    """The template with each `<name>` replaced by its piece, and comments wrapped to the width.
+
+    A name alone on its line takes a piece of any number of lines, indented as the name is; an empty
+    piece takes the line away.
+    """
+    text: list[str] = []
+    for line in textwrap.dedent(template).strip("\n").split("\n"):
+        alone = re.fullmatch(r"( *)<(\w+)>", line)
+        if alone is None:
+            text += _wrapped(re.sub(r"<([a-z]\w*)>", lambda m: pieces[m[1]], line))
+        elif pieces[alone[2]]:
+            for piece_line in pieces[alone[2]].split("\n"):
+                text += _wrapped(alone[1] + piece_line if piece_line else "")
+    return "\n".join(text)
+
+
+def _wrapped(line: str) -> list[str]:
+    """A comment that is too long, on several lines; anything else as it is."""
+    indent, mark, text = line.partition("# ")
+    if len(line) <= WIDTH or not mark or indent.strip():
+        return [line]
+    return textwrap.wrap(
+        text, WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}#   ", break_long_words=False
+    )
+
+
+def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) -> str:
+    """`head(arguments)tail` on one line if that fits at `depth` indents, else one argument a line."""
+    opened = head if head[-1] in CLOSING else head + "("
+    closing = CLOSING[opened[-1]]
+    one = opened + ", ".join(arguments) + closing + tail
+    if len(one) + len(INDENT) * depth <= WIDTH:
         return one
-    inner = "".join(f"{INDENT * (indent + 1)}{a},\n" for a in arguments)
-    return f"{INDENT * indent}{opened}\n{inner}{INDENT * indent}{closing}{tail}"
+    return opened + "\n" + "".join(f"{INDENT}{a},\n" for a in arguments) + closing + tail
 
 
 def tuple_of(items: Sequence[str]) -> str:
@@ -28,18 +55,10 @@ def tuple_of(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def comment(text: str, indent: int = 0) -> str:
-    """Comment lines, wrapped to the width; empty for no text."""
-    prefix = INDENT * indent + "# "
-    return textwrap.fill(
-        text, WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ", break_long_words=False
-    )
-
-
-def because(cause: Cause | None, said: str = "", indent: int = 0) -> str:
+def because(cause: Cause | None, said: str = "") -> str:
     """The comment that traces a line to its sentence, and says what happens there."""
     place = cause.comment() if cause is not None else ""
-    return comment(": ".join(t for t in (place, said) if t), indent) if said or place else ""
+    return f"# {': '.join(t for t in (place, said) if t)}" if said or place else ""
 
 
 def lines(*parts: str) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from cases import CASES
+
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime import start, start_single
 from planc.ir.plan import Plan

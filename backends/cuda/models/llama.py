@@ -35,7 +35,8 @@ class Llama(nn.Module):
         for block in self.layers.values():
             hidden = block(hidden)
         hidden = hidden if self.norm is None else self.norm(hidden)
-        return hidden if self.output is None else self.output(hidden)
+        logits: Tensor = hidden if self.output is None else self.output(hidden)
+        return logits
 
 
 class Block(nn.Module):
@@ -51,7 +52,8 @@ class Block(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = hidden + self.attention(self.attention_norm(hidden))
-        return hidden + self.feed_forward(self.ffn_norm(hidden))
+        after: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
+        return after
 
 
 class Attention(nn.Module):
@@ -71,7 +73,8 @@ class Attention(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (self._heads(linear(x)) for linear in (self.wq, self.wk, self.wv))
         mixed = self.core(self.rotary(q), self.rotary(k), v)
-        return self.wo(mixed.flatten(2))
+        out: Tensor = self.wo(mixed.flatten(2))
+        return out
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, S, heads * E] to [B, S, heads, E], for however many heads this rank has."""
@@ -122,4 +125,5 @@ class FeedForward(nn.Module):
         self.w2 = nn.Linear(ffn, embed, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.w2(F.silu(self.w1(x)) * self.w3(x))
+        out: Tensor = self.w2(F.silu(self.w1(x)) * self.w3(x))
+        return out
