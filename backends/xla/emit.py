@@ -1,0 +1,95 @@
+"""The emitted file: a plan as a plain JAX program. Text only; nothing here imports a framework."""
+
+from __future__ import annotations
+
+from planc.backends.xla.emit_model import casts, model_functions, own_gradient
+from planc.backends.xla.emit_step import mesh_function, step_functions
+from planc.backends.xla.emit_tables import (
+    activation_table,
+    constants,
+    kept,
+    kept_table,
+    not_decayed,
+    param_tables,
+)
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+
+DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
+
+Mesh     {mesh} = {devices} devices, outermost first
+Cluster  {cluster}
+Batch    {batch}
+
+    mesh, optimizer = build_mesh(), adamw()
+    state = init_state(params, optimizer, mesh)
+    step = build_train_step(loss_fn, optimizer, mesh, params)
+    state, metrics = step(state, tokens, targets, lr)
+
+`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
+`weight` on parameters and `remat` on the block; names are those of the tables below. Written by planc from
+{file}: edit the plan, not this file.
+"""'''
+
+
+def emit(sharded: Sharded) -> str:
+    """The whole file, the same bytes for the same plan."""
+    plan = sharded.plan
+    blocks = [
+        _docstring(plan),
+        *_imports(sharded),
+        "Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]",
+        *_tables(sharded),
+    ]
+    functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded)]
+    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
+
+
+def _docstring(plan: Plan) -> str:
+    return DOCSTRING.format(
+        name=plan.name,
+        model=plan.model.name,
+        mesh=" x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
+        devices=plan.mesh.devices,
+        cluster=_words(plan.cluster.cause.sentence),
+        batch=_words(plan.batch.cause.sentence),
+        file=plan.file.rsplit("/", 1)[-1],
+    )
+
+
+def _words(sentence: str) -> str:
+    """A sentence without its verb."""
+    return " ".join(sentence.split()[1:])
+
+
+def _tables(sharded: Sharded) -> list[str]:
+    tables = (constants, param_tables, not_decayed, activation_table, kept_table)
+    return ["\n".join(lines) for table in tables if (lines := table(sharded))]
+
+
+def _imports(sharded: Sharded) -> list[str]:
+    plan = sharded.plan
+    torus = plan.cluster.kind == "torus"
+    context = "AbstractContextManager" if casts(plan) else "contextmanager"
+    sequence = ("Callable", "Sequence") if casts(plan) else ("Callable", "Iterator", "Sequence")
+    standard = [
+        "import functools" if own_gradient(plan) else "",
+        "import math" if torus else "",
+        "import re",
+        f"from collections.abc import {', '.join(sequence)}",
+        f"from contextlib import {context}",
+        "from typing import Any",
+    ]
+    installed = [
+        "import jax",
+        "import jax.numpy as jnp",
+        "import numpy as np" if torus else "",
+        "import optax",
+        "from jax.ad_checkpoint import checkpoint_name" if kept(sharded) else "",
+        "from jax.experimental import mesh_utils" if torus else "",
+        "from jax.lax import with_sharding_constraint",
+        "from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh",
+        "from jax.sharding import PartitionSpec as P",
+    ]
+    groups = (["from __future__ import annotations"], standard, installed)
+    return ["\n".join(line for line in group if line) for group in groups]

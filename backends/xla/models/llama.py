@@ -1,0 +1,144 @@
+"""The dense Llama family in JAX: the twin of the bundled torch module.
+
+Parameters are a flat dict from name to array, named and stored as in `planc.catalog.llama` (linear
+weights [out, in]); those of the repeated block are stacked along a leading dim of layers.
+
+Shape letters: B sequences, S tokens of each, E embed, H heads, K key-value heads, D head_dim,
+F ffn, V vocab, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+if TYPE_CHECKING:
+    from planc.backends.xla.models.hooks import Hooks
+    from planc.ir.model import Model
+
+Params = dict[str, jax.Array]
+Loss = Callable[[Params, jax.Array, jax.Array], jax.Array]
+
+BLOCK = "layers.*."
+
+
+def shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Every array's shape by name; the block's are stacked: [L, ...]."""
+    return {p.name: (model.layers, *model.shape(p)) if p.section == "block" else model.shape(p) for p in model.params}
+
+
+def build_loss(model: Model, hooks: Hooks) -> Loss:
+    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
+    logits = build_logits(model, hooks)
+
+    def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        return cross_entropy(logits(params, tokens), targets)
+
+    return loss
+
+
+def build_logits(model: Model, hooks: Hooks) -> Callable[[Params, jax.Array], jax.Array]:
+    """`logits(params, tokens [B, S])` -> [B, S, V]."""
+    block = build_block(model, hooks)
+    body = hooks.remat(lambda x, layer: (block(x, layer), None))
+
+    def logits(params: Params, tokens: jax.Array) -> jax.Array:
+        layers = {name: w for name, w in params.items() if name.startswith(BLOCK)}
+        table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
+        x = hooks.constrain("hidden", table[tokens])
+        x, _ = jax.lax.scan(body, x, layers)
+        x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
+        x = hooks.constrain("head.in", x)
+        return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
+
+    return logits
+
+
+def build_block(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
+    """`block(x [B, S, E], one layer's params)` -> [B, S, E]."""
+    attention, feed_forward = build_attention(model, hooks), build_feed_forward(hooks)
+
+    def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
+        return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
+
+    def block(x: jax.Array, layer: Params) -> jax.Array:
+        inner = hooks.constrain("attention.in", norm("layers.*.attention_norm.weight", x, layer))
+        x = hooks.constrain("hidden.mid", x + attention(inner, layer))
+        inner = hooks.constrain("ffn.in", norm("layers.*.ffn_norm.weight", x, layer))
+        return hooks.constrain("hidden", x + feed_forward(inner, layer))
+
+    return block
+
+
+def build_attention(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
+    """Causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E]."""
+    head_dim = model.sizes["head_dim"]
+
+    def heads(part: str, x: jax.Array, layer: Params) -> jax.Array:
+        name = f"layers.*.attention.w{part}.weight"
+        y = hooks.linear(name, x, layer[name])
+        return hooks.constrain(f"attention.{part}", y.reshape(*y.shape[:-1], -1, head_dim))
+
+    def attention(x: jax.Array, layer: Params) -> jax.Array:
+        angles = rotary_angles(x.shape[1], head_dim, model.rope_theta)
+        q, k, v = (heads(part, x, layer) for part in "qkv")
+        q = hooks.constrain("attention.q_rotated", rotate(q, angles))
+        k = hooks.constrain("attention.k_rotated", rotate(k, angles))
+        mixed = hooks.constrain("attention.mixed", jax.nn.dot_product_attention(q, k, v, is_causal=True))
+        name = "layers.*.attention.wo.weight"
+        out = hooks.linear(name, mixed.reshape(*mixed.shape[:-2], -1), layer[name])
+        return hooks.constrain("attention.out", out)
+
+    return attention
+
+
+def build_feed_forward(hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
+    """w2(silu(w1 x) * w3 x): [B, S, E] -> [B, S, E]."""
+
+    def linear(part: str, x: jax.Array, layer: Params) -> jax.Array:
+        name = f"layers.*.feed_forward.{part}.weight"
+        return hooks.linear(name, x, layer[name])
+
+    def feed_forward(x: jax.Array, layer: Params) -> jax.Array:
+        gate = hooks.constrain("ffn.gate", linear("w1", x, layer))
+        up = hooks.constrain("ffn.up", linear("w3", x, layer))
+        mid = hooks.constrain("ffn.mid", jax.nn.silu(gate) * up)
+        return hooks.constrain("ffn.out", linear("w2", mid, layer))
+
+    return feed_forward
+
+
+def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
+    """x / rms(x) * w over the last dim, computed in fp32, returned in x's dtype."""
+    wide = x.astype(jnp.float32)
+    scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    return (wide * scale * w).astype(x.dtype)
+
+
+def rotary_angles(length: int, head_dim: int, theta: float) -> jax.Array:
+    """Position times frequency, [S, D / 2], fp32."""
+    frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+
+
+def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
+    """Rotary positions on [B, S, H, D]: dim i turns with dim i + D / 2 (the half-split convention)."""
+    cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
+    first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+def cross_entropy(logits: jax.Array, targets: jax.Array) -> jax.Array:
+    """Mean of -log softmax(logits [B, S, V])[targets [B, S]], fp32.
+
+    The target's logit is picked by a mask, not by an index: a mask works on each part of a divided
+    vocab by itself and leaves one small sum to reduce.
+    """
+    wide = logits.astype(jnp.float32)
+    chosen = targets[..., None] == jnp.arange(wide.shape[-1])
+    picked = jnp.sum(jnp.where(chosen, wide, 0.0), axis=-1)
+    return jnp.mean(jax.nn.logsumexp(wide, axis=-1) - picked)

@@ -1,0 +1,103 @@
+"""Numpy arrays to divided JAX arrays and back. One parameter is whole on the host at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from planc.ir.model import Model, Param
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+    from planc.trainer.session import Initial, Tokens, Weights
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class Compilations:
+    """How many programs this process has compiled since the counter was made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, _duration_s: float, **_: Any) -> None:
+        self.count += event == COMPILED
+
+
+def fill(model: Model, where: dict[str, Sharding], initial: Initial) -> dict[str, jax.Array]:
+    """Every parameter from `initial`, laid out as `where` says; layers are stacked."""
+    return {p.name: divided(_stacked(model, p, initial), where[p.name]) for p in model.params}
+
+
+def _stacked(model: Model, param: Param, initial: Initial) -> Weights:
+    """One parameter whole: [layers, ...] for those of the block."""
+    shape = model.shape(param)
+    if param.section != "block":
+        return initial(param.name, shape)
+    return np.stack([initial(param.name.replace("*", str(n)), shape) for n in range(model.layers)])
+
+
+def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
+    """This process's parts of an array that every process holds."""
+    return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
+
+
+def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weights]]:
+    """Each layer's parameter gathered, by its full name; on every process, in the model's order."""
+    for param in model.params:
+        array = tree[param.name]
+        if param.section != "block":
+            yield param.name, _gathered(array)
+            continue
+        for number in range(model.layers):
+            yield param.name.replace("*", str(number)), _gathered(_layer(array, number))
+
+
+@partial(jax.jit, static_argnums=1)
+def _layer(stack: jax.Array, number: int) -> jax.Array:
+    return stack[number]
+
+
+def _gathered(array: jax.Array) -> Weights:
+    """The array on this host; across processes each first receives the others' parts."""
+    if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
+        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
+        array = jax.device_put(array, everywhere)
+    return np.asarray(array)
+
+
+def misplaced(tree: Any, where: Any) -> list[str]:
+    """Names of the leaves that do not rest where they should."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(where), strict=True)
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for (path, leaf), sharding in pairs
+        if not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    ]
+
+
+def specs(tree: Any) -> dict[str, str]:
+    """Where each leaf rests, by its path."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): str(getattr(leaf.sharding, "spec", "whole"))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def peak_memory_gib() -> float | None:
+    """The fullest local device's high-water mark; None where the platform does not count it."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    return max(peaks) / 2**30 if peaks else None
+
+
+def leave() -> None:
+    """Leave the processes this one started with."""
+    jax.distributed.shutdown()

@@ -1,0 +1,67 @@
+"""One device, no plan: what every layout is compared with.
+
+Written apart from the emitted text on purpose: no optax, no microbatches, no recompute.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from planc.backends.xla.models import family
+from planc.backends.xla.models.hooks import UNDIVIDED
+from planc.ir.model import Model
+
+if TYPE_CHECKING:
+    from planc.trainer.session import Settings
+
+Tree = dict[str, jax.Array]
+
+
+@dataclass(frozen=True)
+class Single:
+    """The reference's functions over a state of {"params", "optimizer": {"m", "v", "steps"}}."""
+
+    model: Model
+    settings: Settings
+
+    def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        with jax.default_matmul_precision("highest"):
+            value: jax.Array = family(self.model.family).build_loss(self.model, UNDIVIDED)(params, tokens, targets)
+        return value
+
+    def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
+        loss, grads = jax.value_and_grad(self.loss)(params, tokens, targets)
+        return loss, grads
+
+    def init(self, params: Tree) -> dict[str, Any]:
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        moments = {"m": zeros, "v": jax.tree.map(jnp.copy, zeros), "steps": jnp.int32(0)}
+        return {"params": params, "optimizer": moments}
+
+    def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
+        """The updated state, and the loss and gradient norm before the update."""
+        loss, grads = self.gradients(state["params"], tokens, targets)
+        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
+        if self.settings.clip_norm:
+            scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
+            grads = {name: g * scale for name, g in grads.items()}
+        return self._adamw(state, grads, lr), {"loss": loss, "grad_norm": norm}
+
+    def _adamw(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
+        first, second = self.settings.betas
+        old, params = state["optimizer"], state["params"]
+        steps = old["steps"] + 1
+        m = {name: first * old["m"][name] + (1 - first) * g for name, g in grads.items()}
+        v = {name: second * old["v"][name] + (1 - second) * g * g for name, g in grads.items()}
+
+        def updated(name: str, w: jax.Array) -> jax.Array:
+            root = jnp.sqrt(v[name] / (1 - second**steps)) + self.settings.eps
+            decay = self.settings.weight_decay if self.model.param[name].decay else 0.0
+            return w - lr * (m[name] / (1 - first**steps) / root + decay * w)
+
+        new = {name: updated(name, w) for name, w in params.items()}
+        return {"params": new, "optimizer": {"m": m, "v": v, "steps": steps}}

@@ -1,0 +1,52 @@
+"""Pieces of Python text that `ruff format` leaves as they are."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+
+from planc.backends.xla.layouts import Spec
+from planc.ir.base import Cause
+
+WIDTH = 110
+INDENT = "    "
+
+
+def comment(text: str, indent: int = 0) -> list[str]:
+    """`text` as comment lines within the width."""
+    prefix = INDENT * indent + "# "
+    return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
+
+
+def beside(code: str, said: str) -> list[str]:
+    """A line of code with a comment after it, or above it where the line would be too long."""
+    if not said:
+        return [code]
+    line = f"{code}  # {said}"
+    if len(line) <= WIDTH:
+        return [line]
+    indent = len(code) - len(code.lstrip())
+    return [*comment(said, indent // len(INDENT)), code]
+
+
+def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
+    """The sentences something comes from, each once, as comment lines."""
+    said = dict.fromkeys(c.comment() for c in found if c is not None)
+    return [line for text in said for line in comment(text, indent)]
+
+
+def spec_text(spec: Spec) -> str:
+    """`P(("data", "fsdp"), "tp", None)`."""
+    return f"P({', '.join(_entry(axes) for axes in spec)})"
+
+
+def _entry(axes: tuple[str, ...]) -> str:
+    if not axes:
+        return "None"
+    if len(axes) == 1:
+        return quoted(axes[0])
+    return f"({', '.join(map(quoted, axes))})"
+
+
+def quoted(text: str) -> str:
+    return f'"{text}"'
