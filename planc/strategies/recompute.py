@@ -20,7 +20,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if len(words) == 1 and words[0].text in ("none", "blocks"):
         ops = () if words[0].text == "none" else ("blocks",)
         draft.recompute = Recompute(ops=ops, cause=draft.cause(sentence))
-    elif draft.model is not None and all(_known(word, draft) for word in words):
+    elif draft.model is not None and False not in [_known(word, draft) for word in words]:
         draft.recompute = Recompute(ops=tuple(w.text for w in words), cause=draft.cause(sentence))
 
 

@@ -1,0 +1,119 @@
+"""The semantic collectives follow from the layouts, in the numbers that torch was seen to issue."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from planc.driver import load
+from planc.ir.plan import Plan
+from planc.sharding import propagate, semantic_collectives
+from planc.sharding.redistribute import steps_between
+from planc.sharding.replay import close, replay
+from tests.plans import BODY, HEAD, plan_of
+
+
+def counts(plan: Plan, carries: str = "activation") -> Counter[tuple[str, str]]:
+    total: Counter[tuple[str, str]] = Counter()
+    for row in semantic_collectives(propagate(plan)):
+        if row.carries == carries:
+            total[row.op, row.axis] += row.count
+    return total
+
+
+@pytest.mark.parametrize("layers", [2, 32])
+def test_tensor_and_sequence_parallel_llama(tmp_path: Path, layers: int) -> None:
+    """A traced torch step issued 4L+2 gathers and scatters over tp; 2L+1 norms reduce over it."""
+    head = HEAD.replace("llama3_8b", f"llama3_8b(layers = {layers})").replace("batch     64", "batch     8")
+    plan = plan_of(tmp_path, head + BODY.replace("recompute blocks", "recompute none"))
+    assert counts(plan) == {
+        ("all_gather", "tp"): 4 * layers + 2,
+        ("reduce_scatter", "tp"): 4 * layers + 2,
+        ("all_reduce", "tp"): 3,
+    }
+    assert counts(plan, "grad")["all_reduce", "tp"] == 2 * layers + 1
+
+
+def test_recompute_replays_gathers_and_stops_early(tmp_path: Path) -> None:
+    """With whole blocks replayed: 6L+2 gathers and 5L+2 scatters; the last projection is not run again."""
+    plan = plan_of(tmp_path, HEAD.replace("batch     64", "batch     8") + BODY)
+    layers = plan.model.layers
+    assert counts(plan)["all_gather", "tp"] == 6 * layers + 2
+    assert counts(plan)["reduce_scatter", "tp"] == 5 * layers + 2
+    assert "ffn.down" not in replay(plan).ops and "attention.out" in replay(plan).ops
+
+
+def test_tensor_parallel_without_sequence_parallel_reduces(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HEAD.replace("batch     64", "batch     8") + "use fsdp over fsdp\nuse tp over tp\n")
+    layers = plan.model.layers
+    assert counts(plan) == {("all_reduce", "tp"): 2 * layers + 1 + 2 * layers + 1 + 3}
+    assert ("all_reduce", "tp") not in counts(plan, "grad")
+
+
+def test_where_gradients_rest_decides_how_they_are_reduced(tmp_path: Path) -> None:
+    head = HEAD.replace("fsdp 8 > tp 8", "r 8 > f 8")
+    kinds = {
+        "use dp over r, f": {("all_reduce", "r+f")},
+        "use fsdp over r, f": {("reduce_scatter", "r+f")},
+        "use hsdp over r, f": {("reduce_scatter", "f"), ("all_reduce", "r")},
+        "use zero1 over r, f": {("reduce_scatter", "r+f")},
+    }
+    for line, expected in kinds.items():
+        assert set(counts(plan_of(tmp_path, head + line + "\n"), "grad")) == expected, line
+
+
+def test_zero1_reduces_and_gathers_once_a_step(tmp_path: Path) -> None:
+    head = HEAD.replace("fsdp 8 > tp 8", "dp 64").replace("batch     64", "batch     256")
+    plan = plan_of(tmp_path, head + "use zero1 over dp\n")
+    rows = [r for r in semantic_collectives(propagate(plan)) if r.carries in ("param", "grad")]
+    per_copy = {r.count / (plan.model.layers if r.section == "block" else 1) for r in rows}
+    assert plan.microbatches == 4 and per_copy == {1}
+
+
+def test_tensor_parallel_on_head_dim_gathers_before_the_softmax(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HEAD + "use fsdp over fsdp\nshard head_dim over tp in attention\nshard ffn over tp\n")
+    gathered = [r.tensor for r in semantic_collectives(propagate(plan)) if r.op == "all_gather" and r.axis == "tp"]
+    assert {"attention.q_rotated", "attention.k_rotated", "attention.v"} <= set(gathered)
+
+
+def test_pipeline_sends_once_per_boundary_and_microbatch() -> None:
+    plan = load("plans/llama3_70b_h100.plan")
+    sends = Counter()
+    for row in semantic_collectives(propagate(plan)):
+        if row.op == "send_recv":
+            sends[row.phase] += row.count
+    boundaries = len(plan.stages) - 1
+    assert sends == {"forward": boundaries * plan.microbatches, "backward": boundaries * plan.microbatches}
+
+
+LAYOUTS = st.dictionaries(
+    st.sampled_from(["batch", "sequence", "embed"]),
+    st.lists(st.sampled_from("abcd"), min_size=1, max_size=2, unique=True).map(tuple),
+    max_size=3,
+).filter(lambda layout: len({a for axes in layout.values() for a in axes}) == sum(map(len, layout.values())))
+
+
+@given(LAYOUTS, LAYOUTS)
+@settings(max_examples=300, deadline=None)
+def test_moving_there_and_back_is_dual(before, after) -> None:
+    """A gather is undone by a slice or scatter of the same axes, an all-to-all by its turned self."""
+    there = steps_between(before, (), after)
+    back = steps_between(after, (), before)
+    dual = {"all_gather": "slice", "slice": "all_gather", "all_to_all": "all_to_all"}
+    turned = {(dual[s.kind], frozenset(s.axes)) for s in there}
+    assert turned == {(s.kind, frozenset(s.axes)) for s in back}
+
+
+@given(LAYOUTS, st.sets(st.sampled_from("xyz"), max_size=2))
+@settings(max_examples=200, deadline=None)
+def test_partial_sums_are_always_reduced(before, partial) -> None:
+    steps = steps_between(before, tuple(sorted(partial)), before)
+    assert {a for s in steps for a in s.axes} == partial
+    assert all(s.kind == "all_reduce" for s in steps)
+
+
+def test_keeping_everything_replays_nothing() -> None:
+    plan = load("plans/llama3_70b_h100.plan")
+    assert close(plan.model, plan.model.ops["block"], set()).ops == ()
