@@ -128,8 +128,13 @@ def _unfit_data(preset: Preset, span: Span) -> list[Diagnostic]:
 
 def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:
     """Slow, and a measurement of nothing but this machine's scheduler; but it runs."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = _cores()
     if processes <= cores:
         return []
     message = f"{processes} processes share {cores} cores: step times say nothing about the plan"
     return [Diagnostic("W1014", message, span)]
+
+
+def _cores() -> int:
+    """Cores this process may use; some systems only tell how many there are."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,144 @@
+"""The loop and the worker, on a runtime made of numpy."""
+
+from __future__ import annotations
+
+import io
+import math
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from bigram import BigramRuntime
+
+from planc.ir.plan import Plan
+from planc.ir.program import Program
+from planc.trainer import backend, worker
+from planc.trainer.preset import load_preset
+from planc.trainer.progress import HeldOut, StepDone, Table, decode, encode
+from planc.trainer.receipt import Receipt, read_receipt
+from planc.trainer.schedule import learning_rate
+from planc.trainer.settings import Train
+
+PRESET = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
+
+
+def work(monkeypatch: pytest.MonkeyPatch, runtime: BigramRuntime, folder: Path, *more: str) -> int:
+    """The worker's own main, in this process."""
+
+    def program(plan: Plan, target: str) -> Program:
+        return Program(target="cuda", plan=plan, text="")
+
+    monkeypatch.setattr(backend, "program", program)
+    monkeypatch.setattr(backend, "runtime", lambda _target: runtime)
+    request = ["--preset", str(PRESET), "--target", "cuda", "--receipt", str(folder / "r.json")]
+    return worker.main([*request, *more])
+
+
+def test_a_run_learns_and_says_all_it_measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runtime = BigramRuntime()
+    assert work(monkeypatch, runtime, tmp_path, "--steps", "30") == 0
+    receipt, preset = read_receipt(tmp_path / "r.json"), load_preset(PRESET)
+    assert runtime.calls == ["prepare 4", "start"]
+    assert runtime.settings is not None
+    assert runtime.settings.betas == preset.train.betas
+    assert runtime.session is not None
+    assert runtime.session.closed
+    assert len(receipt.losses) == len(receipt.grad_norms) == 30
+    assert receipt.losses[0] == pytest.approx(math.log(256))
+    assert receipt.losses[-1] < 4.5
+    assert receipt.measured.heldout_loss_last is not None
+    assert receipt.measured.heldout_loss_last < 4.5
+    assert list(receipt.measured.heldout_losses) == [0, 30]
+    assert (receipt.plan_sha256, receipt.mesh) == (preset.plan.sha256, {"fsdp": 2, "tp": 2})
+    assert (receipt.tokens_per_step, receipt.dtype) == (2048, "fp32")
+    assert (receipt.runtime, receipt.features, receipt.compile.uncached) == ("numpy", ("bigram",), 0)
+    assert {"planc", "python", "numpy"} <= set(receipt.versions)
+    assert receipt.goodput is receipt.predicted is receipt.collectives is receipt.peak_memory_gib is None
+
+
+def test_two_runs_have_equal_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    receipts: list[Receipt] = []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        assert work(monkeypatch, BigramRuntime(), tmp_path / name, "--steps", "4") == 0
+        receipts.append(read_receipt(tmp_path / name / "r.json"))
+    assert receipts[0].losses == receipts[1].losses
+    assert receipts[0].init_sha256 == receipts[1].init_sha256
+
+
+def test_the_undivided_model_is_marked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runtime = BigramRuntime()
+    assert work(monkeypatch, runtime, tmp_path, "--steps", "1", "--single") == 0
+    assert runtime.calls == ["prepare 1", "single"]
+    assert "undivided" in read_receipt(tmp_path / "r.json").features
+
+
+def test_a_loss_that_is_no_number_stops_the_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = BigramRuntime(breaks_at=3)
+    assert work(monkeypatch, runtime, tmp_path, "--steps", "9") == 1
+    assert "error[E1011]: step 3: loss nan" in capsys.readouterr().err
+    assert not (tmp_path / "r.json").exists()
+    assert runtime.session is not None
+    assert runtime.session.closed
+
+
+def test_a_framework_that_is_not_installed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runtime = BigramRuntime()
+
+    def absent(_devices: int) -> None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+
+    monkeypatch.setattr(runtime, "prepare_environment", absent)
+    assert work(monkeypatch, runtime, tmp_path) == 1
+    assert "error[E1009]: the cuda target needs torch" in capsys.readouterr().err
+
+
+def test_the_request_survives_its_command_line() -> None:
+    for steps, single in ((None, False), (3, True)):
+        request = worker.Request(Path("/p.toml"), "xla", steps, Path("/r.json"), single)
+        assert worker._request(request.arguments()) == request
+
+
+def test_the_learning_rate() -> None:
+    train = Train(steps=110, lr=1.0, warmup_steps=10, min_lr=0.1)
+    rates = [learning_rate(train, step) for step in range(1, 121)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == 1.0
+    assert rates[59] == pytest.approx(0.55)
+    assert rates[109:] == [pytest.approx(0.1)] * 11
+    assert all(a >= b for a, b in pairwise(rates[9:]))
+    assert learning_rate(Train(steps=5, lr=2.0, schedule="constant"), 4) == 2.0
+
+
+def test_events_survive_the_pipe() -> None:
+    for event in (StepDone(3, 9, 1 / 3, 2.0, 1e-3, 1e5, 12.0), HeldOut(0, 5.5)):
+        assert decode(encode(event)) == event
+    assert decode("a warning of some library") is None
+
+
+def test_the_table_keeps_every_tenth_step() -> None:
+    stream = io.StringIO()
+    table = Table(stream, 10)
+    table(HeldOut(0, 5.5))
+    for step in range(1, 24):
+        table(StepDone(step, 23, 5.0, 1.0, 1e-3, 2e4, 3700.0))
+    lines = stream.getvalue().splitlines()
+    assert [line.split()[0] for line in lines] == ["step", "0", "1", "10", "20", "23"]
+    assert lines[-1].endswith("1:01:40")
+
+
+def test_a_terminal_shows_every_step_on_one_line() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    stream = Terminal()
+    table = Table(stream, 10)
+    for step in range(1, 5):
+        table(StepDone(step, 20, 5.0, 1.0, 1e-3, 2e4, 45.0))
+    assert stream.getvalue().count("\r") == 4
+    assert stream.getvalue().count("\n") == 2
