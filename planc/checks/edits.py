@@ -33,5 +33,5 @@ def mesh_sentence(sizes: dict[str, int]) -> str:
 
 
 def divisors(n: int, most: int = 4096) -> list[int]:
-    """Every divisor of n up to `most`."""
-    return [d for d in range(1, min(n, most) + 1) if n % d == 0]
+    """Every divisor of n up to `most`, and to 4096 at most."""
+    return [d for d in range(1, min(n, most, 4096) + 1) if n % d == 0]

@@ -84,6 +84,33 @@ def _interleaved(rank: int, ranks: int, chunks: int, microbatches: int) -> list[
     return order + backward[len(forward) - warm :]
 
 
+def run_schedule(
+    split: Split | None,
+    ranks: int,
+    microbatches: int,
+    forward_s: list[float],
+    backward_s: list[float],
+    send_s: float,
+) -> Timeline:
+    """Simulate a step. Once a schedule is in its stride each further round of microbatches takes the
+    same time, so long steps are simulated up to there and extended."""
+    chunks = split.chunks if split else 1
+    short = 4 * ranks * chunks + microbatches % ranks
+    if microbatches <= short + ranks:
+        return simulate(orders(split, ranks, microbatches), forward_s, backward_s, send_s)
+    one = simulate(orders(split, ranks, short), forward_s, backward_s, send_s)
+    two = simulate(orders(split, ranks, short + ranks), forward_s, backward_s, send_s)
+    rounds = (microbatches - short) // ranks
+    return Timeline(
+        makespan_s=one.makespan_s + rounds * (two.makespan_s - one.makespan_s),
+        busy_s=tuple(a + rounds * (b - a) for a, b in zip(one.busy_s, two.busy_s, strict=True)),
+        in_flight=tuple(
+            {s: n + rounds * (two_held[s] - n) for s, n in one_held.items()}
+            for one_held, two_held in zip(one.in_flight, two.in_flight, strict=True)
+        ),
+    )
+
+
 def simulate(
     order: list[list[Action]],
     forward_s: list[float],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
-from planc.cost.schedule import Timeline, orders, simulate
+from planc.cost.schedule import Timeline, run_schedule
 from planc.cost.topology import Span, span_of
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import Section
@@ -55,8 +55,10 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     exposed = _exposed(sharded, rows, seconds, sections)
     costs = [_stage_cost(sharded, v, rows, exposed, sections) for v in range(len(plan.stages))]
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if r.op == "send_recv"), 0.0)
-    timeline = simulate(
-        orders(plan.split, plan.pipeline, plan.microbatches),
+    timeline = run_schedule(
+        plan.split,
+        plan.pipeline,
+        plan.microbatches,
         [c.forward_s + c.exposed_forward_s for c in costs],
         [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
         send,

@@ -156,7 +156,6 @@ class Report(Frozen):
         plain = self.model_dump(mode="json", exclude={"diagnostics", "collectives"})
         rows = self.collectives
         return {
-            "format": "planc.report/1",
             **plain,
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "collectives": None if rows is None else [r.to_json() for r in rows],

@@ -29,7 +29,10 @@ from planc.strategies.units import UNITS, kind_of
 from planc.syntax.near import nearest
 from planc.syntax.tree import Node, Sentence, Word
 
-MAX_NUMBER = 10**15
+MAX_NUMBER = 10**12
+"""No size is larger."""
+MAX_VALUE = 1e21
+"""No quantity is larger, in its own unit."""
 
 
 @dataclass
@@ -163,20 +166,24 @@ class Draft:
         left, right = (self._value(p) for p in part.parts)
         if left is None or right is None:
             return None
-        if part.kind == "divide":
-            if right == 0:
-                self.report("E0103", part.span, "division by 0")
-                return None
-            return left / right
-        return {"add": left + right, "subtract": left - right}.get(part.kind, left * right)
+        if part.kind == "divide" and right == 0:
+            self.report("E0103", part.span, "division by 0")
+            return None
+        value = _computed(part.kind, left, right)
+        if abs(value) > MAX_VALUE:
+            self.report("E0103", part.span, "the result is too large")
+            return None
+        return value
 
     def _word(self, word: Word) -> float | None:
         if word.kind in ("INT", "FLOAT"):
             if len(word.text) > 20:
                 self.report("E0103", word.span, f"a number of {len(word.text)} digits is too large")
                 return None
-            value = float(word.text)
-            return int(word.text) if word.kind == "INT" else value
+            if float(word.text) > MAX_VALUE:
+                self.report("E0103", word.span, f"{word.text} is too large")
+                return None
+            return int(word.text) if word.kind == "INT" else float(word.text)
         if word.text in self.params:
             return self.params[word.text]
         self.unknown(word, self.params, "a param of this plan")
@@ -185,6 +192,14 @@ class Draft:
     def _shown(self, part: Node | Word) -> str:
         words = [part] if isinstance(part, Word) else list(part.all_words())
         return "the value" if len(words) != 1 else f"`{words[0].text}`"
+
+
+def _computed(kind: str, left: float, right: float) -> float:
+    if kind == "divide":
+        return left / right
+    if kind == "add":
+        return left + right
+    return left - right if kind == "subtract" else left * right
 
 
 def _end(span: Span) -> Span:

@@ -11,6 +11,8 @@ from planc.syntax.tree import Node, Sentence, Word
 VERBS = ("split",)
 ORDER = 4
 
+MOST_STAGES = 4096
+
 CHUNKS: dict[str, tuple[int, bool]] = {
     "gpipe": (1, False),
     "1f1b": (1, False),
@@ -34,6 +36,14 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if chunks is None:
         return
     count = draft.mesh.size(axes[0]) * chunks
+    if count > min(draft.model.layers, MOST_STAGES):
+        draft.report(
+            "E0401",
+            sentence.span,
+            f"{draft.model.layers} layers cannot fill {count} stages ({axes[0]} {count // chunks} x {chunks})",
+            help=f"at most {min(draft.model.layers, MOST_STAGES)} stages",
+        )
+        return
     stages = _written(node.node("stages"), count, draft) if node.node("stages") else _even(draft, count)
     if stages is not None:
         draft.split = Split(axis=axes[0], schedule=schedule, chunks=chunks, stages=stages, cause=draft.cause(sentence))
@@ -66,15 +76,15 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
     for stage in stages.nodes("stage"):
-        numbers = [int(w.text) for part in stage.nodes("part") for w in part.words("INT")]
         for word in (w for part in stage.nodes("part") for w in part.words("NAME")):
             draft.one_of(word, ("embed", "head"), "a part of a stage")
-        repeat = stage.words("INT")
-        if repeat and int(repeat[0].text) > 100_000:
-            draft.report("E0401", repeat[0].span, "more stages than any pipeline has")
+        if any(len(w.text) > 6 for w in stage.all_words() if w.kind == "INT"):
+            draft.report("E0401", stage.span, "more layers or stages than any pipeline has")
             return None
-        sizes += [sum(numbers)] * (int(repeat[0].text) if repeat else 1)
-    if len(sizes) != count or sum(sizes) != draft.model.layers:
+        numbers = [int(w.text) for part in stage.nodes("part") for w in part.words("INT")]
+        repeat = stage.words("INT")
+        sizes += [sum(numbers)] * min(int(repeat[0].text) if repeat else 1, MOST_STAGES)
+    if len(sizes) != count or sum(sizes) != draft.model.layers or 0 in sizes:
         draft.report(
             "E0401",
             stages.span,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planc.cost.schedule import Action, DeadlockError, orders, simulate
+from planc.cost.schedule import Action, DeadlockError, orders, run_schedule, simulate
 from planc.diag.span import Span
 from planc.ir.base import Cause
 from planc.ir.plan import Split
@@ -47,3 +47,17 @@ def test_a_schedule_that_waits_for_itself_is_found() -> None:
     order = [[Action(True, 0, 0), Action(False, 0, 0)]]
     with pytest.raises(DeadlockError):
         simulate(order, [1.0], [1.0], 0.0)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"])
+def test_a_long_step_is_extended_exactly(schedule: str) -> None:
+    ranks, chunks = 4, 2 if schedule in ("interleaved_1f1b", "looped_bfs") else 1
+    stages = ranks * chunks
+    split = Split(axis="pp", schedule=schedule, chunks=chunks, stages=((0, 1),) * stages, cause=CAUSE)
+    forward = [1.0 + 0.1 * (s % 3) for s in range(stages)]
+    backward = [2.0 + 0.2 * (s % 2) for s in range(stages)]
+    whole = simulate(orders(split, ranks, 128), forward, backward, 0.05)
+    extended = run_schedule(split, ranks, 128, forward, backward, 0.05)
+    assert extended.makespan_s == pytest.approx(whole.makespan_s)
+    assert extended.busy_s == pytest.approx(whole.busy_s)
+    assert extended.in_flight == whole.in_flight

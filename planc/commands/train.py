@@ -1,0 +1,117 @@
+"""`planc train PRESET.toml --target cuda|xla`: train with the bundled trainer."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from planc.commands.common import add_target, print_diagnostics, print_json
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+
+if TYPE_CHECKING:
+    from planc.trainer.receipt import Receipt
+    from planc.trainer.run import Prepared
+
+RUNTIMES = {"cuda": "torch", "xla": "jax"}
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", metavar="PRESET.toml")
+    add_target(parser, required=True)
+    parser.add_argument("--runtime", choices=("torch", "jax"), help="what runs the program (torch, or jax for xla)")
+    parser.add_argument("--steps", type=_steps, metavar="N", help="instead of the preset's number of steps")
+    parser.add_argument("--receipt", metavar="PATH", help="write the receipt here")
+    parser.add_argument("--single", action="store_true", help="one process without the plan's layout: the reference")
+    parser.add_argument("--dry-run", action="store_true", help="say what would run, and start nothing")
+
+
+def _steps(text: str) -> int:
+    if not text.isdigit() or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.trainer.run import TrainingError, prepare
+
+    if options.runtime not in (None, RUNTIMES[options.target]):
+        print(f"planc train: the {options.target} target runs on {RUNTIMES[options.target]}", file=sys.stderr)
+        return 2
+    try:
+        ready = prepare(options.preset, options.target, steps=options.steps, single=options.single)
+        _announce(ready, options)
+        if options.dry_run:
+            return 0
+        receipt = _train(ready, options)
+    except TrainingError as error:
+        print(error.output, file=sys.stderr)
+        return _refused(error.diagnostics, options)
+    except PlanError as error:
+        return _refused(error.diagnostics, options)
+    if options.format == "json":
+        print_json(receipt.to_json())
+    else:
+        _summary(receipt, options)
+    return 0
+
+
+def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
+    from planc.driver import cost
+    from planc.trainer.progress import Table
+    from planc.trainer.run import train
+
+    report = cost(ready.preset.plan, target=options.target)
+    assert report.step is not None and report.memory is not None
+    predicted = {"step_time_s": report.step.time_s, "memory_gib": report.memory.per_device_gib.total}
+    stream = sys.stderr if options.format == "json" else sys.stdout
+    return train(
+        options.preset,
+        options.target,
+        steps=options.steps,
+        receipt=options.receipt,
+        single=options.single,
+        predicted=None if options.single else predicted,
+        on_event=Table(stream, ready.preset.train.log_every),
+    )
+
+
+def _announce(ready: Prepared, options: argparse.Namespace) -> None:
+    """What will run; on standard error when standard output is for JSON."""
+    plan, stream = ready.preset.plan, sys.stderr if options.format == "json" and not options.dry_run else sys.stdout
+    facts = {
+        "plan": plan.name,
+        "plan_sha256": plan.sha256,
+        "target": ready.target,
+        "steps": ready.steps,
+        "processes": ready.processes,
+        "devices": 1 if options.single else plan.mesh.devices,
+        "notes": [d.to_json() for d in ready.notes],
+    }
+    if options.format == "json" and options.dry_run:
+        print_json(facts)
+        return
+    mesh = "one process" if options.single else " > ".join(f"{n} {s}" for n, s in plan.mesh.sizes.items())
+    processes = f"{ready.processes} process{'es' if ready.processes > 1 else ''}"
+    print(f"{plan.name} on {ready.target}: {mesh}, {processes}, {ready.steps} steps", file=stream, flush=True)
+    for note in ready.notes:
+        print(f"{note.severity}[{note.code}]: {note.message}", file=stream, flush=True)
+
+
+def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
+    measured = receipt.measured
+    line = f"loss {receipt.losses[0]:.4f} -> {receipt.losses[-1]:.4f}"
+    if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
+        line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
+    print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")
+    if options.receipt:
+        print(f"receipt: {options.receipt}")
+
+
+def _refused(diagnostics: tuple[Diagnostic, ...], options: argparse.Namespace) -> int:
+    if options.format == "json":
+        print_json({"diagnostics": [d.to_json() for d in diagnostics]})
+    else:
+        print_diagnostics(diagnostics)
+    return 1

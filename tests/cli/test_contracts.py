@@ -1,0 +1,110 @@
+"""The JSON of check has exactly the keys of the published contract."""
+
+from pathlib import Path
+
+import pytest
+from jsonschema import validate
+
+from planc.driver import check
+from tests.plans import BUNDLED
+
+NUMBER, TEXT, WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
+
+
+def exactly(**keys: dict) -> dict:
+    return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
+
+
+def numbers(*names: str) -> dict:
+    return exactly(**dict.fromkeys(names, NUMBER))
+
+
+def nullable(schema: dict) -> dict:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def array(schema: dict) -> dict:
+    return {"type": "array", "items": schema}
+
+
+PLACE = {"file": TEXT, "line": WHOLE, "column": WHOLE, "end_line": WHOLE, "end_column": WHOLE}
+PARTS = numbers("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
+DIAGNOSTIC = exactly(
+    code=TEXT,
+    severity={"enum": ["error", "warning", "note"]},
+    message=TEXT,
+    **PLACE,
+    help=TEXT,
+    related=array(exactly(**PLACE, message=TEXT)),
+    fix=nullable(exactly(title=TEXT, edits=array(exactly(**PLACE, text=TEXT)))),
+)
+COLLECTIVE = exactly(
+    op=TEXT,
+    axis=TEXT,
+    group_size=WHOLE,
+    stage=WHOLE,
+    phase={"enum": ["forward", "backward", "recompute", "optimizer"]},
+    tensor=TEXT,
+    dtype=TEXT,
+    count=WHOLE,
+    payload_bytes=NUMBER,
+    wire_bytes=NUMBER,
+    time_s=NUMBER,
+    exposed_s=NUMBER,
+    level=TEXT,
+    algorithm=TEXT,
+    realised_by=nullable(TEXT),
+    cause=nullable(exactly(file=TEXT, line=WHOLE, sentence=TEXT)),
+)
+REPORT = exactly(
+    planc_version=TEXT,
+    plan=nullable(TEXT),
+    plan_sha256=nullable(TEXT),
+    source_sha256=nullable(TEXT),
+    set={"type": "object"},
+    target=nullable(TEXT),
+    model=nullable(
+        exactly(name=TEXT, params=WHOLE, active_params=WHOLE, model_flops_per_token=NUMBER, flops_convention=TEXT)
+    ),
+    tokens_per_step=nullable(WHOLE),
+    global_batch=nullable(WHOLE),
+    microbatches=nullable(WHOLE),
+    cluster=nullable(exactly(nodes=WHOLE, chips=WHOLE, devices=WHOLE, chip=TEXT)),
+    devices=nullable(WHOLE),
+    mesh=nullable({"type": "object", "additionalProperties": WHOLE}),
+    axes=nullable(array(exactly(name=TEXT, size=WHOLE, stride=WHOLE, level=TEXT, view=nullable(TEXT)))),
+    limits=nullable(exactly(bound_by=TEXT, what=TEXT)),
+    diagnostics=array(DIAGNOSTIC),
+    memory=nullable(
+        exactly(
+            capacity_gib=NUMBER,
+            usable_gib=NUMBER,
+            per_device_gib=PARTS,
+            stages=array(exactly(stage=WHOLE, layers=WHOLE, ranks=WHOLE, per_device_gib=PARTS, peak_at=TEXT)),
+        )
+    ),
+    step=nullable(
+        numbers(
+            *("time_s", "tokens_per_s_per_device", "tflops_per_device", "mfu", "compute_s", "recompute_s"),
+            *("exposed_comm_s", "bubble_s", "optimizer_s", "offload_s", "overhead_s"),
+        )
+    ),
+    collectives=nullable(array(COLLECTIVE)),
+    goodput={"type": "null"},
+)
+
+
+@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+def test_the_report_of_a_good_plan(path: Path) -> None:
+    report = check(path).to_json()
+    validate(report, REPORT)
+    assert all(report[key] is not None for key in ("model", "memory", "step", "collectives", "cluster", "axes"))
+
+
+@pytest.mark.parametrize("text", ["", "plan x\n", "plan x\nmodle y\n", "plan x\nmodel llama_tiny\nmesh a 3\n"])
+def test_the_report_of_a_bad_plan(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.plan"
+    path.write_text(text)
+    report = check(path).to_json()
+    validate(report, REPORT)
+    assert report["diagnostics"] and report["step"] is None
