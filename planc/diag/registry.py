@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from planc.diag.diagnostic import Diagnostic, Severity
 
-Reads = Literal["text", "plan", "cost", "target"]
+Reads = Literal["text", "plan", "cost", "target", "preset"]
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class Rule:
     """A rule and its manual page.
 
     `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan`
-    (runs on the checked plan), `cost` (runs on the costed plan) or `target` (raised while lowering).
+    (runs on the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering) or `preset` (raised by the trainer).
     `check` is None for the rules that are raised where the mistake is met.
     `bad` is a whole file whose only finding is this code; `good` is the same file mended.
     """
