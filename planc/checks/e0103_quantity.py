@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0103",
     title="wrong number or unit",
     reads="text",
-    why="""Quantities carry their unit, and each place wants one kind: memory in GiB, bandwidth in GB/s, a
-share in %. Sizes are whole numbers of at least 1; a division must come out even.""",
+    why="""Quantities carry their unit, and each place wants one kind: memory in GiB, bandwidth in
+GB/s, a share in %. Sizes are whole numbers of at least 1; a division must come out even.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

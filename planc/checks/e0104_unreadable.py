@@ -6,7 +6,8 @@ RULE = Rule(
     code="E0104",
     title="unreadable file",
     reads="text",
-    why="""The file does not exist, is a folder, or may not be read. Nothing else can be said about it.""",
+    why="""The file does not exist, is a folder, or may not be read. Nothing else can be said
+about it.""",
     bad="",
     good="",
 )

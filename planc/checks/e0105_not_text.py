@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0105",
     title="not a text file",
     reads="text",
-    why="""Plans are UTF-8 text of at most a megabyte. A checkpoint, an archive or a file in another encoding
-was probably named by mistake.""",
+    why="""Plans are UTF-8 text of at most a megabyte. A checkpoint, an archive or a file in
+another encoding was probably named by mistake.""",
     bad="",
     good="",
 )

@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0106",
     title="no header",
     reads="text",
-    why="""The first sentence says what a file is: `plan NAME`, `layout NAME over AXES` or `hardware NAME`.
-`planc check` wants a plan; layouts and hardware are used from one.""",
+    why="""The first sentence says what a file is: `plan NAME`, `layout NAME over AXES` or
+`hardware NAME`. `planc check` wants a plan; layouts and hardware are used from one.""",
     bad="""model     llama3_8b
 batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node

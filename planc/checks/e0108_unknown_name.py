@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0108",
     title="unknown name",
     reads="text",
-    why="""Models, machines, layouts, axes, dims, regions, ops, schedules and dtypes are closed lists. The
-message shows the legal ones and the nearest.""",
+    why="""Models, machines, layouts, axes, dims, regions, ops, schedules and dtypes are closed
+lists. The message shows the legal ones and the nearest.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -6,8 +6,9 @@ RULE = Rule(
     code="E0109",
     title="not compiled yet",
     reads="text",
-    why="""The language is larger than what this version compiles. A sentence is refused rather than
-dropped: a plan whose quantization or offload is ignored would be costed and run as another plan.""",
+    why="""The language is larger than what this version compiles. A sentence is refused rather
+than dropped: a plan whose quantization or offload is ignored would be costed and run as another
+plan.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0111",
     title="import refused",
     reads="text",
-    why="""A plan is untrusted text: it may read hardware and layout files in its own folder and below, each
-once, and nothing else. Layouts may use layouts, to a depth of eight.""",
+    why="""A plan is untrusted text: it may read hardware and layout files in its own folder and
+below, each once, and nothing else. Layouts may use layouts, to a depth of eight.""",
     bad="""plan example
 import    "../secrets.plan"
 model     llama3_8b

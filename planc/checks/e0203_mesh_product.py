@@ -62,8 +62,9 @@ RULE = Rule(
     code="E0203",
     title="the mesh is not the cluster",
     reads="plan",
-    why="""Every device has exactly one place in the mesh, so the product of the axes is the number of devices.
-Today's launchers find out after the job has started, often as an index error in a sub-mesh.""",
+    why="""Every device has exactly one place in the mesh, so the product of the axes is the
+number of devices. Today's launchers find out after the job has started, often as an index error in
+a sub-mesh.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -36,9 +36,9 @@ RULE = Rule(
     code="E0205",
     title="the batch does not divide",
     reads="plan",
-    why="""global batch = data-parallel ranks x sequences a microbatch x microbatches, whatever a tool calls
-them (train_batch_size, micro_batch_size x accumulation x world, ...). planc stores sequences and tokens of
-one optimizer step and wants whole microbatches on every rank.""",
+    why="""global batch = data-parallel ranks x sequences a microbatch x microbatches, whatever a
+tool calls them (train_batch_size, micro_batch_size x accumulation x world, ...). planc stores
+sequences and tokens of one optimizer step and wants whole microbatches on every rank.""",
     bad="""plan example
 model     llama3_8b
 batch     100 x 8192 tokens microbatch 1

@@ -47,9 +47,9 @@ RULE = Rule(
     code="E0301",
     title="key-value heads do not divide",
     reads="plan",
-    why="""With grouped-query attention a model has fewer key-value heads than query heads, and `shard heads`
-divides both. torch's parallelize_module does not notice; the view of the keys fails in the first forward, after
-the weights were loaded.""",
+    why="""With grouped-query attention a model has fewer key-value heads than query heads, and
+`shard heads` divides both. torch's parallelize_module does not notice; the view of the keys fails
+in the first forward, after the weights were loaded.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -45,9 +45,9 @@ RULE = Rule(
     code="E0302",
     title="a dim does not split",
     reads="plan",
-    why="""Heads, ffn, vocab and sequence are divided into equal parts: a remainder would leave ranks with
-tensors of different shapes, which surfaces as a wrong view in the forward or, under sequence parallelism, as a
-silently mis-shaped activation.""",
+    why="""Heads, ffn, vocab and sequence are divided into equal parts: a remainder would leave
+ranks with tensors of different shapes, which surfaces as a wrong view in the forward or, under
+sequence parallelism, as a silently mis-shaped activation.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8190 tokens microbatch 1

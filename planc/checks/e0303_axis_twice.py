@@ -43,9 +43,9 @@ RULE = Rule(
     code="E0303",
     title="one axis on two dims",
     reads="plan",
-    why="""The devices along an axis each take a part of one dim. If two dims of an op were cut by the same
-axis, each device would hold only the diagonal blocks. Sequence parallelism is the usual case: it belongs in the
-residual stream, where no other dim is divided over the tensor axis.""",
+    why="""The devices along an axis each take a part of one dim. If two dims of an op were cut by
+the same axis, each device would hold only the diagonal blocks. Sequence parallelism is the usual
+case: it belongs in the residual stream, where no other dim is divided over the tensor axis.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

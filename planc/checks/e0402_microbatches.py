@@ -37,9 +37,9 @@ RULE = Rule(
     code="E0402",
     title="microbatches do not fit the schedule",
     reads="plan",
-    why="""One-forward-one-backward needs a microbatch for every stage to fill the pipeline; with fewer it idles
-or, in some versions of the runtimes, hangs. The interleaved schedule hands out microbatches in groups of the
-number of ranks.""",
+    why="""One-forward-one-backward needs a microbatch for every stage to fill the pipeline; with
+fewer it idles or, in some versions of the runtimes, hangs. The interleaved schedule hands out
+microbatches in groups of the number of ranks.""",
     bad="""plan example
 model     llama3_8b
 batch     4 x 8192 tokens microbatch 1

@@ -29,8 +29,8 @@ RULE = Rule(
     code="E0404",
     title="the pipeline's axis is used twice",
     reads="plan",
-    why="""Ranks along the pipeline's axis hold different layers and see every sequence, so neither the batch nor
-stored state can be divided over it.""",
+    why="""Ranks along the pipeline's axis hold different layers and see every sequence, so
+neither the batch nor stored state can be divided over it.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -86,9 +86,9 @@ RULE = Rule(
     code="E0501",
     title="does not fit in memory",
     reads="cost",
-    why="""The sum of parameters, gradients, optimizer state, activations, buffers and what the runtime holds is
-more than the device has, at the named moment of the fullest stage. The help shows the parts and the cheapest
-change that was found to fit, costed like the plan itself.""",
+    why="""The sum of parameters, gradients, optimizer state, activations, buffers and what the
+runtime holds is more than the device has, at the named moment of the fullest stage. The help shows
+the parts and the cheapest change that was found to fit, costed like the plan itself.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

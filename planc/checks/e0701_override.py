@@ -6,8 +6,9 @@ RULE = Rule(
     code="E0701",
     title="an override matches nothing",
     reads="text",
-    why="""A glob that matches no parameter changes nothing, and the plan would run as if it were not there. torch
-only warns about such a key. `*` stands for any characters; layers are written `layers.*`.""",
+    why="""A glob that matches no parameter changes nothing, and the plan would run as if it were
+not there. torch only warns about such a key. `*` stands for any characters; layers are written
+`layers.*`.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

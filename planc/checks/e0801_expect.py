@@ -50,8 +50,9 @@ RULE = Rule(
     code="E0801",
     title="an expectation does not hold",
     reads="cost",
-    why="""`expect` lines are the plan's own tests: memory, step_time, mfu, bubble and exposed_comm, compared with
-what planc predicts. In a pipeline of changes they catch the one that made the plan worse.""",
+    why="""`expect` lines are the plan's own tests: memory, step_time, mfu, bubble and
+exposed_comm, compared with what planc predicts. In a pipeline of changes they catch the one that
+made the plan worse.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -6,7 +6,8 @@ RULE = Rule(
     code="E0802",
     title="a diagnostic is not absent",
     reads="cost",
-    why="""`expect no CODE` turns a warning into a promise: if the finding appears, the check fails.""",
+    why="""`expect no CODE` turns a warning into a promise: if the finding appears, the check
+fails.""",
     bad="",
     good="""plan example
 model     llama3_8b

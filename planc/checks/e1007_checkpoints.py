@@ -6,7 +6,8 @@ RULE = Rule(
     code="E1007",
     title="checkpoints are not written yet",
     reads="preset",
-    why="""The preset asks for checkpoints, and this version writes none. It refuses rather than let someone count on them.""",
+    why="""The preset asks for checkpoints, and this version writes none. It refuses rather than
+let someone count on them.""",
     bad="",
     good="",
 )

@@ -6,7 +6,8 @@ RULE = Rule(
     code="E1010",
     title="too many ranks for one machine",
     reads="preset",
-    why="""`planc train` starts every rank on this machine. A plan for a cluster is started there, from its emitted program.""",
+    why="""`planc train` starts every rank on this machine. A plan for a cluster is started there,
+from its emitted program.""",
     bad="",
     good="",
 )

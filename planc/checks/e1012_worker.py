@@ -6,8 +6,8 @@ RULE = Rule(
     code="E1012",
     title="a worker failed",
     reads="preset",
-    why="""A rank ended with an error or the run took longer than allowed. All ranks are stopped; the failing rank's output is
-shown above.""",
+    why="""A rank ended with an error or the run took longer than allowed. All ranks are stopped;
+the failing rank's output is shown above.""",
     bad="",
     good="",
 )

@@ -6,7 +6,8 @@ RULE = Rule(
     code="E1020",
     title="not a receipt",
     reads="preset",
-    why="""The file is not a receipt of `planc train`: it cannot be read, is not JSON, or lacks a field.""",
+    why="""The file is not a receipt of `planc train`: it cannot be read, is not JSON, or lacks a
+field.""",
     bad="",
     good="",
 )

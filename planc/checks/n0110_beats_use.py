@@ -6,8 +6,8 @@ RULE = Rule(
     code="N0110",
     title="a sentence beats a layout",
     reads="text",
-    why="""`use` is a shorthand for sentences. Where a plan also writes such a sentence out, the written one
-counts; the note says which was beaten, so that nobody looks for it in vain.""",
+    why="""`use` is a shorthand for sentences. Where a plan also writes such a sentence out, the
+written one counts; the note says which was beaten, so that nobody looks for it in vain.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -37,9 +37,9 @@ RULE = Rule(
     code="W0601",
     title="an axis leaves its node",
     reads="cost",
-    why="""Axes are laid on the machine outermost first, so the innermost ones fill a node. Collectives of
-activations wait in every layer; over the network they take several times as long as over the links inside a
-node.""",
+    why="""Axes are laid on the machine outermost first, so the innermost ones fill a node.
+Collectives of activations wait in every layer; over the network they take several times as long as
+over the links inside a node.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -17,8 +17,9 @@ Reads = Literal["text", "plan", "cost", "target", "preset"]
 class Rule:
     """A rule and its manual page.
 
-    `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan`
-    (runs on the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering) or `preset` (raised by the trainer).
+    `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan` (runs on
+    the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering) or `preset`
+    (raised by the trainer).
     `check` is None for the rules that are raised where the mistake is met.
     `bad` is a whole file whose only finding is this code; `good` is the same file mended.
     """
