@@ -27,7 +27,7 @@ all: lint ## every test, the slow ones too
 	@$(PYTEST)
 
 lint: $(READY) ## ruff and mypy
-	@$(BIN)/ruff check --quiet .
+	@$(BIN)/ruff check --quiet --output-format concise .
 	@$(BIN)/ruff format --check --quiet .
 	@$(BIN)/mypy --no-error-summary
 
