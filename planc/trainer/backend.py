@@ -5,7 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
+from planc.diag.diagnostic import has_errors, in_order
 from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
 from planc.sharding import propagate
@@ -24,8 +26,19 @@ def processes(plan: Plan, target: Target) -> int:
 
 
 def program(plan: Plan, target: Target) -> Program:
-    """The emitted program. Raises PlanError where the target cannot do a sentence; no framework loaded."""
-    lowered: Program = import_module(f"planc.backends.{target}.lower").lower(propagate(plan))
+    """The emitted program; no framework is loaded.
+
+    Raises PlanError for what `planc lower` would refuse: a plan embedded by another version of planc
+    may be one that this version knows to be wrong, or that the target cannot do.
+    """
+    found = check_plan(plan)
+    if has_errors(found):
+        raise PlanError(in_order(found))
+    sharded, lowering = propagate(plan), import_module(f"planc.backends.{target}.lower")
+    refused: list[Diagnostic] = list(lowering.refusals(sharded))
+    if has_errors(refused):
+        raise PlanError(in_order(refused))
+    lowered: Program = lowering.lower(sharded)
     return lowered
 
 

@@ -41,41 +41,69 @@ def plot(curves: Sequence[Curve], width: int = 72, height: int = 12) -> str:
     return "\n".join(line[:width].rstrip() for line in lines)
 
 
-def svg(curves: Sequence[Curve], title: str, width: int = 640, height: int = 320) -> str:
-    """The curves as an SVG document. Later curves are thinner, so that equal ones all show."""
-    low, high = _range(curves)
-    left, right, top, bottom = 56, 12, 36, 40
-    steps = max(len(c.values) for c in curves)
-
-    def x(index: int) -> float:
-        return left + index / max(1, steps - 1) * (width - left - right)
-
-    def y(value: float) -> float:
-        return top + (high - value) / (high - low) * (height - top - bottom)
-
+def svg(curves: Sequence[Curve], title: str) -> str:
+    """The curves as an SVG document. Earlier curves are drawn wider, so that equal ones all show."""
+    frame = _Frame(*_range(curves), steps=max(len(c.values) for c in curves))
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'font-family="sans-serif" font-size="12" fill="#57606a">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
+        'font-family="sans-serif" font-size="12" fill="#57606a">',
         f"<title>{escape(title)}</title>",
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{left}" y="20" fill="#24292f" font-size="14">{escape(title)}</text>',
+        f'<rect width="{frame.width}" height="{frame.height}" fill="#ffffff"/>',
+        f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{escape(title)}</text>',
+        *_axes(frame),
+        *(line for number, curve in enumerate(curves) for line in _curve(frame, curve, number, len(curves))),
+        "</svg>",
     ]
-    for fraction in (0.0, 0.25, 0.5, 0.75, 1.0):
-        value = low + fraction * (high - low)
-        parts.append(
-            f'<path d="M{left} {y(value):.1f}H{width - right}" stroke="#d0d7de"/>'
-            f'<text x="{left - 6}" y="{y(value) + 4:.1f}" text-anchor="end">{value:.3f}</text>'
+    return "\n".join(parts) + "\n"
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """Where values lie in the picture, in pixels."""
+
+    low: float
+    high: float
+    steps: int
+    width: int = 640
+    height: int = 320
+    left: int = 56
+    right: int = 628
+    top: int = 36
+    bottom: int = 280
+
+    def x(self, index: int) -> float:
+        return self.left + index / max(1, self.steps - 1) * (self.right - self.left)
+
+    def y(self, value: float) -> float:
+        return self.top + (self.high - value) / (self.high - self.low) * (self.bottom - self.top)
+
+
+def _axes(frame: _Frame) -> list[str]:
+    """Five lines with their values, and the first and last step."""
+    lines = []
+    for fifth in range(5):
+        value = frame.low + fifth / 4 * (frame.high - frame.low)
+        y = frame.y(value)
+        lines.append(
+            f'<path d="M{frame.left} {y:.1f}H{frame.right}" stroke="#d0d7de"/>'
+            f'<text x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3f}</text>'
         )
-    parts.append(f'<text x="{left}" y="{height - 22}">step 1</text>')
-    parts.append(f'<text x="{width - right}" y="{height - 22}" text-anchor="end">step {steps}</text>')
-    for number, curve in enumerate(curves):
-        hue = HUES[number % len(HUES)]
-        points = " ".join(f"{x(i):.1f},{y(v):.1f}" for i, v in enumerate(curve.values))
-        line_width = 1.5 + 2.5 * (len(curves) - 1 - number)
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{hue}" stroke-width="{line_width}"/>')
-        place = left + number * (width - left - right) / len(curves)
-        parts.append(f'<text x="{place:.1f}" y="{height - 6}" fill="{hue}">{escape(curve.name)}</text>')
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    below = frame.bottom + 18
+    lines.append(f'<text x="{frame.left}" y="{below}">step 1</text>')
+    lines.append(f'<text x="{frame.right}" y="{below}" text-anchor="end">step {frame.steps}</text>')
+    return lines
+
+
+def _curve(frame: _Frame, curve: Curve, number: int, of: int) -> list[str]:
+    """One line and its name below the picture."""
+    hue = HUES[number % len(HUES)]
+    points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values))
+    wide = 1.5 + 2.5 * (of - 1 - number)
+    x = frame.left + number * (frame.right - frame.left) / of
+    return [
+        f'<polyline points="{points}" fill="none" stroke="{hue}" stroke-width="{wide}"/>',
+        f'<text x="{x:.1f}" y="{frame.height - 6}" fill="{hue}">{escape(curve.name)}</text>',
+    ]
 
 
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
