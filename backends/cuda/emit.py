@@ -21,8 +21,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch.distributed.fsdp", "FSDPModule MixedPrecisionPolicy fully_shard"),
     (
         "torch.distributed.pipelining",
-        "PipelineStage Schedule1F1B ScheduleDualPipeV ScheduleGPipe ScheduleInterleaved1F1B "
-        "ScheduleInterleavedZeroBubble ScheduleLoopedBFS ScheduleZBVZeroBubble",
+        "PipelineStage Schedule1F1B ScheduleGPipe ScheduleInterleaved1F1B ScheduleLoopedBFS",
     ),
     ("torch.distributed.tensor", "DTensor Replicate Shard"),
     (

@@ -12,11 +12,10 @@ from .writing import because, call, fill, lines
 
 @dataclass(frozen=True)
 class Schedule:
-    """torch's class for a schedule. `single`: one stage a rank; `turns`: stages r and 2P - 1 - r."""
+    """torch's class for a schedule. `single`: one stage a rank, otherwise they go round the ranks."""
 
     name: str
     single: bool = False
-    turns: bool = False
 
 
 SCHEDULES: dict[str, Schedule] = {
@@ -24,10 +23,9 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": Schedule("Schedule1F1B", single=True),
     "interleaved_1f1b": Schedule("ScheduleInterleaved1F1B"),
     "looped_bfs": Schedule("ScheduleLoopedBFS"),
-    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble"),
-    "zbv_zero_bubble": Schedule("ScheduleZBVZeroBubble", turns=True),
-    "dualpipe_v": Schedule("ScheduleDualPipeV", turns=True),
 }
+"""torch's zero-bubble schedules are left out: under 2.13 DualPipeV cannot evaluate, and ZBV loses a
+gradient of fully_shard when parameters are gathered per pass."""
 
 
 def constants(roles: Roles) -> str:
@@ -50,12 +48,13 @@ def split(roles: Roles) -> str:
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
-    doc, value = _held(roles)
+    axis = roles.name("pipeline")
+    single = SCHEDULES[_split(roles).schedule].single
     return fill(
         SPLIT,
-        axis=roles.name("pipeline"),
-        doc=doc,
-        value=value,
+        axis=axis,
+        doc="One a rank." if single else "They go round the ranks.",
+        value="[rank]" if single else f'list(range(rank, len(STAGES), MESH["{axis}"]))',
         first=lines(*(f"stage.{m} = None" for m in first)),
         last=lines(*(f"stage.{m} = None" for m in last)),
     )
@@ -115,13 +114,3 @@ def schedule(roles: Roles) -> str:
 def _split(roles: Roles) -> Split:
     assert roles.plan.split is not None
     return roles.plan.split
-
-
-def _held(roles: Roles) -> tuple[str, str]:
-    """In words and in Python: the virtual stages of rank `rank`."""
-    kind = SCHEDULES[_split(roles).schedule]
-    if kind.turns:
-        return "They turn at the last rank: r and 2P - 1 - r.", "[rank, len(STAGES) - 1 - rank]"
-    if kind.single:
-        return "One a rank.", "[rank]"
-    return "They go round the ranks.", f'list(range(rank, len(STAGES), MESH["{roles.name("pipeline")}"]))'

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 from planc.ir.plan import Plan
@@ -38,56 +37,68 @@ def plan_of(
     return built.plan
 
 
-def _case(name: str, mesh: str, *sentences: str, **changes: str) -> Callable[[], Plan]:
-    return lambda: plan_of(name, mesh, *sentences, **changes)
-
-
 TP = "shard heads, ffn, vocab over tp"
 SP = "shard sequence over tp in residual"
 
 PP = "split layers over pp as {}"
+FSDP = "use fsdp over fsdp"
+BF16 = "compute bf16 reduce fp32"
 
-CASES: dict[str, Callable[[], Plan]] = {
-    case: _case(case, *layout)
-    for case, layout in {
-        # State over the data ranks.
-        "dp": ("dp 4", "use dp over dp"),
-        "zero1": ("dp 4", "use zero1 over dp"),
-        "zero2": ("dp 4", "use zero2 over dp"),
-        "fsdp": ("fsdp 4", "use fsdp over fsdp"),
-        "fsdp_microbatch": ("fsdp 4", "use fsdp over fsdp", "gather params per microbatch"),
-        "fsdp_step": ("fsdp 4", "use fsdp over fsdp", "gather params per step"),
-        "hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
-        "fsdp_two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
-        # Tensor parallelism.
-        "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
-        "dp_tp_no_vocab": ("dp 2 > tp 2", "use dp over dp", "shard heads, ffn over tp"),
-        "zero1_tp_sp_no_vocab": ("dp 2 > tp 2", "use zero1 over dp", "shard heads, ffn over tp", SP),
-        "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
-        "fsdp_tp_sp": ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp", "use sp over tp"),
-        "fsdp_heads_only": ("fsdp 2 > tp 2", "use fsdp over fsdp", "shard heads over tp", SP),
-        "fsdp_ffn_only": ("fsdp 2 > tp 2", "use fsdp over fsdp", "shard ffn, vocab over tp", SP),
-        "tp_outside": ("tp 2 > fsdp 2", "use fsdp over fsdp", TP, SP),
-        # Recompute.
-        "recompute_blocks": ("fsdp 2 > tp 2", "use fsdp over fsdp", TP, SP, "recompute blocks"),
-        "recompute_core": ("fsdp 2 > tp 2", "use fsdp over fsdp", TP, SP, "recompute attention.core"),
-        # Overrides.
-        "override": (
-            "fsdp 2 > tp 2",
-            "use fsdp over fsdp",
-            TP,
-            SP,
-            "override layers.*.attention.wo = replicated",
-            "override layers.*.feed_forward.w1 = replicated",
-        ),
-        # Pipelines.
-        "gpipe": ("pp 4", PP.format("gpipe")),
-        "one_f_one_b": ("pp 2 > fsdp 2", PP.format("1f1b"), "use fsdp over fsdp"),
-        "interleaved": ("pp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), TP, SP),
-        "looped_bfs": ("pp 2 > dp 2", PP.format("looped_bfs(chunks = 2)"), "use zero1 over dp"),
-        "interleaved_zb": ("pp 2 > dp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), "use dp over dp"),
-        "zbv": ("pp 2 > fsdp 2", PP.format("zbv_zero_bubble(chunks = 2)"), "use fsdp over fsdp"),
-        "dualpipe_v": ("pp 2 > tp 2", PP.format("dualpipe_v(chunks = 2)"), TP),
-    }.items()
+STATE: dict[str, tuple[str, ...]] = {
+    "dp": ("dp 4", "use dp over dp"),
+    "zero1": ("dp 4", "use zero1 over dp"),
+    "zero2": ("dp 4", "use zero2 over dp"),
+    "fsdp": ("fsdp 4", FSDP),
+    "fsdp_microbatch": ("fsdp 4", FSDP, "gather params per microbatch"),
+    "fsdp_step": ("fsdp 4", FSDP, "gather params per step"),
+    "params_and_optimizer": ("dp 4", "use zero1 over dp", "store params over dp"),
+    "hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
+    "hsdp_step": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "gather params per step"),
+    "two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
+    "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
+    "fsdp_bf16": ("fsdp 4", FSDP, BF16),
 }
-"""Layouts of four ranks, each to train as one process does."""
+"""How state is kept over the data ranks."""
+
+TENSOR: dict[str, tuple[str, ...]] = {
+    "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
+    "dp_tp_no_vocab": ("dp 2 > tp 2", "use dp over dp", "shard heads, ffn over tp"),
+    "zero1_tp_sp_no_vocab": ("dp 2 > tp 2", "use zero1 over dp", "shard heads, ffn over tp", SP),
+    "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
+    "fsdp_tp_sp": ("fsdp 2 > tp 2", FSDP, "use tp over tp", "use sp over tp"),
+    "heads_only": ("fsdp 2 > tp 2", FSDP, "shard heads over tp", SP),
+    "ffn_and_vocab": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp", SP),
+    "recompute_blocks": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
+    "recompute_core": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.core"),
+    "override": (
+        "fsdp 2 > tp 2",
+        FSDP,
+        TP,
+        SP,
+        "override layers.*.attention.wo = replicated",
+        "override layers.*.feed_forward.w1 = replicated",
+    ),
+    "tp_two_axes": ("a 2 > b 2", "shard heads over a, b", "shard sequence over a, b in residual"),
+}
+"""Tensor parallelism, with and without a divided sequence, and recompute under it."""
+
+PIPELINE: dict[str, tuple[str, ...]] = {
+    "gpipe": ("pp 4", PP.format("gpipe")),
+    "1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP),
+    "1f1b_recompute": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "recompute blocks", "gather params per step"),
+    "interleaved_1f1b": ("pp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), TP, SP),
+    "looped_bfs": ("pp 2 > dp 2", PP.format("looped_bfs(chunks = 2)"), "use zero1 over dp"),
+}
+"""Pipelines."""
+
+THREE_D: dict[str, tuple[str, ...]] = {
+    "pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), FSDP, TP, SP),
+    "hsdp_tp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
+}
+"""Eight ranks."""
+
+
+def case(name: str) -> Plan:
+    """The plan of a named layout."""
+    mesh, *sentences = {**STATE, **TENSOR, **PIPELINE, **THREE_D}[name]
+    return plan_of(f"case_{name}", mesh, *sentences)

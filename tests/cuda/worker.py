@@ -8,14 +8,13 @@ from __future__ import annotations
 import json
 import sys
 import time
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from cases import CASES
+from cases import case
 
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime import start, start_single
@@ -92,17 +91,13 @@ def main(names: list[str]) -> None:
     references: dict[str, dict[str, Any]] = {}
     for name in names:
         began = time.monotonic()
-        plan = CASES[name]()
+        plan = case(name)
         program = lower(propagate(plan))
         settings = Settings()
         key = repr((plan.model.name, plan.batch.sequences, plan.batch.microbatch_sequences, plan.precision))
         if key not in references:
             references[key] = train(start_single(program, settings, initial), plan)
-        try:
-            row = difference(train(start(program, settings, initial), plan), references[key])
-        except Exception:
-            traceback.print_exc()
-            row = {"failed": traceback.format_exc(limit=-3)}
+        row = difference(train(start(program, settings, initial), plan), references[key])
         if dist.get_rank() == 0:
             print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
     dist.destroy_process_group()

@@ -1,0 +1,254 @@
+"""llama3_70b_h100: llama3_70b over 512 devices.
+
+plan     llama3_70b_h100 (sha256 e38394c855eeb657)
+mesh     pp 4 > fsdp 16 > tp 8
+cluster  64 x h100_node
+
+Compiled by planc for torch 2.13; change the plan rather than this file. Start one process per
+device, initialise torch.distributed, then:
+
+    mesh = build_mesh()
+    model = parallelize(model, mesh)  # built on torch.device("meta"); then to_empty and fill it
+    step = build_step(model, mesh)
+    loss = step(tokens, targets)  # this data rank's part of the batch; gradients are in .grad
+    norm = clip_grad_norm(model, mesh, 1.0)
+"""
+
+import copy
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleInterleaved1F1B
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import checkpoint
+
+if not torch.__version__.startswith("2.13."):
+    raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")
+
+# llama3_70b_h100.plan:6  mesh pp 4 > fsdp nodes / 4 > tp 8
+MESH = {"pp": 4, "fsdp": 16, "tp": 8}
+# llama3_70b_h100.plan:4  batch nodes * 8 x 8192 tokens microbatch 1
+MICROBATCH_SEQUENCES = 1
+MICROBATCHES = 32
+# llama3_70b_h100.plan:12  split layers over pp as interleaved_1f1b(chunks = 2)
+# (first layer, one past the last) of each virtual stage
+STAGES = ((0, 10), (10, 20), (20, 30), (30, 40), (40, 50), (50, 60), (60, 70), (70, 80))
+# llama3_70b_h100.plan:9  shard batch over fsdp
+DATA_AXES = ("fsdp",)
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def build_mesh(device_type: str | None = None) -> DeviceMesh:
+    """The mesh over all ranks, outermost axis first. torch.distributed must be initialised."""
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+    return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+
+
+def stage_indices(mesh: DeviceMesh) -> list[int]:
+    """The virtual stages of this rank, in order. They go round the ranks."""
+    rank = mesh.get_local_rank("pp")
+    return list(range(rank, len(STAGES), MESH["pp"]))
+
+
+def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages: copies of `model` without the rest. Cheap on the meta device."""
+    stages = []
+    for index in stage_indices(mesh):
+        begin, end = STAGES[index]
+        stage = copy.deepcopy(model)
+        for name in list(stage.layers):
+            if not begin <= int(name) < end:
+                del stage.layers[name]
+        if index > 0:
+            stage.tok_embeddings = None
+        if index < len(STAGES) - 1:
+            stage.norm = None
+            stage.output = None
+        stages.append(stage)
+    return stages
+
+
+def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+    tp = mesh["tp"]
+    top = {
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual
+        "norm": SequenceParallel(),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    }
+    # A stage has only some of these.
+    present = {path: style for path, style in top.items() if getattr(model, path) is not None}
+    parallelize_module(model, tp, present, src_data_rank=None)
+    inside = {
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual
+        "attention_norm": SequenceParallel(),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        # llama3_70b_h100.plan:7  shard heads, ffn, vocab over tp
+        "attention.wq": ColwiseParallel(),
+        "attention.wk": ColwiseParallel(),
+        "attention.wv": ColwiseParallel(),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
+        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual
+        "ffn_norm": SequenceParallel(),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        # llama3_70b_h100.plan:7  shard heads, ffn, vocab over tp
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w3": ColwiseParallel(),
+        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
+        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    for block in model.layers.values():
+        parallelize_module(block, tp, inside, src_data_rank=None)
+    # The first block must not be given a view of the collective's output: its gradient would be lost.
+    if model.tok_embeddings is not None:
+        model.tok_embeddings.register_forward_hook(lambda module, inputs, output: output.clone())
+
+
+def apply_recompute(model: nn.Module) -> None:
+    """Keep the inputs of these modules only, and run their forward again in the backward."""
+    # llama3_70b_h100.plan:15  recompute attention.core
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    for block in model.layers.values():
+        block.attention.core.forward = partial(again, block.attention.core.forward)
+
+
+def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Store state over the data ranks, one group per block."""
+    # llama3_70b_h100.plan:14  compute bf16 reduce fp32
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    # llama3_70b_h100.plan:10  store params, grads, optimizer over fsdp
+    config = {"mesh": mesh["fsdp"], "mp_policy": policy}
+    # llama3_70b_h100.plan:11  gather params per step: all-gather once a step: kept from the first forward to
+    #   the
+    #   last backward
+    if model.tok_embeddings is not None:
+        fully_shard(model.tok_embeddings, **config, reshard_after_forward=False)
+    for block in model.layers.values():
+        fully_shard(block, **config, reshard_after_forward=False)
+    if model.norm is not None:
+        fully_shard([model.norm, model.output], **config, reshard_after_forward=False)
+    fully_shard(model, **config, reshard_after_forward=False)
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages, divided. The order matters: each function wraps what those before it made."""
+    stages = split_stages(model, mesh)
+    for stage in stages:
+        apply_tp(stage, mesh)
+        apply_recompute(stage)
+        apply_fsdp(stage, mesh)
+    return stages
+
+
+def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy in fp32. logits [B, S, V / tp], targets [B, S]."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+
+
+def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> ScheduleInterleaved1F1B:
+    """The order of forwards and backwards. Activations go from stage to stage, point to point."""
+    # llama3_70b_h100.plan:12  split layers over pp as interleaved_1f1b(chunks = 2)
+    group = mesh.get_group("pp")
+    device = next(stages[0].parameters()).device
+    pipeline = [
+        PipelineStage(stage, index, len(STAGES), device, group=group)
+        for stage, index in zip(stages, stage_indices(mesh), strict=True)
+    ]
+    return ScheduleInterleaved1F1B(pipeline, n_microbatches=MICROBATCHES, loss_fn=loss_fn)
+
+
+def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
+    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+
+    Both are this data rank's [sequences, S] int64, given to every rank of the pipeline. The loss is
+    the mean over the global batch. Gradients are reduced once, after the last microbatch.
+    """
+    schedule = build_schedule(stages, mesh)
+
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        held = stage_indices(mesh)
+        inputs = (tokens,) if 0 in held else ()
+        labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
+        with loss_parallel():
+            schedule.step(*inputs, target=labels, losses=losses, return_outputs=False)
+        total = torch.zeros((), device=tokens.device)
+        if losses is not None:
+            total += torch.stack([loss.full_tensor() for loss in losses]).detach().mean()
+        return mean_over_batch(total, mesh)
+
+    return step
+
+
+def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
+    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    schedule = build_schedule(stages, mesh)
+
+    @torch.no_grad()
+    def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        held = stage_indices(mesh)
+        inputs = (tokens,) if 0 in held else ()
+        labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
+        with loss_parallel():
+            schedule.eval(*inputs, target=labels, losses=losses, return_outputs=False)
+        # No backward has let the gathered parameters go, and an update would not reach them.
+        for module in [m for stage in stages for m in stage.modules()]:
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        total = torch.zeros((), device=tokens.device)
+        if losses is not None:
+            total += torch.stack([loss.full_tensor() for loss in losses]).detach().mean()
+        return mean_over_batch(total, mesh)
+
+    return evaluate
+
+
+def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """The mean over all data ranks, the same on every rank."""
+    # Only the last stage has a loss; the others add zero.
+    dist.all_reduce(loss, group=mesh.get_group("pp"))
+    for axis in DATA_AXES:
+        dist.all_reduce(loss, group=mesh.get_group(axis))
+        loss /= MESH[axis]
+    return loss
+
+
+def clip_grad_norm(stages: list[nn.Module], mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
+    """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+    parameters = [p for stage in stages for p in stage.parameters()]
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).full_tensor()
+    norm = norm**2
+    # Each stage knows the norm of its own layers.
+    dist.all_reduce(norm, group=mesh.get_group("pp"))
+    norm = norm**0.5
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
+    """(index, count) of the slice of the global batch that this rank trains on."""
+    index, count = 0, 1
+    for axis in DATA_AXES:
+        index = index * MESH[axis] + mesh.get_local_rank(axis)
+        count *= MESH[axis]
+    return index, count

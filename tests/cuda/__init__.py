@@ -1,0 +1,1 @@
+"""The cuda backend: emitted text, refusals, and parity with one process."""

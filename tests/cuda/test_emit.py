@@ -1,0 +1,98 @@
+"""The emitted text, without running it: deterministic, tidy, of torch alone, and what each plan asks for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from planc.backends.cuda.emit import emit
+from planc.sharding import propagate
+from planc.strategies.build import build_file
+
+from .cases import PIPELINE, SP, STATE, TENSOR, THREE_D, TP, case, plan_of
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMES = [*STATE, *TENSOR, *PIPELINE, *THREE_D]
+EXPORTS = {
+    "build_mesh",
+    "parallelize",
+    "build_step",
+    "build_evaluate",
+    "clip_grad_norm",
+    "data_rank",
+    "loss_fn",
+}
+
+
+def text_of(name: str) -> str:
+    return emit(propagate(case(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_is_deterministic_and_complete(name: str) -> None:
+    text = text_of(name)
+    assert text == text_of(name)
+    functions = {node.name for node in ast.parse(text).body if isinstance(node, ast.FunctionDef)}
+    assert functions >= EXPORTS
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_imports_torch_alone_and_nothing_private(name: str) -> None:
+    modules = [n for n in ast.walk(ast.parse(text_of(name))) if isinstance(n, ast.Import | ast.ImportFrom)]
+    named = [n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in modules]
+    assert {str(m).split(".")[0] for m in named} <= {"torch", "copy", "collections", "functools"}
+    assert not [m for m in named if "._" in str(m)]
+
+
+def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
+    for name in NAMES:
+        (tmp_path / f"{name}.py").write_text(text_of(name))
+    for command in (["format", "--check"], ["check"]):
+        argv = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
+
+
+def test_emitting_loads_no_framework() -> None:
+    code = "import sys, planc.backends.cuda.lower; sys.exit('torch' in sys.modules or 'numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "absent"),
+    [
+        ("fsdp", "reshard_after_forward=True", "apply_tp"),
+        ("fsdp_step", "set_reshard_after_backward(last)", "reshard_after_forward=True"),
+        ("zero1", "set_requires_gradient_sync(last)", "loss_parallel"),
+        ("zero2", "set_reshard_after_backward(last)", "set_requires_gradient_sync"),
+        ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),
+        ("fsdp_bf16", "param_dtype=torch.bfloat16, reduce_dtype=torch.float32", "loss_parallel"),
+        ("fsdp_tp_sp", "output.clone()", "set_requires_gradient_sync"),
+        ("dp_tp_no_vocab", "RowwiseParallel", "SequenceParallel"),
+        ("recompute_core", "block.attention.core.forward = partial", "block.forward"),
+        ("1f1b", "Schedule1F1B(pipeline[0]", "tokens.split"),
+    ],
+)
+def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:
+    text = text_of(name)
+    assert present in text
+    assert absent not in text
+
+
+def test_one_gather_serves_the_three_projections() -> None:
+    """q, k and v read one tensor: their parent gathers it, and they take it as it is."""
+    text = emit(propagate(plan_of("gathers", "tp 2", TP, SP)))
+    assert '"attention": PrepareModuleInput(input_layouts=(Shard(1),)' in text
+    assert text.count("ColwiseParallel()") == 5
+
+
+@pytest.mark.parametrize("plan", ["tiny", "llama3_70b_h100"])
+def test_golden_of_the_emitted_text(plan: str, golden: Callable[[Path, str], None]) -> None:
+    built = build_file(ROOT / "plans" / f"{plan}.plan", target="cuda").plan
+    assert built is not None
+    golden(ROOT / "plans" / "goldens" / f"{plan}.cuda.py", emit(propagate(built)))

@@ -1,0 +1,45 @@
+"""What the cuda target refuses: E0901, at the sentence it cannot do."""
+
+from __future__ import annotations
+
+import pytest
+
+from planc.backends.cuda.lower import lower, refusals
+from planc.diag.errors import PlanError
+from planc.sharding import propagate
+
+from .cases import FSDP, PIPELINE, STATE, TENSOR, THREE_D, TP, case, plan_of
+
+REFUSED = {
+    "tensor axis outside": (("tp 2 > fsdp 2", FSDP, TP), 5, "fsdp > tp"),
+    "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
+    "sequence divided everywhere": (("fsdp 2 > cp 2", FSDP, "shard sequence over cp"), 8, "in residual"),
+    "params without optimizer": (("dp 4", "shard batch over dp", "store params over dp"), 8, "optimizer"),
+    "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
+    "axes of one role apart": (("a 2 > p 2 > b 2", "shard batch over a, b", "split layers over p as gpipe"), 5, "next"),
+    "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
+    "rows that do not divide": (
+        ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on ffn"),
+        8,
+        "first dimension",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_it_refuses_at_the_sentence(name: str) -> None:
+    (mesh, *sentences), line, help_says = REFUSED[name]
+    found = refusals(propagate(plan_of("refused", mesh, *sentences)))
+    assert {d.code for d in found} == {"E0901"}
+    assert line in {d.span.line for d in found}
+    assert any(help_says in d.help for d in found)
+
+
+def test_lower_raises_the_refusals() -> None:
+    with pytest.raises(PlanError, match="E0901"):
+        lower(propagate(plan_of("refused", "tp 2 > fsdp 2", FSDP, TP)))
+
+
+@pytest.mark.parametrize("name", [*STATE, *TENSOR, *PIPELINE, *THREE_D])
+def test_it_refuses_nothing_that_it_can_do(name: str) -> None:
+    assert refusals(propagate(case(name))) == []
