@@ -24,7 +24,8 @@ def files_of_tree() -> dict[str, str]:
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", *TOP.values()],
         cwd=ROOT, capture_output=True, text=True, check=True,
     ).stdout.splitlines()  # fmt: skip
-    kept = [p for p in tracked if Path(p).suffix in KINDS or Path(p).name == "py.typed"]
+    shipped = [p for p in tracked if "/goldens/" not in p]
+    kept = [p for p in shipped if Path(p).suffix in KINDS or Path(p).name == "py.typed"]
     return {p if p.startswith("planc/") else f"planc/{p}": p for p in kept if (ROOT / p).is_file()}
 
 
