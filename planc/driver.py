@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, overload
+from typing import TYPE_CHECKING, Any, overload
 
 from planc import __version__
 from planc.checks import check_plan, judge_plan
@@ -142,8 +142,8 @@ def _report(
     costed: Costed | None,
 ) -> Report:
     plan = built.plan
-    facts = {} if plan is None else _plan_facts(plan)
-    costs = {} if costed is None else _cost_facts(costed)
+    facts: dict[str, Any] = {} if plan is None else _plan_facts(plan)
+    costs: dict[str, Any] = {} if costed is None else _cost_facts(costed)
     return Report(
         planc_version=__version__,
         plan=plan.name if plan else None,
@@ -157,7 +157,7 @@ def _report(
     )
 
 
-def _plan_facts(plan: Plan) -> dict[str, object]:
+def _plan_facts(plan: Plan) -> dict[str, Any]:
     whole = plan.batch.sequences % (plan.data_parallel * plan.batch.microbatch_sequences) == 0
     return {
         "tokens_per_step": plan.batch.tokens,
@@ -168,7 +168,7 @@ def _plan_facts(plan: Plan) -> dict[str, object]:
     }
 
 
-def _cost_facts(costed: Costed) -> dict[str, object]:
+def _cost_facts(costed: Costed) -> dict[str, Any]:
     names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives")
     return {name: getattr(costed, name) for name in names}
 

@@ -1,7 +1,8 @@
 """The rules: one file each, holding its code, manual page, examples and check.
 
-`rules()` finds them by scanning this folder. Rules that read `plan` take a Plan, those that read
-`cost` a Costed; the rest are manual pages of what is raised where the mistake is met.
+The folder says what a rule reads: `text`, `plan`, `cost`, `target` or `preset`. Rules that read `plan`
+take a Plan, those that read `cost` a Costed; the rest are manual pages of what is raised where the
+mistake is met. Only the folders that a check needs are loaded.
 """
 
 from __future__ import annotations
@@ -13,18 +14,31 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule, scan
 from planc.ir.plan import Plan
 
+FOLDERS = ("text", "plan", "cost", "target", "preset")
+
 
 @cache
 def rules() -> dict[str, Rule]:
     """Every rule by code."""
-    return scan(__name__)
+    found: dict[str, Rule] = {}
+    for folder in FOLDERS:
+        more = scan(f"{__name__}.{folder}")
+        assert not found.keys() & more.keys(), "a code is used twice"
+        assert all(rule.reads == folder for rule in more.values())
+        found |= more
+    return dict(sorted(found.items(), key=lambda item: (item[0][1:], item[0])))
 
 
 def check_plan(plan: Plan) -> list[Diagnostic]:
     """What the plan rules find."""
-    return [d for rule in rules().values() if rule.reads == "plan" and rule.check for d in rule.check(plan)]
+    return [d for rule in _of("plan") if rule.check for d in rule.check(plan)]
 
 
 def judge_plan(costed: Costed) -> list[Diagnostic]:
     """What the cost rules and the plan's own expectations find."""
-    return [d for rule in rules().values() if rule.reads == "cost" and rule.check for d in rule.check(costed)]
+    return [d for rule in _of("cost") if rule.check for d in rule.check(costed)]
+
+
+@cache
+def _of(folder: str) -> tuple[Rule, ...]:
+    return tuple(scan(f"{__name__}.{folder}").values())

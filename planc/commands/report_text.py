@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
-from planc.commands.common import colour, width
-from planc.ir.report import Memory, Report, Step, TimedCollective
+from planc.commands.common import colour
+from planc.commands.table import table
+from planc.ir.report import Report, Step, TimedCollective
 
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
-GIB = 2.0**30
+def strong(text: str) -> str:
+    """Bold on a terminal."""
+    return f"\033[1m{text}\033[0m" if colour() else text
 
 
 def print_report(report: Report) -> None:
     """Headline, memory by stage, step by part, axes and collectives."""
-    from rich.console import Console
-
-    console = Console(width=max(60, width()), no_color=not colour(), highlight=False, soft_wrap=False)
-    assert report.memory and report.step and report.collectives is not None
-    _headline(console, report)
-    console.print()
-    _memory(console, report.memory)
-    console.print()
-    _step(console, report)
-    console.print()
-    _collectives(console, report)
+    sections = (_headline(report), _memory(report), _step(report), _collectives(report))
+    print("\n\n".join("\n".join(lines) for lines in sections))
 
 
 def brief_line(report: Report) -> str:
@@ -63,38 +53,32 @@ def size(value: float) -> str:
     return f"{value:.0f} B"
 
 
-def _headline(console: Console, report: Report) -> None:
+def _headline(report: Report) -> list[str]:
     assert report.model and report.cluster and report.mesh and report.tokens_per_step
     mesh = " > ".join(f"{name} {n}" for name, n in report.mesh.items())
     devices = f"{report.devices} devices ({report.cluster.nodes} x {report.cluster.chip})"
-    console.print(f"[bold]{report.plan}[/bold]: {report.model.name} on {devices}, mesh {mesh}")
-    console.print(
+    title = strong(report.plan or "")
+    return [
+        f"{title}: {report.model.name} on {devices}, mesh {mesh}",
         f"{count(report.model.params)} parameters, {count(report.tokens_per_step)} tokens a step"
         f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)"
-        + (f", collectives as {report.target} issues them" if report.target else "")
-    )
+        + (f", collectives as {report.target} issues them" if report.target else ""),
+    ]
 
 
-def _table(*columns: str, left: Iterable[int] = (0,)) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for index, name in enumerate(columns):
-        table.add_column(name, justify="left" if index in left else "right", no_wrap=index not in left)
-    return table
-
-
-def _memory(console: Console, memory: Memory) -> None:
+def _memory(report: Report) -> list[str]:
+    memory = report.memory
+    assert memory
     parts = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
     heads = ("total", "params", "grads", "optim", "activ", "buffers", "comm", "reserve")
-    table = _table("stage", "layers", *heads)
-    for s in memory.stages:
-        used = s.per_device_gib
-        cells = [gib(getattr(used, part)) for part in parts]
-        table.add_row(str(s.stage), str(s.layers), *cells)
-    console.print(f"[bold]memory[/bold] GiB on each device, of {memory.capacity_gib:.1f}")
-    console.print(table)
-    console.print(f"fullest at the {memory.worst.peak_at}")
+    rows = [
+        [str(s.stage), str(s.layers), *(gib(getattr(s.per_device_gib, part)) for part in parts)] for s in memory.stages
+    ]
+    return [
+        f"{strong('memory')} GiB on each device, of {memory.capacity_gib:.1f}",
+        *table(("stage", "layers", *heads), rows, left=1),
+        f"fullest at the {memory.worst.peak_at}",
+    ]
 
 
 def gib(value: float) -> str:
@@ -102,20 +86,20 @@ def gib(value: float) -> str:
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
 
 
-def _step(console: Console, report: Report) -> None:
+def _step(report: Report) -> list[str]:
     step, limits = report.step, report.limits
     assert step and limits
-    console.print(
-        f"[bold]step[/bold] {seconds(step.time_s)}   MFU {step.mfu:.1%}   {step.tflops_per_device:.0f} TFLOP/s"
-        f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device"
-    )
-    table = _table("", "time", "share", "", left=(0, 3))
-    for name, value in parts_of(step):
-        if value > 0:
-            share = value / step.time_s
-            table.add_row(name, seconds(value), f"{share:.1%}", "#" * round(share * 40))
-    console.print(table)
-    console.print(f"bound by {limits.bound_by}: {limits.what}")
+    rows = [
+        [name, seconds(value), f"{value / step.time_s:.1%}", "#" * round(value / step.time_s * 40)]
+        for name, value in parts_of(step)
+        if value > 0
+    ]
+    return [
+        f"{strong('step')} {seconds(step.time_s)}   MFU {step.mfu:.1%}   {step.tflops_per_device:.3g} TFLOP/s"
+        f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
+        *table(("", "time", "share", ""), rows, left=1, left_last=True),
+        f"bound by {limits.bound_by}: {limits.what}",
+    ]
 
 
 def parts_of(step: Step) -> list[tuple[str, float]]:
@@ -131,27 +115,23 @@ def parts_of(step: Step) -> list[tuple[str, float]]:
     ]
 
 
-def _collectives(console: Console, report: Report) -> None:
+def _collectives(report: Report) -> list[str]:
     rows = report.collectives or ()
     stage = next((r.row.stage for r in rows if r.exposed_s > 0), 0)
-    shown = [r for r in rows if r.row.stage == stage]
     where = f" of stage {stage}, the slowest" if report.memory and len(report.memory.stages) > 1 else ""
-    console.print(f"[bold]collectives[/bold]{where}, each device and step")
-    table = _table("axis", "crosses", "op", "of", "phase", "calls", "payload", "time", "exposed", left=range(5))
-    for key, group in grouped(shown).items():
-        axis, level, op, carries, phase = key
-        table.add_row(
+    heads = ("axis", "crosses", "op", "of", "phase", "calls", "payload", "time", "exposed")
+    lines = [
+        [
             f"{axis} {group[0].row.group_size}",
-            level,
-            op,
-            carries,
-            phase,
+            *(level, op, carries, phase),
             f"{sum(r.row.count for r in group):,}",
             size(sum(r.row.payload_bytes for r in group)),
             seconds(sum(r.time_s for r in group)),
             seconds(sum(r.exposed_s for r in group)),
-        )
-    console.print(table)
+        ]
+        for (axis, level, op, carries, phase), group in grouped(r for r in rows if r.row.stage == stage).items()
+    ]
+    return [f"{strong('collectives')}{where}, each device and step", *table(heads, lines, left=5)]
 
 
 Key = tuple[str, str, str, str, str]

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from planc.cost.compute import model_flops_per_token
 from planc.cost.memory import memory
 from planc.cost.step import axis_spans, step_time
 from planc.cost.topology import Span
-from planc.ir.base import Frozen
 from planc.ir.collective import Collective
 from planc.ir.report import AxisFacts, ClusterFacts, Limits, Memory, ModelFacts, Step, TimedCollective
 from planc.ir.sharding import Sharded
 
 
-class Costed(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Costed:
     """What the report prints, derived from a propagated plan and its (realised) collectives."""
 
     sharded: Sharded

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause
 
 CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
@@ -13,7 +14,8 @@ Carries = Literal["activation", "param", "grad", "scalar"]
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int32": 4, "int64": 8}
 
 
-class Collective(Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Collective:
     """Calls of one kind on one pipeline stage. A row of the report before it has a time.
 
     `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` the

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from planc.ir.base import Frozen
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 Target = Literal["cuda", "xla"]
 
 
-class Program(Frozen):
+@dataclass(frozen=True)
+class Program:
     """What `lower` returns. `text` is a Python file that imports its framework and no planc."""
 
     target: Target
@@ -22,7 +23,7 @@ class Program(Frozen):
     text: str
 
     @property
-    def json(self) -> dict[str, Any]:  # type: ignore[override]
+    def json(self) -> dict[str, Any]:
         return self.to_json()
 
     def to_json(self) -> dict[str, Any]:

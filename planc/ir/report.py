@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors
-from planc.ir.base import Frozen
 from planc.ir.collective import Collective
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
 
 
-class ModelFacts(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts:
     name: str
     params: int
     active_params: int
@@ -19,14 +20,16 @@ class ModelFacts(Frozen):
     flops_convention: str = FLOPS_CONVENTION
 
 
-class ClusterFacts(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class ClusterFacts:
     nodes: int
     chips: int
     devices: int
     chip: str
 
 
-class AxisFacts(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class AxisFacts:
     """`level` is the outermost part of the network that a group along the axis crosses."""
 
     name: str
@@ -36,12 +39,14 @@ class AxisFacts(Frozen):
     view: str | None = None
 
 
-class Limits(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Limits:
     bound_by: str
     what: str
 
 
-class MemoryParts(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class MemoryParts:
     """GiB on one device; the parts sum to the total."""
 
     total: float
@@ -54,7 +59,8 @@ class MemoryParts(Frozen):
     reserve: float
 
 
-class StageMemory(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class StageMemory:
     stage: int
     layers: int
     ranks: int
@@ -62,7 +68,8 @@ class StageMemory(Frozen):
     peak_at: str
 
 
-class Memory(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Memory:
     capacity_gib: float
     usable_gib: float
     per_device_gib: MemoryParts
@@ -73,7 +80,8 @@ class Memory(Frozen):
         return max(self.stages, key=lambda s: s.per_device_gib.total)
 
 
-class Step(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Step:
     """Seconds of one optimizer step on the slowest rank class; the parts sum to `time_s`."""
 
     time_s: float
@@ -89,7 +97,8 @@ class Step(Frozen):
     overhead_s: float
 
 
-class TimedCollective(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class TimedCollective:
     """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
 
     row: Collective
@@ -123,7 +132,8 @@ class TimedCollective(Frozen):
         }
 
 
-class Report(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Report:
     """Everything planc says about a plan. The costed fields are None when the plan has errors."""
 
     planc_version: str
@@ -153,10 +163,15 @@ class Report(Frozen):
 
     def to_json(self) -> dict[str, Any]:
         """`planc.report/1`."""
-        plain = self.model_dump(mode="json", exclude={"diagnostics", "collectives"})
         rows = self.collectives
+        plain = replace(self, diagnostics=(), collectives=())
         return {
-            **plain,
+            **asdict(plain, dict_factory=_plain),
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "collectives": None if rows is None else [r.to_json() for r in rows],
         }
+
+
+def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """As JSON has it: lists instead of tuples."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in pairs}

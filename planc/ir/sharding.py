@@ -1,15 +1,17 @@
 """What propagation says: the layout of every op, the redistributions between them, the state's places.
 
 A layout maps a tensor dim to the mesh axes that divide it, outermost first; dims that are whole are
-left out.
+left out. These are derived and never read back from JSON, so they are plain dataclasses: making them
+costs little, at start-up and in a search.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan
 
@@ -17,7 +19,8 @@ Layout = dict[str, tuple[str, ...]]
 StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice"]
 
 
-class Step(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Step:
     """One collective (or a free local slice) of a redistribution.
 
     `dim` is the tensor dim that is gathered, scattered or sliced; an all_to_all gathers `dim` and
@@ -30,7 +33,8 @@ class Step(Frozen):
     to_dim: str = ""
 
 
-class Move(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Move:
     """A redistribution of an activation: `before` (an unreduced sum over `partial`) to `after`."""
 
     tensor: str
@@ -41,7 +45,8 @@ class Move(Frozen):
     cause: Cause | None = None
 
 
-class OpSharding(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class OpSharding:
     """One op under the plan. `moves[i]` readies input i (None: it already fits).
 
     `layout` is that of the op's index space: each device computes that part of it. `partial` are the
@@ -55,7 +60,8 @@ class OpSharding(Frozen):
     settle: Move | None = None
 
 
-class ParamSharding(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class ParamSharding:
     """One parameter under the plan.
 
     `compute` gives, per storage dimension, the axes that divide it while it is used (TP). Its
@@ -75,7 +81,8 @@ class ParamSharding(Frozen):
         return tuple(a for group in self.compute for a in group)
 
 
-class Sharded(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Sharded:
     """A plan with its layouts derived. One block stands for all layers."""
 
     plan: Plan

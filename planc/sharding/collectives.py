@@ -8,8 +8,9 @@ Rows are per pipeline stage; the repeated block is derived once and counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause
 from planc.ir.collective import DTYPE_BYTES, Carries, Collective, CollectiveOp, Phase
 from planc.ir.model import Section
 from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, Sharded, Step
@@ -19,7 +20,8 @@ from planc.sharding.replay import replay
 from planc.sharding.stages import boundaries_sent, sections_on
 
 
-class Call(Frozen):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
     """A collective of one section before it is counted: `per` says how often it happens."""
 
     op: CollectiveOp

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from planc.ir.base import Frozen
+from dataclasses import dataclass
+
 from planc.ir.model import Model, Op
 from planc.ir.plan import Plan
 
 
-class Replay(Frozen):
+@dataclass(frozen=True, slots=True)
+class Replay:
     """`kept` are tensors held from forward to backward; `ops` run again, in order of execution."""
 
     kept: tuple[str, ...]

@@ -11,7 +11,7 @@ from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    from planc.checks.e0301_kv_heads import resize
+    from planc.checks.plan.e0301_kv_heads import resize
 
     for dim, axes, region in divided(plan):
         length = plan.batch.sequence_tokens if dim == "sequence" else plan.model.sizes[dim]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import asdict
 
 from planc.checks.edits import add, replace, sentence
 from planc.cost import Costed, cost_plan
@@ -18,7 +19,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
     need = worst.per_device_gib
     if need.total <= memory.capacity_gib:
         return
-    parts = {k: v for k, v in need.model_dump().items() if k != "total" and v >= 0.05}
+    parts = {k: v for k, v in asdict(need).items() if k != "total" and v >= 0.05}
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda p: -p[1]))
     help, fix = _mend(costed)
     stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"

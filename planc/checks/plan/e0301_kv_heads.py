@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.e0302_dim_split import divided
 from planc.checks.edits import divisors, mesh_sentence, replace
+from planc.checks.plan.e0302_dim_split import divided
 from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan

@@ -1,0 +1,1 @@
+"""Rules of a costed plan, and its own expectations."""

@@ -1,0 +1,1 @@
+"""Rules of a plan, before it is costed."""

@@ -1,0 +1,1 @@
+"""Rules of presets, training and receipts: raised by the trainer."""
