@@ -10,7 +10,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 
-from planc.diag.registry import Rule, scan
+from planc.checks import rules
+from planc.diag.registry import Rule
 
 FOLDER = ROOT / "docs" / "diagnostics"
 SEEN_BY = {
@@ -18,13 +19,14 @@ SEEN_BY = {
     "plan": "on the plan, before anything is costed",
     "cost": "on the costed plan",
     "target": "while lowering for a target",
+    "preset": "in presets, training and receipts",
 }
 
 
 def diagnostics_pages() -> dict[str, str]:
     """File name to text, for every code and the index."""
-    rules = scan("planc.checks")
-    return {"index.md": _index(rules), **{f"{code}.md": _page(rule) for code, rule in rules.items()}}
+    found = rules()
+    return {"index.md": _index(found), **{f"{code}.md": _page(rule) for code, rule in found.items()}}
 
 
 def _index(rules: dict[str, Rule]) -> str:
