@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Any
 
 from planc.trainer.chart import Curve, plot, svg
@@ -14,10 +15,10 @@ HEAD = ("run", "first", "last", "held out", "tokens/s")
 
 def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> str:
     """Plain text of at most `width` columns; no colour, so nothing to switch off."""
-    parts = [_table(receipts), "", _verdict(check, receipts)]
+    parts = [*_table(receipts, width), "", *_wrapped(_verdict(check, receipts), width)]
     if all(r.losses for r in receipts):
         parts += ["", plot(curves(receipts), min(width, 100))]
-    return "\n".join(line[:width].rstrip() for part in parts for line in part.split("\n"))
+    return "\n".join(parts)
 
 
 def picture(receipts: Sequence[Receipt]) -> str:
@@ -37,13 +38,23 @@ def names(receipts: Sequence[Receipt]) -> list[str]:
     return [f"{number} {name}" for number, name in enumerate(plain, 1)]
 
 
-def _table(receipts: Sequence[Receipt]) -> str:
+def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
+    """One line a run; columns that do not fit are left out from the right."""
     rows = [HEAD, *(_row(name, r) for name, r in zip(names(receipts), receipts, strict=True))]
     widths = [max(len(row[i]) for row in rows) for i in range(len(HEAD))]
-    return "\n".join(
-        "  ".join([row[0].ljust(widths[0]), *(c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=True))])
-        for row in rows
-    )
+    while len(widths) > 1 and sum(widths) + 2 * (len(widths) - 1) > width:
+        widths.pop()
+    return [_cells(row, widths)[:width] for row in rows]
+
+
+def _cells(row: Sequence[str], widths: Sequence[int]) -> str:
+    """The name to the left of its column, figures to the right of theirs."""
+    figures = [c.rjust(w) for c, w in zip(row[1:], widths[1:], strict=False)]
+    return "  ".join([row[0].ljust(widths[0]), *figures]).rstrip()
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return [part for line in text.split("\n") for part in wrap(line, width, subsequent_indent="    ")]
 
 
 def _row(name: str, receipt: Receipt) -> tuple[str, ...]:
