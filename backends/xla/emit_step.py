@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.xla.emit_model import casts, gathers_in_use
+from planc.backends.xla.writing import beside
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -147,8 +148,18 @@ def _microbatches(rows: jax.Array) -> jax.Array:
 
 GATHERED = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over {axes}{dtype}."""
-    return {code}
+    """The parameters as they are used: all-gather over {axes}."""
+    return _placed(params, USED)
+'''
+
+GATHERED_NARROW = '''
+def _gathered(params: Any) -> Any:
+    """The parameters as they are used: all-gather over {axes} in {dtype}.
+
+    Widened again, so that their gradients are summed wide.
+    """
+    narrow = jax.tree.map(lambda p: p.astype(COMPUTE), params)
+    return jax.tree.map(lambda p, w: w.astype(p.dtype), params, _placed(narrow, USED))
 '''
 
 TRACING_FP32 = '''
@@ -216,7 +227,7 @@ def _accumulate(plan: Plan) -> str:
         before, params = f"    used = _gathered(params){cause}\n", "used"
     elif _gathers_first(plan):
         params = "_gathered(params)"
-    placed = "        grads = _placed(grads, GRADS)" + _reduction(plan)
+    placed = "\n".join(beside("        grads = _placed(grads, GRADS)", _reduction(plan)))
     return ACCUMULATE.replace("{before}", before).replace("{params}", params).replace("{placed}", placed)
 
 
@@ -226,15 +237,9 @@ def _reduction(plan: Plan) -> str:
     whole = tuple(a for a in plan.mesh.in_order(plan.data_axes) if a not in scattered)
     said = [f"reduce-scatter over {', '.join(scattered)}"] if scattered else []
     said += [f"all-reduce over {', '.join(whole)}"] if whole else []
-    return f"  # {', '.join(said)}, each microbatch" if said else ""
+    return f"{', '.join(said)}, each microbatch" if said else ""
 
 
 def _gathered(plan: Plan) -> str:
-    if not casts(plan):
-        return GATHERED.format(axes=", ".join(plan.store("params")), dtype="", code="_placed(params, USED)")
-    code = (
-        "jax.tree.map(\n        lambda p, w: w.astype(p.dtype), params,"
-        " _placed(jax.tree.map(lambda p: p.astype(COMPUTE), params), USED)\n    )"
-    )
-    dtype = f" in {plan.precision.compute}, kept wide"
-    return GATHERED.format(axes=", ".join(plan.store("params")), dtype=dtype, code=code)
+    text = GATHERED_NARROW if casts(plan) else GATHERED
+    return text.format(axes=", ".join(plan.store("params")), dtype=plan.precision.compute)

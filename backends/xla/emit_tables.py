@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.xla.layouts import Use, activation_spec, batch_spec, param_spec, uncut
-from planc.backends.xla.writing import INDENT, beside, causes, comment, quoted, spec_text
+from planc.backends.xla.writing import INDENT, beside, causes, comment, entry, quoted, spec_text
 from planc.ir.base import Cause
 from planc.ir.model import Tensor
 from planc.ir.sharding import Move, OpSharding, Sharded, Step
@@ -75,9 +75,9 @@ def _store_causes(sharded: Sharded, use: Use) -> list[str]:
 def _param_rows(sharded: Sharded, use: Use) -> list[str]:
     rows: list[str] = []
     for p in sharded.params:
-        code = f"{INDENT}{quoted(p.param.name)}: {spec_text(param_spec(sharded.plan, p, use))},"
         whole = use != "used" and uncut(sharded.plan, p, use)
-        rows += beside(code, "no dimension divides: kept whole" if whole else "")
+        said = "no dimension divides: kept whole" if whole else ""
+        rows += entry(p.param.name, param_spec(sharded.plan, p, use), said)
     return rows
 
 
@@ -104,8 +104,8 @@ def _activations(sharded: Sharded) -> Iterator[Tensor]:
 
 
 def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
-    code = f"{INDENT}{quoted(tensor.name)}: {spec_text(activation_spec(sharded, tensor.name))},"
-    return beside(code, "; ".join(collectives(sharded, tensor.name)))
+    said = "; ".join(collectives(sharded, tensor.name))
+    return entry(tensor.name, activation_spec(sharded, tensor.name), said)
 
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:

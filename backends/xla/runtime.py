@@ -8,7 +8,8 @@ from __future__ import annotations
 import os
 import re
 import sys
-from typing import TYPE_CHECKING, Any
+from importlib.metadata import version
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planc.backends.xla.session import JaxSession
@@ -51,7 +52,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     mesh, module = emitted.build_mesh(), family(model.family)
     loss = module.build_loss(model, emitted)
     optimizer = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
-    shapes = {name: jax.ShapeDtypeStruct(shape, "float32") for name, shape in module.shapes(model).items()}
+    shapes = shards.abstract(module.shapes(model))
     state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial), optimizer, mesh)
     steps = Steps(
         step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
@@ -99,9 +100,4 @@ def _join() -> None:
 
 
 def _versions() -> dict[str, str]:
-    import jax
-    import jaxlib
-    import optax
-
-    found: dict[str, Any] = {"jax": jax.__version__, "jaxlib": jaxlib.__version__, "optax": optax.__version__}
-    return {name: str(version) for name, version in found.items()}
+    return {name: version(name) for name in ("jax", "jaxlib", "optax")}

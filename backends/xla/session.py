@@ -55,7 +55,8 @@ class JaxSession:
         self._compilations = shards.Compilations()
         self._uncached = 0
         self._taken = 0
-        self._keep_gradients, self._gradients = keep_gradients, None
+        self._keep_gradients = keep_gradients
+        self._gradients: Any = None
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -27,8 +27,13 @@ class Compilations:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
-    def _heard(self, event: str, _duration_s: float, **_: Any) -> None:
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
         self.count += event == COMPILED
+
+
+def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
+    """fp32 arrays of these shapes that hold nothing, for what needs to know shapes only."""
+    return jax.eval_shape(lambda: {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()})
 
 
 def fill(model: Model, where: dict[str, Sharding], initial: Initial) -> dict[str, jax.Array]:
@@ -54,21 +59,24 @@ def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weigh
     for param in model.params:
         array = tree[param.name]
         if param.section != "block":
-            yield param.name, _gathered(array)
-            continue
-        for number in range(model.layers):
-            yield param.name.replace("*", str(number)), _gathered(_layer(array, number))
+            yield param.name, _on_host(array)
+        elif array.is_fully_addressable:  # the host puts a stack together without compiling anything
+            for number, layer in enumerate(np.asarray(array)):
+                yield param.name.replace("*", str(number)), layer
+        else:
+            for number in range(model.layers):
+                yield param.name.replace("*", str(number)), _on_host(_layer(array, number))
 
 
-@partial(jax.jit, static_argnums=1)
+@jax.jit
 def _layer(stack: jax.Array, number: int) -> jax.Array:
     return stack[number]
 
 
-def _gathered(array: jax.Array) -> Weights:
+def _on_host(array: jax.Array) -> Weights:
     """The array on this host; across processes each first receives the others' parts."""
     if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
-        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())
+        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
         array = jax.device_put(array, everywhere)
     return np.asarray(array)
 
@@ -100,4 +108,4 @@ def peak_memory_gib() -> float | None:
 
 def leave() -> None:
     """Leave the processes this one started with."""
-    jax.distributed.shutdown()
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]

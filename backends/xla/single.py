@@ -5,6 +5,7 @@ Written apart from the emitted text on purpose: no optax, no microbatches, no re
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from planc.trainer.session import Settings
 
 Tree = dict[str, jax.Array]
+Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class Single:
         return value
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
-        loss, grads = jax.value_and_grad(self.loss)(params, tokens, targets)
-        return loss, grads
+        found: tuple[jax.Array, Tree] = jax.value_and_grad(self.loss)(params, tokens, targets)
+        return found
 
     def init(self, params: Tree) -> dict[str, Any]:
         zeros = jax.tree.map(jnp.zeros_like, params)

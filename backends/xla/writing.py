@@ -40,6 +40,18 @@ def spec_text(spec: Spec) -> str:
     return f"P({', '.join(_entry(axes) for axes in spec)})"
 
 
+def entry(key: str, spec: Spec, said: str = "") -> list[str]:
+    """One row of a table of specs, over several lines where one is too short."""
+    code = f"{INDENT}{quoted(key)}: {spec_text(spec)},"
+    if len(code) <= WIDTH:
+        return beside(code, said)
+    parts = [_entry(axes) for axes in spec]
+    inner = [f"{INDENT * 2}{', '.join(parts)}"]
+    if len(inner[0]) > WIDTH:
+        inner = [f"{INDENT * 2}{part}," for part in parts]
+    return [*(comment(said, 1) if said else []), f"{INDENT}{quoted(key)}: P(", *inner, f"{INDENT}),"]
+
+
 def _entry(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"

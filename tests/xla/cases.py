@@ -1,0 +1,77 @@
+"""Plans for the tests of the xla backend, from their sentences."""
+
+from __future__ import annotations
+
+import tempfile
+from math import prod
+from pathlib import Path
+
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+from planc.strategies.build import build_file
+
+HEAD = """plan {name}
+model     {model}
+batch     {batch}
+cluster   {devices} x cpu_local
+mesh      {mesh}
+optimizer adamw
+"""
+BATCH = "16 x 24 tokens microbatch 2"
+FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+FSDP_TP = ("fsdp 2 > tp 2", FSDP, TP, SP)
+
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    # name: (mesh, sentence, ...)
+    "dp": ("dp 4", "use dp over dp"),
+    "zero1": ("dp 4", "use zero1 over dp"),
+    "zero2": ("dp 4", "use zero2 over dp"),
+    "fsdp": ("fsdp 4", FSDP),
+    "fsdp_microbatch": ("fsdp 4", FSDP, "gather params per microbatch"),
+    "fsdp_step": ("fsdp 4", FSDP, "gather params per step"),
+    "hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
+    "two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
+    "tp": ("tp 2", TP),
+    "tp_sp": ("tp 2", TP, SP),
+    "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
+    "zero1_tp_sp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
+    "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
+    "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP),
+    "fsdp_tp_sp": FSDP_TP,
+    "fsdp4_tp_sp": ("fsdp 4 > tp 2", FSDP, TP, SP),
+    "hsdp_tp_sp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
+    "tp_outside": ("tp 2 > fsdp 2", FSDP, TP, SP),
+    "heads_only": ("fsdp 2 > tp 2", FSDP, "shard heads over tp", SP),
+    "ffn_vocab_only": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp"),
+    "recompute_blocks": (*FSDP_TP, "recompute blocks"),
+    "recompute_core": (*FSDP_TP, "recompute attention.core"),
+    "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
+    "override": (
+        *FSDP_TP,
+        "override layers.*.attention.wo = replicated",
+        "override layers.*.feed_forward.w1 = replicated",
+    ),
+}
+"""Layouts of up to eight devices, each to train as one device does."""
+
+
+def plan_of(
+    name: str, mesh: str, *sentences: str, model: str = "llama_micro", batch: str = BATCH, cluster: str = ""
+) -> Plan:
+    """A plan on as many devices as its mesh has; `sentences` is the layout."""
+    devices = prod(int(axis.split()[1]) for axis in mesh.split(">"))
+    text = HEAD.format(name=name, model=model, batch=batch, devices=devices, mesh=mesh)
+    if cluster:
+        text = text.replace(f"{devices} x cpu_local", cluster)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.plan"
+        path.write_text(text + "\n".join(sentences) + "\n")
+        built = build_file(path)
+    assert built.plan is not None, [d.message for d in built.diagnostics]
+    return built.plan
+
+
+def sharded(name: str) -> Sharded:
+    """A layout of the table, propagated."""
+    return propagate(plan_of(name, *LAYOUTS[name]))

@@ -1,0 +1,97 @@
+"""The emitted text, without jax: what it says, that it stands alone, and that it is well written."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planc.backends.xla.emit import emit
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded
+
+BF16 = "compute bf16 reduce fp32"
+EXTRA: dict[str, tuple[str, ...]] = {
+    "bf16": (*FSDP_TP, BF16),
+    "bf16_dp": ("dp 4", "use dp over dp", BF16),
+    "bf16_step": ("fsdp 4", "use fsdp over fsdp", "gather params per step", BF16),
+    "bf16_microbatch": ("fsdp 4", "use fsdp over fsdp", "gather params per microbatch", BF16),
+    "reduce_bf16": (*FSDP_TP, "compute bf16 reduce bf16"),
+    "long_axis_names": (
+        "the_replicas_of_the_model 2 > the_fully_sharded_axis 2 > the_tensor_parallel_axis 2",
+        "use hsdp over the_replicas_of_the_model, the_fully_sharded_axis",
+        "use tp over the_tensor_parallel_axis",
+        "use sp over the_tensor_parallel_axis",
+    ),
+}
+
+
+def case(name: str) -> Sharded:
+    return sharded(name) if name in LAYOUTS else propagate(plan_of(name, *EXTRA[name]))
+
+
+@pytest.fixture(params=[*LAYOUTS, *EXTRA])
+def text(request: pytest.FixtureRequest) -> str:
+    return emit(case(request.param))
+
+
+def test_the_same_plan_gives_the_same_bytes(text: str, request: pytest.FixtureRequest) -> None:
+    assert emit(case(request.node.callspec.params["text"])) == text
+
+
+def test_it_imports_no_planc(text: str) -> None:
+    tree = ast.parse(text)
+    names = {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    names |= {str(n.module) for n in ast.walk(tree) if isinstance(n, ast.ImportFrom)}
+    roots = {name.split(".")[0] for name in names}
+    assert roots <= {"__future__", "collections", "contextlib", "functools", "re", "typing", "jax", "optax"}
+
+
+def test_it_has_no_branch_on_configuration(text: str) -> None:
+    assert not [n.lineno for n in ast.walk(ast.parse(text)) if isinstance(n, ast.If | ast.IfExp)]
+
+
+def test_every_private_function_is_used(text: str) -> None:
+    tree = ast.parse(text)
+    read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
+    private = {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("_")}
+    assert private <= read
+
+
+def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
+    for name in (*LAYOUTS, *EXTRA):
+        (tmp_path / f"{name}.py").write_text(emit(case(name)))
+    ruff = [sys.executable, "-m", "ruff"]
+    options = ["--isolated", "--line-length", "110", str(tmp_path)]
+    for command in (["format", "--diff"], ["check", "--select", "E,F,I,UP,B,SIM,C4,RET"]):
+        done = subprocess.run([*ruff, *command, *options], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_torus_is_laid_out_by_its_links(tmp_path: Path) -> None:
+    plan = plan_of("torus", "fsdp 4 > tp 2", *FSDP_TP[1:], cluster="tpu_v5p(2x2x2)")
+    text = emit(propagate(plan))
+    assert "mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)" in text
+    path = tmp_path / "torus.py"
+    path.write_text(text)
+    ruff = [sys.executable, "-m", "ruff", "format", "--isolated", "--line-length", "110", "--diff", str(path)]
+    assert subprocess.run(ruff, capture_output=True, check=False).returncode == 0
+
+
+def test_sentences_stand_beside_what_they_cause() -> None:
+    text = emit(sharded("fsdp_tp_sp"))
+    assert 'MESH = {"fsdp": 2, "tp": 2}  # outermost first; fsdp_tp_sp.plan:5  mesh fsdp 2 > tp 2' in text
+    assert '"attention.out": P("fsdp", "tp", None),  # reduce-scatter sequence over tp from attention.out' in text
+    assert "# reduce-scatter over fsdp, each microbatch" in text
+
+
+def test_zero_stages_differ_in_what_is_divided() -> None:
+    whole = "{k} = USED"
+    zero1, zero2, dp = (emit(sharded(name)) for name in ("zero1", "zero2", "dp"))
+    assert "PARAMS = USED" in zero1 and "GRADS = USED" in zero1 and "OPTIMIZER = {" in zero1
+    assert "PARAMS = USED" in zero2 and "GRADS = {" in zero2 and "OPTIMIZER = GRADS" in zero2
+    assert all(whole.format(k=k) in dp for k in ("PARAMS", "GRADS", "OPTIMIZER"))

@@ -1,0 +1,55 @@
+"""Where parameters are cut: by dimension, by the plan's word, by an override, or not at all."""
+
+from __future__ import annotations
+
+from planc.backends.xla.emit import emit
+from planc.backends.xla.layouts import Spec, Use, param_spec
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+from tests.xla.cases import plan_of, sharded
+
+W1, WO = "layers.*.feed_forward.w1.weight", "layers.*.attention.wo.weight"
+
+
+def spec(of: Sharded, name: str, use: Use = "params") -> Spec:
+    return param_spec(of.plan, of.param[name], use)
+
+
+def test_the_largest_dimension_that_divides_is_cut() -> None:
+    of = sharded("fsdp")
+    assert spec(of, W1) == ((), ("fsdp",))  # [182, 64]: 182 is no multiple of 4
+    assert spec(of, "layers.*.feed_forward.w2.weight") == (("fsdp",), ())
+    assert spec(of, WO) == (("fsdp",), ())  # [64, 64]: the first of equals
+    assert spec(of, W1, "used") == ((), ())
+
+
+def test_tensor_parallelism_goes_first() -> None:
+    of = sharded("fsdp_tp_sp")
+    assert spec(of, W1) == (("tp",), ("fsdp",))
+    assert spec(of, WO) == (("fsdp",), ("tp",))
+    assert spec(of, "norm.weight") == (("fsdp",),)
+
+
+def test_the_plan_names_the_dimension() -> None:
+    of = sharded("on_embed")
+    assert spec(of, "layers.*.attention.wq.weight") == ((), ("fsdp",))
+    assert spec(of, WO) == (("fsdp",), ())
+
+
+def test_an_override_leaves_a_weight_whole_in_use() -> None:
+    assert spec(sharded("override"), WO, "used") == ((), ())
+
+
+def test_replicas_hold_the_same_part() -> None:
+    of = sharded("hsdp")
+    assert all("replica" not in axes for name in of.param for axes in spec(of, name))
+
+
+def test_what_nothing_divides_stays_whole_and_says_so() -> None:
+    of = propagate(
+        plan_of(
+            "odd", "fsdp 16", "use fsdp over fsdp", model="llama_micro(embed = 72)", batch="32 x 24 tokens microbatch 2"
+        )
+    )
+    assert spec(of, "norm.weight") == ((),)
+    assert '"norm.weight": P(None),  # no dimension divides: kept whole' in emit(of)

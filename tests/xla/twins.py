@@ -1,0 +1,77 @@
+"""The bundled torch module and the JAX function with the same weights, in one process.
+
+Prints one line of JSON: their parameters, and the largest differences of logits, loss and gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from planc.backends.xla.runtime import prepare_environment
+
+prepare_environment(1)
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from planc.backends.cuda.models import llama as torch_llama
+from planc.backends.xla.models import llama
+from planc.backends.xla.models.hooks import UNDIVIDED
+from planc.catalog import build_model
+from planc.trainer.weights import initial, names
+
+
+def gap(found: np.ndarray, expected: np.ndarray) -> float:
+    return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+def main(name: str) -> None:
+    torch.set_num_threads(1)
+    model, draw = build_model(name), initial(build_model(name), 3)
+    values = {n: draw(n, shape) + (0.1 if "norm" in n else 0.0) for n, shape in names(model)}
+    stream = np.random.default_rng(0)
+    tokens = stream.integers(0, model.sizes["vocab"], (2, 33), dtype=np.int64)
+
+    module = torch_llama.build(model)
+    expected_shapes = {n: list(p.shape) for n, p in module.named_parameters()}
+    with torch.no_grad():
+        for n, p in module.named_parameters():
+            p.copy_(torch.from_numpy(values[n]))
+    logits = module(torch.from_numpy(tokens[:, :-1]))
+    loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(tokens[:, 1:]).flatten())
+    loss.backward()
+    expected = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
+
+    params = {
+        p.name: jnp.stack([values[p.name.replace("*", str(i))] for i in range(model.layers)])
+        if p.section == "block"
+        else jnp.asarray(values[p.name])
+        for p in model.params
+    }
+    assert {n: p.shape for n, p in params.items()} == llama.shapes(model)
+    mine = jax.jit(llama.build_logits(model, UNDIVIDED))(params, tokens[:, :-1])
+    found_loss, grads = jax.jit(jax.value_and_grad(llama.build_loss(model, UNDIVIDED)))(
+        params, tokens[:, :-1], tokens[:, 1:]
+    )
+    found = {
+        n.replace("*", str(i)): layer
+        for n, g in grads.items()
+        for i, layer in enumerate(np.asarray(g) if "*" in n else [np.asarray(g)])
+    }
+    row = {
+        "missing": sorted(set(found) ^ set(expected)),
+        "shapes": all(list(found[n].shape) == shape for n, shape in expected_shapes.items()),
+        "logits": gap(np.asarray(mine), logits.detach().numpy()),
+        "loss": abs(float(found_loss) - loss.item()) / loss.item(),
+        "gradients": max(gap(found[n], g) for n, g in expected.items()),
+        "dead": [n for n, g in expected.items() if not np.abs(g).max()],
+    }
+    print(json.dumps(row))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
