@@ -1,1 +1,40 @@
-"""TODO"""
+"""Realisation rules: from the semantic collectives of a plan to those that torch issues.
+
+One rule a file, applied in this order. A rule sees layouts and roles; never a model's or a plan's name.
+"""
+
+from __future__ import annotations
+
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+from ..roles import Roles
+from . import (
+    all_reduce_last,
+    dtensor_gradients,
+    group_state,
+    keep_last_group,
+    pad_dim0,
+    pipeline_keeps_state,
+    scalars_by_dimension,
+)
+from .rule import Rows
+
+ORDER = (
+    dtensor_gradients,
+    all_reduce_last,
+    pipeline_keeps_state,
+    keep_last_group,
+    pad_dim0,
+    group_state,
+    scalars_by_dimension,
+)
+"""A rule may rely on those before it."""
+
+
+def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
+    """What torch issues for a plan, per device and optimizer step."""
+    roles = Roles(sharded)
+    for rule in ORDER:
+        rows = rule.apply(roles, rows)
+    return tuple(r for r in rows if r.count and r.group_size > 1)

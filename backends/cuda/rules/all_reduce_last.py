@@ -1,0 +1,28 @@
+"""Hybrid sharding all-reduces once a step: the emitted step adds up what it has reduce-scattered.
+
+Also the phase: fully_shard reduces inside the last backward, not after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.ir.collective import Collective
+from planc.sharding.stages import sections_on
+
+from ..roles import Roles
+from .rule import Rows, changed, of_state
+
+NAME = "all_reduce_last"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    return tuple(_once(roles, row) for row in rows)
+
+
+def _once(roles: Roles, row: Collective) -> Collective:
+    if row.carries != "grad" or not of_state(row, roles):
+        return row
+    if row.op == "all_reduce":
+        return changed(row, NAME, phase="backward", count=sections_on(roles.plan, row.stage)[row.section])
+    return replace(row, phase="backward")

@@ -1,0 +1,45 @@
+"""DTensor reduces a replicated weight's gradient as soon as the backward makes it.
+
+A norm over a divided sequence has a whole weight and a gradient that is a sum over the tensor axes.
+torch all-reduces the whole gradient there in every microbatch, in the compute dtype, before
+fully_shard reduces over the data axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.sharding.local import param_elements
+from planc.sharding.stages import sections_on
+
+from ..roles import Roles
+from .rule import Rows, changed, over
+
+NAME = "dtensor_gradients"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    return tuple(new for row in rows for new in _split(roles, row))
+
+
+def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
+    inside = tuple(a for a in row.axes if a in roles.tensor)
+    if row.carries != "grad" or not inside:
+        yield row
+        return
+    plan = roles.plan
+    dtype = plan.precision.compute
+    elements = param_elements(plan, roles.sharded.param[row.tensor])
+    yield changed(
+        row,
+        NAME,
+        **over(row, roles, inside),
+        phase="backward",
+        dtype=dtype,
+        count=sections_on(plan, row.stage)[row.section] * plan.microbatches,
+        buffer_bytes=elements * DTYPE_BYTES[dtype],
+    )
+    outside = tuple(a for a in row.axes if a not in roles.tensor)
+    if outside:
+        yield changed(row, NAME, **over(row, roles, outside))

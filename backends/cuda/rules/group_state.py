@@ -1,0 +1,29 @@
+"""fully_shard moves a group's parameters in one collective: the embedding, each block, norm with head."""
+
+from __future__ import annotations
+
+from planc.ir.collective import Collective
+
+from ..roles import Roles
+from .rule import Rows, changed, of_state
+
+NAME = "group_state"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    """The first row of each group stands for the sum; rows of one group are issued equally often."""
+    groups: dict[tuple[object, ...], list[Collective]] = {}
+    for place, row in enumerate(rows):
+        groups.setdefault(_key(row) if of_state(row, roles) else (place,), []).append(row)
+    return tuple(_merged(group) for group in groups.values())
+
+
+def _key(row: Collective) -> tuple[object, ...]:
+    return (row.stage, row.op, row.axes, row.phase, row.carries, row.section, row.dtype, row.count)
+
+
+def _merged(group: list[Collective]) -> Collective:
+    if len(group) == 1:
+        return group[0]
+    tensor = "layers.*" if group[0].section == "block" else " + ".join(r.tensor for r in group)
+    return changed(group[0], NAME, tensor=tensor, buffer_bytes=sum(r.buffer_bytes for r in group))

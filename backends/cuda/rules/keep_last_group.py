@@ -1,0 +1,21 @@
+"""The final norm and the head are not let go after the forward: the backward starts with them."""
+
+from __future__ import annotations
+
+from ..roles import Roles
+from .rule import Rows, of_state
+
+NAME = "keep_last_group"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    return tuple(
+        row
+        for row in rows
+        if not (
+            of_state(row, roles)
+            and row.carries == "param"
+            and row.phase == "backward"
+            and row.section == "last"
+        )
+    )

@@ -1,0 +1,34 @@
+"""fully_shard cuts what tensor parallelism left of a parameter on one dimension, padded to divide evenly."""
+
+from __future__ import annotations
+
+from math import ceil
+
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.sharding.local import param_elements
+
+from ..roles import Roles
+from .rule import Rows, changed, of_state
+
+NAME = "pad_dim0"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    return tuple(_padded(roles, row) if of_state(row, roles) else row for row in rows)
+
+
+def _padded(roles: Roles, row: Collective) -> Collective:
+    """An all-reduce over the replicas sees the share that a reduce-scatter has left."""
+    elements = padded_elements(roles, row.tensor)
+    if row.op == "all_reduce":
+        elements //= roles.plan.mesh.size(*roles.shard)
+    return changed(row, NAME, buffer_bytes=elements * DTYPE_BYTES[row.dtype])
+
+
+def padded_elements(roles: Roles, param: str) -> int:
+    """Elements of one copy of a parameter after tensor parallelism, rows rounded up to the shard axes."""
+    plan, p = roles.plan, roles.sharded.param[param]
+    parts = plan.mesh.size(*roles.shard)
+    dim = p.on_dim or 0
+    rows = ceil(roles.sharded.model.shape(p.param)[dim] / plan.mesh.size(*p.compute[dim]))
+    return param_elements(plan, p) // rows * ceil(rows / parts) * parts

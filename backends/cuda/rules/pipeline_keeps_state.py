@@ -1,0 +1,61 @@
+"""In a pipeline torch's schedules hold gradients whole to the end of the step, and reduce them once.
+
+They also keep parameters gathered after a backward. So with `gather params per pass`, where each
+forward lets its parameters go, a forward gathers unless a backward came before it, and a backward
+gathers if a forward came before it. Otherwise parameters are gathered once a step.
+"""
+
+from __future__ import annotations
+
+from planc.cost.schedule import Action, orders
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+from planc.sharding.stages import sections_on, virtual_stages
+
+from ..roles import Keeping, Roles
+from .rule import Rows, changed, of_state
+
+NAME = "pipeline_keeps_state"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    if not roles.pipeline:
+        return rows
+    return tuple(_counted(roles, row) if of_state(row, roles) else row for row in rows)
+
+
+def _counted(roles: Roles, row: Collective) -> Collective:
+    plan = roles.plan
+    if row.carries == "grad":
+        return changed(row, NAME, count=sections_on(plan, row.stage)[row.section])
+    if Keeping.of(plan).gather_per != "pass" or row.section == "last":
+        once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
+        return changed(row, NAME, count=once)
+    actions = orders(plan.split, plan.pipeline, plan.microbatches)[row.stage]
+    count = sum(
+        copies * gathers(actions, stage)[row.phase == "backward"]
+        for stage, copies in _copies(roles.sharded, row).items()
+    )
+    return changed(row, NAME, count=count)
+
+
+def gathers(actions: list[Action], stage: int) -> tuple[int, int]:
+    """(forward, backward) gathers of one virtual stage's parameters in a step."""
+    forward = backward = 0
+    whole = False
+    for action in actions:
+        if action.stage != stage:
+            continue
+        forward += not whole and not action.backward
+        backward += not whole and action.backward
+        whole = action.backward
+    return forward, backward
+
+
+def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
+    """Copies of the row's section on each virtual stage of its rank."""
+    plan = sharded.plan
+    held = virtual_stages(plan, row.stage)
+    if row.section == "first":
+        return {0: 1}
+    return {v: plan.stages[v][1] - plan.stages[v][0] for v in held}
