@@ -10,6 +10,7 @@ worker also runs under torchrun, Slurm or Kubernetes.
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from types import FrameType
 GRACE_S = 5.0
 """How long ranks may tidy up after SIGTERM before SIGKILL."""
 POLL_S = 0.05
+PORTS = (20000, 32000)
 
 OnLine = Callable[[int, str], None]
 """(rank, one line of its output without the newline)"""
@@ -76,11 +78,18 @@ def run(
 
 
 def free_port() -> int:
-    """A TCP port that nothing listens on now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """A TCP port that nothing listens on now.
+
+    Drawn from below the range that systems give to outgoing connections (32768 up on Linux, 49152 up
+    elsewhere): a port from that range can be taken between this answer and rank 0's use of it, by
+    any connection on the machine.
+    """
+    for _ in range(100):
+        port = random.SystemRandom().randrange(*PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("", port))
+            return port
+    raise OSError(f"no free port in {PORTS[0]}..{PORTS[1] - 1}")
 
 
 def _environment(rank: int, world: int, port: int, extra: Mapping[str, str] | None) -> dict[str, str]:
