@@ -50,7 +50,7 @@ def test_a_run_learns_and_says_all_it_measured(monkeypatch: pytest.MonkeyPatch, 
     assert receipt.measured.heldout_loss_last < 4.5
     assert list(receipt.measured.heldout_losses) == [0, 30]
     assert (receipt.plan_sha256, receipt.mesh) == (preset.plan.sha256, {"fsdp": 2, "tp": 2})
-    assert (receipt.tokens_per_step, receipt.dtype) == (2048, "fp32")
+    assert (receipt.tokens_per_step, receipt.dtype) == (1024, "fp32")
     assert (receipt.runtime, receipt.features, receipt.compile.uncached) == ("numpy", ("bigram",), 0)
     assert {"planc", "python", "numpy"} <= set(receipt.versions)
     assert receipt.goodput is receipt.predicted is receipt.collectives is receipt.peak_memory_gib is None

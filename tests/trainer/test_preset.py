@@ -123,7 +123,7 @@ def test_a_preset_without_a_plan(tmp_path: Path) -> None:
 
 
 def test_a_compiled_plan_that_was_edited_is_refused(preset: Path) -> None:
-    change(preset, '"sequences":16', '"sequences":32')
+    change(preset, '"sequences":8', '"sequences":64')
     (found,) = findings(preset)
     assert found.code == "E1006"
     assert line_at(found).startswith("compiled = ")

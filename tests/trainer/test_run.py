@@ -47,7 +47,7 @@ def refusal(path: Path) -> str:
 
 def test_a_plan_for_a_cluster_is_not_started_here(tmp_path: Path) -> None:
     path = preset_of(
-        tmp_path, ("4 x cpu_local", "128 x cpu_local"), ("fsdp 2", "fsdp 64"), ("batch     16", "batch     256")
+        tmp_path, ("4 x cpu_local", "128 x cpu_local"), ("fsdp 2", "fsdp 64"), ("batch     8", "batch     256")
     )
     assert refusal(path).startswith("E1010 the plan is for 128 devices")
 
