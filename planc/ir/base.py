@@ -2,24 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from pydantic import BaseModel, ConfigDict
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
 
 from planc.diag.span import Span
 
 
-class Frozen(BaseModel):
-    """A noun of the IR. Unknown fields are errors; nothing changes after construction."""
+class Value:
+    """A frozen dataclass of the IR. Nothing changes after construction."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, field by field."""
-        return self.model_dump(mode="json")
+        plain: dict[str, Any] = asdict(self, dict_factory=_plain)  # type: ignore[call-overload]
+        return plain
 
 
-class Cause(Frozen):
+def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: _lists(value) for name, value in pairs}
+
+
+def _lists(value: Any) -> Any:
+    """As JSON has it: lists instead of tuples, at any depth."""
+    if isinstance(value, list | tuple):
+        return [_lists(v) for v in value]
+    if isinstance(value, dict):
+        return {k: _lists(v) for k, v in value.items()}
+    return value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause(Value):
     """The sentence a thing comes from. `via` is the `use` sentence when a layout wrote it."""
 
     span: Span

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause, Value
 
 
-class Chip(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Chip(Value):
     """One accelerator. Rates are dense peaks by dtype; efficiencies are measured fractions of them."""
 
     name: str
@@ -30,7 +32,8 @@ class Chip(Frozen):
     """Held by each communicator (NCCL's channels and rings)."""
 
 
-class Link(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Link(Value):
     """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (node) or per torus link."""
 
     name: str
@@ -40,7 +43,8 @@ class Link(Frozen):
     in_network_reduction: float = 1.0
 
 
-class Level(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Level(Value):
     """One level of a tree of switches: `width` units of the level below meet here."""
 
     name: str
@@ -52,7 +56,8 @@ class Level(Frozen):
     oversubscription: float = 1.0
 
 
-class Cluster(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Cluster(Value):
     """The machines a plan runs on: `count` nodes of `chips` chips, or `count` slices of a torus."""
 
     kind: Literal["node", "torus"]

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause, Value
 
 
-class Axis(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Axis(Value):
     """One mesh axis. `stride` is how many ranks lie between neighbours along it."""
 
     name: str
@@ -16,7 +18,8 @@ class Axis(Frozen):
     stride: int
 
 
-class Mesh(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Mesh(Value):
     """Axes outermost first; rank = sum of coordinate * stride."""
 
     axes: tuple[Axis, ...]

@@ -6,17 +6,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 from typing import Literal
 
-from planc.ir.base import Frozen
+from planc.ir.base import Value
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "loss"]
 Section = Literal["first", "block", "last"]
 
 
-class Param(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Param(Value):
     """A parameter. `shape_dims` groups named dims per tensor dimension, in storage order.
 
     A linear layer stores [out, in]: `wq` is ((heads, head_dim), (embed,)). `*` in the name stands
@@ -34,7 +36,8 @@ class Param(Frozen):
         return tuple(d for group in self.shape_dims for d in group)
 
 
-class Tensor(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Tensor(Value):
     """An activation. `saved_as` is its dtype: the compute dtype, fp32, or integers without gradient."""
 
     name: str
@@ -43,7 +46,8 @@ class Tensor(Frozen):
     dtype: Literal["compute", "fp32", "int"] = "compute"
 
 
-class Op(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Op(Value):
     """One operation: inputs and params to one output, over an index space of named dims.
 
     `whole` are dims that must not be divided while this op runs (the norm's embed, the softmax's
@@ -63,7 +67,8 @@ class Op(Frozen):
     saves: tuple[str, ...] = ()
 
 
-class Model(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Model(Value):
     """A model family applied to sizes. `sizes` maps dim to length; `layers` is the block count."""
 
     name: str

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
-from planc.ir.base import Cause, Frozen
+from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
@@ -17,7 +18,8 @@ Period = Literal["pass", "microbatch", "step"]
 NOUNS: tuple[Noun, ...] = ("params", "grads", "optimizer")
 
 
-class Batch(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Batch(Value):
     """`batch SEQUENCES x TOKENS tokens microbatch N`: N sequences per data-parallel rank at a time."""
 
     sequences: int
@@ -31,7 +33,8 @@ class Batch(Frozen):
         return self.sequences * self.sequence_tokens
 
 
-class Shard(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Shard(Value):
     """`shard DIM over AXES [in REGION]`: every tensor dim of that name is divided."""
 
     dim: str
@@ -40,7 +43,8 @@ class Shard(Frozen):
     cause: Cause
 
 
-class Store(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Store(Value):
     """`store NOUN [as DTYPE] [over AXES [on DIM]]`: how state is kept between uses."""
 
     noun: Noun
@@ -50,14 +54,16 @@ class Store(Frozen):
     cause: Cause
 
 
-class Gather(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Gather(Value):
     """`gather params per PERIOD`: how long gathered params live."""
 
     per: Period
     cause: Cause
 
 
-class Split(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Split(Value):
     """`split layers over AXIS as SCHEDULE(chunks = N) [stages [...]]`: the pipeline.
 
     `stages` gives, for each virtual stage in order, (first layer, one past the last); the first
@@ -71,14 +77,16 @@ class Split(Frozen):
     cause: Cause
 
 
-class Optimizer(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Optimizer(Value):
     """`optimizer NAME(...)`. Hyper-parameters belong to the preset; a plan fixes the kind of state."""
 
     name: Literal["adamw"] = "adamw"
     cause: Cause | None = None
 
 
-class Precision(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Precision(Value):
     """`compute DTYPE reduce DTYPE`: matmuls and activations, and the reduction of gradients."""
 
     compute: str = "fp32"
@@ -86,7 +94,8 @@ class Precision(Frozen):
     cause: Cause | None = None
 
 
-class Recompute(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Recompute(Value):
     """`recompute blocks` or `recompute OP, ...`: what the backward runs again instead of keeping."""
 
     ops: tuple[str, ...] = ()
@@ -98,7 +107,8 @@ class Recompute(Frozen):
         return self.ops == ("blocks",)
 
 
-class Override(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Override(Value):
     """`override GLOB = replicated | DIM over AXES and ...`: parameters the rules do not fit."""
 
     glob: str
@@ -107,7 +117,8 @@ class Override(Frozen):
     cause: Cause
 
 
-class Expect(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Expect(Value):
     """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions)."""
 
     metric: str
@@ -117,14 +128,16 @@ class Expect(Frozen):
     cause: Cause
 
 
-class ExpectNo(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class ExpectNo(Value):
     """`expect no CODE`: the diagnostic must be absent."""
 
     code: str
     cause: Cause
 
 
-class Plan(Frozen):
+@dataclass(frozen=True, kw_only=True)
+class Plan(Value):
     """A whole plan. `set` holds the values given with `--set`; `sources` the sha256 of each file read."""
 
     name: str
@@ -143,8 +156,8 @@ class Plan(Frozen):
     expects: tuple[Expect, ...] = ()
     expects_no: tuple[ExpectNo, ...] = ()
     file: str
-    sources: dict[str, str] = {}
-    set: dict[str, int] = {}
+    sources: dict[str, str] = field(default_factory=dict)
+    set: dict[str, int] = field(default_factory=dict)
 
     # What several rooms ask of a plan.
 
@@ -207,7 +220,7 @@ class Plan(Frozen):
 
     def to_json(self) -> dict[str, Any]:
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`."""
-        return {"format": "planc.plan/1", **self.model_dump(mode="json")}
+        return {"format": "planc.plan/1", **super().to_json()}
 
     def canonical(self) -> str:
         """The compiled plan as one line of JSON with sorted keys."""
@@ -221,8 +234,9 @@ class Plan(Frozen):
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """The plan a compiled form stands for. Raises pydantic.ValidationError when it is not one."""
-        fields = {k: v for k, v in data.items() if k != "format"}
-        return cls.model_validate(fields)
+        from planc.ir.frozen import read
+
+        return read(cls, {k: v for k, v in data.items() if k != "format"})
 
 
 _PLACES = {"cause", "span", "file", "sources", "text", "set"}

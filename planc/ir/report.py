@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors
+from planc.ir.base import Value
 from planc.ir.collective import Collective
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
@@ -133,7 +134,7 @@ class TimedCollective:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
+class Report(Value):
     """Everything planc says about a plan. The costed fields are None when the plan has errors."""
 
     planc_version: str
@@ -166,12 +167,7 @@ class Report:
         rows = self.collectives
         plain = replace(self, diagnostics=(), collectives=())
         return {
-            **asdict(plain, dict_factory=_plain),
+            **super(Report, plain).to_json(),
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "collectives": None if rows is None else [r.to_json() for r in rows],
         }
-
-
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """As JSON has it: lists instead of tuples."""
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in pairs}

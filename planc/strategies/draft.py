@@ -137,7 +137,7 @@ class Draft:
         if text not in UNITS[kind]:
             self._wrong_unit(node, unit if isinstance(unit, Word) else None, kind)
             return None
-        return value * UNITS[kind][text]
+        return float(value * UNITS[kind][text])
 
     def _wrong_unit(self, node: Node | Word, unit: Word | None, kind: str) -> None:
         legal = list(UNITS[kind])

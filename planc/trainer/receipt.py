@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
-from planc.ir.base import Frozen
+from planc.ir.frozen import Frozen
 from planc.trainer.files import write_atomically
 
 FORMAT = "planc.receipt/1"

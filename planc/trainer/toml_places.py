@@ -9,7 +9,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from planc.diag import Diagnostic, Edit, Fix, Span
-from planc.ir.base import Frozen
+from planc.ir.frozen import Frozen
 from planc.syntax.near import nearest
 
 if TYPE_CHECKING:

@@ -1,5 +1,6 @@
 """Parts sum to wholes on every bundled plan, and costs move the way physics says."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -82,8 +83,7 @@ def test_a_million_devices_cost_the_same_to_check() -> None:
 def test_slower_networks_never_make_a_plan_faster(tmp_path: Path) -> None:
     fast = plan_of(tmp_path, HEAD + BODY)
     levels = tuple(
-        level.model_copy(update={"bandwidth_bytes_per_s": level.bandwidth_bytes_per_s / 10})
-        for level in fast.cluster.levels
+        replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s / 10) for level in fast.cluster.levels
     )
-    slow = fast.model_copy(update={"cluster": fast.cluster.model_copy(update={"levels": levels})})
+    slow = replace(fast, cluster=replace(fast.cluster, levels=levels))
     assert check(slow).step.time_s > check(fast).step.time_s

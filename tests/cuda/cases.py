@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from planc.ir.plan import Plan
@@ -23,7 +22,7 @@ def plan_of(
     mesh: str,
     *sentences: str,
     model: str = "llama_micro",
-    batch: str = "16 x 24 tokens microbatch 2",
+    batch: str = "16 x 24 tokens microbatch 4",
 ) -> Plan:
     """A plan on as many cpu devices as its mesh has; `sentences` is the layout."""
     devices = 1
@@ -102,4 +101,5 @@ THREE_D: dict[str, tuple[str, ...]] = {
 def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = {**STATE, **TENSOR, **PIPELINE, **THREE_D}[name]
-    return plan_of(f"case_{name}", mesh, *sentences)
+    microbatch = 2 if name in STATE else 4
+    return plan_of(f"case_{name}", mesh, *sentences, batch=f"16 x 24 tokens microbatch {microbatch}")

@@ -12,10 +12,5 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     return tuple(
         row
         for row in rows
-        if not (
-            of_state(row, roles)
-            and row.carries == "param"
-            and row.phase == "backward"
-            and row.section == "last"
-        )
+        if not (of_state(row, roles) and row.carries == "param" and row.phase == "backward" and row.section == "last")
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from dataclasses import replace as replaced
 
 from planc.checks.edits import add, replace, sentence
 from planc.cost import Costed, cost_plan
@@ -58,23 +59,18 @@ def candidates(plan: Plan) -> Iterator[tuple[str, Plan, Fix | None]]:
     if not plan.recompute.blocks:
         for op in ("attention.core", "blocks"):
             text = sentence("recompute", op)
-            changed = plan.model_copy(update={"recompute": Recompute(ops=(op,))})
-            yield f"recompute {op}", _fresh(changed), _write(plan, plan.recompute.cause, text)
+            changed = replaced(plan, recompute=Recompute(ops=(op,)))
+            yield f"recompute {op}", changed, _write(plan, plan.recompute.cause, text)
     if plan.batch.microbatch_sequences > 1:
-        batch = plan.batch.model_copy(update={"microbatch_sequences": 1})
+        batch = replaced(plan.batch, microbatch_sequences=1)
         text = sentence("batch", f"{batch.sequences} x {batch.sequence_tokens} tokens microbatch 1")
-        changed = plan.model_copy(update={"batch": batch})
-        yield "microbatch 1", _fresh(changed), replace(plan.batch.cause, text)
+        changed = replaced(plan, batch=batch)
+        yield "microbatch 1", changed, replace(plan.batch.cause, text)
     if plan.store("params") and plan.gather_per != "pass":
         gather = Gather(per="pass", cause=plan.mesh.cause)
         text = sentence("gather", "params per pass")
-        changed = plan.model_copy(update={"gather": gather})
-        yield "gather params per pass", _fresh(changed), _write(plan, plan.gather and plan.gather.cause, text)
-
-
-def _fresh(plan: Plan) -> Plan:
-    """Without cached answers of the plan it was copied from."""
-    return Plan(**{name: getattr(plan, name) for name in Plan.model_fields})
+        changed = replaced(plan, gather=gather)
+        yield "gather params per pass", changed, _write(plan, plan.gather and plan.gather.cause, text)
 
 
 def _write(plan: Plan, cause: object, text: str) -> Fix | None:

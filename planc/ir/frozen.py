@@ -1,0 +1,28 @@
+"""Pydantic's share of the nouns: reading them back from JSON, strictly.
+
+Nouns are plain frozen dataclasses, because building pydantic models would double the start-up of every
+check. What comes from outside is validated here: unknown fields and wrong types are errors.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+
+T = TypeVar("T")
+
+
+class Frozen(BaseModel):
+    """A model for files that people write or exchange. Unknown fields are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values, field by field."""
+        return self.model_dump(mode="json")
+
+
+def read(kind: type[T], data: Any) -> T:
+    """`data` as a noun of this kind. Raises pydantic.ValidationError when it is not one."""
+    return TypeAdapter(kind).validate_python(data)
