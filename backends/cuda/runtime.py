@@ -101,7 +101,8 @@ class TorchSession:
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
         self._names = parameter_names(program.plan.model)
-        self._modules, self._device, self._mesh, self._pipeline = modules, device, mesh, pipeline
+        self.mesh = mesh
+        self._modules, self._device, self._pipeline = modules, device, pipeline
         self._step, self._evaluate, self._clip = step, evaluate, clip
         self._slice_of = slice_of
         self._clip_norm = settings.clip_norm
@@ -123,11 +124,11 @@ class TorchSession:
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every parameter whole, by full name, one at a time; collective."""
-        return gathered(self._modules, self._names, self._mesh, self._pipeline, lambda p: p)
+        return gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every gradient of the last step whole, after clipping, by full name; collective."""
-        return gathered(self._modules, self._names, self._mesh, self._pipeline, _gradient)
+        return gathered(self._modules, self._names, self.mesh, self._pipeline, _gradient)
 
     def peak_memory_gib(self) -> float | None:
         """Peak of allocated device memory; on CPU the process's peak resident memory."""
@@ -140,7 +141,7 @@ class TorchSession:
 
     def close(self) -> None:
         """Leave the process group."""
-        if self._mesh is not None and dist.is_initialized():
+        if self.mesh is not None and dist.is_initialized():
             dist.destroy_process_group()
 
     def _mine(self, batch: Tokens) -> Tensor:

@@ -1,4 +1,4 @@
-"""Every layout trains as one process does: same losses, same gradient of every parameter.
+"""Every layout trains as one process does, and moves what the realisation rules say it moves.
 
 One launch per group of layouts: starting four processes costs more than a layout.
 """
@@ -27,7 +27,7 @@ GROUPS = {"state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "three_d": THR
 def rows(group: str) -> dict[str, dict[str, Any]]:
     """The comparison of every layout of a group, from one launch."""
     argv = [sys.executable, str(WORKER), *GROUPS[group]]
-    finished = run(argv, PROCESSES[group], timeout_s=400)
+    finished = run(argv, PROCESSES[group], timeout_s=900)
     failed = finished.outputs[finished.failed_rank or 0]
     found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
     assert finished.ok, failed[-4000:]
@@ -52,3 +52,9 @@ def test_trains_as_one_process(group: str, name: str) -> None:
     assert row["loss"] <= BUDGET
     assert row["norm"] <= BUDGET
     assert row["evaluated"] <= BUDGET
+
+
+@pytest.mark.parametrize(("group", "name"), params())
+def test_issues_the_collectives_that_the_rules_predict(group: str, name: str) -> None:
+    """Calls and bytes per operation and mesh dimension, on every rank, of one step after the first."""
+    assert rows(group)[name]["collectives"] == []

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from planc.backends.cuda.emit import emit
 from planc.sharding import propagate
 from planc.strategies.build import build_file

@@ -9,16 +9,20 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from cases import case
+from observe import Observer, differences, predicted
 
 from planc.backends.cuda.lower import lower
+from planc.backends.cuda.roles import Roles
 from planc.backends.cuda.runtime import start, start_single
 from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from planc.trainer.session import Settings
 
@@ -42,11 +46,12 @@ def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
         yield tokens[:, :-1], tokens[:, 1:]
 
 
-def train(session: Any, plan: Plan) -> dict[str, Any]:
-    """Losses, norms, and the gradients after the checked steps."""
+def train(session: Any, plan: Plan, observer: Any = None) -> dict[str, Any]:
+    """Losses, norms, and the gradients after the checked steps; `observer` watches the second step."""
     found: dict[str, Any] = {"loss": [], "norm": [], "evaluated": [], "gradients": {}}
     for number, (tokens, targets) in enumerate(batches(plan), start=1):
-        loss, norm = session.step(tokens, targets, lr=LR)
+        with observer if observer is not None and number == 2 else nullcontext():
+            loss, norm = session.step(tokens, targets, lr=LR)
         found["loss"].append(loss)
         found["norm"].append(norm)
         if number in CHECKED:
@@ -85,6 +90,17 @@ def relative(found: list[float], expected: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
 
 
+def unpredicted(sharded: Sharded, mesh: Any, observer: Observer) -> list[str]:
+    """Where the rules and torch differ, on any rank."""
+    roles = Roles(sharded)
+    stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
+    sizes = {f.name: f.size for f in roles.factors}
+    here = differences(observer.totals(sizes), predicted(sharded, stage))
+    everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(everywhere, here)
+    return [f"rank {rank}: {text}" for rank, found in enumerate(everywhere) for text in found]
+
+
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -92,12 +108,16 @@ def main(names: list[str]) -> None:
     for name in names:
         began = time.monotonic()
         plan = case(name)
-        program = lower(propagate(plan))
+        sharded = propagate(plan)
+        program = lower(sharded)
         settings = Settings()
         key = repr((plan.model.name, plan.batch.sequences, plan.batch.microbatch_sequences, plan.precision))
         if key not in references:
             references[key] = train(start_single(program, settings, initial), plan)
-        row = difference(train(start(program, settings, initial), plan), references[key])
+        session = start(program, settings, initial)
+        observer = Observer(session.mesh)
+        row = difference(train(session, plan, observer), references[key])
+        row["collectives"] = unpredicted(sharded, session.mesh, observer)
         if dist.get_rank() == 0:
             print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
     dist.destroy_process_group()

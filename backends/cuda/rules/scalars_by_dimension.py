@@ -1,15 +1,15 @@
 """A scalar is all-reduced over one mesh dimension after the other; a pipeline also sums the loss.
 
-The gradient norm is taken per mesh: parameters that tensor parallelism leaves alone lie on a smaller
-one, which costs them an all-reduce of their own.
+The gradient norm is taken per mesh, as parameters that tensor parallelism leaves alone lie on a smaller
+one. What DTensor reduces there is the vector of the parameters' norms, not their one norm.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
-from planc.ir.collective import Collective
-from planc.ir.sharding import ParamSharding
+from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.stages import sections_on
 
 from ..roles import Factor, Roles
@@ -26,27 +26,28 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
     for factor in roles.factors:
         axes = tuple(a for a in row.axes if a in factor.axes)
-        if axes:
-            count = _meshes(roles, factor, row.stage) if row.tensor == "grad_norm" else row.count
-            yield changed(row, NAME, **over(row, roles, axes), count=count)
+        if not axes:
+            continue
+        if row.tensor != "grad_norm" or factor.role == "pipeline":
+            yield changed(row, NAME, **over(row, roles, axes))
+            continue
+        for norms in _norms(roles, factor, row.stage):
+            yield changed(row, NAME, **over(row, roles, axes), buffer_bytes=norms * DTYPE_BYTES["fp32"])
 
 
-def _meshes(roles: Roles, factor: Factor, stage: int) -> int:
-    """How many of the meshes that this stage's parameters lie on have this dimension."""
-    if factor.role == "pipeline":
-        return 1
+def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
+    """For each mesh with this dimension that the stage's parameters lie on: how many lie on it."""
     held = sections_on(roles.plan, stage)
-    kinds = {_on_tensor(roles, p) for p in roles.sharded.params if p.param.section in held}
-    return sum(kinds) if factor.role == "tensor" else len(kinds)
-
-
-def _on_tensor(roles: Roles, p: ParamSharding) -> bool:
-    """Whether a parameter is a DTensor over the tensor axes."""
-    return bool(set(roles.tensor) & {*p.axes(), *p.grad_partial})
+    counts: Counter[bool] = Counter()
+    for p in roles.sharded.params:
+        on_tensor = bool(set(roles.tensor) & {*p.axes(), *p.grad_partial})
+        counts[on_tensor] += held.get(p.param.section, 0)
+    return [n for on_tensor, n in counts.items() if n and (on_tensor or factor.role != "tensor")]
 
 
 def _losses_of_stages(roles: Roles, rows: Rows) -> Iterator[Collective]:
     """Only the last stage knows the loss."""
-    norms = [r for r in rows if r.tensor == "grad_norm" and r.axes == roles.pipeline]
-    for row in norms:
-        yield changed(row, NAME, tensor="loss", phase="forward", cause=roles.plan.split and roles.plan.split.cause)
+    cause = roles.plan.split.cause if roles.plan.split else None
+    for row in rows:
+        if row.tensor == "grad_norm" and row.axes == roles.pipeline:
+            yield changed(row, NAME, tensor="loss", phase="forward", cause=cause)
