@@ -17,7 +17,7 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.trainer import backend, launch
 from planc.trainer.preset import Preset, load_preset
-from planc.trainer.progress import Event, decode
+from planc.trainer.progress import MARK, Event, decode
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.worker import EVENTS, Request, source_of
 
@@ -104,12 +104,17 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
         return
     if finished.returncode == launch.INTERRUPTED:
         raise KeyboardInterrupt
-    if finished.failed_rank is None:
-        raise TrainingError(Diagnostic("E1012", f"not done after {timeout_s:g} s", span), finished.outputs[0])
-    rank, output = finished.failed_rank, finished.outputs[finished.failed_rank]
+    rank = finished.failed_rank
+    output = _without_events(finished.outputs[rank or 0])
+    if rank is None:
+        raise TrainingError(Diagnostic("E1012", f"not done after {timeout_s:g} s", span), output)
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
     message = f"rank {rank} ended with status {finished.returncode}: {last}"
     raise TrainingError(Diagnostic("E1012", message, span), output)
+
+
+def _without_events(output: str) -> str:
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith(MARK))
 
 
 def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:

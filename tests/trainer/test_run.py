@@ -75,6 +75,7 @@ def test_more_processes_than_cores_is_a_warning(monkeypatch: pytest.MonkeyPatch)
     ("finished", "says"),
     [
         (launch.Finished(1, ("", "Traceback\nValueError: bad\n\n"), 1), "rank 1 ended with status 1: ValueError"),
+        (launch.Finished(1, ("no room\n@planc {}\n",), 0), "status 1: no room"),
         (launch.Finished(137, ("",), 0), "rank 0 ended with status 137: it wrote nothing"),
         (launch.Finished(launch.TIMED_OUT, ("half",)), "not done after 5 s"),
     ],
