@@ -15,7 +15,7 @@ def loss(styler: Styler) -> str:
             """Mean cross entropy in fp32. logits [B, S, <vocab>], targets [B, S]."""
             return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
         ''',
-        vocab="V / tp" if styler.loss_parallel else "V",
+        vocab=f"V / {styler.roles.name('tensor')}" if styler.loss_parallel else "V",
     )
 
 

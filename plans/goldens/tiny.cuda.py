@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 9d17d46e4753692f)
+plan     tiny (sha256 2e179383508c739d)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 
@@ -37,7 +37,7 @@ if not torch.__version__.startswith("2.13."):
 
 # tiny.plan:5  mesh fsdp 2 > tp 2
 MESH = {"fsdp": 2, "tp": 2}
-# tiny.plan:3  batch 16 x 128 tokens microbatch 4
+# tiny.plan:3  batch 8 x 128 tokens microbatch 4
 MICROBATCH_SEQUENCES = 4
 # tiny.plan:6  use fsdp over fsdp
 DATA_AXES = ("fsdp",)

@@ -91,6 +91,9 @@ PIPELINE: dict[str, tuple[str, ...]] = {
 }
 """Pipelines."""
 
+ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1", TP, SP, BF16)}
+"""One rank: axes of size 1 divide nothing."""
+
 THREE_D: dict[str, tuple[str, ...]] = {
     "pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), FSDP, TP, SP),
     "hsdp_tp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
@@ -98,8 +101,11 @@ THREE_D: dict[str, tuple[str, ...]] = {
 """Eight ranks."""
 
 
+LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **THREE_D}
+
+
 def case(name: str) -> Plan:
     """The plan of a named layout."""
-    mesh, *sentences = {**STATE, **TENSOR, **PIPELINE, **THREE_D}[name]
+    mesh, *sentences = LAYOUTS[name]
     microbatch = 2 if name in STATE else 4
     return plan_of(f"case_{name}", mesh, *sentences, batch=f"16 x 24 tokens microbatch {microbatch}")

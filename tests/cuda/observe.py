@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -33,12 +34,16 @@ Total = tuple[int, int]
 """(calls, payload bytes): the larger of the input and the output of each call."""
 
 
+def ranks_of(group: Any) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
+
+
 class Observer(TorchDispatchMode):
     """While it is entered, every collective that a process group is asked for is counted."""
 
     def __init__(self, mesh: Any) -> None:
         super().__init__()
-        self.dimension = {mesh.get_group(name).group_name: name for name in mesh.mesh_dim_names}
+        self.dimension = {ranks_of(mesh.get_group(name)): name for name in mesh.mesh_dim_names}
         self.calls: Counter[Key] = Counter()
         self.payload: Counter[Key] = Counter()
 
@@ -61,10 +66,11 @@ class Observer(TorchDispatchMode):
         self.payload[OPS[name], group] += payload
 
     def _group(self, leaf: Any) -> str:
-        if isinstance(leaf, str):
-            return self.dimension.get(leaf, "")
+        """The mesh dimension of an argument that is a group. DTensor may use an equal, earlier mesh's."""
         if isinstance(leaf, torch.ScriptObject) and "ProcessGroup" in str(leaf._type()):
-            return self.dimension.get(dist.ProcessGroup.unbox(leaf).group_name, "elsewhere")
+            return self.dimension.get(ranks_of(dist.ProcessGroup.unbox(leaf)), "elsewhere")
+        if isinstance(leaf, str) and leaf in dist.distributed_c10d._world.pg_names.values():
+            return self.dimension.get(ranks_of(_resolve_process_group(leaf)), "elsewhere")
         return ""
 
     def totals(self, sizes: dict[str, int]) -> dict[Key, Total]:

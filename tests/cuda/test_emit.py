@@ -14,10 +14,10 @@ from planc.backends.cuda.emit import emit
 from planc.sharding import propagate
 from planc.strategies.build import build_file
 
-from .cases import PIPELINE, SP, STATE, TENSOR, THREE_D, TP, case, plan_of
+from .cases import LAYOUTS, SP, TP, case, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMES = [*STATE, *TENSOR, *PIPELINE, *THREE_D]
+NAMES = list(LAYOUTS)
 EXPORTS = {
     "build_mesh",
     "parallelize",

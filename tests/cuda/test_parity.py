@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,33 @@ import pytest
 
 from planc.trainer.launch import run
 
-from .cases import PIPELINE, STATE, TENSOR, THREE_D
+from .cases import ONE, PIPELINE, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
-PROCESSES = {"state": 4, "tensor": 4, "pipeline": 4, "three_d": 8}
-GROUPS = {"state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "three_d": THREE_D}
+PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "three_d": 8}
+GROUPS = {"one": ONE, "state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "three_d": THREE_D}
 
 
-@cache
-def rows(group: str) -> dict[str, dict[str, Any]]:
-    """The comparison of every layout of a group, from one launch."""
-    argv = [sys.executable, str(WORKER), *GROUPS[group]]
-    finished = run(argv, PROCESSES[group], timeout_s=900)
-    failed = finished.outputs[finished.failed_rank or 0]
+Rows = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="session")
+def rows(request: pytest.FixtureRequest) -> Callable[[str], Rows]:
+    """The comparison of every layout of a group that this run of pytest asks for, from one launch."""
+    wanted: dict[str, dict[str, None]] = {}
+    for item in request.session.items:
+        values = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        if "group" in values:
+            wanted.setdefault(values["group"], {})[values["name"]] = None
+    return cache(lambda group: launched(PROCESSES[group], list(wanted[group])))
+
+
+def launched(processes: int, names: list[str]) -> Rows:
+    """Train these layouts one after the other in one launch."""
+    finished = run([sys.executable, str(WORKER), *names], processes, timeout_s=900)
+    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
     found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
-    assert finished.ok, failed[-4000:]
     return {row["name"]: row for row in found}
 
 
@@ -45,7 +57,7 @@ def params() -> list[Any]:
 
 
 @pytest.mark.parametrize(("group", "name"), params())
-def test_trains_as_one_process(group: str, name: str) -> None:
+def test_trains_as_one_process(group: str, name: str, rows: Callable[[str], Rows]) -> None:
     row = rows(group)[name]
     assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
     assert max(row["gradient"]) <= BUDGET, row["where"]
@@ -55,6 +67,6 @@ def test_trains_as_one_process(group: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(("group", "name"), params())
-def test_issues_the_collectives_that_the_rules_predict(group: str, name: str) -> None:
+def test_issues_the_collectives_that_the_rules_predict(group: str, name: str, rows: Callable[[str], Rows]) -> None:
     """Calls and bytes per operation and mesh dimension, on every rank, of one step after the first."""
     assert rows(group)[name]["collectives"] == []

@@ -8,7 +8,7 @@ from planc.backends.cuda.lower import lower, refusals
 from planc.diag.errors import PlanError
 from planc.sharding import propagate
 
-from .cases import FSDP, PIPELINE, STATE, TENSOR, THREE_D, TP, case, plan_of
+from .cases import FSDP, LAYOUTS, TP, case, plan_of
 
 REFUSED = {
     "tensor axis outside": (("tp 2 > fsdp 2", FSDP, TP), 5, "fsdp > tp"),
@@ -40,6 +40,6 @@ def test_lower_raises_the_refusals() -> None:
         lower(propagate(plan_of("refused", "tp 2 > fsdp 2", FSDP, TP)))
 
 
-@pytest.mark.parametrize("name", [*STATE, *TENSOR, *PIPELINE, *THREE_D])
+@pytest.mark.parametrize("name", LAYOUTS)
 def test_it_refuses_nothing_that_it_can_do(name: str) -> None:
     assert refusals(propagate(case(name))) == []

@@ -1,0 +1,98 @@
+"""The realisation rules against counts and bytes that were measured before the rules were written.
+
+A Llama of 8B shapes, sequences of 8192, was traced under a fake process group: forward, backward and
+clipping of one step, without the mean of the loss.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from planc.backends.cuda.rules import ORDER, realise
+from planc.ir.collective import Collective
+from planc.sharding import propagate, semantic_collectives
+
+from .cases import SP, TP, plan_of
+
+MIB = 2**20
+FSDP = ("fsdp {} > tp 8", "use fsdp over fsdp", TP, SP)
+
+
+def rows_of(layers: int, mesh: str, *sentences: str, ranks: int = 8) -> tuple[Collective, ...]:
+    """Realised rows of an 8B-shaped model with one microbatch."""
+    plan = plan_of(
+        "measured",
+        mesh,
+        *sentences,
+        model=f"llama3_8b(layers = {layers})",
+        batch=f"{ranks} x 8192 tokens microbatch 1",
+    )
+    sharded = propagate(plan)
+    return realise(sharded, semantic_collectives(sharded))
+
+
+def calls(rows: tuple[Collective, ...]) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for row in rows:
+        found[row.op, row.axis] += 0 if row.tensor == "loss" else row.count
+    return found
+
+
+def mib(rows: tuple[Collective, ...], op: str, axis: str) -> float:
+    return sum(r.payload_bytes for r in rows if (r.op, r.axis) == (op, axis)) / MIB
+
+
+@pytest.mark.parametrize("layers", [2, 4, 32])
+def test_calls_of_fsdp_and_tp(layers: int) -> None:
+    mesh, *sentences = FSDP
+    found = calls(rows_of(layers, mesh.format(8), *sentences))
+    assert found == {
+        ("all_gather", "fsdp"): 2 * layers + 3,
+        ("reduce_scatter", "fsdp"): layers + 2,
+        ("all_gather", "tp"): 4 * layers + 2,
+        ("reduce_scatter", "tp"): 4 * layers + 2,
+        ("all_reduce", "tp"): 2 * layers + 5,
+        ("all_reduce", "fsdp"): 1,
+    }
+
+
+def test_recompute_repeats_gathers_and_all_but_the_last_scatter() -> None:
+    mesh, *sentences = FSDP
+    found = calls(rows_of(32, mesh.format(8), *sentences, "recompute blocks"))
+    assert found["all_gather", "tp"] == 6 * 32 + 2
+    assert found["reduce_scatter", "tp"] == 5 * 32 + 2
+
+
+def test_replicas_all_reduce_each_group() -> None:
+    mesh = "replica 4 > fsdp 8 > tp 8"
+    found = calls(rows_of(4, mesh, "use hsdp over replica, fsdp", TP, SP, ranks=32))
+    assert found["all_reduce", "replica"] == 4 + 2
+
+
+def test_bytes_of_fsdp() -> None:
+    mesh, *sentences = FSDP
+    whole = rows_of(32, mesh.format(8), *sentences)
+    mixed = rows_of(32, mesh.format(8), *sentences, "compute bf16 reduce fp32")
+    assert mib(whole, "all_gather", "fsdp") == pytest.approx(7409.5, abs=0.05)
+    assert mib(mixed, "all_gather", "fsdp") == pytest.approx(3704.8, abs=0.05)
+    assert mib(mixed, "reduce_scatter", "fsdp") == pytest.approx(3830.0, abs=0.05)
+
+
+def test_padding_at_2048_ranks() -> None:
+    """Rows after tp are fewer than ranks: 47 % more bytes than at 128, where every row count divides."""
+    mesh, *sentences = FSDP
+    small, large = (
+        mib(rows_of(4, mesh.format(ranks), *sentences, ranks=ranks), "all_gather", "fsdp") for ranks in (128, 2048)
+    )
+    assert small == pytest.approx(1588, abs=0.5)
+    assert large == pytest.approx(2336, abs=0.5)
+
+
+def test_every_changed_row_names_its_rules() -> None:
+    mesh, *sentences = FSDP
+    names = [rule.NAME for rule in ORDER]
+    for row in rows_of(2, mesh.format(8), *sentences):
+        places = [names.index(name) for name in row.realised_by]
+        assert places == sorted(places)
