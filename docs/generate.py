@@ -80,9 +80,11 @@ def tidy(output: str) -> str:
 
 
 def refreshed(page: Path, folder: Path) -> str:
-    """The page with the output that its commands print today."""
+    """The page with the files it quotes and the output that its commands print today."""
     text = page.read_text()
     for snippet in snippets(page):
+        if source := snippet.option("from"):
+            text = text.replace(snippet.text, (ROOT / source).read_text())
         if snippet.language == "console" and not snippet.launches:
             text = text.replace(snippet.text, _rerun(snippet, folder))
     return text

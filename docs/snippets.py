@@ -7,6 +7,7 @@ The words after a fence's language say how it is checked:
     plan fragment            some sentences, completed with those of `BASE` whose verb they lack
     plan bad E0203           a whole file whose errors have exactly these codes
     plan file=my.plan        the same, and the page's commands find it under this name
+    plan from=plans/my.plan  that file, as it stands
     python                   runs by itself; `torchrun=4` or `devices=4` runs it on as many
     console                  `$ planc ...` exits 0 (`exit=1`: 1), and prints what the block shows, if it does
     console launch           trains, so only its exit status counts

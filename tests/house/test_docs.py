@@ -136,6 +136,7 @@ def test_the_generated_pages_are_the_rules() -> None:
     assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
 
 
-def test_the_readme_shows_the_bundled_plan() -> None:
-    shown = next(s for s in ALL if s.page.name == "README.md" and s.language == "plan")
-    assert shown.text == (ROOT / "plans" / "llama3_70b_h100.plan").read_text()
+def test_a_quoted_file_is_that_file() -> None:
+    quoted = [(s, (ROOT / s.option("from")).read_text()) for s in ALL if s.option("from")]
+    assert "README.md" in {s.page.name for s, _ in quoted}
+    assert [s.id for s, text in quoted if s.text != text] == [], "make docs"

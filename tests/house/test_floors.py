@@ -101,9 +101,7 @@ def _is_type_checking(node: ast.AST) -> bool:
 
 def _is_import_module(node: ast.AST) -> bool:
     match node:
-        case ast.Call(
-            func=ast.Name("import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant()]
-        ):
+        case ast.Call(func=ast.Name("import_module") | ast.Attribute(attr="import_module"), args=[ast.Constant()]):
             return True
     return False
 

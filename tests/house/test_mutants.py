@@ -26,9 +26,7 @@ def runner() -> ModuleType:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     (tmp_path / "thing.py").write_text("def double(x):\n    return 2 * x\n")
-    (tmp_path / "test_thing.py").write_text(
-        "from thing import double\n\ndef test_two():\n    assert double(2) == 4\n"
-    )
+    (tmp_path / "test_thing.py").write_text("from thing import double\n\ndef test_two():\n    assert double(2) == 4\n")
     return tmp_path
 
 
@@ -51,9 +49,7 @@ def test_a_fault_whose_text_is_gone_is_missed(runner: ModuleType, tree: Path) ->
     assert "found 0 times" in planted(runner, tree, "x << 1", "x")
 
 
-def test_a_fault_that_breaks_the_test_file_itself_is_not_called_caught(
-    runner: ModuleType, tree: Path
-) -> None:
+def test_a_fault_that_breaks_the_test_file_itself_is_not_called_caught(runner: ModuleType, tree: Path) -> None:
     assert "did not run" in planted(runner, tree, "def double(x):", "def double(x)")
 
 
