@@ -134,13 +134,19 @@ def _constants(roles: Roles) -> str:
         Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
         """,
         mesh_cause=because(plan.mesh.cause),
-        whole=f"# {WHOLE}: no axis stores state, so fully_shard divides it over one rank" if whole else "",
+        whole=_why_whole(roles) if whole else "",
         mesh=call("MESH = {", [f'"{f.name}": {f.size}' for f in roles.factors]),
         batch_cause=because(plan.batch.cause),
         microbatch=str(plan.batch.microbatch_sequences),
         stages=emit_pipeline.constants(roles),
         data=_data_axes(roles),
     )
+
+
+def _why_whole(roles: Roles) -> str:
+    if not roles.uses_fsdp:
+        return f"# {WHOLE}: no axis has more than one rank"
+    return f"# {WHOLE}: no axis stores state, so fully_shard divides it over one rank"
 
 
 def _data_axes(roles: Roles) -> str:

@@ -73,7 +73,7 @@ class Styler:
             return self._colwise(o, path, prepared_by_parent)
         if side is not None:
             return self._rowwise(o, path)
-        return self._undivided(o, path)
+        return self._undivided(o, path, prepared_by_parent)
 
     def _colwise(self, o: OpSharding, path: str, prepared_by_parent: bool) -> Style:
         arguments, collectives = [], []
@@ -93,9 +93,9 @@ class Styler:
             arguments.insert(0, ("input_layouts", "Replicate()"))
         return self._made(o, path, "RowwiseParallel", arguments, [self._said(o.settle)])
 
-    def _undivided(self, o: OpSharding, path: str) -> Style | None:
+    def _undivided(self, o: OpSharding, path: str, prepared_by_parent: bool) -> Style | None:
         """A module that every rank runs whole: only its ends are prepared."""
-        before, after = o.moves[0], o.settle
+        before, after = None if prepared_by_parent else o.moves[0], o.settle
         arguments = []
         if before is not None:
             arguments += [
@@ -114,11 +114,13 @@ class Styler:
         return self._made(o, path, name, arguments, [self._said(before), self._said(after)])
 
     def _parent_style(self, o: OpSharding, parent: str) -> Style:
-        """One gather for all column-parallel children that read the parent's input."""
+        """One gather for all children that read the parent's input; undivided ones take a plain tensor."""
         arguments = [
             ("input_layouts", f"({self._placement(self._declared(o, 0), o.op.inputs[0])},)"),
             ("desired_input_layouts", "(Replicate(),)"),
         ]
+        if self._divided_side(o) is None:
+            arguments.append(("use_local_output", "True"))
         collectives = [self._said(o.moves[0], self._backward_sum(o))]
         return self._made(o, relative(parent), "PrepareModuleInput", arguments, collectives)
 
@@ -131,15 +133,19 @@ class Styler:
         return Style(path, name, tuple(arguments), said, cause)
 
     def _shared_parent(self, o: OpSharding, ops: list[OpSharding]) -> str:
-        """The module around `o` whose input `o` reads, if all its readers are column parallel."""
+        """The module around `o` whose input `o` reads, if all its readers want it in one layout."""
         parent = o.op.module.rpartition(".")[0]
+        source = o.op.inputs[0]
         if o.op.kind != "matmul" or parent in ("", "layers.*"):
             return ""
-        inside = [p for p in ops if p.op.module.startswith(f"{parent}.")]
-        if any(p.op.output == o.op.inputs[0] for p in self._ops_within(parent)):
+        if any(p.op.output == source for p in self._ops_within(parent)):
             return ""
-        readers = [p for p in inside if o.op.inputs[0] in p.op.inputs]
-        return parent if all(self._divided_side(p) == 0 for p in readers) else ""
+        sides = {self._divided_side(p) for p in ops if self._reads(p, parent, source)}
+        return parent if sides == {0} or (sides == {None} and o.moves[0] is not None) else ""
+
+    @staticmethod
+    def _reads(o: OpSharding, parent: str, tensor: str) -> bool:
+        return o.op.module.startswith(f"{parent}.") and tensor in o.op.inputs
 
     def _ops_within(self, parent: str) -> Iterator[OpSharding]:
         for ops in self.sharded.ops.values():

@@ -1,8 +1,8 @@
-"""DTensor reduces a replicated weight's gradient as soon as the backward makes it.
+"""DTensor reduces a replicated weight's gradient whole, before fully_shard divides it.
 
 A norm over a divided sequence has a whole weight and a gradient that is a sum over the tensor axes.
-torch all-reduces the whole gradient there in every microbatch, in the compute dtype, before
-fully_shard reduces over the data axes.
+torch all-reduces the whole gradient there, in the compute dtype, each time before fully_shard reduces
+over the data axes; while fully_shard only adds gradients up, their sum stays unreduced.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 from planc.sharding.stages import sections_on
 
-from ..roles import Roles
+from ..roles import Keeping, Roles
 from .rule import Rows, changed, over
 
 NAME = "dtensor_gradients"
@@ -37,9 +37,15 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         **over(row, roles, inside),
         phase="backward",
         dtype=dtype,
-        count=sections_on(plan, row.stage)[row.section] * plan.microbatches,
+        count=sections_on(plan, row.stage)[row.section] * _times(roles),
         buffer_bytes=elements * DTYPE_BYTES[dtype],
     )
     outside = tuple(a for a in row.axes if a not in roles.tensor)
     if outside:
         yield changed(row, NAME, **over(row, roles, outside))
+
+
+def _times(roles: Roles) -> int:
+    """How often a step reduces gradients; plain autograd does so in every backward."""
+    kept = roles.uses_fsdp and (roles.pipeline or not Keeping.of(roles.plan).scatter_each_microbatch)
+    return 1 if kept else roles.plan.microbatches
