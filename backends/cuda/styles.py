@@ -51,6 +51,15 @@ class Styler:
         """Whether the loss is taken over a divided vocab."""
         return any(o.op.kind == "loss" and self._on(o.layout, "vocab") for o in self.sharded.ops["last"])
 
+    def separate_gathers(self, tensor: str) -> int:
+        """How many modules gather this tensor for themselves, or for the children they hold."""
+        return max(len(self._gatherers(ops, tensor)) for ops in self.sharded.ops.values())
+
+    def _gatherers(self, ops: tuple[OpSharding, ...], tensor: str) -> set[str]:
+        styled = [o for o in ops if o.op.params]
+        readers = [o for o in styled if o.op.inputs[0] == tensor and o.moves[0] is not None]
+        return {self._shared_parent(o, styled) or o.op.module for o in readers}
+
     def _section(self, section: Section) -> Iterator[Style]:
         ops = [o for o in self.sharded.ops[section] if o.op.params]
         prepared: set[str] = set()

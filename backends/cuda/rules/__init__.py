@@ -12,6 +12,7 @@ from ..roles import Roles
 from . import (
     all_reduce_last,
     dtensor_gradients,
+    gather_per_sibling,
     group_state,
     keep_last_group,
     pad_dim0,
@@ -21,6 +22,7 @@ from . import (
 from .rule import Rows
 
 ORDER = (
+    gather_per_sibling,
     dtensor_gradients,
     all_reduce_last,
     pipeline_keeps_state,
