@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "check": "check and cost plans: memory, step time, collectives, mistakes",
     "cost": "the report of one plan",
     "lower": "write the program of a plan for cuda or xla",
+    "fmt": "write plans the one way",
     "expand": "show the sentences that a plan's shorthands stand for",
     "explain": "the manual page of a code, or the list of codes",
     "embed": "write a compiled plan into a training preset",

@@ -1,0 +1,96 @@
+"""One way to write a plan: verbs in a column, `over` in a column, comments in a column.
+
+Only space between words changes; comments, blank lines and the order of sentences stay. Formatting
+twice changes nothing more, and the formatted text parses to the same sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from planc.diag.span import Source
+from planc.syntax.lines import HEADERS, VERBS, logical_lines
+
+VERB_WIDTH = 9
+ALIGNED = ("shard", "store", "split", "use", "replicate", "gather")
+"""Verbs whose `over` (or `per`) lines up while they follow each other."""
+
+_PIECES = re.compile(r'"[^"\n]*"|\s+|[^\s"]+|"')
+
+
+@dataclass
+class Row:
+    """A line to be written: code without its comment, and the comment."""
+
+    code: str
+    comment: str = ""
+    sentence: bool = False
+
+
+def format_text(text: str) -> str:
+    """The text as planc writes it. Mistaken sentences are left as they are."""
+    rows = _rows(Source.of("", text))
+    _align_over(rows)
+    _align_comments(rows)
+    lines = [f"{row.code}{row.comment}".rstrip() for row in rows]
+    while lines and not lines[-1]:
+        lines.pop()
+    return "".join(line + "\n" for line in lines)
+
+
+def _rows(source: Source) -> list[Row]:
+    """Every physical line; sentences on one line are respaced, longer ones kept."""
+    sentences = {line.number: line for line in logical_lines(source)}
+    rows, inside = [], 0
+    for number, raw in enumerate(source.lines, 1):
+        line = sentences.get(number)
+        if line is not None and "\n" not in line.text and number > inside:
+            rows.append(Row(_spaced(line.text), line.comment, sentence=True))
+            continue
+        if line is not None:
+            inside = number + line.text.count("\n")
+        rows.append(Row(raw.rstrip()))
+    return rows
+
+
+def _spaced(text: str) -> str:
+    """Single spaces between words, the verb in its column."""
+    pieces = [" " if p.isspace() else p for p in _PIECES.findall(text.strip())]
+    verb, _, rest = "".join(pieces).partition(" ")
+    if verb not in VERBS:
+        return text.strip()
+    if verb in HEADERS or not rest:
+        return f"{verb} {rest}".rstrip()
+    return f"{verb:<{VERB_WIDTH}} {rest}"
+
+
+def _align_over(rows: list[Row]) -> None:
+    """Line up the first ` over ` or ` per ` of neighbouring sentences."""
+    block: list[Row] = []
+    for row in [*rows, Row("")]:
+        if row.sentence and row.code.split(maxsplit=1)[0] in ALIGNED and _split_at(row.code) > 0:
+            block.append(row)
+            continue
+        _align_block(block)
+        block = []
+
+
+def _align_block(block: list[Row]) -> None:
+    column = max((_split_at(row.code) for row in block), default=0)
+    for row in block:
+        at = _split_at(row.code)
+        row.code = row.code[:at].ljust(column) + row.code[at:]
+
+
+def _split_at(code: str) -> int:
+    found = re.search(r" (over|per) ", code)
+    return found.start() if found else 0
+
+
+def _align_comments(rows: list[Row]) -> None:
+    """Comments after sentences in one column, two spaces beyond the longest of those sentences."""
+    commented = [row for row in rows if row.sentence and row.comment]
+    column = max((len(row.code) for row in commented), default=0)
+    for row in commented:
+        row.code = row.code.ljust(column) + "  "
