@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """An emitted file at work with jax alone and a user's own model. Run in a fresh process; planc is barred.
 
 The model is not the bundled one: no attention, layers unrolled in a Python loop, parameters in nested

@@ -1,3 +1,4 @@
+# ruff: noqa: E402
 """The bundled torch module and the JAX function with the same weights, in one process.
 
 Prints one line of JSON: their parameters, and the largest differences of logits, loss and gradients.

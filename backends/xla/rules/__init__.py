@@ -1,1 +1,39 @@
-"""TODO"""
+"""Realisation rules: from the semantic collectives of a plan to those that XLA issues.
+
+One rule a file, applied in this order. A rule sees layouts and the platform; never a model's or a
+plan's name. Figures in the rules were read from compiled programs, per device and step.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules import (
+    all_reduce_then_slice,
+    gather_kept_again,
+    gather_updated_params,
+    hoist_invariant_gathers,
+    promote_narrow,
+    reduce_each_reader,
+    sum_each_microbatch,
+    wide_outside_linear,
+)
+from planc.backends.xla.rules.rule import Rows
+from planc.ir.sharding import Sharded
+
+ORDER = (
+    sum_each_microbatch,
+    gather_updated_params,
+    wide_outside_linear,
+    hoist_invariant_gathers,
+    gather_kept_again,
+    reduce_each_reader,
+    all_reduce_then_slice,
+    promote_narrow,
+)
+"""A rule may rely on those before it."""
+
+
+def realise(sharded: Sharded, rows: Rows) -> Rows:
+    """What XLA issues for a plan, per device and optimizer step."""
+    for rule in ORDER:
+        rows = rule.apply(sharded, rows)
+    return tuple(r for r in rows if r.count and r.group_size > 1)

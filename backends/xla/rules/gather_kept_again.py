@@ -1,0 +1,25 @@
+"""What a matmul needs whole and the backward keeps divided is gathered again for the weight's gradient.
+
+Under sequence parallelism that is the norm's output: kept in the layout it rests in. Outside the block
+forward and backward share one gather. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+from planc.sharding.replay import replay
+
+NAME = "gather_kept_again"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    kept = set(replay(sharded.plan).kept)
+    again = [changed(r, NAME, phase="backward") for r in rows if _readied(r) and r.tensor in kept]
+    return (*rows, *again)
+
+
+def _readied(row: Collective) -> bool:
+    """A forward gather of an activation in the block."""
+    return (row.carries, row.op, row.phase, row.section) == ("activation", "all_gather", "forward", "block")

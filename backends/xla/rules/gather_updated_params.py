@@ -1,0 +1,25 @@
+"""With optimizer state divided and params whole, the updated params are gathered, in fp32, once a step.
+
+torch gathers before the first use, in the compute dtype, as its masters are what is divided.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import Sharded
+
+NAME = "gather_updated_params"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    return tuple(_after(row) if row.carries == "param" and _whole(sharded, row) else row for row in rows)
+
+
+def _whole(sharded: Sharded, row: Collective) -> bool:
+    return not sharded.param[row.tensor].stored["params"]
+
+
+def _after(row: Collective) -> Collective:
+    wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
+    return changed(row, NAME, phase="optimizer", dtype="fp32", buffer_bytes=wide)

@@ -1,0 +1,26 @@
+"""Outside the repeated block, forward and backward share one gather of a parameter.
+
+Both stand in one loop body, where equal gathers are one. On virtual CPU devices the gather also does
+not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
+of fsdp 2 > tp 2: one execution each over four microbatches).
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+NAME = "hoist_invariant_gathers"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    outside = [r for r in rows if _gathers(r)]
+    again = {id(r) for r in outside if r.phase == "backward"}
+    hoisted = {id(r) for r in outside} if platform(sharded) == "host" else set()
+    kept = [r for r in rows if id(r) not in again]
+    return tuple(changed(r, NAME, count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)
+
+
+def _gathers(row: Collective) -> bool:
+    return row.carries == "param" and row.op == "all_gather" and row.section in ("first", "last")

@@ -1,0 +1,28 @@
+"""On virtual CPU devices each reader's part of an activation's gradient is reduced before they are added.
+
+The TPU compiler adds first and reduces once (two reductions a layer in the backward of Llama); the CPU
+compiler reduces q's, k's and v's parts, and the gate's and up's, one by one (five a layer).
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+NAME = "reduce_each_reader"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    if platform(sharded) == "tpu":
+        return rows
+    return tuple(_each(sharded, row) if _reduces(row) else row for row in rows)
+
+
+def _reduces(row: Collective) -> bool:
+    return row.carries == "activation" and row.phase == "backward" and row.op in ("reduce_scatter", "all_reduce")
+
+
+def _each(sharded: Sharded, row: Collective) -> Collective:
+    readers = [o for o in sharded.op.values() if row.tensor in o.op.inputs and o.op.kind == "matmul"]
+    return changed(row, NAME, count=row.count * len(readers)) if len(readers) > 1 else row
