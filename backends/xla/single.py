@@ -63,7 +63,8 @@ class Single:
         def updated(name: str, w: jax.Array) -> jax.Array:
             root = jnp.sqrt(v[name] / (1 - second**steps)) + self.settings.eps
             decay = self.settings.weight_decay if self.model.param[name].decay else 0.0
-            return w - lr * (m[name] / (1 - first**steps) / root + decay * w)
+            new: jax.Array = w - lr * (m[name] / (1 - first**steps) / root + decay * w)
+            return new
 
-        new = {name: updated(name, w) for name, w in params.items()}
-        return {"params": new, "optimizer": {"m": m, "v": v, "steps": steps}}
+        moved = {name: updated(name, w) for name, w in params.items()}
+        return {"params": moved, "optimizer": {"m": m, "v": v, "steps": steps}}

@@ -55,6 +55,12 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 }
 """Layouts of up to eight devices, each to train as one device does."""
 
+NARROW: dict[str, tuple[str, ...]] = {
+    "bf16": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
+    "bf16_step": ("fsdp 4", FSDP, "gather params per step", "compute bf16 reduce fp32"),
+}
+"""Layouts in bf16: near the one device in fp32, no more."""
+
 
 def plan_of(
     name: str, mesh: str, *sentences: str, model: str = "llama_micro", batch: str = BATCH, cluster: str = ""

@@ -13,10 +13,12 @@ from typing import Any
 import pytest
 
 from planc.trainer.launch import run
-from tests.xla.cases import LAYOUTS
+from tests.xla.cases import LAYOUTS, NARROW
 
 WORKER = Path(__file__).with_name("worker.py")
 GRADIENT, LOSS = 1e-5, 1e-5
+NARROW_GRADIENT, NARROW_LOSS = 0.1, 1e-3
+"""bf16 keeps 8 bits: rounding of 0.4 % an operation."""
 
 pytestmark = pytest.mark.launch
 
@@ -29,7 +31,7 @@ def rows(request: pytest.FixtureRequest) -> dict[str, Any]:
         for item in request.session.items
         if hasattr(item, "callspec") and item.module is request.module
     ]
-    done = run([sys.executable, str(WORKER), *dict.fromkeys(selected)], 1, timeout_s=1800)
+    done = run([sys.executable, str(WORKER), *dict.fromkeys(selected)], 1, timeout_s=3600)
     assert done.ok, done.outputs[0]
     found = [json.loads(line[4:]) for line in done.outputs[0].splitlines() if line.startswith("ROW ")]
     return {row["name"]: row for row in found}
@@ -44,3 +46,11 @@ def test_trains_as_one_device(rows: dict[str, Any], name: str) -> None:
     assert max(row["loss"], row["evaluated"], row["norm"]) <= LOSS, row
     assert row["parameters"] <= GRADIENT, row
     assert row["uncached"] == 0, "a step after the first compiled something"
+
+
+@pytest.mark.parametrize("name", NARROW)
+def test_bf16_stays_near(rows: dict[str, Any], name: str) -> None:
+    row = rows[name]
+    assert "failed" not in row, row["failed"]
+    assert max(row["loss"], row["evaluated"]) <= NARROW_LOSS, row
+    assert 1e-6 < max(row["gradient"]) <= NARROW_GRADIENT, "the matmuls must be in bf16, and only roughly right"

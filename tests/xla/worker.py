@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from cases import LAYOUTS, plan_of
+from cases import LAYOUTS, NARROW, plan_of
 
 from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime import prepare_environment, start, start_single
@@ -95,7 +95,7 @@ def main(names: list[str]) -> None:
     reference: dict[str, Any] = {}
     for name in names:
         began = time.monotonic()
-        plan = plan_of(name, *LAYOUTS[name])
+        plan = plan_of(name, *{**LAYOUTS, **NARROW}[name])
         program, settings = lower(propagate(plan)), Settings(eps=EPS)
         try:
             if not reference:
