@@ -34,7 +34,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
     plan = sharded.plan
     timed = step_time(sharded, collectives)
     spans = axis_spans(sharded)
-    used = memory(sharded, timed.timeline)
+    used = memory(sharded, timed.timeline, collectives)
     return Costed(
         sharded=sharded,
         memory=used,

@@ -8,7 +8,7 @@ Activation formula checked against Korthikanti et al. 2022, "Reducing activation
 from __future__ import annotations
 
 from planc.cost.schedule import Timeline
-from planc.ir.collective import DTYPE_BYTES
+from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
 from planc.ir.plan import Noun
@@ -24,11 +24,15 @@ PREFETCHED = 2
 """Blocks whose gathered parameters are there at once: the one in use and the next."""
 
 
-def memory(sharded: Sharded, timeline: Timeline) -> Memory:
-    """The memory of every pipeline stage; the fullest one speaks for the plan."""
+def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -> Memory:
+    """The memory of every pipeline stage; the fullest one speaks for the plan.
+
+    Gradients that `rows` reduce once a step are held whole until then, whatever the plan stores.
+    """
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
-    stages = tuple(_stage(sharded, timeline, rank) for rank in range(sharded.plan.pipeline))
+    whole = _whole_until_the_end(sharded, rows)
+    stages = tuple(_stage(sharded, timeline, rank, whole) for rank in range(sharded.plan.pipeline))
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
         capacity_gib=capacity / GIB,
@@ -38,7 +42,19 @@ def memory(sharded: Sharded, timeline: Timeline) -> Memory:
     )
 
 
-def _stage(sharded: Sharded, timeline: Timeline, rank: int) -> StageMemory:
+def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
+    """Whether several microbatches' gradients add up before they are reduced."""
+    reduced = [r for r in rows if r.carries == "grad" and r.op == "reduce_scatter"]
+    once = all(r.count <= _copies(sharded, r) for r in reduced)
+    return bool(reduced) and sharded.plan.microbatches > 1 and once
+
+
+def _copies(sharded: Sharded, row: Collective) -> int:
+    """How often the row's tensor is on its stage."""
+    return sections_on(sharded.plan, row.stage).get(row.section, 1)
+
+
+def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> StageMemory:
     plan = sharded.plan
     sections = sections_on(plan, rank)
     copies = {p.param.name: sections.get(p.param.section, 0) for p in sharded.params}
@@ -46,7 +62,9 @@ def _stage(sharded: Sharded, timeline: Timeline, rank: int) -> StageMemory:
     activations, moment = _activations(sharded, timeline, rank)
     parts = {
         "params": _params(sharded, held),
-        "grads": _noun(sharded, held, "grads", plan.store_dtype("grads")),
+        "grads": _copy(sharded, held, plan.store_dtype("grads"))
+        if whole
+        else _noun(sharded, held, "grads", plan.store_dtype("grads")),
         "optimizer": 2 * _noun(sharded, held, "optimizer", plan.store_dtype("optimizer")),
         "activations": activations,
         "buffers": _buffers(sharded, held),
@@ -74,11 +92,12 @@ def _params(sharded: Sharded, held: Held) -> float:
     plan = sharded.plan
     size = DTYPE_BYTES[plan.store_dtype("params")]
     masters = sum(n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size for p, n in held)
-    return masters + (_copy(sharded, held) if _copy_stays(sharded) else 0.0)
+    return masters + (_copy(sharded, held, plan.precision.compute) if _copy_stays(sharded) else 0.0)
 
 
-def _copy(sharded: Sharded, held: Held) -> float:
-    size = DTYPE_BYTES[sharded.plan.precision.compute]
+def _copy(sharded: Sharded, held: Held, dtype: str) -> float:
+    """A whole copy of the parameters, or of what has their shape."""
+    size = DTYPE_BYTES[dtype]
     return sum(n * param_elements(sharded.plan, p) * size for p, n in held)
 
 
