@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 from planc.backends.xla.emit_model import casts, model_functions, own_gradient
 from planc.backends.xla.emit_step import mesh_function, step_functions
 from planc.backends.xla.emit_tables import (
@@ -12,14 +14,15 @@ from planc.backends.xla.emit_tables import (
     not_decayed,
     param_tables,
 )
+from planc.backends.xla.writing import WIDTH
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
 
-Mesh     {mesh} = {devices} devices, outermost first
-Cluster  {cluster}
-Batch    {batch}
+{mesh}
+{cluster}
+{batch}
 
     mesh, optimizer = build_mesh(), adamw()
     state = init_state(params, optimizer, mesh)
@@ -46,15 +49,20 @@ def emit(sharded: Sharded) -> str:
 
 
 def _docstring(plan: Plan) -> str:
+    axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
     return DOCSTRING.format(
         name=plan.name,
         model=plan.model.name,
-        mesh=" x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
-        devices=plan.mesh.devices,
-        cluster=_words(plan.cluster.cause.sentence),
-        batch=_words(plan.batch.cause.sentence),
+        mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
+        cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
+        batch=_field("Batch", _words(plan.batch.cause.sentence)),
         file=plan.file.rsplit("/", 1)[-1],
     )
+
+
+def _field(name: str, text: str) -> str:
+    """A line of the docstring's table."""
+    return textwrap.fill(f"{name:<9}{text}", WIDTH, subsequent_indent=" " * 9)
 
 
 def _words(sentence: str) -> str:

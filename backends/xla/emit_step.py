@@ -9,14 +9,14 @@ from planc.ir.sharding import Sharded
 
 MESH = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first {count} devices as {shape}."""
+    """The first {count} devices, laid out as MESH."""
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
 '''
 
 MESH_TORUS = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first {count} devices as {shape}, neighbours of an axis linked on the torus where it can be had."""
+    """The first {count} devices as MESH, neighbours of an axis linked on the torus where it can be had."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
@@ -179,8 +179,7 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 
 def mesh_function(plan: Plan) -> str:
     text = MESH_TORUS if plan.cluster.kind == "torus" else MESH
-    shape = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
-    return text.format(count=plan.mesh.devices, shape=shape)
+    return text.format(count=plan.mesh.devices)
 
 
 def step_functions(sharded: Sharded) -> list[str]:
