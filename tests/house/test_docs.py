@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,9 +18,13 @@ import generate  # noqa: E402
 from snippets import Snippet, commands, completed, importing, pages, run, snippets, workspace  # noqa: E402
 
 import planc  # noqa: E402
+from planc.catalog import model_names  # noqa: E402
+from planc.strategies import library  # noqa: E402
+from planc.strategies.expect import METRICS  # noqa: E402
+from planc.strategies.split import CHUNKS  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
-KNOWN = {"plan", "python", "console", "text", "json", "toml"}
+KNOWN = {"plan", "python", "console"}
 
 
 def of(*languages: str) -> list[object]:
@@ -62,11 +64,6 @@ def test_a_plan_has_the_findings_it_says(snippet: Snippet, tmp_path: Path) -> No
     elif "fragment" in snippet.words:
         text = completed(text)
     assert sorted(set(findings(text, folder))) == sorted(snippet.codes)
-
-
-@pytest.mark.parametrize("snippet", of("json", "toml"))
-def test_data_parses(snippet: Snippet) -> None:
-    {"json": json.loads, "toml": tomllib.loads}[snippet.language](snippet.text)
 
 
 @pytest.mark.parametrize("snippet", of("python"))
@@ -140,3 +137,9 @@ def test_a_quoted_file_is_that_file() -> None:
     quoted = [(s, (ROOT / s.option("from")).read_text()) for s in ALL if s.option("from")]
     assert "README.md" in {s.page.name for s, _ in quoted}
     assert [s.id for s, text in quoted if s.text != text] == [], "make docs"
+
+
+def test_the_language_page_names_the_whole_library() -> None:
+    page = (ROOT / "docs" / "language.md").read_text()
+    names = {*library.machines(), *library.layouts(), *model_names(), *METRICS, *CHUNKS}
+    assert {name for name in names if not re.search(rf"\b{name}\b", page)} == set()
