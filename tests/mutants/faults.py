@@ -33,14 +33,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a column-parallel input's gradient is not summed",
-        file="planc/sharding/collectives.py",
+        file="planc/sharding/activations.py",
         text='return outside(o.layout, dims) if o.op.kind == "matmul" else ()',
         planted="return ()",
         test="tests/sharding/test_semantics.py::test_tensor_parallel_without_sequence_parallel_reduces",
     ),
     Fault(
         name="ZeRO-1 reduces every microbatch",
-        file="planc/sharding/collectives.py",
+        file="planc/sharding/state.py",
         text='per = "microbatch" if p.stored["grads"] else "step"',
         planted='per = "microbatch"',
         test="tests/sharding/test_semantics.py::test_zero1_reduces_and_gathers_once_a_step",

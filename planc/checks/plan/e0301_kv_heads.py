@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.edits import divisors, mesh_sentence, replace
-from planc.checks.plan.e0302_dim_split import divided
-from planc.diag.diagnostic import Diagnostic, Fix
+from planc.checks.edits import divisors
+from planc.checks.splits import divided, resize
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
@@ -26,21 +26,6 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             help=f"legal sizes of {axes[-1]}: {', '.join(map(str, legal))}",
             fix=resize(plan, axes[-1], legal) if len(axes) == 1 else None,
         )
-
-
-def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
-    """Make `axis` the largest legal size that keeps the mesh's product, the data axis taking up the rest."""
-    sizes = plan.mesh.sizes
-    other = next((a for a in reversed(plan.data_axes) if a != axis), None)
-    if other is None:
-        return None
-    for size in sorted(legal, reverse=True):
-        if size < sizes[axis] and sizes[axis] % size == 0:
-            grown = sizes[other] * sizes[axis] // size
-            ranks = plan.data_parallel // sizes[other] * grown
-            if plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0:
-                return replace(plan.mesh.cause, mesh_sentence({**sizes, axis: size, other: grown}))
-    return None
 
 
 RULE = Rule(

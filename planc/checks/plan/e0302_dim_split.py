@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.edits import divisors
+from planc.checks.splits import divided, resize
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    from planc.checks.plan.e0301_kv_heads import resize
-
     for dim, axes, region in divided(plan):
         length = plan.batch.sequence_tokens if dim == "sequence" else plan.model.sizes[dim]
         ranks = plan.mesh.size(*axes)
@@ -27,18 +26,6 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             help=f"sizes that divide {length}: {', '.join(map(str, legal))}",
             fix=resize(plan, axes[-1], legal) if len(axes) == 1 else None,
         )
-
-
-def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Every dim but the batch with the axes over it, once per distinct layout, with its region."""
-    seen = set()
-    for shard in plan.shards:
-        regions = (shard.region,) if shard.region else ("", *plan.model.regions)
-        for region in regions:
-            axes = plan.axes_of(shard.dim, region)
-            if shard.dim != "batch" and axes and (shard.dim, axes) not in seen:
-                seen.add((shard.dim, axes))
-                yield shard.dim, axes, region
 
 
 RULE = Rule(

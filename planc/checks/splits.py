@@ -1,0 +1,36 @@
+"""Dims that are divided over axes, and the mesh resized so that one of them divides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import mesh_sentence, replace
+from planc.diag.diagnostic import Fix
+from planc.ir.plan import Plan
+
+
+def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
+    """Every dim but the batch with the axes over it, once per distinct layout, with its region."""
+    seen = set()
+    for shard in plan.shards:
+        regions = (shard.region,) if shard.region else ("", *plan.model.regions)
+        for region in regions:
+            axes = plan.axes_of(shard.dim, region)
+            if shard.dim != "batch" and axes and (shard.dim, axes) not in seen:
+                seen.add((shard.dim, axes))
+                yield shard.dim, axes, region
+
+
+def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
+    """Make `axis` the largest legal size that keeps the mesh's product, the data axis taking up the rest."""
+    sizes = plan.mesh.sizes
+    other = next((a for a in reversed(plan.data_axes) if a != axis), None)
+    if other is None:
+        return None
+    for size in sorted(legal, reverse=True):
+        if size < sizes[axis] and sizes[axis] % size == 0:
+            grown = sizes[other] * sizes[axis] // size
+            ranks = plan.data_parallel // sizes[other] * grown
+            if plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0:
+                return replace(plan.mesh.cause, mesh_sentence({**sizes, axis: size, other: grown}))
+    return None

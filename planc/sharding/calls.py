@@ -1,0 +1,30 @@
+"""A collective of one section of the model, before it is counted for a stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.ir.base import Cause
+from planc.ir.collective import Carries, CollectiveOp, Phase
+from planc.ir.sharding import Sharded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """`per` says how often it happens: for each microbatch, or once a step."""
+
+    op: CollectiveOp
+    axes: tuple[str, ...]
+    phase: Phase
+    carries: Carries
+    tensor: str
+    dtype: str
+    elements: float
+    per: str = "microbatch"
+    times: int = 1
+    cause: Cause | None = None
+
+
+def axis_cause(sharded: Sharded, axes: tuple[str, ...]) -> Cause | None:
+    """The sentence that divides something over one of these axes."""
+    return next((s.cause for s in sharded.plan.shards if set(axes) & set(s.axes)), None)

@@ -1,0 +1,109 @@
+"""What moves state: parameters gathered from where they rest, gradients reduced to where they rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.ir.base import Cause
+from planc.ir.collective import CollectiveOp, Phase
+from planc.ir.model import Section
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.calls import Call, axis_cause
+from planc.sharding.local import param_elements
+
+
+def state(sharded: Sharded, section: Section) -> Iterator[Call]:
+    for p in sharded.params:
+        if p.param.section == section:
+            yield from _gathers(sharded, p)
+            yield from _reductions(sharded, p)
+
+
+def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
+    """Parameters are gathered from the axes they, or the optimizer's masters, are stored over."""
+    plan = sharded.plan
+    axes = p.stored["params"] or p.stored["optimizer"]
+    if not axes:
+        return
+    per = plan.gather_per if p.stored["params"] else "step"
+    phases: tuple[Phase, ...] = ("forward", "backward") if per == "pass" else ("forward",)
+    for phase in phases:
+        yield Call(
+            op="all_gather",
+            axes=axes,
+            phase=phase,
+            carries="param",
+            tensor=p.param.name,
+            dtype=plan.precision.compute,
+            elements=param_elements(plan, p),
+            per="step" if per == "step" else "microbatch",
+            cause=plan.cause_of_store("params" if p.stored["params"] else "optimizer"),
+        )
+
+
+def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
+    """A gradient is a sum over `grad_partial`; it ends where grads, or else the optimizer, rest."""
+    plan = sharded.plan
+    rest = p.stored["grads"] or p.stored["optimizer"]
+    per = "microbatch" if p.stored["grads"] else "step"
+    elements: float = param_elements(plan, p)
+    whole = plan.mesh.in_order(set(p.grad_partial) - set(rest))
+    scattered = plan.mesh.in_order(set(p.grad_partial) & set(rest))
+    if scattered:
+        yield _reduction("reduce_scatter", scattered, p, plan.precision.reduce, elements, per, _grad_cause(sharded, p))
+        elements /= plan.mesh.size(*scattered)
+    if whole:
+        yield _reduction("all_reduce", whole, p, plan.precision.reduce, elements, per, axis_cause(sharded, whole))
+
+
+def _reduction(
+    op: CollectiveOp,
+    axes: tuple[str, ...],
+    p: ParamSharding,
+    dtype: str,
+    elements: float,
+    per: str,
+    cause: Cause | None,
+) -> Call:
+    return Call(
+        op=op,
+        axes=axes,
+        phase="backward" if per == "microbatch" else "optimizer",
+        carries="grad",
+        tensor=p.param.name,
+        dtype=dtype,
+        elements=elements,
+        per=per,
+        cause=cause,
+    )
+
+
+def _grad_cause(sharded: Sharded, p: ParamSharding) -> Cause | None:
+    return sharded.plan.cause_of_store("grads" if p.stored["grads"] else "optimizer")
+
+
+def scalars(sharded: Sharded) -> Iterator[Call]:
+    """The loss's mean over the batch and the gradient norm over everything that divides state."""
+    plan = sharded.plan
+    if plan.data_axes:
+        cause = plan.cause_of_shard("batch", plan.data_axes[0])
+        yield _scalar("forward", plan.data_axes, "loss", cause)
+    divided = {a for p in sharded.params for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))}
+    divided |= {plan.split.axis} if plan.split else set()
+    axes = plan.mesh.in_order(divided)
+    if axes:
+        yield _scalar("optimizer", axes, "grad_norm", None)
+
+
+def _scalar(phase: Phase, axes: tuple[str, ...], tensor: str, cause: Cause | None) -> Call:
+    return Call(
+        op="all_reduce",
+        axes=axes,
+        phase=phase,
+        carries="scalar",
+        tensor=tensor,
+        dtype="fp32",
+        elements=1,
+        per="step",
+        cause=cause,
+    )
