@@ -1,0 +1,200 @@
+"""llama3_70b_v5p: llama3_70b over 256 devices.
+
+plan     llama3_70b_v5p (sha256 2c7b58ce64f04c97)
+mesh     fsdp 64 > tp 4
+cluster  1 x tpu_v5p
+
+Compiled by planc for torch 2.13; change the plan rather than this file. Start one process per
+device, initialise torch.distributed, then:
+
+    mesh = build_mesh()
+    model = parallelize(model, mesh)  # built on torch.device("meta"); then to_empty and fill it
+    step = build_step(model, mesh)
+    loss = step(tokens, targets)  # this data rank's part of the batch; gradients are in .grad
+    norm = clip_grad_norm(model, mesh, 1.0)
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from torch.utils.checkpoint import checkpoint
+
+if not torch.__version__.startswith("2.13."):
+    raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")
+
+# llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
+MESH = {"fsdp": 64, "tp": 4}
+# llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 1
+MICROBATCH_SEQUENCES = 1
+# llama3_70b_v5p.plan:6  use fsdp over fsdp
+DATA_AXES = ("fsdp",)
+
+Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def build_mesh(device_type: str | None = None) -> DeviceMesh:
+    """The mesh over all ranks, outermost axis first. torch.distributed must be initialised."""
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+    return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))
+
+
+def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+    tp = mesh["tp"]
+    top = {
+        # llama3_70b_v5p.plan:8  use sp over tp: reduce-scatter of sequence over tp
+        "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
+        # llama3_70b_v5p.plan:8  use sp over tp
+        "norm": SequenceParallel(),
+        # llama3_70b_v5p.plan:8  use sp over tp: all-gather of sequence over tp
+        "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
+    }
+    parallelize_module(model, tp, top, src_data_rank=None)
+    inside = {
+        # llama3_70b_v5p.plan:8  use sp over tp
+        "attention_norm": SequenceParallel(),
+        # llama3_70b_v5p.plan:8  use sp over tp: all-gather of sequence over tp
+        "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        # llama3_70b_v5p.plan:7  use tp over tp
+        "attention.wq": ColwiseParallel(),
+        "attention.wk": ColwiseParallel(),
+        "attention.wv": ColwiseParallel(),
+        # llama3_70b_v5p.plan:8  use sp over tp: reduce-scatter of sequence over tp
+        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
+        # llama3_70b_v5p.plan:8  use sp over tp
+        "ffn_norm": SequenceParallel(),
+        # llama3_70b_v5p.plan:8  use sp over tp: all-gather of sequence over tp
+        "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
+        # llama3_70b_v5p.plan:7  use tp over tp
+        "feed_forward.w1": ColwiseParallel(),
+        "feed_forward.w3": ColwiseParallel(),
+        # llama3_70b_v5p.plan:8  use sp over tp: reduce-scatter of sequence over tp
+        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+    }
+    for block in model.layers.values():
+        parallelize_module(block, tp, inside, src_data_rank=None)
+    # The first block must not be given a view of the collective's output: its gradient would be lost.
+    model.tok_embeddings.register_forward_hook(lambda module, inputs, output: output.clone())
+
+
+def apply_recompute(model: nn.Module) -> None:
+    """Keep the inputs of each block only, and run its forward again in the backward."""
+    # llama3_70b_v5p.plan:11  recompute blocks
+    again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    for block in model.layers.values():
+        block.forward = partial(again, block.forward)
+
+
+def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
+    """Store state over the data ranks, one group per block."""
+    # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    # llama3_70b_v5p.plan:6  use fsdp over fsdp
+    config = {"mesh": mesh["fsdp"], "mp_policy": policy}
+    # all-gather in each forward and again in each backward
+    fully_shard(model.tok_embeddings, **config, reshard_after_forward=True)
+    for block in model.layers.values():
+        fully_shard(block, **config, reshard_after_forward=True)
+    # The backward starts with these, so they stay gathered.
+    fully_shard([model.norm, model.output], **config, reshard_after_forward=False)
+    fully_shard(model, **config, reshard_after_forward=True)
+
+
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Divide `model` in place. The order matters: each function wraps what those before it made."""
+    apply_tp(model, mesh)
+    apply_recompute(model)
+    apply_fsdp(model, mesh)
+    return model
+
+
+def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """Mean cross entropy in fp32. logits [B, S, V / tp], targets [B, S]."""
+    return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+
+
+def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
+    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+
+    Both are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
+    """
+
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        inputs = tokens.split(MICROBATCH_SEQUENCES)
+        labels = targets.split(MICROBATCH_SEQUENCES)
+        total = torch.zeros((), device=tokens.device)
+        for index in range(len(inputs)):
+            # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
+            #   logit over the
+            #   divided vocab
+            with loss_parallel():
+                loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
+                loss.backward()
+            total += loss.detach().full_tensor()
+        return mean_over_batch(total, mesh)
+
+    return step
+
+
+def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
+    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+
+    @torch.no_grad()
+    def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        inputs = tokens.split(MICROBATCH_SEQUENCES)
+        labels = targets.split(MICROBATCH_SEQUENCES)
+        total = torch.zeros((), device=tokens.device)
+        for index in range(len(inputs)):
+            # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
+            #   logit over the
+            #   divided vocab
+            with loss_parallel():
+                loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
+            total += loss.detach().full_tensor()
+        # No backward has let the gathered parameters go, and an update would not reach them.
+        for module in model.modules():
+            if isinstance(module, FSDPModule):
+                module.reshard()
+        return mean_over_batch(total, mesh)
+
+    return evaluate
+
+
+def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """The mean over all data ranks, the same on every rank."""
+    for axis in DATA_AXES:
+        dist.all_reduce(loss, group=mesh.get_group(axis))
+        loss /= MESH[axis]
+    return loss
+
+
+def clip_grad_norm(model: nn.Module, mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
+    """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+    parameters = list(model.parameters())
+    norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None]).full_tensor()
+    torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)
+    return norm
+
+
+def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
+    """(index, count) of the slice of the global batch that this rank trains on."""
+    index, count = 0, 1
+    for axis in DATA_AXES:
+        index = index * MESH[axis] + mesh.get_local_rank(axis)
+        count *= MESH[axis]
+    return index, count

@@ -1,0 +1,320 @@
+"""Plan llama3_70b_v5p: the layout and training step of llama3_70b in JAX.
+
+Mesh     fsdp 64 x tp 4 = 256 devices, outermost first
+Cluster  tpu_v5p(4x8x8)
+Batch    256 x 8192 tokens microbatch 1
+
+    mesh, optimizer = build_mesh(), adamw()
+    state = init_state(params, optimizer, mesh)
+    step = build_train_step(loss_fn, optimizer, mesh, params)
+    state, metrics = step(state, tokens, targets, lr)
+
+`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
+`weight` on parameters and `remat` on the block; names are those of the tables below. Written by planc from
+llama3_70b_v5p.plan: edit the plan, not this file.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax.experimental import mesh_utils
+from jax.lax import with_sharding_constraint
+from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh
+from jax.sharding import PartitionSpec as P
+
+Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]
+
+MESH = {"fsdp": 64, "tp": 4}  # outermost first; llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
+DATA_PARALLEL = 64  # ranks that divide the batch; llama3_70b_v5p.plan:6  use fsdp over fsdp
+MICROBATCH = 64  # sequences on all of them; llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 1
+BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
+COMPUTE = jnp.bfloat16  # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
+
+# One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
+# Parameters while they are used.
+# llama3_70b_v5p.plan:7  use tp over tp
+USED = {
+    "tok_embeddings.weight": P("tp", None),
+    "layers.*.attention_norm.weight": P(None),
+    "layers.*.attention.wq.weight": P("tp", None),
+    "layers.*.attention.wk.weight": P("tp", None),
+    "layers.*.attention.wv.weight": P("tp", None),
+    "layers.*.attention.wo.weight": P(None, "tp"),
+    "layers.*.ffn_norm.weight": P(None),
+    "layers.*.feed_forward.w1.weight": P("tp", None),
+    "layers.*.feed_forward.w3.weight": P("tp", None),
+    "layers.*.feed_forward.w2.weight": P(None, "tp"),
+    "norm.weight": P(None),
+    "output.weight": P("tp", None),
+}
+# Parameters between uses.
+# llama3_70b_v5p.plan:6  use fsdp over fsdp
+PARAMS = {
+    "tok_embeddings.weight": P("tp", "fsdp"),
+    "layers.*.attention_norm.weight": P("fsdp"),
+    "layers.*.attention.wq.weight": P("tp", "fsdp"),
+    "layers.*.attention.wk.weight": P("tp", "fsdp"),
+    "layers.*.attention.wv.weight": P("tp", "fsdp"),
+    "layers.*.attention.wo.weight": P("fsdp", "tp"),
+    "layers.*.ffn_norm.weight": P("fsdp"),
+    "layers.*.feed_forward.w1.weight": P("tp", "fsdp"),
+    "layers.*.feed_forward.w3.weight": P("tp", "fsdp"),
+    "layers.*.feed_forward.w2.weight": P("fsdp", "tp"),
+    "norm.weight": P("fsdp"),
+    "output.weight": P("tp", "fsdp"),
+}
+# Gradients: summed over the data axes into this layout. As PARAMS.
+# llama3_70b_v5p.plan:6  use fsdp over fsdp
+GRADS = PARAMS
+# Optimizer state. As PARAMS.
+# llama3_70b_v5p.plan:6  use fsdp over fsdp
+OPTIMIZER = PARAMS
+
+NOT_DECAYED = {
+    "layers.*.attention_norm.weight",
+    "layers.*.ffn_norm.weight",
+    "norm.weight",
+}
+
+# Activations between ops, and the collectives that XLA inserts there in the forward.
+# llama3_70b_v5p.plan:6  use fsdp over fsdp
+# llama3_70b_v5p.plan:7  use tp over tp
+# llama3_70b_v5p.plan:8  use sp over tp
+ACTIVATIONS = {
+    "hidden": P("fsdp", "tp", None),  # reduce-scatter sequence over tp from embedding
+    # all-gather sequence over tp for attention.q, attention.k, attention.v
+    "attention.in": P("fsdp", "tp", None),
+    "attention.q": P("fsdp", None, "tp", None),
+    "attention.k": P("fsdp", None, "tp", None),
+    "attention.v": P("fsdp", None, "tp", None),
+    "attention.q_rotated": P("fsdp", None, "tp", None),
+    "attention.k_rotated": P("fsdp", None, "tp", None),
+    "attention.mixed": P("fsdp", None, "tp", None),
+    "attention.out": P("fsdp", "tp", None),  # reduce-scatter sequence over tp from attention.out
+    "hidden.mid": P("fsdp", "tp", None),
+    "ffn.in": P("fsdp", "tp", None),  # all-gather sequence over tp for ffn.gate, ffn.up
+    "ffn.gate": P("fsdp", None, "tp"),
+    "ffn.up": P("fsdp", None, "tp"),
+    "ffn.mid": P("fsdp", None, "tp"),
+    "ffn.out": P("fsdp", "tp", None),  # reduce-scatter sequence over tp from ffn.down
+    "head.in": P("fsdp", "tp", None),  # all-gather sequence over tp for head
+    "logits": P("fsdp", None, "tp"),
+}
+
+
+def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The first 256 devices as MESH, neighbours of an axis linked on the torus where it can be had."""
+    found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
+    kinds = (AxisType.Auto,) * len(MESH)
+    return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
+
+
+def _on_torus(devices: list[jax.Device]) -> np.ndarray:
+    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    shape = tuple(MESH.values())
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, ValueError):  # no such torus here: their order alone
+        return np.asarray(devices).reshape(shape)
+
+
+def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
+    """A NamedSharding for every leaf of a parameter pytree, by the leaf's path.
+
+    Layers may be single (`layers.3.norm`) or stacked along a leading dim (`layers.norm`, `layers.*.norm`).
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(path, leaf, specs)), tree
+    )
+
+
+def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
+    """The leaf's spec; the dims of a stack before the parameter's own are whole."""
+    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
+    return P(*[None] * (leaf.ndim - len(spec)), *spec)
+
+
+def _pattern(name: str) -> str:
+    """`layers.3.norm.weight` -> `layers.*.norm.weight`, the name in the tables."""
+    return re.sub(r"^layers\.((\d+|\*)\.)?", "layers.*.", name)
+
+
+def _placed(tree: Any, specs: dict[str, P]) -> Any:
+    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
+    )
+
+
+def constrain(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` in the compute dtype, where it rests."""
+    return with_sharding_constraint(x.astype(COMPUTE), ACTIVATIONS[name])
+
+
+def weight(name: str, w: jax.Array) -> jax.Array:
+    """The parameter `name` as it is used: all-gather over fsdp."""
+    return with_sharding_constraint(w, USED[_pattern(name)])
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out].
+
+    The backward gathers the weight again, so that none is kept whole between the passes, and
+    sums its gradient over the ranks in fp32.
+    """
+    return jnp.einsum("...i,oi->...o", x, _used(name, w))
+
+
+def _used(name: str, w: jax.Array) -> jax.Array:
+    """The weight gathered, in bf16."""
+    return weight(name, w.astype(COMPUTE))
+
+
+def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return jnp.einsum("...i,oi->...o", x, _used(name, w)), (x, w)
+
+
+def _linear_backward(
+    name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, w = kept
+    dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
+    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=jnp.float32)
+    return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
+def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The block of a scan over layers; the backward keeps its input and runs it again."""
+    policy = jax.checkpoint_policies.nothing_saveable
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+
+
+def adamw(
+    betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
+) -> optax.GradientTransformation:
+    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    return optax.chain(
+        optax.scale_by_adam(*betas, eps=eps),
+        optax.add_decayed_weights(weight_decay, mask=_decayed),
+    )
+
+
+def _decayed(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _pattern(jax.tree_util.keystr(path, simple=True, separator=".")) not in NOT_DECAYED,
+        params,
+    )
+
+
+def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransformation) -> Any:
+    """A NamedSharding for every leaf of the state, for parameters or their shapes."""
+    moments = optax.tree_map_params(
+        optimizer,
+        lambda _, where: where,
+        jax.eval_shape(optimizer.init, params),
+        shardings(mesh, params, OPTIMIZER),
+        transform_non_params=lambda _: NamedSharding(mesh, P()),
+    )
+    return {"params": shardings(mesh, params), "optimizer": moments}
+
+
+def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
+    """Parameters laid out, and the optimizer's state made where it rests."""
+    where = state_shardings(mesh, params, optimizer)
+    params = jax.device_put(params, where["params"])
+    return {
+        "params": params,
+        "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
+    }
+
+
+def build_train_step(
+    loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
+) -> Callable[..., Any]:
+    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; the old state is given up.
+
+    tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
+    """
+
+    def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
+        with _tracing(mesh):
+            loss, grads = _accumulate(loss_fn, state["params"], tokens, targets)
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+            scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
+            grads, params = jax.tree.map(lambda g: g * scale, grads), state["params"]
+            updates, moments = optimizer.update(grads, state["optimizer"], params)
+            params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
+        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
+
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    state = state_shardings(mesh, params, optimizer)
+    return jax.jit(
+        step,
+        in_shardings=(state, rows, rows, whole),
+        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # else XLA may leave state whole
+        donate_argnums=0,
+    )
+
+
+def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any]:
+    """`gradients(params, tokens, targets) -> (loss, gradients)` of the global batch, for inspection."""
+
+    def gradients(params: Any, tokens: jax.Array, targets: jax.Array) -> Any:
+        with _tracing(mesh):
+            return _accumulate(loss_fn, params, tokens, targets)
+
+    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
+    return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out)
+
+
+def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax.Array]:
+    """`evaluate(params, tokens, targets) -> mean loss` of a global batch."""
+
+    def evaluate(params: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        with _tracing(mesh):
+            batches = (_microbatches(tokens), _microbatches(targets))
+            return jnp.mean(jax.lax.map(lambda batch: loss_fn(params, *batch), batches))
+
+    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
+
+
+def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
+    """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
+
+    def one(total: Any, batch: Any) -> tuple[Any, None]:
+        loss, grads = jax.value_and_grad(loss_fn)(params, *batch)
+        grads = _placed(grads, GRADS)  # reduce-scatter over fsdp, each microbatch
+        return jax.tree.map(jnp.add, total, (loss, grads)), None
+
+    batches = (_microbatches(tokens), _microbatches(targets))
+    zeros = (jnp.float32(0), _placed(jax.tree.map(jnp.zeros_like, params), GRADS))
+    total, _ = jax.lax.scan(one, zeros, batches)
+    return jax.tree.map(lambda x: x / batches[0].shape[0], total)
+
+
+def _microbatches(rows: jax.Array) -> jax.Array:
+    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
+    mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
+    batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
+    return with_sharding_constraint(batches, P(None, *BATCH))
+
+
+def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
+    """While a step is traced: specs mean this mesh."""
+    return use_abstract_mesh(mesh.abstract_mesh)
