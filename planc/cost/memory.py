@@ -2,7 +2,6 @@
 
 State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute
 copy of gathered parameters. Activations: what the backward needs of each microbatch in flight.
-Activation formula checked against Korthikanti et al. 2022, "Reducing activation recomputation".
 """
 
 from __future__ import annotations
