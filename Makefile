@@ -28,7 +28,7 @@ all: lint ## every test, the slow ones too
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet --output-format concise .
-	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy --no-error-summary
 
 mutants: $(READY) ## plant faults one by one: each must turn its named test red

@@ -165,11 +165,11 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_parity.py::test_trains_as_one_process[hsdp]",
     ),
     Fault(
-        name="cuda: clipping sees this rank's part of the norm",
+        name="cuda: clipping ignores the pipeline's axis",
         file="backends/cuda/emit_whole.py",
-        text='(".full_tensor()" if divided else "")',
-        planted='(".to_local()" if divided else "")',
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp]",
+        text='_sum_of_stages(roles, "Each stage knows the norm of its own layers.", "norm"),',
+        planted='"",',
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[1f1b]",
     ),
     Fault(
         name="cuda: the stages are swapped",
@@ -184,6 +184,13 @@ FAULTS: tuple[Fault, ...] = (
         text="lambda module, inputs, output: output.clone()",
         planted="lambda module, inputs, output: output",
         test="tests/cuda/test_emit.py::test_a_sentence_writes_what_it_needs",
+    ),
+    Fault(
+        name="cuda: rows are not padded to the shard axes",
+        file="backends/cuda/rules/pad_dim0.py",
+        text="// rows * ceil(rows / parts) * parts",
+        planted="// rows * rows",
+        test="tests/cuda/test_rules.py::test_padding_at_2048_ranks",
     ),
     Fault(
         name="xla: gradients are summed over microbatches",
