@@ -12,8 +12,6 @@ from typing import Any
 
 from planc.trainer.receipt import Receipt
 
-FORMAT = "planc.crosscheck/1"
-
 MUST_AGREE = (
     "plan_sha256",
     "mesh",
@@ -43,7 +41,6 @@ class CrossCheck:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "format": FORMAT,
             "budget": self.budget,
             "max_abs": self.max_abs,
             "first_outside_step": self.first_outside_step,

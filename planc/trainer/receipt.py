@@ -16,8 +16,6 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.frozen import Frozen
 from planc.trainer.files import write_atomically
 
-FORMAT = "planc.receipt/1"
-
 
 class Compile(Frozen):
     """What a compiler did; see `session.CompileFacts`."""
@@ -74,7 +72,7 @@ class Receipt(Frozen):
 
     def to_json(self) -> dict[str, Any]:
         """`planc.receipt/1`."""
-        return {"format": FORMAT, **self.model_dump(mode="json")}
+        return self.model_dump(mode="json")
 
     def write(self, path: Path | str) -> None:
         """Write the whole file or nothing."""
@@ -86,8 +84,8 @@ def read_receipt(path: Path | str) -> Receipt:
     """Read a receipt. Raises PlanError (E1020) when the file is none."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
-        if not isinstance(values, dict) or values.pop("format", None) != FORMAT:
-            raise ValueError(f"it does not say `{FORMAT}`")
+        if not isinstance(values, dict):
+            raise ValueError("it is not an object")
         return Receipt.model_validate(values)
     except OSError as error:
         reason = error.strerror or str(error)

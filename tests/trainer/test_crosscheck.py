@@ -17,7 +17,6 @@ from planc.trainer.crosscheck_text import picture, render
 from planc.trainer.receipt import Compile, Measured, Receipt, read_receipt
 
 RECEIPT_KEYS = {
-    "format",
     "plan_sha256",
     "target",
     "runtime",
@@ -40,7 +39,7 @@ RECEIPT_KEYS = {
     "measured",
     "goodput",
 }
-CROSSCHECK_KEYS = {"format", "budget", "max_abs", "first_outside_step", "differing_fields", "ok"}
+CROSSCHECK_KEYS = {"budget", "max_abs", "first_outside_step", "differing_fields", "ok"}
 LOSSES = (5.5, 4.0, 3.25)
 
 
@@ -101,7 +100,6 @@ def test_another_file_is_no_receipt(tmp_path: Path, text: str) -> None:
 def test_equal_runs_are_the_same() -> None:
     check = crosscheck([receipt(), receipt(target="xla", runtime="jax"), receipt()])
     assert check.to_json() == {
-        "format": "planc.crosscheck/1",
         "budget": 1e-4,
         "max_abs": 0.0,
         "first_outside_step": None,
