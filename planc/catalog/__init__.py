@@ -1,4 +1,8 @@
-"""The model families, one file each. A family answers `models()` and `build(name, changes)`."""
+"""The model families, one file each.
+
+A family answers `models()` and `build(name, changes)`; one that reads Hugging Face configs has
+`MODEL_TYPES` and `read_config(name, config)`.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +33,8 @@ def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
     """The op graph of a named model. Raises KeyError for an unknown name."""
     model: Model = families()[model_names()[name]].build(name, changes)
     return model
+
+
+def config_types() -> dict[str, ModuleType]:
+    """For each `model_type` of a Hugging Face config, the family that reads it."""
+    return {kind: module for module in families().values() for kind in getattr(module, "MODEL_TYPES", ())}

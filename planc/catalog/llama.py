@@ -6,7 +6,9 @@ stored [out, in]. Sizes of the published models are from their `config.json` fil
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from planc.ir.model import Model, Op, Param, Tensor
 
@@ -25,6 +27,8 @@ class Size:
     vocab: int
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
+    head_dim: int = 0
+    """0: embed / heads."""
 
 
 SIZES: dict[str, Size] = {
@@ -48,16 +52,70 @@ def models() -> tuple[str, ...]:
 
 def build(name: str, changes: dict[str, int] | None = None) -> Model:
     """The op graph of a named model; `changes` replaces sizes (`model llama3_8b(layers = 4)`)."""
-    size = SIZES[name]
+    return _build(name, SIZES[name], changes or {})
+
+
+MODEL_TYPES = ("llama",)
+"""`model_type` of the configs this family reads."""
+
+MUST_BE: dict[str, Any] = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "tie_word_embeddings": False,
+    "sliding_window": None,
+}
+"""Fields whose other values would make it another model."""
+
+READ = {
+    "num_hidden_layers": "layers",
+    "hidden_size": "embed",
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "intermediate_size": "ffn",
+    "vocab_size": "vocab",
+}
+
+
+def read_config(name: str, config: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model of a Hugging Face config, and the fields that were not used.
+
+    Raises ValueError, in words for the user, when the config is not of this family.
+    """
+    for field, value in MUST_BE.items():
+        if config.get(field, value) != value:
+            raise ValueError(f"{field} = {config[field]!r}; planc's {FAMILY} family has {value!r}")
+    numbers = {"num_key_value_heads": config.get("num_attention_heads"), **config}
+    sizes = {ours: _whole(theirs, numbers.get(theirs)) for theirs, ours in READ.items()}
+    rope = config.get("rope_parameters") or {}
+    theta = rope.get("rope_theta", config.get("rope_theta", 10000.0))
+    head_dim = config.get("head_dim") or sizes["embed"] // sizes["heads"]
+    size = Size(
+        **sizes,
+        rope_theta=float(theta),
+        norm_eps=float(config.get("rms_norm_eps", 1e-5)),
+        head_dim=_whole("head_dim", head_dim),
+    )
+    used = {*READ, *MUST_BE, "head_dim", "rope_theta", "rope_parameters", "rms_norm_eps", "model_type"}
+    return _build(name, size, {}), tuple(sorted(set(config) - used))
+
+
+def _whole(field: str, value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 10**12:
+        raise ValueError(f"{field} = {value!r} is not a whole number of at least 1")
+    return value
+
+
+def _build(name: str, size: Size, changes: dict[str, int]) -> Model:
     sizes = {
         "layers": size.layers,
         "embed": size.embed,
         "heads": size.heads,
         "kv_heads": size.kv_heads,
-        "head_dim": size.embed // size.heads,
+        "head_dim": size.head_dim or size.embed // size.heads,
         "ffn": size.ffn,
         "vocab": size.vocab,
-        **(changes or {}),
+        **changes,
     }
     return Model(
         name=name,

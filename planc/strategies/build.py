@@ -46,7 +46,7 @@ def build_file(path: Path, given: dict[str, int] | None = None, target: str = ""
 
 def build_plan(file: File, files: Files, given: dict[str, int], target: str = "") -> Built:
     """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
-    draft = Draft(given=given, diagnostics=list(file.diagnostics))
+    draft = Draft(root=files.root, given=given, diagnostics=list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
@@ -80,11 +80,16 @@ def _read(sentences: list[Sentence], draft: Draft) -> None:
                 f"planc does not compile `{sentence.verb}` here yet",
                 label="not compiled",
             )
-        elif sentence.verb in ONCE and sentence.verb in first:
-            _twice(sentence, first[sentence.verb], draft)
+        elif _what(sentence) in ONCE and _what(sentence) in first:
+            _twice(sentence, first[_what(sentence)], draft)
         else:
-            first.setdefault(sentence.verb, sentence)
+            first.setdefault(_what(sentence), sentence)
             known[sentence.verb][1](sentence, draft)
+
+
+def _what(sentence: Sentence) -> str:
+    """The verb; `model from` says what `model` says."""
+    return sentence.verb.removesuffix("_from")
 
 
 def _twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
@@ -92,7 +97,7 @@ def _twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
     draft.report(
         "E0107",
         where.span,
-        f"`{sentence.verb}` is given twice",
+        f"`{_what(sentence)}` is given twice",
         related=(Related((first.via or first).span, "first here"),),
         help="keep one of them",
     )
@@ -109,7 +114,7 @@ def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Dra
     """A missing verb, unless a mistaken sentence may have been meant as it."""
     from planc.diag.diagnostic import Edit, Fix
 
-    written = {s.verb for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
+    written = {_what(s) for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
     end = Span(
         header.span.file,
         header.span.end_line,

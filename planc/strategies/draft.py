@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related
 from planc.diag.span import Span
@@ -39,6 +40,8 @@ MAX_VALUE = 1e21
 class Draft:
     """Filled in by the verbs' readers, one sentence at a time."""
 
+    root: Path = field(default_factory=Path)
+    """The folder of the plan: nothing outside it is read."""
     given: dict[str, int] = field(default_factory=dict)
     """Values of `--set`."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
@@ -111,6 +114,19 @@ class Draft:
         """The sentence, or the `use` that wrote it."""
         via = sentence.via
         return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
+
+    def inside(self, name: str, span: Span) -> Path | None:
+        """A file of the plan's folder or below; None (reported) when it lies elsewhere."""
+        root = self.root.resolve()
+        try:
+            path = (root / name).resolve()
+        except (OSError, ValueError):
+            path = Path("/")
+        if path.is_relative_to(root) and not Path(name).is_absolute():
+            return path
+        outside = f"{name} is outside the folder of the plan"
+        self.report("E0111", span, outside, help="keep what a plan reads beside it")
+        return None
 
     # Numbers.
 

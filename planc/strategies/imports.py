@@ -62,17 +62,10 @@ def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) ->
 def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     word = sentence.node.words("STRING")[0]
     name = word.text.strip('"')
-    root = files.root.resolve()
-    path = (root / name).resolve()
-    if not path.is_relative_to(root) or Path(name).is_absolute():
-        draft.report(
-            "E0111",
-            word.span,
-            f"{name} is outside the folder of the importing file",
-            help="keep imports beside the plan",
-        )
+    path = draft.inside(name, word.span)
+    if path is None:
         return
-    relative = path.relative_to(root).as_posix()
+    relative = path.relative_to(draft.root.resolve()).as_posix()
     if relative in files.sources:
         draft.report("E0111", word.span, f"{relative} is imported twice, or imports itself")
         return
