@@ -96,9 +96,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="an import may leave its folder",
-        file="planc/strategies/imports.py",
-        text="if not path.is_relative_to(root) or Path(name).is_absolute():",
-        planted="if Path(name).is_absolute():",
+        file="planc/strategies/draft.py",
+        text="if path.is_relative_to(root) and not Path(name).is_absolute():",
+        planted="if not Path(name).is_absolute():",
         test="tests/strategies/test_build.py::test_imports_stay_in_their_folder",
     ),
     Fault(
