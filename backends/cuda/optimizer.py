@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from planc.ir.model import Model
-from planc.trainer.session import Settings
+from planc.ir.session import Settings
 
 
 def adamw(modules: list[nn.Module], model: Model, settings: Settings) -> torch.optim.Optimizer:

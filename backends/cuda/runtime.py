@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from planc.ir.model import Model
 from planc.ir.program import Program
+from planc.ir.session import CompileFacts, Settings
 from planc.sharding import propagate
-from planc.trainer.session import CompileFacts, Settings
 
 from .optimizer import adamw
 from .roles import Roles
@@ -78,7 +78,7 @@ def start_single(program: Program, settings: Settings, initial: Initial) -> Torc
 
 
 class TorchSession:
-    """A model under training on this process; see `planc.trainer.session.Session`."""
+    """A model under training on this process; see `planc.ir.session.Session`."""
 
     runtime = "torch"
     features: tuple[str, ...] = ()

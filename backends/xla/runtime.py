@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planc.backends.xla.session import JaxSession
     from planc.ir.program import Program
-    from planc.trainer.session import Initial, Settings
+    from planc.ir.session import Initial, Settings
 
 DEVICE_COUNT = "--xla_force_host_platform_device_count"
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from planc.backends.xla import shards
 from planc.ir.model import Model
-from planc.trainer.session import CompileFacts
+from planc.ir.session import CompileFacts
 
 if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
-    from planc.trainer.session import Tokens, Weights
+    from planc.ir.session import Tokens, Weights
 
 CHECKED_AFTER = 2
 """The step after which state must rest where the plan says: a layout that a step loses is lost by then."""
@@ -33,7 +33,7 @@ class Steps:
 
 
 class JaxSession:
-    """`planc.trainer.session.Session` on JAX. One process may drive many devices."""
+    """`planc.ir.session.Session` on JAX. One process may drive many devices."""
 
     runtime = "jax"
 

@@ -15,7 +15,7 @@ from planc.ir.model import Model, Param
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
-    from planc.trainer.session import Initial, Tokens, Weights
+    from planc.ir.session import Initial, Tokens, Weights
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 

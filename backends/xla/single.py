@@ -17,7 +17,7 @@ from planc.backends.xla.models.hooks import UNDIVIDED
 from planc.ir.model import Model
 
 if TYPE_CHECKING:
-    from planc.trainer.session import Settings
+    from planc.ir.session import Settings
 
 Tree = dict[str, jax.Array]
 Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]

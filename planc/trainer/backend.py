@@ -13,7 +13,7 @@ from planc.ir.program import Program, Target
 from planc.sharding import propagate
 
 if TYPE_CHECKING:
-    from planc.trainer.session import Runtime
+    from planc.ir.session import Runtime
 
 
 ONE_PROCESS: frozenset[Target] = frozenset({"xla"})

@@ -17,7 +17,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from planc.trainer.session import Tokens
+    from planc.ir.session import Tokens
 
 BYTES = 256
 """Vocabulary of byte-level data."""

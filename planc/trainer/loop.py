@@ -14,8 +14,8 @@ from planc.trainer.schedule import learning_rate
 from planc.trainer.settings import Train
 
 if TYPE_CHECKING:
+    from planc.ir.session import Session
     from planc.trainer.data import Source
-    from planc.trainer.session import Session
 
 
 class NotFiniteError(Exception):

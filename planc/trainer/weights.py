@@ -17,7 +17,7 @@ import numpy as np
 from planc.ir.model import Model, Param
 
 if TYPE_CHECKING:
-    from planc.trainer.session import Initial, Weights
+    from planc.ir.session import Initial, Weights
 
 STD = 0.02
 LOGIT_STD = 0.32

@@ -27,8 +27,8 @@ from planc.trainer.progress import Event, Table, encode
 from planc.trainer.receipt import Compile, Measured, Receipt
 
 if TYPE_CHECKING:
+    from planc.ir.session import Session, Settings
     from planc.trainer.data import Source
-    from planc.trainer.session import Session, Settings
 
 EVENTS = "PLANC_EVENTS"
 """Set by planc's launcher: rank 0 writes events for it rather than a table."""
@@ -118,7 +118,7 @@ def _start(preset: Preset, request: Request, span: Span) -> tuple[Session, Sourc
 
 
 def _settings(preset: Preset) -> Settings:
-    from planc.trainer.session import Settings
+    from planc.ir.session import Settings
 
     t = preset.train
     return Settings(seed=t.seed, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay, clip_norm=t.clip_norm)

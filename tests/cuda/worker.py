@@ -22,9 +22,9 @@ from planc.backends.cuda.lower import lower
 from planc.backends.cuda.roles import Roles
 from planc.backends.cuda.runtime import start, start_single
 from planc.ir.plan import Plan
+from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
-from planc.trainer.session import Settings
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4

@@ -17,7 +17,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     # room: (floor, libraries beside the standard one)
     "planc.diag": (0, set()),
     "planc.syntax": (1, {"lark"}),
-    "planc.ir": (2, {"pydantic"}),
+    "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),
     "planc.strategies": (3, {"pydantic"}),
     "planc.sharding": (3, set()),
@@ -28,10 +28,9 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
-    "planc.trainer.session": (5, {"numpy"}),  # what a backend's runtime answers: a contract, no code
-    "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "rich", "pydantic", "pydantic_core"}),
+    "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "pydantic", "pydantic_core"}),
     "planc.driver": (8, set()),
-    "planc.commands": (8, {"rich"}),
+    "planc.commands": (8, set()),
     "planc.cli": (8, set()),
 }
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planc.trainer.session import CompileFacts, Settings
+from planc.ir.session import CompileFacts, Settings
 
 
 class BigramSession:

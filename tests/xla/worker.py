@@ -19,8 +19,8 @@ from cases import LAYOUTS, NARROW, plan_of
 from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime import prepare_environment, start, start_single
 from planc.ir.plan import Plan
+from planc.ir.session import Settings
 from planc.sharding import propagate
-from planc.trainer.session import Settings
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
