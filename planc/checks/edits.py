@@ -20,6 +20,13 @@ def replace(cause: Cause | None, text: str) -> Fix | None:
     return Fix(f"write `{' '.join(text.split())}`", (Edit(cause.span, text),))
 
 
+def remove(cause: Cause) -> Fix | None:
+    """Take a sentence out; None when a layout wrote it."""
+    span = cause.span
+    line = Span(span.file, span.line, 1, span.end_line + 1, 1)
+    return None if cause.via else Fix("remove this sentence", (Edit(line, ""),))
+
+
 def add(mesh: Mesh, text: str) -> Fix:
     """A new sentence on the line after the mesh."""
     line = mesh.cause.span.end_line + 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.edits import mesh_sentence, replace
+from planc.checks.edits import mesh_sentence, replace, sentence
 from planc.diag.diagnostic import Fix
 from planc.ir.plan import Plan
 
@@ -26,11 +26,25 @@ def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
     sizes = plan.mesh.sizes
     other = next((a for a in reversed(plan.data_axes) if a != axis), None)
     if other is None:
-        return None
+        return _with_data_axis(plan, axis, legal)
     for size in sorted(legal, reverse=True):
         if size < sizes[axis] and sizes[axis] % size == 0:
             grown = sizes[other] * sizes[axis] // size
             ranks = plan.data_parallel // sizes[other] * grown
             if plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0:
                 return replace(plan.mesh.cause, mesh_sentence({**sizes, axis: size, other: grown}))
+    return None
+
+
+def _with_data_axis(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
+    """Without a data axis to take up the rest, a new outermost one does."""
+    sizes = plan.mesh.sizes
+    if "dp" in sizes or plan.data_axes:
+        return None
+    for size in sorted(legal, reverse=True):
+        ranks = sizes[axis] // size
+        even = size < sizes[axis] and sizes[axis] % size == 0
+        if even and plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0:
+            mesh = mesh_sentence({"dp": ranks, **sizes, axis: size})
+            return replace(plan.mesh.cause, mesh + "\n" + sentence("use", "dp over dp"))
     return None

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from planc.diag.diagnostic import Diagnostic, Related, has_errors, in_order
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.strategies import readers
 from planc.strategies.draft import Draft
 from planc.strategies.imports import Files, read_imports
 from planc.strategies.use import expand
-from planc.strategies.win import settle
+from planc.strategies.win import settle, whole_line
 from planc.syntax import File
 from planc.syntax.tree import Sentence
 
@@ -100,6 +100,7 @@ def _twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
         f"`{_what(sentence)}` is given twice",
         related=(Related((first.via or first).span, "first here"),),
         help="keep one of them",
+        fix=Fix("remove this sentence", (Edit(whole_line(where.span), ""),)),
     )
 
 
@@ -112,8 +113,6 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 
 def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Draft) -> None:
     """A missing verb, unless a mistaken sentence may have been meant as it."""
-    from planc.diag.diagnostic import Edit, Fix
-
     written = {_what(s) for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
     end = Span(
         header.span.file,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Split
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
@@ -90,10 +91,15 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
             stages.span,
             f"the stages hold {sum(sizes)} layers in {len(sizes)} stages; the model has"
             f" {draft.model.layers} layers and the pipeline {count} stages",
-            help=f"an even split: [{', '.join(_parts(_even(draft, count)))}]",
+            help=f"an even split: {_even_text(draft, count)}",
+            fix=Fix("split evenly", (Edit(stages.span, _even_text(draft, count)),)),
         )
         return None
     return _ranges(sizes)
+
+
+def _even_text(draft: Draft, count: int) -> str:
+    return f"[{', '.join(_parts(_even(draft, count)))}]"
 
 
 def _parts(stages: tuple[tuple[int, int], ...]) -> list[str]:

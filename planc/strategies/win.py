@@ -53,12 +53,13 @@ def _contradictions(sentence: Sentence, seen: dict[Subject, Sentence], draft: Dr
             f"`{subject[1]}` is laid out twice: {first.text} / {sentence.text}",
             related=(Related(other.span, "first here"),),
             help="keep one, or name all axes in one sentence",
-            fix=Fix("remove this sentence", (Edit(_line(where.span), ""),)),
+            fix=Fix("remove this sentence", (Edit(whole_line(where.span), ""),)),
         )
         return
 
 
-def _line(span: Span) -> Span:
+def whole_line(span: Span) -> Span:
+    """From the first column of a sentence to the first of the next line."""
     return Span(span.file, span.line, 1, span.end_line + 1, 1)
 
 

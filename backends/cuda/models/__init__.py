@@ -1,1 +1,1 @@
-"""TODO"""
+"""The bundled torch models, one file a family."""

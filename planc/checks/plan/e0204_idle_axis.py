@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.edits import add, sentence
-from planc.diag.diagnostic import Diagnostic
+from planc.checks.edits import add, mesh_sentence, replace, sentence
+from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
@@ -23,8 +23,18 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             f"axis `{axis.name}` of size {axis.size} {what}: {axis.size} devices would do the same work",
             plan.mesh.cause.span,
             help=f"shard a dim over it, such as `shard batch over {axis.name}`, or leave it out",
-            fix=None if any(s.dim == "batch" for s in plan.shards) else add(plan.mesh, _batch(axis.name)),
+            fix=_folded(plan, axis.name) if plan.data_axes else add(plan.mesh, _batch(axis.name)),
         )
+
+
+def _folded(plan: Plan, idle: str) -> Fix | None:
+    """The idle axis's ranks given to the innermost data axis, if the batch still comes out even."""
+    sizes, home = plan.mesh.sizes, plan.data_axes[-1]
+    ranks = plan.data_parallel * sizes[idle] * plan.batch.microbatch_sequences
+    if idle in plan.data_axes or plan.batch.sequences % ranks:
+        return None
+    grown = {name: n * sizes[idle] if name == home else n for name, n in sizes.items() if name != idle}
+    return replace(plan.mesh.cause, mesh_sentence(grown))
 
 
 def _batch(axis: str) -> str:

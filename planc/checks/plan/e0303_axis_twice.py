@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.diag.diagnostic import Diagnostic, Related
+from planc.checks.edits import replace
+from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
+from planc.ir.base import Cause
 from planc.ir.plan import Plan
 from planc.sharding.propagate import index_layout
 
@@ -27,7 +29,14 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                     two.span,
                     help=f"an axis divides one dim of an op; scope one of them, such as `{scope}`",
                     related=(Related(one.span, f"{first} is divided here"),),
+                    fix=_scoped(two if second == "sequence" else one) if scope == "in residual" else None,
                 )
+
+
+def _scoped(cause: Cause) -> Fix | None:
+    """The sentence on the sequence, kept to the residual stream."""
+    plain = " in " not in cause.sentence and not cause.via
+    return replace(cause, f"{cause.sentence} in residual") if plain else None
 
 
 def _clashes(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:

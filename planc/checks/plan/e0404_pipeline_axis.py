@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.checks.edits import remove
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
@@ -20,6 +21,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                 f"axis `{plan.split.axis}` splits the layers and cannot divide anything else",
                 cause.span,
                 related=(Related(plan.split.cause.span, "the layers are split here"),),
+                fix=remove(cause),
                 help="ranks along a pipeline hold different layers: there is nothing to share over that axis",
             )
             return
