@@ -41,8 +41,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 1
+    except OSError as error:
+        _discard_output()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"planc {options.command}: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _discard_output() -> None:
+    """Nothing more can be written: the interpreter must not try at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser(words: list[str]) -> argparse.ArgumentParser:

@@ -35,6 +35,7 @@ class Checked:
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
     """Read a plan file. Raises PlanError with every diagnostic when it has errors."""
+    _sound(set or {}, target or None)
     path = Path(source)
     built = build_file(path, set, target)
     found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
@@ -84,6 +85,7 @@ def lower(plan: str | Path | Plan, target: str = "cuda", *, set: dict[str, int] 
 def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Checked:
     """`check`, with the texts of the files read beside the report."""
     given = set or {}
+    _sound(given, target)
     if isinstance(source, Plan):
         path, built = None, Built(source, (), {})
     else:
@@ -100,6 +102,15 @@ def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, tar
     diagnostics = in_order([_at(d, path, built) for d in found])
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
     return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown)
+
+
+def _sound(given: dict[str, int], target: str | None) -> None:
+    """The caller's mistakes, not the plan's: raised at once."""
+    if target is not None and target not in TARGETS:
+        raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
+    for name, value in given.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**12:
+            raise ValueError(f"set[{name!r}] = {value!r} is not a whole number up to 10**12")
 
 
 def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagnostic]]:

@@ -15,6 +15,7 @@ from planc.backends.xla.emit_tables import (
     param_tables,
 )
 from planc.backends.xla.writing import WIDTH
+from planc.ir.base import plain_name
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -56,7 +57,7 @@ def _docstring(plan: Plan) -> str:
         mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
         cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
         batch=_field("Batch", _words(plan.batch.cause.sentence)),
-        file=plan.file.rsplit("/", 1)[-1],
+        file=plain_name(plan.file),
     )
 
 

@@ -64,6 +64,7 @@ MUST_BE: dict[str, Any] = {
     "mlp_bias": False,
     "tie_word_embeddings": False,
     "sliding_window": None,
+    "rope_scaling": None,
 }
 """Fields whose other values would make it another model."""
 
@@ -92,8 +93,8 @@ def read_config(name: str, config: Mapping[str, Any]) -> tuple[Model, tuple[str,
     head_dim = config.get("head_dim") or sizes["embed"] // sizes["heads"]
     size = Size(
         **sizes,
-        rope_theta=float(theta),
-        norm_eps=float(config.get("rms_norm_eps", 1e-5)),
+        rope_theta=_positive("rope_theta", theta),
+        norm_eps=_positive("rms_norm_eps", config.get("rms_norm_eps", 1e-5)),
         head_dim=_whole("head_dim", head_dim),
     )
     used = {*READ, *MUST_BE, "head_dim", "rope_theta", "rope_parameters", "rms_norm_eps", "model_type"}
@@ -104,6 +105,12 @@ def _whole(field: str, value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 < value <= 10**12:
         raise ValueError(f"{field} = {value!r} is not a whole number of at least 1")
     return value
+
+
+def _positive(field: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise ValueError(f"{field} = {value!r} is not a number above 0")
+    return float(value)
 
 
 def _build(name: str, size: Size, changes: dict[str, int]) -> Model:

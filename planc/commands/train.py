@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import errno
+import os
 import sys
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.commands.common import add_target, print_diagnostics, print_json
@@ -39,6 +43,8 @@ def run(options: argparse.Namespace) -> int:
     if options.runtime not in (None, RUNTIMES[options.target]):
         print(f"planc train: the {options.target} target runs on {RUNTIMES[options.target]}", file=sys.stderr)
         return 2
+    if options.receipt is not None:
+        _try_to_write(Path(options.receipt))
     try:
         ready = prepare(options.preset, options.target, steps=options.steps, single=options.single)
         _announce(ready, options)
@@ -55,6 +61,15 @@ def run(options: argparse.Namespace) -> int:
     else:
         _summary(receipt, options)
     return 0
+
+
+def _try_to_write(path: Path) -> None:
+    """A receipt that cannot be written is found out before the run. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
 def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:

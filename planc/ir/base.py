@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -42,5 +43,9 @@ class Cause(Value):
 
     def comment(self) -> str:
         """How emitted code names this cause: file name, line and sentence."""
-        name = self.span.file.rsplit("/", 1)[-1]
-        return f"{name}:{self.span.line}  {self.via or self.sentence}"
+        return f"{plain_name(self.span.file)}:{self.span.line}  {self.via or self.sentence}"
+
+
+def plain_name(file: str) -> str:
+    """A file's name as emitted code may hold it: whoever named the file cannot write code with it."""
+    return re.sub(r"[^\w.+-]", "_", file.rsplit("/", 1)[-1], flags=re.ASCII)[:80]

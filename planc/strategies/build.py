@@ -130,7 +130,7 @@ def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Dra
                 header.span,
                 f"the plan has no `{verb}` sentence",
                 help=f"such as: {example}",
-                fix=Fix(f"add `{example}`", (Edit(end, f"\n{example}"),)),
+                fix=None if verb == "mesh" else Fix(f"add `{example}`", (Edit(end, f"\n{example}"),)),
             )
 
 

@@ -30,6 +30,14 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if count is None or parts is None or shape is None:
         return
     chip, link, levels = parts
+    if count > 1 and not declared.names("network"):
+        draft.report(
+            "E0107",
+            sentence.span,
+            f"{count} x `{word.text}` need a network, and its hardware file has no `network` sentence",
+            help="such as: network ib = leaf 32 at 400 GB/s",
+        )
+        return
     torus = machine.verb == "torus"
     draft.cluster = Cluster(
         kind="torus" if torus else "node",
@@ -81,13 +89,14 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
         return (count,) if count else None
     shape = args.words("SHAPE") if args else []
     wanted = len(wrap_multiples(machine, draft))
-    if not shape or len(sizes := [int(n) for n in shape[0].text.split("x")]) != wanted or 0 in sizes:
+    sizes = [int(n) for n in shape[0].text.split("x") if len(n) < 7] if shape else []
+    if len(sizes) != wanted or 0 in sizes:
         span = args.span if args else call.span
         example = "x".join(["4"] * wanted)
         draft.report(
             "E0103",
             span,
-            f"a torus needs a shape of {wanted} lengths",
+            f"a torus needs a shape of {wanted} lengths of at least 1",
             help=f"such as {call.words()[0].text}({example})",
         )
         return None

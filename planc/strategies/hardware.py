@@ -65,9 +65,22 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
         name = draft.one_of(word, fields, "a field here")
         if name and fields[name][0] != "list":
             number = draft.quantity(value, fields[name][0])
-            if number is not None:
+            if number is not None and _sane(name, number, value, draft):
                 values[name] = number
     return {k: v for k, (_, v) in fields.items() if v is not None} | values
+
+
+MAY_BE_ZERO = ("latency", "launch", "runtime", "fragmentation", "communicator")
+
+
+def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
+    """Nothing physical is 0 where it is divided by, and no share is more than the whole."""
+    share = name.endswith("efficiency") or name == "fragmentation"
+    if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1):
+        return True
+    wanted = "at most 100 %" if share and number > 1 else "above 0"
+    draft.report("E0103", value.span, f"{name} must be {wanted}")
+    return False
 
 
 def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
@@ -75,7 +88,10 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
     assert call is not None
     fields: dict[str, tuple[str, float | None]] = {**CHIP, **dict.fromkeys(RATES, ("compute", None))}
     values = arguments(call.node("args"), fields, draft)
+    written = {w.text for w in call.all_words()}
     missing = [f for f in ("memory", "memory_bandwidth") if f not in values]
+    if any(f in written for f in missing) or (not missing and written & set(RATES) and not set(values) & set(RATES)):
+        return None  # it is there, and its mistake is reported
     if missing or not any(r in values for r in RATES):
         wanted = ", ".join(missing) or "a rate such as bf16"
         draft.report("E0103", sentence.span, f"chip `{declared_name(sentence)}` lacks {wanted}")
@@ -100,6 +116,9 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
     call = sentence.node.node("call")
     assert call is not None
     values = arguments(call.node("args"), dict(LINK), draft)
+    written = {w.text for w in call.all_words()}
+    if {"bandwidth", "latency"} - set(values) <= written and not {"bandwidth", "latency"} <= set(values):
+        return None  # its mistake is reported
     if not {"bandwidth", "latency"} <= set(values):
         draft.report("E0103", sentence.span, f"link `{declared_name(sentence)}` lacks bandwidth or latency")
         return None
@@ -127,7 +146,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
     count = draft.integer(width)
     bandwidth = draft.quantity(speed, "bandwidth")
     values = arguments(node.node("args"), dict(LEVEL), draft)
-    if count is None or bandwidth is None:
+    if count is None or bandwidth is None or not _sane("bandwidth", bandwidth, speed, draft):
         return None
     return Level(
         name=name.text,

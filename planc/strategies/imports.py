@@ -28,6 +28,8 @@ class Files:
         """Read and parse one file. A file that cannot be read as text is a diagnostic."""
         at = place or Span(name, 1, 1, 1, 1)
         try:
+            if not path.is_dir() and path.exists() and not path.is_file():
+                return Diagnostic("E0104", f"{name} is not a regular file", at, help="name a plan file")
             data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)

@@ -30,6 +30,9 @@ def _changes(args: Node | None, sizes: dict[str, int], draft: Draft) -> dict[str
             return None
         word, value = arg.parts
         assert isinstance(word, Word)
+        if word.text in changes:
+            draft.report("E0107", word.span, f"`{word.text}` is given twice")
+            return None
         dim = draft.one_of(word, sizes, "a size of this model")
         number = draft.integer(value)
         if dim is None or number is None:

@@ -9,12 +9,14 @@ from planc.syntax.tree import Sentence
 
 VERBS = ("shard",)
 ORDER = 4
+SHARDED = tuple(d for d in DIMS if d != "layers")
+"""Layers are split over a pipeline, not sharded."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
     axes = draft.axes(sentence.names(1))
     regions = _regions(sentence, draft)
-    dims = [draft.one_of(word, DIMS, "a tensor dim") for word in sentence.names(0)]
+    dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
     if axes is None or regions is None:
         return
     for dim in dims:

@@ -76,7 +76,13 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
     """`[embed + 7, 9 x 2, 7 + head]`: layers per virtual stage; `embed` and `head` are the ends."""
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
-    for stage in stages.nodes("stage"):
+    all_stages = stages.nodes("stage")
+    misplaced = False
+    for stage in all_stages:
+        ends = [w.text for part in stage.nodes("part") for w in part.words("NAME")]
+        misplaced |= "embed" in ends and stage is not all_stages[0]
+        misplaced |= "head" in ends and stage is not all_stages[-1]
+        misplaced |= len(ends) != len(set(ends))
         for word in (w for part in stage.nodes("part") for w in part.words("NAME")):
             draft.one_of(word, ("embed", "head"), "a part of a stage")
         if any(len(w.text) > 6 for w in stage.all_words() if w.kind == "INT"):
@@ -85,12 +91,15 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
         numbers = [int(w.text) for part in stage.nodes("part") for w in part.words("INT")]
         repeat = stage.words("INT")
         sizes += [sum(numbers)] * min(int(repeat[0].text) if repeat else 1, MOST_STAGES)
+    if misplaced:
+        draft.report("E0401", stages.span, "`embed` belongs to the first stage and `head` to the last, once each")
+        return None
     if len(sizes) != count or sum(sizes) != draft.model.layers or 0 in sizes:
         draft.report(
             "E0401",
             stages.span,
-            f"the stages hold {sum(sizes)} layers in {len(sizes)} stages; the model has"
-            f" {draft.model.layers} layers and the pipeline {count} stages",
+            f"the stages hold {sum(sizes)} layers in {len(sizes)} stages{', one without any' if 0 in sizes else ''};"
+            f" the model has {draft.model.layers} layers and the pipeline {count} stages",
             help=f"an even split: {_even_text(draft, count)}",
             fix=Fix("split evenly", (Edit(stages.span, _even_text(draft, count)),)),
         )

@@ -5,10 +5,12 @@ Done on sentences, before anything is read: a shorthand cannot mean more than wh
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.strategies import library
 from planc.strategies.draft import Draft
 from planc.syntax import File
-from planc.syntax.tree import Sentence
+from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
 
@@ -41,11 +43,11 @@ def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> li
     return expand(written, own, draft, depth + 1)
 
 
-def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[str]] | None:
+def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
     """The layout's axis names to the plan's. A layout of one axis may stand over several."""
     assert layout.header is not None
     formal = [w.text for w in layout.header.names(0)]
-    actual = [w.text for w in use.names(0)]
+    actual = use.names(0)
     if len(formal) != len(actual) and len(formal) != 1:
         draft.report(
             "E0108",
@@ -55,14 +57,16 @@ def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[s
         )
         return None
     names = {formal[0]: actual} if len(formal) == 1 else {f: [a] for f, a in zip(formal, actual, strict=True)}
-    return names | _method(layout, use)
+    return names | _method(layout, use, draft)
 
 
-def _method(layout: File, use: Sentence) -> dict[str, list[str]]:
+def _method(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
     """`layout pp over pp as schedule = 1f1b`: the word a `use ... as` replaces, and its default."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")
-    if len(words) < 3:
-        return {}
     given = use.node.node("method")
-    return {words[1].text: [given.words()[0].text if given else words[2].text]}
+    if len(words) < 3:
+        if given is not None:
+            draft.report("E0108", given.span, f"layout `{words[0].text}` takes no `as`", help="leave it out")
+        return {}
+    return {words[1].text: [given.words()[0] if given else replace(words[2], span=use.span)]}

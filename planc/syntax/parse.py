@@ -38,10 +38,16 @@ def parse_text(text: str, file: str) -> File:
         parsed = _sentence(source, line, first=not sentences and not mistakes)
         (sentences if isinstance(parsed, Sentence) else mistakes).append(parsed)  # type: ignore[arg-type]
     header = sentences[0] if sentences and sentences[0].verb in HEADERS else None
-    if header is None:
+    if header is None and not _meant_header(source):
         mistakes += _headless(source, bool(sentences or mistakes))
     body = tuple(s for s in sentences if s is not header)
     return File(source, header, body, tuple(mistakes))
+
+
+def _meant_header(source: Source) -> bool:
+    """Whether the first sentence is a header with a mistake of its own, which is reported."""
+    line = next(logical_lines(source), None)
+    return line is not None and bool(nearest(line.text.split(maxsplit=1)[0], HEADERS, 1))
 
 
 def _headless(source: Source, anything: bool) -> list[Diagnostic]:

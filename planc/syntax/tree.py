@@ -65,26 +65,29 @@ class Sentence:
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
 
-    def renamed(self, names: dict[str, list[str]], via: Sentence) -> Sentence:
-        """The same sentence with some names replaced (a layout's axes by the plan's)."""
+    def renamed(self, names: dict[str, list[Word]], via: Sentence) -> Sentence:
+        """The same sentence with some names replaced (a layout's axes by the plan's).
+
+        What replaces a name keeps its own place, and the whole stands where `via` does.
+        """
         node = _renamed(self.node, names)
         words = self.text.split(" ")
         text = " ".join(_rename_text(w, names) for w in words)
-        return replace(self, node=node, text=text, via=via)
+        return replace(self, node=node, text=text, span=via.span, via=via)
 
 
-def _renamed(node: Node, names: dict[str, list[str]]) -> Node:
+def _renamed(node: Node, names: dict[str, list[Word]]) -> Node:
     parts: list[Node | Word] = []
     for part in node.parts:
         if isinstance(part, Node):
             parts.append(_renamed(part, names))
         elif part.text in names:
-            parts += [replace(part, text=t) for t in names[part.text]]
+            parts += [replace(part, text=w.text, span=w.span) for w in names[part.text]]
         else:
             parts.append(part)
     return replace(node, parts=tuple(parts))
 
 
-def _rename_text(word: str, names: dict[str, list[str]]) -> str:
+def _rename_text(word: str, names: dict[str, list[Word]]) -> str:
     bare = word.rstrip(",")
-    return ", ".join(names[bare]) + word[len(bare) :] if bare in names else word
+    return ", ".join(w.text for w in names[bare]) + word[len(bare) :] if bare in names else word

@@ -28,7 +28,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         label=f"{batch.sequences} / {unit} = {batch.sequences / unit:.2f} microbatches",
         help=f"nearest: {' or '.join(str(n) for n in near)} sequences",
         related=(Related(cause.span, "the batch is divided here"),) if cause else (),
-        fix=replace(batch.cause, text),
+        fix=replace(batch.cause, text) if near[-1] <= 2 * batch.sequences else None,
     )
 
 
