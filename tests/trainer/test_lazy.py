@@ -7,7 +7,10 @@ import subprocess
 import sys
 
 HEAVY = {"numpy", "torch", "jax", "tomlkit", "rich"}
-FACE = "from planc.trainer import backend, crosscheck_text, embed, launch, preset, receipt, run, worker\nimport planc.ir.session"
+FACE = """
+from planc.trainer import backend, crosscheck_text, embed, launch, preset, receipt, run, worker
+import planc.ir.session
+"""
 
 
 def heavy_modules(code: str) -> set[str]:
