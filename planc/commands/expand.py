@@ -24,6 +24,8 @@ def run(options: argparse.Namespace) -> int:
         print_json({"sentences": sentences, "diagnostics": [d.to_json() for d in built.diagnostics]})
     else:
         wide = max((len(_aligned(text)) for text, _ in rows), default=0)
+        if built.plan is not None:
+            print(f"plan {built.plan.name}")
         for text, via in rows:
             print(f"{_aligned(text):<{wide}}  # {via}" if via else _aligned(text))
         if built.diagnostics:
