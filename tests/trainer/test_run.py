@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -86,23 +88,34 @@ def test_a_failure_says_which_rank_and_why(finished: launch.Finished, says: str)
     assert says in str(raised.value)
 
 
-@pytest.fixture(scope="module", params=["cuda", "xla"])
-def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Receipt:
-    """The shipped preset, whole."""
-    events: list[Event] = []
-    path = tmp_path_factory.mktemp("train") / "receipt.json"
-    receipt = run.train(
-        PRESET,
-        cast(Target, request.param),
-        receipt=path,
-        predicted={"step_time_s": 1.0},
-        on_event=events.append,
-        timeout_s=900,
-    )
-    assert read_receipt(path) == receipt
-    assert len(events) == 102
-    assert sum(isinstance(e, HeldOut) for e in events) == 2
-    return receipt
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Target], Receipt]:
+    """The shipped preset trained whole on a target, once for all tests."""
+
+    @cache
+    def trained_on(target: Target) -> Receipt:
+        events: list[Event] = []
+        path = tmp_path_factory.mktemp("train") / "receipt.json"
+        predicted = {"step_time_s": 1.0}
+        receipt = run.train(PRESET, target, receipt=path, predicted=predicted, on_event=events.append, timeout_s=900)
+        assert read_receipt(path) == receipt
+        assert len(events) == 102
+        assert sum(isinstance(e, HeldOut) for e in events) == 2
+        return receipt
+
+    return trained_on
+
+
+@pytest.fixture(params=["cuda", "xla"])
+def trained(request: pytest.FixtureRequest, whole_run: Callable[[Target], Receipt]) -> Receipt:
+    return whole_run(cast(Target, request.param))
+
+
+@pytest.mark.launch
+def test_both_targets_train_the_same(whole_run: Callable[[Target], Receipt]) -> None:
+    """All steps: agreement of the first ones says little, as differences grow."""
+    check = crosscheck([whole_run("cuda"), whole_run("xla")])
+    assert check.ok, check
 
 
 @pytest.mark.launch
