@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 from planc import __version__
 from planc.checks import check_plan, judge_plan
@@ -60,26 +60,22 @@ def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target
     return report
 
 
-@overload
-def lower(plan: str | Path | Plan, target: Target = ..., *, set: dict[str, int] | None = ...) -> Program: ...
-@overload
-def lower(plan: str | Path | Plan, target: str = ..., *, set: dict[str, int] | None = ...) -> Program: ...
-def lower(plan: str | Path | Plan, target: str = "cuda", *, set: dict[str, int] | None = None) -> Program:
+def lower(plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, int] | None = None) -> Program:
     """Write the program of a plan for a target. Raises PlanError when the plan or target refuses."""
     if target not in TARGETS:
         raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
-    path = None if isinstance(plan, Plan) else Path(plan)
-    built = Built(plan, (), {}) if isinstance(plan, Plan) else build_file(Path(plan), set, target)
-    found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
-    if built.plan is None or has_errors(found):
-        raise PlanError(in_order([_at(d, path, built) for d in found]))
-    sharded = propagate(built.plan)
-    backend = import_module(f"planc.backends.{target}.lower")
-    refused = backend.refusals(sharded)
-    if has_errors(refused):
-        raise PlanError(in_order([_at(d, path, built) for d in refused]))
-    program: Program = backend.lower(sharded)
-    return program
+    from planc.trainer.backend import program
+
+    if isinstance(plan, Plan):
+        return program(plan, target)
+    path = Path(plan)
+    built = build_file(path, set, target)
+    try:
+        if built.plan is None:
+            raise PlanError(built.diagnostics)
+        return program(built.plan, target)
+    except PlanError as error:
+        raise PlanError(in_order([_at(d, path, built) for d in error.diagnostics])) from None
 
 
 def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Checked:

