@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
+from typing import NoReturn
 
 GRACE_S = 5.0
 """How long ranks may tidy up after SIGTERM before SIGKILL."""
@@ -189,6 +190,18 @@ def _end(ranks: list[_Rank]) -> None:
     for rank in ranks:
         rank.signal_group(signal.SIGKILL)
         rank.process.wait()
+
+
+def leave(code: int) -> NoReturn:
+    """End this rank now, its work done and written; what is buffered is written first.
+
+    The interpreter's own end would destroy gloo's process groups after their worker threads lost the
+    interpreter they call into, which ends a rank that did all its work with SIGABRT, once in some
+    hundred runs (pytorch issue 190489, pull request 179291).
+    """
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

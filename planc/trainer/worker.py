@@ -20,7 +20,7 @@ from planc import __version__
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Target
-from planc.trainer import backend
+from planc.trainer import backend, launch
 from planc.trainer.loop import History, NotFiniteError, train
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import Event, Table, encode
@@ -191,4 +191,4 @@ def _request(arguments: list[str] | None) -> Request:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    launch.leave(main())

@@ -25,6 +25,7 @@ from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
+from planc.trainer.launch import leave
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -120,8 +121,10 @@ def main(names: list[str]) -> None:
         row["collectives"] = unpredicted(sharded, session.mesh, observer)
         if dist.get_rank() == 0:
             print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
+    dist.barrier()  # nobody leaves while another still talks to it
     dist.destroy_process_group()
 
 
 if __name__ == "__main__":
     main(sys.argv[1:])
+    leave(0)
