@@ -16,11 +16,18 @@ Dim = Literal[
     "layers",
     "experts",
     "expert_ffn",
+    "shared_ffn",
     "q_lora",
     "kv_lora",
 ]
 
 DIMS: tuple[str, ...] = get_args(Dim)
 
-CARRIED: dict[str, tuple[str, ...]] = {"heads": ("heads", "kv_heads")}
-"""`shard heads` divides the key-value heads too, unless `replicate kv_heads` says otherwise."""
+CARRIED: dict[str, tuple[str, ...]] = {"heads": ("heads", "kv_heads"), "ffn": ("ffn", "shared_ffn")}
+"""`shard heads` divides the key-value heads too, unless `replicate kv_heads` says otherwise; `shard ffn`
+the shared experts'."""
+
+INNER = ("qk_head_dim", "rope_dim", "positions", "slots")
+"""Dims that models have and no sentence divides. `qk_head_dim` is a head's width for queries and keys
+where it differs from the values' `head_dim` (MLA), `rope_dim` its rotated part, `positions` the learned
+positions, `slots` the places for tokens at one expert."""

@@ -1,20 +1,29 @@
 """A model as a graph of ops over named dims, one block derived once and repeated.
 
-`Model` is the family's answer: sizes, parameters and three sections of ops (`first`, the repeated
-`block`, `last`). Nothing here knows a mesh or a plan.
+`Model` is the family's answer: sizes, parameters and sections of ops: `first`, one section for each
+kind of block (most families have one, `block`), and `last`. Nothing here knows a mesh or a plan.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
 from typing import Literal
 
 from planc.ir.base import Value
 
-OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "loss"]
-Section = Literal["first", "block", "last"]
+OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
+"""`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
+Section = str
+"""`first`, `last`, or a kind of block."""
+
+ROUTED = "dispatch"
+"""The region of tokens on their way to experts and back: divided as tokens are, in the experts' axes."""
+EXPERTS = "experts"
+"""The region of the experts."""
+SLOTS = "slots"
+"""The dim of the places for tokens at one expert. Its axes follow from those of batch and sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +37,22 @@ class Param(Value):
     name: str
     shape_dims: tuple[tuple[str, ...], ...]
     section: Section
+    also: tuple[Section, ...] = ()
+    """Further sections with this parameter: other kinds of block that have one of this name and shape,
+    or `last` when the output is tied to the embedding."""
+    region: str = ""
+    """The region of the op that uses it, for rules such as `store ... for experts`."""
     init: Literal["normal", "ones"] = "normal"
     decay: bool = True
 
     @property
     def dims(self) -> tuple[str, ...]:
         return tuple(d for group in self.shape_dims for d in group)
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """Every section that has this parameter."""
+        return (self.section, *self.also)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,11 +84,27 @@ class Op(Value):
     output: str
     whole: tuple[str, ...] = ()
     saves: tuple[str, ...] = ()
+    whole_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Inputs that are needed whole over some dims although the op itself is divided there: attention
+    computes its rows of the sequence, and each row needs all keys and values."""
+    window: int = 0
+    """Attention: how many tokens back a row sees; 0 for all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run(Value):
+    """`layers` blocks of one kind, one after the other."""
+
+    section: Section
+    layers: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class Model(Value):
-    """A model family applied to sizes. `sizes` maps dim to length; `layers` is the block count."""
+    """A model family applied to sizes. `sizes` maps dim to length; `layers` is the block count.
+
+    `runs` says which kinds of block follow each other; () when there is one kind, `block`.
+    """
 
     name: str
     family: str
@@ -77,6 +112,9 @@ class Model(Value):
     rope_theta: float = 10000.0
     norm_eps: float = 1e-5
     tied: bool = False
+    top_k: int = 0
+    """Experts a token is sent to; 0 without experts."""
+    runs: tuple[Run, ...] = ()
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     ops: dict[Section, tuple[Op, ...]]
@@ -100,7 +138,24 @@ class Model(Value):
         return tuple(dict.fromkeys(seen))
 
     def op_names(self) -> tuple[str, ...]:
-        return tuple(op.name for ops in self.ops.values() for op in ops)
+        return tuple(dict.fromkeys(op.name for ops in self.ops.values() for op in ops))
+
+    @cached_property
+    def blocks(self) -> tuple[Section, ...]:
+        """The kinds of block, in order of first appearance."""
+        return tuple(dict.fromkeys(run.section for run in self.runs)) or ("block",)
+
+    def layers_of(self, section: Section, begin: int = 0, end: int | None = None) -> int:
+        """How many of the layers `begin` up to `end` are blocks of this kind."""
+        end = self.layers if end is None else end
+        if not self.runs:
+            return max(0, end - begin) if section == "block" else 0
+        total, start = 0, 0
+        for run in self.runs:
+            if run.section == section:
+                total += max(0, min(end, start + run.layers) - max(begin, start))
+            start += run.layers
+        return total
 
     def shape(self, param: Param) -> tuple[int, ...]:
         """Global shape in storage order."""
@@ -111,9 +166,19 @@ class Model(Value):
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        return self.layers if param.section == "block" else 1
+        """How many there are in the model; a tied one counts once."""
+        return sum(self.layers_of(s) for s in param.sections if s in self.blocks) or 1
 
     @property
     def parameters(self) -> int:
-        """All parameters of the model."""
+        """All parameters of the model; tied ones once."""
         return sum(self.elements(p) * self.copies(p) for p in self.params)
+
+    @property
+    def active_parameters(self) -> int:
+        """The parameters that one token uses: `top_k` of the experts."""
+        return sum(round(self.elements(p) * self.share(p)) * self.copies(p) for p in self.params)
+
+    def share(self, param: Param) -> float:
+        """The part of a parameter that one token uses: `top_k` of `experts` for an expert's."""
+        return self.top_k / self.sizes["experts"] if param.region == EXPERTS else 1.0
