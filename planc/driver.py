@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +32,8 @@ class Checked:
     report: Report
     plan: Plan | None
     sources: dict[str, Source] = field(default_factory=dict)
+    built: Built | None = None
+    """What reading gave; its places name files by their path from the plan's folder."""
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
@@ -78,15 +81,24 @@ def lower(plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, in
         raise PlanError(in_order([_at(d, path, built) for d in error.diagnostics])) from None
 
 
-def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Checked:
-    """`check`, with the texts of the files read beside the report."""
+def examine(
+    source: str | Path | Plan,
+    *,
+    set: dict[str, int] | None = None,
+    target: Target | None = None,
+    unsaved: Mapping[Path, str] | None = None,
+) -> Checked:
+    """`check`, with the texts of the files read beside the report.
+
+    `unsaved` holds texts that count instead of what is on disk, by resolved path.
+    """
     given = set or {}
     _sound(given, target)
     if isinstance(source, Plan):
         path, built = None, Built(source, (), {})
     else:
         path = Path(source)
-        built = build_file(path, given, target or "")
+        built = build_file(path, given, target or "", unsaved)
     found = list(built.diagnostics)
     costed = None
     if built.plan is not None:
@@ -97,7 +109,7 @@ def examine(source: str | Path | Plan, *, set: dict[str, int] | None = None, tar
     found = _promised(built.plan, found)
     diagnostics = in_order([_at(d, path, built) for d in found])
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
-    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown)
+    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown, built)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.strategies import readers
-from planc.strategies.draft import Draft
+from planc.strategies.draft import Asked, Draft
 from planc.strategies.imports import Files, read_imports
 from planc.strategies.use import expand
 from planc.strategies.win import settle, whole_line
@@ -33,11 +34,21 @@ class Built:
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
     sentences: tuple[Sentence, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    """Every name that was looked up."""
 
 
-def build_file(path: Path, given: dict[str, int] | None = None, target: str = "") -> Built:
-    """Read a plan and what it imports. Never raises for what the files say."""
-    files = Files(root=path.parent)
+def build_file(
+    path: Path,
+    given: dict[str, int] | None = None,
+    target: str = "",
+    unsaved: Mapping[Path, str] | None = None,
+) -> Built:
+    """Read a plan and what it imports. Never raises for what the files say.
+
+    `unsaved` holds texts that count instead of what is on disk, by resolved path.
+    """
+    files = Files(root=path.parent, unsaved=unsaved or {})
     read = files.read(path, path.name)
     if isinstance(read, Diagnostic):
         return Built(None, (read,), files.sources)
@@ -60,7 +71,7 @@ def build_plan(file: File, files: Files, given: dict[str, int], target: str = ""
         _missing(sentences, header, file, draft)
     diagnostics = in_order(draft.diagnostics)
     plan = None if has_errors(diagnostics) or header is None else _plan(draft, header, files)
-    return Built(plan, diagnostics, files.sources, tuple(sentences))
+    return Built(plan, diagnostics, files.sources, tuple(sentences), tuple(draft.asked))
 
 
 def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:

@@ -18,11 +18,10 @@ def read(sentence: Sentence, draft: Draft) -> None:
     first = sentence.node.parts[0]
     count = 1 if first is call else draft.integer(first)
     word = call.words()[0]
-    declared = _declaring(word.text, draft)
-    if declared is None:
-        own = Declared(tuple(draft.hardware)).names("node", "torus")
-        draft.unknown(word, [*own, *library.machines()], "a node or torus of any hardware file")
+    own = Declared(tuple(draft.hardware)).names("node", "torus")
+    if draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file") is None:
         return
+    declared = _declaring(word.text, draft)
     machine = declared.find("node", word.text) or declared.find("torus", word.text)
     assert machine is not None
     parts = _parts(machine, declared, draft)
@@ -53,12 +52,11 @@ def read(sentence: Sentence, draft: Draft) -> None:
     )
 
 
-def _declaring(name: str, draft: Draft) -> Declared | None:
+def _declaring(name: str, draft: Draft) -> Declared:
     own = Declared(tuple(draft.hardware))
     if own.find("node", name) or own.find("torus", name):
         return own
-    file = library.machines().get(name)
-    return Declared(library.hardware_file(file).sentences) if file else None
+    return Declared(library.hardware_file(library.machines()[name]).sentences)
 
 
 def _parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, Link, tuple[Level, ...]] | None:

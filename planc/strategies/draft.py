@@ -36,6 +36,15 @@ MAX_VALUE = 1e21
 """No quantity is larger, in its own unit."""
 
 
+@dataclass(frozen=True)
+class Asked:
+    """A name of the text that was looked up: the legal ones, and what they are (`an axis of the mesh`)."""
+
+    word: Word
+    legal: tuple[str, ...]
+    what: str
+
+
 @dataclass
 class Draft:
     """Filled in by the verbs' readers, one sentence at a time."""
@@ -62,6 +71,8 @@ class Draft:
     overrides: list[Override] = field(default_factory=list)
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    """Every name that was looked up, for editors: what stands at a place, and what else could."""
 
     def report(
         self,
@@ -79,6 +90,7 @@ class Draft:
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> None:
         """E0108: a name nobody knows, with the legal ones."""
         legal = list(legal)
+        self.asked.append(Asked(word, tuple(legal), what))
         near = nearest(word.text, legal, 1)
         shown = ", ".join(legal[:14]) + (", ..." if len(legal) > 14 else "")
         self.report(
@@ -93,6 +105,7 @@ class Draft:
         """The word, if it is legal; otherwise reported."""
         legal = list(legal)
         if word.text in legal:
+            self.asked.append(Asked(word, tuple(legal), what))
             return word.text
         self.unknown(word, legal, what)
         return None
@@ -158,6 +171,8 @@ class Draft:
     def _wrong_unit(self, node: Node | Word, unit: Word | None, kind: str) -> None:
         legal = list(UNITS[kind])
         span = unit.span if unit else node.span
+        if unit:
+            self.asked.append(Asked(unit, tuple(legal), f"a unit of {kind}"))
         given = f"`{unit.text}` measures {kind_of(unit.text) or 'nothing known'}" if unit else "no unit is given"
         near = nearest(unit.text, legal, 1) if unit else []
         choice = near[0] if near else next((u for u in ("GiB", "GB/s", "TFLOP/s") if u in legal), legal[0])
@@ -200,10 +215,8 @@ class Draft:
                 self.report("E0103", word.span, f"{word.text} is too large")
                 return None
             return int(word.text) if word.kind == "INT" else float(word.text)
-        if word.text in self.params:
-            return self.params[word.text]
-        self.unknown(word, self.params, "a param of this plan")
-        return None
+        name = self.one_of(word, self.params, "a param of this plan")
+        return self.params[name] if name else None
 
     def _shown(self, part: Node | Word) -> str:
         words = [part] if isinstance(part, Word) else list(part.all_words())

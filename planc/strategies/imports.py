@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,18 +24,21 @@ class Files:
     sources: dict[str, Source] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
     layouts: dict[str, File] = field(default_factory=dict)
+    unsaved: Mapping[Path, str] = field(default_factory=dict)
+    """Texts that count instead of what is on disk, by resolved path: an editor's."""
 
     def read(self, path: Path, name: str, place: Span | None = None) -> File | Diagnostic:
         """Read and parse one file. A file that cannot be read as text is a diagnostic."""
         at = place or Span(name, 1, 1, 1, 1)
         try:
-            if not path.is_dir() and path.exists() and not path.is_file():
+            unsaved = self.unsaved.get(path.resolve()) if self.unsaved else None
+            if unsaved is None and not path.is_dir() and path.exists() and not path.is_file():
                 return Diagnostic("E0104", f"{name} is not a regular file", at, help="name a plan file")
-            data = path.read_bytes() if path.stat().st_size <= MAX_BYTES else None
+            data = _small(path) if unsaved is None else unsaved.encode()[: MAX_BYTES + 1]
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             return Diagnostic("E0104", f"{name} cannot be read: {reason}", at, help="name a plan file")
-        if data is None:
+        if len(data) > MAX_BYTES:
             return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
         try:
             text = data.decode("utf-8-sig")
@@ -48,6 +52,12 @@ class Files:
         parsed = parse_text(text, name)
         self.sources[name] = parsed.source
         return parsed
+
+
+def _small(path: Path) -> bytes:
+    """The file's bytes, and no more than tells that it is too large."""
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
 
 
 def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:

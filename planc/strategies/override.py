@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Override
-from planc.strategies.draft import Draft
+from planc.strategies.draft import Asked, Draft
 from planc.syntax.near import nearest
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -35,9 +35,10 @@ def _matching(glob: str, draft: Draft) -> list[str]:
 
 def _matches_something(glob: Word, draft: Draft) -> bool:
     assert draft.model is not None
+    legal = [p.name.removesuffix(".weight") for p in draft.model.params]
+    draft.asked.append(Asked(glob, tuple(legal), f"a parameter of {draft.model.name}"))
     if _matching(glob.text, draft):
         return True
-    legal = [p.name.removesuffix(".weight") for p in draft.model.params]
     near = nearest(glob.text, legal)
     draft.report(
         "E0701",

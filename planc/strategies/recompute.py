@@ -27,7 +27,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
 def _known(word: Word, draft: Draft) -> bool:
     assert draft.model is not None
     block = draft.model.ops["block"]
-    if any(names_op(word.text, op) for op in block):
-        return True
-    draft.unknown(word, ["none", "blocks", *(op.name for op in block)], f"an op of {draft.model.name}")
-    return False
+    legal = ["none", "blocks", *(op.name for op in block)]
+    named = [word.text] if any(names_op(word.text, op) for op in block) else []
+    return draft.one_of(word, [*legal, *named], f"an op of {draft.model.name}") is not None

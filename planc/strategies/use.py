@@ -28,9 +28,7 @@ def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth:
 
 def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> list[Sentence]:
     word = use.node.words("NAME")[0]
-    legal = [*own, *library.layouts()]
-    if word.text not in legal:
-        draft.unknown(word, legal, "a layout")
+    if draft.one_of(word, [*own, *library.layouts()], "a layout") is None:
         return []
     if depth >= MAX_NESTING:
         draft.report("E0111", use.span, f"layouts use each other more than {MAX_NESTING} deep")
