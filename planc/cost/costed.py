@@ -46,7 +46,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
         model=ModelFacts(
             name=plan.model.name,
             params=plan.model.parameters,
-            active_params=plan.model.parameters,
+            active_params=plan.model.active_parameters,
             model_flops_per_token=model_flops_per_token(plan.model, plan.batch.sequence_tokens),
         ),
         cluster=ClusterFacts(
@@ -59,8 +59,13 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
 
 
 def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
+    """The mesh's axes, outermost first, then each view's."""
+    mesh = sharded.plan.mesh
+    groups = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
     return tuple(
-        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level) for a in sharded.plan.mesh.axes
+        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level, view=view)
+        for view, axes in groups
+        for a in axes
     )
 
 

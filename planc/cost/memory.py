@@ -10,13 +10,13 @@ from planc.cost.schedule import Timeline
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
-from planc.ir.plan import Noun
+from planc.ir.plan import Noun, Plan
 from planc.ir.report import Memory, MemoryParts, StageMemory
-from planc.ir.sharding import Layout, ParamSharding, Sharded
+from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.local import param_elements, stored_elements, tensor_bytes
 from planc.sharding.redistribute import restrict
 from planc.sharding.replay import close, replay
-from planc.sharding.stages import sections_on
+from planc.sharding.stages import copies_on, sections_of, sections_on
 
 GIB = 2.0**30
 PREFETCHED = 2
@@ -56,15 +56,12 @@ def _copies(sharded: Sharded, row: Collective) -> int:
 def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> StageMemory:
     plan = sharded.plan
     sections = sections_on(plan, rank)
-    copies = {p.param.name: sections.get(p.param.section, 0) for p in sharded.params}
-    held = [(p, copies[p.param.name]) for p in sharded.params if copies[p.param.name]]
+    held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     activations, moment = _activations(sharded, timeline, rank)
     parts = {
         "params": _params(sharded, held),
-        "grads": _copy(sharded, held, plan.store_dtype("grads"))
-        if whole
-        else _noun(sharded, held, "grads", plan.store_dtype("grads")),
-        "optimizer": 2 * _noun(sharded, held, "optimizer", plan.store_dtype("optimizer")),
+        "grads": _grads(sharded, held, whole=whole),
+        "optimizer": 0.0 if _offloaded(plan, "optimizer") else 2 * _noun(sharded, held, "optimizer"),
         "activations": activations,
         "buffers": _buffers(sharded, held),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
@@ -73,7 +70,7 @@ def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> Stag
     gib = {name: amount / GIB for name, amount in parts.items()}
     return StageMemory(
         stage=rank,
-        layers=sections.get("block", 0),
+        layers=sum(sections.get(kind, 0) for kind in plan.model.blocks),
         ranks=plan.mesh.devices // plan.pipeline,
         per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
         peak_at=moment,
@@ -83,54 +80,76 @@ def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> Stag
 Held = list[tuple[ParamSharding, int]]
 
 
+def _offloaded(plan: Plan, what: str) -> bool:
+    return any(what in o.what for o in plan.offloads)
+
+
 def _params(sharded: Sharded, held: Held) -> float:
     """Masters where they rest, and a whole compute copy when it outlives a pass.
 
     The masters of ZeRO-1 and ZeRO-2 rest with the optimizer; the copy is what is computed with.
     """
     plan = sharded.plan
-    size = DTYPE_BYTES[plan.store_dtype("params")]
-    masters = sum(n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size for p, n in held)
-    return masters + (_copy(sharded, held, plan.precision.compute) if _copy_stays(sharded) else 0.0)
+    total = 0.0
+    for p, n in held:
+        size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
+        if not _offloaded(plan, "params"):
+            total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
+        if _copy_stays(plan, p):
+            total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]
+    return total
 
 
-def _copy(sharded: Sharded, held: Held, dtype: str) -> float:
-    """A whole copy of the parameters, or of what has their shape."""
-    size = DTYPE_BYTES[dtype]
-    return sum(n * param_elements(sharded.plan, p) * size for p, n in held)
-
-
-def _copy_stays(sharded: Sharded) -> bool:
-    """Whether the whole compute copy is there at the peak."""
+def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
+    """Gradients where they rest; `whole` when several microbatches add up before they are reduced."""
     plan = sharded.plan
-    if plan.gather_per in ("microbatch", "step") and plan.store("params"):
-        return True
-    divided = bool(plan.store("optimizer")) and not plan.store("params")
-    return divided or (plan.precision.compute != plan.store_dtype("params") and not plan.store("params"))
+    if not whole:
+        return _noun(sharded, held, "grads")
+    return sum(n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)] for p, n in held)
 
 
-def _noun(sharded: Sharded, held: Held, noun: Noun, dtype: str) -> float:
-    size = DTYPE_BYTES[dtype]
-    return sum(n * stored_elements(sharded.plan, p, p.stored[noun]) * size for p, n in held)
+def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
+    """Whether the whole compute copy of a parameter is there at the peak."""
+    if p.stored["params"]:
+        return plan.gather_per in ("microbatch", "step")
+    return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
+
+
+def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
+    plan = sharded.plan
+    return sum(
+        n * stored_elements(plan, p, p.stored[noun]) * DTYPE_BYTES[plan.store_dtype(noun, p.param.region)]
+        for p, n in held
+    )
 
 
 def _buffers(sharded: Sharded, held: Held) -> float:
     """What comes and goes: gathered blocks, a block's whole gradient, a replayed block, the logits."""
     plan = sharded.plan
-    groups: dict[Section, float] = {}
+    gathered: dict[Section, float] = {}
+    reduced: dict[Section, float] = {}
     for p, _ in held:
-        groups[p.param.section] = groups.get(p.param.section, 0) + param_elements(plan, p)
-    largest = max(groups.values(), default=0.0)
+        for section in p.param.sections:
+            if p.stored["params"]:
+                gathered[section] = gathered.get(section, 0) + param_elements(plan, p)
+            if p.stored["grads"]:
+                reduced[section] = reduced.get(section, 0) + param_elements(plan, p)
     total = 0.0
-    if plan.store("params") and plan.gather_per == "pass":
-        total += PREFETCHED * largest * DTYPE_BYTES[plan.precision.compute]
-    if plan.store("grads"):
-        total += largest * DTYPE_BYTES[plan.precision.reduce]
-    if replay(plan).ops:
-        total += max(0.0, _block_saved(sharded, everything=True) - _block_saved(sharded))
-    if any(p.param.section == "last" for p, _ in held):
+    if plan.gather_per == "pass":
+        total += PREFETCHED * max(gathered.values(), default=0.0) * DTYPE_BYTES[plan.precision.compute]
+    total += max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
+    blocks = [kind for kind in plan.model.blocks if any(kind in p.param.sections for p, _ in held)]
+    total += max((_replayed(sharded, kind) for kind in blocks), default=0.0)
+    if any("last" in p.param.sections for p, _ in held):
         total += _logits(sharded)
     return total
+
+
+def _replayed(sharded: Sharded, kind: Section) -> float:
+    """What one block's replay brings back while its backward runs."""
+    if not replay(sharded.plan, kind).ops:
+        return 0.0
+    return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
 
 
 def _logits(sharded: Sharded) -> float:
@@ -144,25 +163,30 @@ def _logits(sharded: Sharded) -> float:
 def _activations(sharded: Sharded, timeline: Timeline, rank: int) -> tuple[float, str]:
     """Saved tensors of every microbatch in flight at the fullest moment."""
     plan = sharded.plan
-    block = _block_saved(sharded)
-    ends = {section: _section_saved(sharded, section) for section in ("first", "last")}
-    total, flying = 0.0, timeline.in_flight[rank]
-    for stage, microbatches in flying.items():
-        first, last = plan.stages[stage]
-        one = (last - first) * block
-        one += ends["first"] if stage == 0 else 0.0
-        one += ends["last"] if stage == len(plan.stages) - 1 else 0.0
-        total += one * microbatches
+    saved = {kind: _kept_of_block(sharded, kind) for kind in plan.model.blocks}
+    saved |= {section: _section_saved(sharded, section) for section in ("first", "last")}
+    flying = timeline.in_flight[rank]
+    total = sum(
+        microbatches * sum(n * saved[section] for section, n in sections_of(plan, stage).items())
+        for stage, microbatches in flying.items()
+    )
     count = sum(flying.values())
     where = "last layer" if len(plan.stages) == 1 else f"last layer of virtual stage {max(flying, default=0)}"
     return total, f"backward of the {where}, {count} microbatch{'es' if count > 1 else ''} in flight"
 
 
-def _block_saved(sharded: Sharded, *, everything: bool = False) -> float:
+def _kept_of_block(sharded: Sharded, kind: Section) -> float:
+    """The mean over layers when only every so many of them are run again."""
+    every = sharded.plan.recompute.every
+    some = _block_saved(sharded, kind)
+    return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
+
+
+def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
-    block = sharded.model.ops["block"]
-    kept = close(sharded.model, block, set()).kept if everything else replay(sharded.plan).kept
-    return sum(_saved_bytes(sharded, name, "block") for name in kept)
+    block = sharded.model.ops[kind]
+    kept = close(sharded.model, block, set()).kept if everything else replay(sharded.plan, kind).kept
+    return sum(_saved_bytes(sharded, name, kind) for name in kept if not _offloaded(sharded.plan, name))
 
 
 def _section_saved(sharded: Sharded, section: str) -> float:
@@ -173,19 +197,15 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
     """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
-    consumers = [o for s, ops in sharded.ops.items() if s == section for o in ops if name in o.op.saves]
-    layouts = [_as_used(sharded, o.layout, name) for o in consumers]
-    unique = {repr(layout): layout for layout in layouts}
+    dims = sharded.model.tensor[name].dims
+    consumers = [o for o in sharded.ops[section] if name in o.op.saves]
+    unique = {repr(layout): layout for o in consumers for layout in [o.needs(name, dims)]}
     return sum(tensor_bytes(sharded.plan, name, layout) for layout in unique.values())
-
-
-def _as_used(sharded: Sharded, layout: Layout, name: str) -> Layout:
-    return restrict(layout, sharded.model.tensor[name].dims)
 
 
 def communicators(sharded: Sharded) -> int:
     """Distinct groups of ranks that a device belongs to: one per axis in use, plus the whole."""
-    return len([a for a in sharded.plan.mesh.axes if a.size > 1]) + 1
+    return len([a for a in sharded.plan.mesh.every.values() if a.size > 1]) + 1
 
 
 def _reserve(chip: Chip) -> float:

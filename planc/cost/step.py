@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
+from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
 from planc.cost.schedule import Timeline, run_schedule
 from planc.cost.topology import Span, span_of
@@ -19,7 +19,7 @@ from planc.ir.model import Section
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
 from planc.sharding.local import stored_elements
-from planc.sharding.stages import sections_on, virtual_stages
+from planc.sharding.stages import copies_on, sections_of, sections_on, virtual_stages
 
 OPTIMIZER_PASSES = 7
 """AdamW reads gradient, master and two moments and writes three of them."""
@@ -54,7 +54,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
     exposed = _exposed(sharded, rows, seconds, sections)
     costs = [_stage_cost(sharded, v, rows, exposed, sections) for v in range(len(plan.stages))]
-    send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if r.op == "send_recv"), 0.0)
+    send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if _between_stages(r)), 0.0)
     timeline = run_schedule(
         plan.split,
         plan.pipeline,
@@ -89,7 +89,7 @@ def _exposed(
 ) -> dict[int, float]:
     """Seconds of each row that nothing hides, over the whole step of its stage."""
     plan = sharded.plan
-    exposed = {id(r): 0.0 if r.op == "send_recv" else seconds[id(r)] for r in rows}
+    exposed = {id(r): 0.0 if _between_stages(r) else seconds[id(r)] for r in rows}
     for stage in range(plan.pipeline):
         here = [r for r in rows if r.stage == stage and r.carries in ("param", "grad")]
         forward, backward = _compute(sharded, stage, sections)
@@ -98,7 +98,52 @@ def _exposed(
             often = [r for r in group if r.count > sections_on(plan, stage).get(r.section, 1)]
             for some, times in ((often, plan.microbatches), ([r for r in group if r not in often], 1)):
                 _hide(some, cover * times, seconds, exposed)
+        for section, copies in sections_on(plan, stage).items():
+            if section not in sharded.ops:
+                continue
+            mine = [r for r in rows if r.stage == stage and r.section == section]
+            for phase in ("forward", "recompute", "backward"):
+                now = [r for r in mine if r.phase == phase and r.carries == "activation"]
+                _beside(sharded, now, phase, copies * plan.microbatches, seconds, exposed)
     return exposed
+
+
+def _beside(
+    sharded: Sharded,
+    rows: list[Collective],
+    phase: str,
+    times: int,
+    seconds: dict[int, float],
+    exposed: dict[int, float],
+) -> None:
+    """Transfers that run beside compute: rings beside attention, and what an `overlap` sentence names.
+
+    `dual_batch` runs one microbatch's transfers beside another's compute; other methods beside the
+    matmuls that make or take what is moved.
+    """
+    plan = sharded.plan
+    if not rows:
+        return
+    ops = sharded.ops[rows[0].section]
+    chip = plan.cluster.chip
+
+    def cover(*kinds: str) -> float:
+        chosen = [o for o in ops if o.op.kind in kinds or not kinds]
+        return times * sum(op_s(sharded, o, chip, backward=phase == "backward") for o in chosen)
+
+    groups = [([r for r in rows if r.op == "send_recv"], cover("attention"))]
+    for overlap in plan.overlaps:
+        over = [r for r in rows if overlap.axis in r.axes and r.op != "send_recv"]
+        groups.append((over, cover() if overlap.method == "dual_batch" else cover("matmul")))
+    for group, covered in groups:
+        total = sum(seconds[id(r)] for r in group)
+        for r in group:
+            exposed[id(r)] = seconds[id(r)] * max(0.0, total - covered) / total if total else 0.0
+
+
+def _between_stages(row: Collective) -> bool:
+    """A pipeline's hand-over; its time is part of the simulated schedule."""
+    return row.op == "send_recv" and row.section == "step"
 
 
 def _compute(sharded: Sharded, stage: int, sections: dict[Section, SectionTime]) -> tuple[float, float]:
@@ -144,14 +189,10 @@ def _stage_cost(
 ) -> StageCost:
     """One virtual stage's seconds for one microbatch; a rank's exposed seconds go by layers."""
     plan = sharded.plan
-    rank = stage % plan.pipeline
-    first, last = plan.stages[stage]
-    copies: dict[Section, int] = {"block": last - first}
-    copies["first"] = int(stage == 0)
-    copies["last"] = int(stage == len(plan.stages) - 1)
+    rank = next(r for r in range(plan.pipeline) if stage in virtual_stages(plan, r))
     held = sections_on(plan, rank)
     cost = StageCost()
-    for section, n in copies.items():
+    for section, n in sections_of(plan, stage).items():
         cost.forward_s += n * sections[section].forward_s
         cost.backward_s += n * sections[section].backward_s
         cost.recompute_s += n * sections[section].recompute_s
@@ -206,15 +247,17 @@ def optimizer_s(sharded: Sharded, rank: int) -> float:
     plan = sharded.plan
     chip = plan.cluster.chip
     sections = sections_on(plan, rank)
-    elements = sum(
-        sections.get(p.param.section, 0) * stored_elements(plan, p, p.stored["optimizer"]) for p in sharded.params
+    state = sum(
+        copies_on(plan, p.param, sections)
+        * stored_elements(plan, p, p.stored["optimizer"])
+        * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
+        for p in sharded.params
     )
-    size = DTYPE_BYTES[plan.store_dtype("optimizer")]
     bandwidth = chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
-    return OPTIMIZER_PASSES * elements * size / bandwidth
+    return OPTIMIZER_PASSES * state / bandwidth
 
 
 def axis_spans(sharded: Sharded) -> dict[str, Span]:
     """Where every mesh axis lies."""
     plan = sharded.plan
-    return {a.name: span_of(plan.mesh, plan.cluster, (a.name,)) for a in plan.mesh.axes}
+    return {name: span_of(plan.mesh, plan.cluster, (name,)) for name in plan.mesh.every}

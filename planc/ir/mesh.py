@@ -1,7 +1,8 @@
-"""The device mesh: named axes, outermost first."""
+"""The device mesh: named axes, outermost first, and other factorisations of the same ranks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
@@ -19,23 +20,46 @@ class Axis(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mesh(Value):
-    """Axes outermost first; rank = sum of coordinate * stride."""
+class View(Value):
+    """`view AXES of AXES for REGIONS`: other axes over the ranks of neighbouring mesh axes.
+
+    In `regions` the axes of the view stand in for those in `of`, and only there do they exist.
+    """
 
     axes: tuple[Axis, ...]
+    of: tuple[str, ...]
+    regions: tuple[str, ...]
+    cause: Cause
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(a.name for a in self.axes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mesh(Value):
+    """Axes outermost first; rank = sum of coordinate * stride. `views` divide the same ranks otherwise."""
+
+    axes: tuple[Axis, ...]
+    views: tuple[View, ...] = ()
     cause: Cause
 
     @classmethod
     def of(cls, sizes: dict[str, int], cause: Cause) -> Mesh:
-        axes, stride = [], prod(sizes.values())
-        for name, size in sizes.items():
-            stride //= size
-            axes.append(Axis(name=name, size=size, stride=stride))
-        return cls(axes=tuple(axes), cause=cause)
+        return cls(axes=strided(sizes), cause=cause)
 
     @cached_property
     def sizes(self) -> dict[str, int]:
+        """The mesh's own axes; those of views are not part of its product."""
         return {axis.name: axis.size for axis in self.axes}
+
+    @cached_property
+    def every(self) -> dict[str, Axis]:
+        """Every axis by name, those of views too."""
+        return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
+
+    def axis(self, name: str) -> Axis:
+        return self.every[name]
 
     @property
     def devices(self) -> int:
@@ -43,8 +67,22 @@ class Mesh(Value):
 
     def size(self, *names: str) -> int:
         """The number of ranks over these axes together; 1 for none."""
-        return prod(self.sizes[name] for name in names)
+        return prod([self.every[name].size for name in names])
 
-    def in_order(self, names: tuple[str, ...] | set[str] | frozenset[str]) -> tuple[str, ...]:
+    def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
         """The given axes, outermost first, without those of size 1."""
-        return tuple(a.name for a in self.axes if a.name in names and a.size > 1)
+        wanted = {n for n in names if self.every[n].size > 1}
+        return tuple(n for n in self._outermost_first if n in wanted) if wanted else ()
+
+    @cached_property
+    def _outermost_first(self) -> tuple[str, ...]:
+        return tuple(sorted(self.every, key=lambda n: -self.every[n].stride))
+
+
+def strided(sizes: dict[str, int], innermost: int = 1) -> tuple[Axis, ...]:
+    """Axes of these sizes, outermost first; neighbours along the last are `innermost` ranks apart."""
+    axes, stride = [], prod(sizes.values()) * innermost
+    for name, size in sizes.items():
+        stride //= size
+        axes.append(Axis(name=name, size=size, stride=stride))
+    return tuple(axes)

@@ -10,8 +10,8 @@ from typing import Any, Literal
 
 from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
-from planc.ir.mesh import Mesh
-from planc.ir.model import Model
+from planc.ir.mesh import Mesh, View
+from planc.ir.model import EXPERTS, ROUTED, SLOTS, Model
 
 Noun = Literal["params", "grads", "optimizer"]
 Period = Literal["pass", "microbatch", "step"]
@@ -44,13 +44,24 @@ class Shard(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Replicate(Value):
+    """`replicate DIM over AXES [in REGION]`: what another sentence divides stays whole over these axes."""
+
+    dim: str
+    axes: tuple[str, ...]
+    region: str = ""
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
 class Store(Value):
-    """`store NOUN [as DTYPE] [over AXES [on DIM]]`: how state is kept between uses."""
+    """`store NOUN [as DTYPE] [over AXES [on DIM]] [for REGION]`: how state is kept between uses."""
 
     noun: Noun
     dtype: str = ""
     axes: tuple[str, ...] = ()
     dim: str = ""
+    region: str = ""
     cause: Cause
 
 
@@ -96,15 +107,88 @@ class Precision(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Recompute(Value):
-    """`recompute blocks` or `recompute OP, ...`: what the backward runs again instead of keeping."""
+    """`recompute blocks` or `recompute OP, ... [except OP, ...] [every N layers]`: what the backward runs
+    again instead of keeping."""
 
     ops: tuple[str, ...] = ()
     """Op names; ("blocks",) for whole blocks; () for none."""
+    kept: tuple[str, ...] = ()
+    """Ops that are kept all the same."""
+    every: int = 1
+    """Only every so many layers is run again; the others keep everything."""
     cause: Cause | None = None
 
     @property
     def blocks(self) -> bool:
         return self.ops == ("blocks",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Route(Value):
+    """`route experts as METHOD`: `dropless` serves every token; `capacity(factor = F)` gives each expert
+    room for F times its even share, used or not. `node_limit` bounds the nodes one token is sent to."""
+
+    method: Literal["dropless", "capacity"] = "dropless"
+    factor: float = 1.0
+    node_limit: int = 0
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel(Value):
+    """`attention core as METHOD`: the kernel of attention, or how it meets keys of other ranks.
+
+    `ring` passes keys and values on, `all_gather` gathers them; `balance` says which rows of the
+    sequence a rank holds (`headtail`: one piece from each end, so that causal work is even; `none`).
+    """
+
+    method: str
+    balance: Literal["headtail", "none"] = "headtail"
+    rotate: Literal["p2p", "alltoall"] = "p2p"
+    block: int = 0
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Quantize(Value):
+    """`quantize OP, ... as float8(RECIPE) [except ...]`: matmuls in a narrower dtype."""
+
+    ops: tuple[str, ...]
+    dtype: str
+    recipe: str = ""
+    tile: int = 0
+    """Rows and columns that share a scale; 0 for the recipe's own."""
+    kept: tuple[str, ...] = ()
+    kept_layers: tuple[tuple[int, int], ...] = ()
+    """Ranges (first, one past the last) of layers that stay in the compute dtype."""
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offload(Value):
+    """`offload WHAT, ... to host`: state nouns or saved tensors kept in host memory."""
+
+    what: tuple[str, ...]
+    to: Literal["host"] = "host"
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overlap(Value):
+    """`overlap AXIS as METHOD`: hide the transfers of an axis behind compute."""
+
+    axis: str
+    method: str
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compile(Value):
+    """`compile blocks as inductor`: what the target compiles as one region."""
+
+    what: str
+    method: str = ""
+    cause: Cause
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +230,19 @@ class Plan(Value):
     cluster: Cluster
     mesh: Mesh
     shards: tuple[Shard, ...] = ()
+    replicates: tuple[Replicate, ...] = ()
     stores: tuple[Store, ...] = ()
     gather: Gather | None = None
     split: Split | None = None
     optimizer: Optimizer = Optimizer()
     precision: Precision = Precision()
     recompute: Recompute = Recompute()
+    route: Route = Route()
+    attention: Kernel | None = None
+    quantize: tuple[Quantize, ...] = ()
+    offloads: tuple[Offload, ...] = ()
+    overlaps: tuple[Overlap, ...] = ()
+    compiles: tuple[Compile, ...] = ()
     overrides: tuple[Override, ...] = ()
     expects: tuple[Expect, ...] = ()
     expects_no: tuple[ExpectNo, ...] = ()
@@ -162,9 +253,54 @@ class Plan(Value):
     # What several rooms ask of a plan.
 
     def axes_of(self, dim: str, region: str = "") -> tuple[str, ...]:
-        """The axes that divide `dim` in `region`, outermost first; scoped rules add to unscoped ones."""
-        axes = {a for s in self.shards if s.dim == dim and s.region in ("", region) for a in s.axes}
-        return self.mesh.in_order(axes)
+        """The axes that divide `dim` in `region`, outermost first.
+
+        Scoped rules add to unscoped ones, and win where both want an axis. In the regions of a view only
+        its axes exist, beside the mesh axes that it leaves alone.
+        """
+        known = self._axes.get((dim, region))
+        if known is None:
+            known = self._slots(region) if dim == SLOTS else self._divided(dim, region)
+            self._axes[dim, region] = known
+        return known
+
+    @cached_property
+    def _axes(self) -> dict[tuple[str, str], tuple[str, ...]]:
+        return {}
+
+    def _divided(self, dim: str, region: str) -> tuple[str, ...]:
+        if region == ROUTED:
+            return ()
+        inner = [s for s in self.shards if region and s.region == region]
+        outer = [s for s in self.shards if not s.region]
+        taken = {a for s in inner if s.dim != dim for a in s.axes}
+        axes = {a for s in inner if s.dim == dim for a in s.axes}
+        axes |= {a for s in outer if s.dim == dim for a in s.axes if a not in taken}
+        axes -= {a for r in self.replicates if r.dim == dim and r.region in ("", region) for a in r.axes}
+        return self.mesh.in_order(a for a in axes if self.exists(a, region))
+
+    def _slots(self, region: str) -> tuple[str, ...]:
+        """Tokens keep the axes of batch and sequence on their way to the experts, in the view's terms; at
+        the experts, without those that divide the experts themselves."""
+        tokens = {*self.axes_of("batch", "residual"), *self.axes_of("sequence", "residual")}
+        view = self.view_of(EXPERTS)
+        if view is not None:
+            tokens = {a for a in tokens if a not in view.of} | set(view.names)
+        if region == EXPERTS:
+            tokens -= {a for d in self.model.sizes for a in self.axes_of(d, EXPERTS)}
+        return self.mesh.in_order(tokens)
+
+    def view_of(self, region: str) -> View | None:
+        """The view whose axes hold in a region."""
+        region = EXPERTS if region == ROUTED else region
+        return next((v for v in self.mesh.views if region in v.regions), None)
+
+    def exists(self, axis: str, region: str) -> bool:
+        """Whether an axis can be named in a region: a view's only in its own, where what it covers cannot."""
+        view = self.view_of(region) if region else None
+        if axis in self.mesh.sizes:
+            return view is None or axis not in view.of
+        return view is not None and axis in view.names
 
     @cached_property
     def data_axes(self) -> tuple[str, ...]:
@@ -180,14 +316,22 @@ class Plan(Value):
         """Microbatches of one step, per data-parallel rank."""
         return self.batch.sequences // (self.data_parallel * self.batch.microbatch_sequences)
 
-    def store(self, noun: Noun) -> tuple[str, ...]:
-        """The axes `noun` is stored over, outermost first; () for a whole copy on every rank."""
-        axes = {a for s in self.stores if s.noun == noun for a in s.axes}
-        return self.mesh.in_order(axes)
+    def store(self, noun: Noun, region: str = "") -> tuple[str, ...]:
+        """The axes `noun` is stored over, outermost first; () for a whole copy on every rank.
 
-    def store_dtype(self, noun: Noun) -> str:
+        A sentence `for` the region wins over those for everything.
+        """
+        axes = {a for s in self._stores(noun, region) for a in s.axes}
+        return self.mesh.in_order(a for a in axes if self.exists(a, region))
+
+    def store_dtype(self, noun: Noun, region: str = "") -> str:
         """The dtype a noun is kept in: fp32 unless a sentence says otherwise."""
-        return next((s.dtype for s in self.stores if s.noun == noun and s.dtype), "fp32")
+        scoped = next((s.dtype for s in self._stores(noun, region) if s.dtype), "")
+        return scoped or next((s.dtype for s in self.stores if s.noun == noun and s.dtype and not s.region), "fp32")
+
+    def _stores(self, noun: Noun, region: str) -> list[Store]:
+        scoped = [s for s in self.stores if region and s.noun == noun and s.region == region]
+        return scoped or [s for s in self.stores if s.noun == noun and not s.region]
 
     @property
     def gather_per(self) -> Period:
@@ -213,8 +357,8 @@ class Plan(Value):
                 return s.cause
         return None
 
-    def cause_of_store(self, noun: Noun) -> Cause | None:
-        return next((s.cause for s in self.stores if s.noun == noun and s.axes), None)
+    def cause_of_store(self, noun: Noun, region: str = "") -> Cause | None:
+        return next((s.cause for s in self._stores(noun, region) if s.axes), None)
 
     # The compiled form.
 

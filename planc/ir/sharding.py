@@ -58,6 +58,13 @@ class OpSharding:
     moves: tuple[Move | None, ...]
     partial: tuple[str, ...] = ()
     settle: Move | None = None
+    ring: tuple[str, ...] = ()
+    """Attention: the axes along which keys and values are passed on rather than gathered."""
+
+    def needs(self, tensor: str, dims: tuple[str, ...]) -> Layout:
+        """The layout in which this op takes a tensor of these dims."""
+        whole = () if self.ring else self.op.whole_of.get(tensor, ())
+        return {d: self.layout[d] for d in dims if self.layout.get(d) and d not in whole}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from planc.ir.base import Cause
 from planc.ir.collective import Phase
@@ -10,7 +11,7 @@ from planc.ir.model import Section
 from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
 from planc.sharding.calls import Call, axis_cause
 from planc.sharding.local import local_elements
-from planc.sharding.redistribute import outside, restrict, steps_between
+from planc.sharding.redistribute import outside, steps_between
 from planc.sharding.replay import replay
 
 
@@ -27,14 +28,16 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
                 yield from _calls(sharded, move.steps, move, phase)
         if o.settle is not None:
             yield from _calls(sharded, o.settle.steps, o.settle, phase)
+        if o.ring:
+            yield from _ring(sharded, o, phase)
         if only is None and o.op.kind == "loss":
             yield from _loss(sharded, o)
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
     """The forward moves of the ops that run again; a kept tensor is not moved again."""
-    if section == "block":
-        again = frozenset(replay(sharded.plan).ops)
+    if section in sharded.model.blocks:
+        again = frozenset(replay(sharded.plan, section).ops)
         if again:
             yield from forward(sharded, section, again)
 
@@ -46,15 +49,17 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)
             yield from _calls(sharded, back, _turned(o.settle), "backward")
+        if o.ring:
+            yield from _ring(sharded, o, "backward")
         for name, move in zip(o.op.inputs, o.moves, strict=True):
             tensor = sharded.model.tensor[name]
             if tensor.dtype == "int":
                 continue
-            layout = restrict(o.layout, tensor.dims)
+            layout = o.needs(name, tensor.dims)
             cause = move.cause if move else None
             key = (name, repr(layout))
             known = arriving.setdefault(key, (layout, set(), cause))
-            known[1].update(_grad_partial(o, tensor.dims))
+            known[1].update(_grad_partial(o, name, tensor.dims))
     for (name, _), (layout, partial, cause) in arriving.items():
         axes = sharded.plan.mesh.in_order(partial)
         steps = steps_between(layout, axes, sharded.declared(name))
@@ -62,12 +67,41 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
         yield from _calls(sharded, steps, move, "backward", cause or axis_cause(sharded, axes))
 
 
-def _grad_partial(o: OpSharding, dims: tuple[str, ...]) -> tuple[str, ...]:
+def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
     """Axes over which the gradient of an input is an unreduced sum.
 
-    Only an op that mixes dims does this: a matmul sums over its output's divided dims.
+    Only an op that mixes dims does this: a matmul sums over its output's divided dims, attention over
+    the rows that looked at a key. A ring brings each block of keys its whole gradient.
     """
-    return outside(o.layout, dims) if o.op.kind == "matmul" else ()
+    if o.op.kind == "matmul":
+        return outside(o.layout, dims)
+    whole = () if o.ring else o.op.whole_of.get(name, ())
+    return tuple(a for d in whole for a in o.layout.get(d, ()))
+
+
+def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
+    """Keys and values travel round the ring; in the backward their gradients travel too, and home.
+
+    Liu et al. 2023, "Ring Attention with Blockwise Transformers": n - 1 hand-overs, n for gradients.
+    """
+    plan, model = sharded.plan, sharded.model
+    members = plan.mesh.size(*o.ring)
+    for name in o.op.whole_of:
+        elements = local_elements(plan, model.tensor[name].dims, o.needs(name, model.tensor[name].dims))
+        call = Call(
+            op="send_recv",
+            axes=o.ring,
+            phase=phase,
+            carries="activation",
+            tensor=name,
+            dtype=plan.precision.compute,
+            elements=elements,
+            times=members - 1,
+            cause=plan.attention.cause if plan.attention else None,
+        )
+        yield call
+        if phase == "backward":
+            yield replace(call, tensor=f"{name} gradient", times=members)
 
 
 def _turned(move: Move) -> Move:

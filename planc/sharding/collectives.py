@@ -8,6 +8,7 @@ Rows are per pipeline stage; the repeated block is derived once and counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.sharding import Sharded
@@ -35,7 +36,7 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
         _row(sharded, call, stage, section, copies)
         for stage in range(plan.pipeline)
         for section, copies in sections_on(plan, stage).items()
-        for call in calls[section]
+        for call in calls.get(section, ())
     ]
     rows += [row for stage in range(plan.pipeline) for row in _sends(sharded, stage)]
     return tuple(r for r in rows if r.count and r.group_size > 1)
@@ -44,6 +45,8 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
 def _row(sharded: Sharded, call: Call, stage: int, section: str, copies: int) -> Collective:
     plan = sharded.plan
     times = plan.microbatches if call.per == "microbatch" else 1
+    if call.phase == "recompute":
+        copies = ceil(copies / plan.recompute.every)
     return Collective(
         op=call.op,
         axes=plan.mesh.in_order(call.axes),

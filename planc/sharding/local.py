@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil, prod
 
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import SLOTS
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, ParamSharding
 
@@ -12,8 +13,12 @@ from planc.ir.sharding import Layout, ParamSharding
 def dim_length(plan: Plan, dim: str) -> int:
     """Global length of a dim, for one microbatch of one data-parallel rank's group.
 
-    `batch` counts the sequences of one microbatch over all data-parallel ranks.
+    `batch` counts the sequences of one microbatch over all data-parallel ranks. `slots` are an expert's
+    even share of the tokens (times the capacity factor), which routing is assumed to give it.
     """
+    if dim == SLOTS:
+        tokens = dim_length(plan, "batch") * plan.batch.sequence_tokens
+        return ceil(tokens * plan.model.top_k * plan.route.factor / plan.model.sizes["experts"])
     if dim == "batch":
         return plan.batch.microbatch_sequences * plan.data_parallel
     if dim == "sequence":
@@ -21,9 +26,15 @@ def dim_length(plan: Plan, dim: str) -> int:
     return plan.model.sizes[dim]
 
 
-def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> int:
-    """Elements of the largest local block: every divided dim rounded up."""
-    return prod(ceil(dim_length(plan, d) / plan.mesh.size(*layout.get(d, ()))) for d in dims)
+def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
+    """Elements of the largest local block: every divided dim rounded up, but for slots, which are a mean."""
+    return prod(local_length(plan, d, layout.get(d, ())) for d in dims)
+
+
+def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
+    """What a device has of a dim that these axes divide."""
+    share = dim_length(plan, dim) / plan.mesh.size(*axes)
+    return share if dim == SLOTS else ceil(share)
 
 
 def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:

@@ -8,6 +8,7 @@ strategy's name.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from planc.ir.base import Cause
@@ -31,14 +32,19 @@ def propagate(plan: Plan) -> Sharded:
 def index_layout(plan: Plan, op: Op) -> Layout:
     """How the rules divide an op's index space; `whole` dims stay whole, overrides win."""
     dims = index_dims(plan, op)
-    layout = {d: plan.axes_of(d, op.region) for d in dims if d not in op.whole}
+    layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
         override = override_of(plan, plan.model.param[name])
         if override is not None:
-            stored = set(plan.store("params"))
+            stored = set(plan.store("params", op.region))
             for d in plan.model.param[name].dims:
                 layout[d] = tuple(a for a in override.layout.get(d, ()) if a not in stored)
     return {d: axes for d, axes in layout.items() if axes}
+
+
+def _region(op: Op, dim: str) -> str:
+    """On the way to the experts and back a token is found by place and by slot; places are the residual's."""
+    return "residual" if op.kind in ("route", "combine") and dim in ("batch", "sequence") else op.region
 
 
 def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
@@ -60,14 +66,21 @@ def override_of(plan: Plan, param: Param) -> Override | None:
 def _op(plan: Plan, op: Op) -> OpSharding:
     layout = index_layout(plan, op)
     tensor = plan.model.tensor
+    bare = OpSharding(op=op, layout=layout, moves=(), ring=_ring(plan, op, layout))
     moves = tuple(
-        _move(plan, name, _declared(plan, name), (), restrict(layout, tensor[name].dims), op.region)
+        _move(plan, name, _declared(plan, name), (), bare.needs(name, tensor[name].dims), op.region)
         for name in op.inputs
     )
     dims = tensor[op.output].dims
     partial = outside(layout, dims) if op.kind in CONTRACTING else ()
     settle = _move(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
-    return OpSharding(op=op, layout=layout, moves=moves, partial=partial, settle=settle)
+    return replace(bare, moves=moves, partial=partial, settle=settle)
+
+
+def _ring(plan: Plan, op: Op, layout: Layout) -> tuple[str, ...]:
+    """Where `attention core as ring` passes keys and values on along the sequence's axes."""
+    wanted = op.kind == "attention" and plan.attention is not None and plan.attention.method == "ring"
+    return layout.get("sequence", ()) if wanted else ()
 
 
 def _declared(plan: Plan, tensor: str) -> Layout:
@@ -101,7 +114,7 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
         param=param,
         compute=compute,
         grad_partial=outside(user.layout, param.dims),
-        stored={n: tuple(a for a in plan.store(n) if a not in inside) for n in NOUNS},
+        stored={n: tuple(a for a in plan.store(n, param.region) if a not in inside) for n in NOUNS},
         on_dim=on_dim,
         cause=cause,
     )
@@ -109,10 +122,10 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
 
 def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
     """Which storage dimension an override or a `store ... on DIM` sentence names."""
-    named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim), "")
+    named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim and s.region in ("", param.region)), "")
     if override is not None:
-        stored = set(plan.store("params"))
+        stored = set(plan.store("params", param.region))
         named = next((d for d, axes in override.layout.items() if stored & set(axes)), named)
-    cause = override.cause if override is not None else plan.cause_of_store("params")
+    cause = override.cause if override is not None else plan.cause_of_store("params", param.region)
     index = next((i for i, group in enumerate(param.shape_dims) if named in group), None)
     return index, cause

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planc.ir.model import Model, Op
+from planc.ir.model import Model, Op, Section
 from planc.ir.plan import Plan
 
 
@@ -17,21 +17,24 @@ class Replay:
 
 
 def names_op(word: str, op: Op) -> bool:
-    """Whether a word of a `recompute` sentence means this op: its name, its kind or its last part."""
-    return word in (op.name, op.kind, op.name.rsplit(".", 1)[-1]) or (
-        word == "attention.proj" and op.kind == "matmul" and op.region == "attention"
-    )
+    """Whether a word of a sentence means this op: its name or the beginning of it, its kind, its last part,
+    or its region. `attention.proj` are the projections into and out of attention."""
+    if word == "attention.proj":
+        return op.kind == "matmul" and op.region in ("projection", "attention")
+    names = (op.name, op.kind, op.name.rsplit(".", 1)[-1], op.region)
+    return word in names or op.name.startswith(f"{word}.")
 
 
-def replay(plan: Plan) -> Replay:
-    """For the repeated block: what is kept and what is run again."""
-    block = plan.model.ops["block"]
-    again = {o.name for o in block if plan.recompute.blocks or _named(plan, o)}
+def replay(plan: Plan, section: Section = "block") -> Replay:
+    """For one kind of block: what is kept and what is run again."""
+    block = plan.model.ops[section]
+    again = {o.name for o in block if (plan.recompute.blocks or _named(plan.recompute.ops, o))}
+    again -= {o.name for o in block if _named(plan.recompute.kept, o)}
     return close(plan.model, block, again)
 
 
-def _named(plan: Plan, op: Op) -> bool:
-    return any(names_op(word, op) for word in plan.recompute.ops)
+def _named(words: tuple[str, ...], op: Op) -> bool:
+    return any(names_op(word, op) for word in words)
 
 
 def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planc.ir.model import Param
 from planc.ir.plan import Plan
 
 
@@ -18,9 +19,25 @@ def layers_on(plan: Plan, rank: int) -> int:
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
     """Copies of each section on a pipeline rank; `step` is what happens once everywhere."""
     held = virtual_stages(plan, rank)
-    sections = {"first": int(0 in held), "block": layers_on(plan, rank)}
+    sections = {"first": int(0 in held)}
+    for kind in plan.model.blocks:
+        sections[kind] = sum(plan.model.layers_of(kind, *plan.stages[v]) for v in held)
     sections["last"] = int(len(plan.stages) - 1 in held)
     return {**{s: n for s, n in sections.items() if n}, "step": 1}
+
+
+def sections_of(plan: Plan, stage: int) -> dict[str, int]:
+    """Copies of each section in one virtual stage."""
+    sections = {"first": int(stage == 0)}
+    sections |= {kind: plan.model.layers_of(kind, *plan.stages[stage]) for kind in plan.model.blocks}
+    sections["last"] = int(stage == len(plan.stages) - 1)
+    return {s: n for s, n in sections.items() if n}
+
+
+def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
+    """How often a parameter lies on a rank that holds these sections; a tied one at most once."""
+    blocks = sum(sections.get(s, 0) for s in param.sections if s in plan.model.blocks)
+    return blocks or int(any(s in sections for s in param.sections))
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:

@@ -14,7 +14,7 @@ from planc.sharding.local import param_elements
 
 def state(sharded: Sharded, section: Section) -> Iterator[Call]:
     for p in sharded.params:
-        if p.param.section == section:
+        if section in p.param.sections:
             yield from _gathers(sharded, p)
             yield from _reductions(sharded, p)
 
@@ -37,7 +37,7 @@ def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
             dtype=plan.precision.compute,
             elements=param_elements(plan, p),
             per="step" if per == "step" else "microbatch",
-            cause=plan.cause_of_store("params" if p.stored["params"] else "optimizer"),
+            cause=plan.cause_of_store("params" if p.stored["params"] else "optimizer", p.param.region),
         )
 
 
@@ -79,7 +79,7 @@ def _reduction(
 
 
 def _grad_cause(sharded: Sharded, p: ParamSharding) -> Cause | None:
-    return sharded.plan.cause_of_store("grads" if p.stored["grads"] else "optimizer")
+    return sharded.plan.cause_of_store("grads" if p.stored["grads"] else "optimizer", p.param.region)
 
 
 def scalars(sharded: Sharded) -> Iterator[Call]:

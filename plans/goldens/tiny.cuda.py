@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 2e179383508c739d)
+plan     tiny (sha256 80d99fb86f6e7812)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 
