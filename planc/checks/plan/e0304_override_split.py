@@ -1,0 +1,68 @@
+"""E0304: an override divides a parameter unevenly, or by one axis twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import divisors
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+from planc.sharding.propagate import override_of
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    reported = set()
+    for param in plan.model.params:
+        override = override_of(plan, param)
+        if override is None or override.cause in reported:
+            continue
+        for dim, axes in override.layout.items():
+            ranks = plan.mesh.size(*axes)
+            length = plan.model.sizes.get(dim, 0)
+            twice = next((a for d, other in override.layout.items() if d != dim for a in axes if a in other), "")
+            if twice or length % ranks:
+                reported.add(override.cause)
+                yield Diagnostic(
+                    "E0304",
+                    f"axis `{twice}` would divide two dims of {param.name}"
+                    if twice
+                    else f"{dim} {length} of {param.name} over {' x '.join(axes)} = {ranks} ranks:"
+                    f" {length / ranks:g} each",
+                    override.cause.span,
+                    help="an axis divides one dim of a parameter"
+                    if twice
+                    else f"sizes that divide {length}: {', '.join(map(str, divisors(length, 64)))}",
+                )
+                break
+
+
+RULE = Rule(
+    code="E0304",
+    title="an override does not split",
+    reads="plan",
+    why="""An override names the layout of some parameters itself, so nothing else checks it: its dims
+must divide evenly over their axes, and an axis cuts one dim only.""",
+    bad="""plan example
+model     llama3_8b
+batch     72 x 8192 tokens microbatch 1
+cluster   9 x h100_node
+mesh      fsdp 9 > tp 8
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+override  output = vocab over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     72 x 8192 tokens microbatch 1
+cluster   9 x h100_node
+mesh      fsdp 9 > tp 8
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+""",
+    check=check,
+)

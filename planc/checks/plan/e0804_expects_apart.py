@@ -1,0 +1,61 @@
+"""E0804: two expectations that no plan can meet."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from planc.checks.edits import remove
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Expect, Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    for one, other in itertools.combinations(plan.expects, 2):
+        if one.metric != other.metric or one.cmp[0] == other.cmp[0]:
+            continue
+        low, high = (one, other) if one.cmp[0] == ">" else (other, one)
+        if low.value > high.value or (low.value == high.value and not _may_be_equal(low, high)):
+            yield Diagnostic(
+                "E0804",
+                f"{one.metric} cannot be {low.cmp} {low.text} and {high.cmp} {high.text}",
+                other.cause.span,
+                help="keep the one that is meant",
+                related=(Related(one.cause.span, "the other expectation"),),
+                fix=remove(other.cause),
+            )
+
+
+def _may_be_equal(low: Expect, high: Expect) -> bool:
+    return low.cmp == ">=" and high.cmp == "<="
+
+
+RULE = Rule(
+    code="E0804",
+    title="expectations that contradict",
+    reads="plan",
+    why="""The two bounds leave no value between them: whatever is changed in the plan, one of them
+fails.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 72 GiB
+expect    memory > 75 GiB
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+expect    memory <= 72 GiB
+expect    memory > 5 GiB
+""",
+    check=check,
+)

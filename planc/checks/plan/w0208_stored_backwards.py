@@ -1,0 +1,56 @@
+"""W0208: parameters or gradients are stored divided and the optimizer's state, which is larger, is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import add, sentence
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import NOUNS, Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    noun = next((n for n in NOUNS[:2] if plan.store(n)), None)
+    if noun is None or plan.store("optimizer"):
+        return
+    axes = plan.store(noun)
+    cause = plan.cause_of_store(noun)
+    each = 8 * plan.model.parameters / plan.pipeline / 2**30
+    yield Diagnostic(
+        "W0208",
+        f"{noun} are stored over {', '.join(axes)} but the optimizer's two moments, 8 bytes a parameter, are whole",
+        cause.span if cause else plan.mesh.cause.span,
+        help=f"dividing the optimizer is free and saves up to {each * (1 - 1 / plan.mesh.size(*axes)):.0f} GiB"
+        " on each device",
+        fix=add(plan.mesh, sentence("store", f"optimizer over {', '.join(axes)}")),
+    )
+
+
+RULE = Rule(
+    code="W0208",
+    title="the optimizer is stored whole",
+    reads="plan",
+    why="""AdamW's moments take twice the bytes of the parameters and are touched once a step, so they
+are the first thing to divide (ZeRO-1), then gradients (ZeRO-2), then parameters (ZeRO-3). The other
+order pays for the transfers and keeps most of the memory.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x b200_node
+mesh      fsdp 8
+shard     batch over fsdp
+store     params, grads over fsdp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x b200_node
+mesh      fsdp 8
+shard     batch over fsdp
+store     params, grads, optimizer over fsdp
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,64 @@
+"""W0209: two neighbouring axes that are always used together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    if plan.mesh.views:
+        return
+    uses = _uses(plan)
+    axes = [a for a in plan.mesh.axes if a.size > 1]
+    for outer, inner in itertools.pairwise(axes):
+        if all((outer.name in group) == (inner.name in group) for group in uses):
+            both = f"{outer.name} {outer.size} > {inner.name} {inner.size}"
+            room = plan.cluster.chip.communicator_bytes / 2**20
+            cost = f" and {room:.0f} MiB of buffers" if room else ""
+            yield Diagnostic(
+                "W0209",
+                f"axes `{outer.name}` and `{inner.name}` are always used together",
+                plan.mesh.cause.span,
+                help=f"write one axis of {outer.size * inner.size} in place of {both}: a communicator{cost} less"
+                " on every rank, and no collective in two parts",
+            )
+
+
+def _uses(plan: Plan) -> list[tuple[str, ...]]:
+    """The axes that each sentence names."""
+    groups = [s.axes for s in plan.shards] + [s.axes for s in plan.stores if s.axes]
+    groups += [axes for o in plan.overrides for axes in o.layout.values()]
+    return groups + ([(plan.split.axis,)] if plan.split else [])
+
+
+RULE = Rule(
+    code="W0209",
+    title="axes that are always used together",
+    reads="plan",
+    why="""Each axis in use has its communicators, and each communicator holds memory on every rank
+(NCCL's channels and rings). Two neighbouring axes that every sentence names together are one axis:
+frameworks that made a group for each axis, layer or role have run out of memory on groups with the
+same ranks.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      outer 2 > inner 8
+use       fsdp over outer, inner
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      fsdp 16
+use       fsdp over fsdp
+recompute blocks
+""",
+    check=check,
+)

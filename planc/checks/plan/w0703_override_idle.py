@@ -1,0 +1,86 @@
+"""W0703: an override that changes nothing, or that a later one replaces."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace as replaced
+from fnmatch import fnmatchcase
+
+from planc.checks.edits import remove
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.model import Param
+from planc.ir.plan import Override, Plan
+from planc.sharding.propagate import index_layout, override_of
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    for override in plan.overrides:
+        mine = [p for p in plan.model.params if _matches(p, override)]
+        if not mine:
+            continue
+        winning = [p for p in mine if override_of(plan, p) is override]
+        if not winning:
+            why = "a later override matches everything that it matches"
+        elif not any(_changes(plan, override, p) for p in winning):
+            why = "the rules lay these parameters out like that already"
+        else:
+            continue
+        yield Diagnostic(
+            "W0703",
+            f"`override {override.glob}` changes nothing: {why}",
+            override.cause.span,
+            help="leave it out, or name what was meant",
+            fix=remove(override.cause),
+        )
+
+
+def _matches(param: Param, override: Override) -> bool:
+    names = (param.name, param.name.removesuffix(".weight"))
+    return any(fnmatchcase(n, override.glob) for n in names)
+
+
+def _changes(plan: Plan, override: Override, param: Param) -> bool:
+    """Whether the parameter, or where it rests, is laid out differently without the override."""
+    stored = set(plan.store("params"))
+    if any(stored & set(axes) for axes in override.layout.values()):
+        return True
+    rest = replaced(plan, overrides=tuple(o for o in plan.overrides if o is not override))
+    users = [op for ops in plan.model.ops.values() for op in ops if param.name in op.params]
+    return any(_on(plan, op, param) != _on(rest, op, param) for op in users)
+
+
+def _on(plan: Plan, op: object, param: Param) -> dict[str, tuple[str, ...]]:
+    layout = index_layout(plan, op)  # type: ignore[arg-type]
+    return {d: layout[d] for d in param.dims if layout.get(d)}
+
+
+RULE = Rule(
+    code="W0703",
+    title="an override without effect",
+    reads="plan",
+    why="""An override that says what the rules say anyway, or whose parameters a later override takes
+over, hides what the layout is: a reader believes that it does something.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+override  norm = replicated
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+""",
+    check=check,
+)
