@@ -30,6 +30,14 @@ class Chip(Value):
     """Share of the memory lost to fragmentation."""
     communicator_bytes: float
     """Held by each communicator (NCCL's channels and rings)."""
+    host_bandwidth_bytes_per_s: float
+    """One way between the chip and its host's memory (PCIe, or NVLink-C2C)."""
+    die_bandwidth_bytes_per_s: float
+    """One way between the framework devices of one chip; unused where a chip is one device."""
+    cores: int = 0
+    """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
+    core_lanes: int = 0
+    """fp32 lanes of one core."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,13 @@ class Link(Value):
     latency_s: float
     efficiency: float = 1.0
     in_network_reduction: float = 1.0
+    """How much faster a full node's all-reduce runs when the switches add; 1: they do not."""
+    half_bytes: float = 0.0
+    """A transfer of this size runs at half the bandwidth."""
+    shared: int = 1
+    """Chips behind one link: a PCIe switch has one way up for several."""
+    switches: int = 0
+    """Switches that this link needs in one node."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,10 +65,17 @@ class Level(Value):
     name: str
     width: int
     bandwidth_bytes_per_s: float
-    """One way, per node, into this level."""
+    """One way, per host, into this level. A node is one host unless `Cluster.host_chips` says otherwise."""
     latency_s: float
     efficiency: float = 1.0
     oversubscription: float = 1.0
+    """How much more the units below could send than this level takes."""
+    in_network_reduction: float = 1.0
+    half_bytes: float = 0.0
+    ports: int = 0
+    """Ports of one switch of this level; 0 when the hardware file does not say."""
+    rails: int = 1
+    """Links of one host, each to its own switch: chip i of every host meets on rail i."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +90,8 @@ class Cluster(Value):
     shape: tuple[int, ...]
     """A node: (chips,). A torus: its shape in chips."""
     wrap: tuple[bool, ...] = ()
+    host_chips: int
+    """Chips behind one host's network cards; a whole node unless the hardware file says otherwise."""
     levels: tuple[Level, ...] = ()
     """The network between the nodes or slices, innermost first."""
     sources: tuple[str, ...] = ()
@@ -81,6 +105,15 @@ class Cluster(Value):
     @property
     def devices(self) -> int:
         return self.chips * self.chip.devices
+
+    @property
+    def hosts(self) -> int:
+        return self.count * self.hosts_per_node
+
+    @property
+    def hosts_per_node(self) -> int:
+        """Hosts of one node (1 as a rule), or of one slice of a torus."""
+        return max(1, prod(self.shape) // self.host_chips)
 
     @property
     def devices_per_node(self) -> int:

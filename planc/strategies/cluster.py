@@ -1,12 +1,23 @@
-"""`cluster COUNT x NODE` or `cluster [COUNT x] TORUS(SHAPE)`: the machines, from a hardware file."""
+"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: the machines, from a hardware file."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
 
 from planc.ir.hardware import Chip, Cluster, Level, Link
 from planc.strategies import library
 from planc.strategies.draft import Draft
-from planc.strategies.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
-from planc.syntax.tree import Node, Sentence
+from planc.strategies.hardware import (
+    Declared,
+    read_chip,
+    read_levels,
+    read_link,
+    torus_facts,
+    wrap_multiples,
+    wraps,
+)
+from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("cluster",)
 ORDER = 1
@@ -38,6 +49,10 @@ def read(sentence: Sentence, draft: Draft) -> None:
         )
         return
     torus = machine.verb == "torus"
+    spread = _spread(sentence, levels, count, draft)
+    if spread is None:
+        return
+    facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
     draft.cluster = Cluster(
         kind="torus" if torus else "node",
         name=word.text,
@@ -45,11 +60,36 @@ def read(sentence: Sentence, draft: Draft) -> None:
         chip=chip,
         link=link,
         shape=shape,
-        wrap=_wrap(shape, wrap_multiples(machine, draft)) if torus else (),
-        levels=levels,
+        wrap=wraps(shape, wrap_multiples(machine, draft), whole_cubes=bool(facts["whole_cubes"])) if torus else (),
+        host_chips=int(facts["host"]),
+        levels=spread,
         sources=(machine.span.file,),
         cause=draft.cause(sentence),
     )
+
+
+def _spread(sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft) -> tuple[Level, ...] | None:
+    """`over COUNT leaves`: the nodes lie in that many units of the innermost level, in equal blocks."""
+    clause = sentence.node.node("spread")
+    if clause is None:
+        return levels
+    part, name = clause.parts
+    units = draft.integer(part)
+    assert isinstance(name, Word)
+    if units is None:
+        return None
+    if not levels or name.text not in ("leaves", levels[0].name):
+        draft.unknown(name, [levels[0].name] if levels else [], "the innermost level of this cluster's network")
+        return None
+    if not ceil(count / levels[0].width) <= units <= count:
+        draft.report(
+            "E0103",
+            part.span,
+            f"{count} nodes do not lie in {units} units of {levels[0].width} nodes",
+            help=f"from {ceil(count / levels[0].width)} to {count}",
+        )
+        return None
+    return (replace(levels[0], width=ceil(count / units)), *levels[1:])
 
 
 def _declaring(name: str, draft: Draft) -> Declared:
@@ -99,7 +139,3 @@ def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | Non
         )
         return None
     return tuple(sizes)
-
-
-def _wrap(shape: tuple[int, ...], multiples: list[int]) -> tuple[bool, ...]:
-    return tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))

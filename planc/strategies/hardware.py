@@ -23,8 +23,13 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "fragmentation": ("share", 0.04),
     "communicator": ("memory", 0.0),
     "devices": ("count", 1),
+    "host_bandwidth": ("bandwidth", 16e9),
+    "die_bandwidth": ("bandwidth", None),
+    "cores": ("count", 0),
+    "core_lanes": ("count", 0),
 }
-"""Fields of a chip: what they measure, and their value when left out (None: must be given)."""
+"""Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
+from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
 
 RATES = ("fp32", "bf16", "fp16", "float8", "int8")
 LINK = {
@@ -32,9 +37,24 @@ LINK = {
     "latency": ("time", None),
     "efficiency": ("share", 1.0),
     "in_network_reduction": ("count", 1.0),
+    "half_size": ("memory", 0.0),
+    "shared": ("count", 1),
+    "switches": ("count", 0),
 }
-LEVEL = {"latency": ("time", 8e-6), "efficiency": ("share", 1.0), "oversubscription": ("count", 1.0)}
-TORUS = {"wrap": ("list", None), "host": ("count", 1)}
+LEVEL = {
+    "latency": ("time", 8e-6),
+    "efficiency": ("share", 1.0),
+    "oversubscription": ("count", 1.0),
+    "in_network_reduction": ("count", 1.0),
+    "half_size": ("memory", 0.0),
+    "ports": ("count", 0),
+    "rails": ("count", 1),
+}
+TORUS: dict[str, tuple[str, float | None]] = {
+    "wrap": ("list", None),
+    "host": ("count", 1),
+    "whole_cubes": ("count", 0),
+}
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
     return {k: v for k, (_, v) in fields.items() if v is not None} | values
 
 
-MAY_BE_ZERO = ("latency", "launch", "runtime", "fragmentation", "communicator")
+MAY_BE_ZERO = ("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes")
 
 
 def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
@@ -109,6 +129,10 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         runtime_bytes=values["runtime"],
         runtime_fraction=values["fragmentation"],
         communicator_bytes=values["communicator"],
+        host_bandwidth_bytes_per_s=values["host_bandwidth"],
+        die_bandwidth_bytes_per_s=values.get("die_bandwidth", values["memory_bandwidth"] / 2),
+        cores=int(values["cores"]),
+        core_lanes=int(values["core_lanes"]),
     )
 
 
@@ -128,6 +152,9 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
         latency_s=values["latency"],
         efficiency=values["efficiency"],
         in_network_reduction=values["in_network_reduction"],
+        half_bytes=values["half_size"],
+        shared=int(values["shared"]),
+        switches=int(values["switches"]),
     )
 
 
@@ -155,7 +182,26 @@ def _level(node: Node, draft: Draft) -> Level | None:
         latency_s=values["latency"],
         efficiency=values["efficiency"],
         oversubscription=values["oversubscription"],
+        in_network_reduction=values["in_network_reduction"],
+        half_bytes=values["half_size"],
+        ports=int(values["ports"]),
+        rails=int(values["rails"]),
     )
+
+
+def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:
+    """The numbers of a torus: `host`, the chips behind one host; `whole_cubes`, see `wraps`."""
+    return arguments(sentence.node.node("args"), dict(TORUS), draft)
+
+
+def wraps(shape: tuple[int, ...], multiples: list[int], *, whole_cubes: bool) -> tuple[bool, ...]:
+    """Which dimensions close into a ring.
+
+    One does when its length is a multiple of the given one. Where optical switches join whole cubes
+    (`whole_cubes`), none does unless every dimension is such a multiple.
+    """
+    each = tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
+    return tuple(all(each) for _ in each) if whole_cubes else each
 
 
 def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:

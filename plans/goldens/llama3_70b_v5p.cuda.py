@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 b38ca1d2fbdd4829)
+plan     llama3_70b_v5p (sha256 662151e586ec7072)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 
