@@ -10,6 +10,7 @@ from planc.ir.plan import NOUNS
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.replay import names_op
 
+from ..not_lowered import not_lowered
 from .emit_pipeline import SCHEDULES
 from .models.places import PLACES
 from .roles import Roles
@@ -21,6 +22,8 @@ Refusal = tuple[Cause | None, str, str]
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
     """Every sentence that the cuda target refuses, in no particular order; empty when it can do all."""
+    if found := not_lowered(sharded.plan, "cuda"):
+        return found
     roles = Roles(sharded)
     return [
         Diagnostic(
@@ -117,7 +120,7 @@ def _tensor_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     seen: set[tuple[Cause | None, str]] = set()
     for ops in sharded.ops.values():
         for o in ops:
-            for dim in _divided(o, roles) - STYLED[o.op.kind] - {"batch"}:
+            for dim in _divided(o, roles) - STYLED.get(o.op.kind, set()) - {"batch"}:
                 cause = sharded.plan.cause_of_shard(dim, roles.tensor[0], o.op.region)
                 if (cause, dim) not in seen:
                     seen.add((cause, dim))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.not_lowered import not_lowered
 from planc.backends.xla.layouts import spec_of
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
@@ -16,6 +17,8 @@ DTYPES = ("fp32", "bf16")
 def refusals(sharded: Sharded) -> list[Diagnostic]:
     """Every reason why the plan cannot be lowered to XLA, in the plan's order."""
     plan = sharded.plan
+    if missing := not_lowered(plan, "xla"):
+        return missing
     found = (*_split(plan), *_stores(plan), *_dtypes(plan), *_uneven(sharded))
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 

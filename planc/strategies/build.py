@@ -17,7 +17,19 @@ from planc.strategies.win import settle, whole_line
 from planc.syntax import File
 from planc.syntax.tree import Sentence
 
-ONCE = ("model", "batch", "cluster", "mesh", "gather", "split", "optimizer", "compute", "recompute")
+ONCE = (
+    "model",
+    "batch",
+    "cluster",
+    "mesh",
+    "gather",
+    "split",
+    "optimizer",
+    "compute",
+    "recompute",
+    "route",
+    "attention",
+)
 NEEDED = {
     "model": "model llama3_8b",
     "batch": "batch 512 x 8192 tokens microbatch 1",
@@ -159,12 +171,19 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan:
         cluster=draft.cluster,
         mesh=draft.mesh,
         shards=tuple(draft.shards),
+        replicates=tuple(draft.replicates),
         stores=tuple(draft.stores),
         gather=draft.gather,
         split=draft.split,
         optimizer=draft.optimizer,
         precision=draft.precision,
         recompute=draft.recompute,
+        route=draft.route,
+        attention=draft.attention,
+        quantize=tuple(draft.quantize),
+        offloads=tuple(draft.offloads),
+        overlaps=tuple(draft.overlaps),
+        compiles=tuple(draft.compiles),
         overrides=tuple(draft.overrides),
         expects=tuple(draft.expects),
         expects_no=tuple(draft.expects_no),

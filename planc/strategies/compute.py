@@ -7,7 +7,7 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Sentence
 
 VERBS = ("compute",)
-ORDER = 4
+ORDER = 5
 
 DTYPES = ("fp32", "bf16")
 

@@ -15,13 +15,20 @@ from planc.ir.mesh import Mesh
 from planc.ir.model import Model
 from planc.ir.plan import (
     Batch,
+    Compile,
     Expect,
     ExpectNo,
     Gather,
+    Kernel,
+    Offload,
     Optimizer,
+    Overlap,
     Override,
     Precision,
+    Quantize,
     Recompute,
+    Replicate,
+    Route,
     Shard,
     Split,
     Store,
@@ -62,12 +69,19 @@ class Draft:
     hardware: list[Sentence] = field(default_factory=list)
     """Sentences of imported hardware files."""
     shards: list[Shard] = field(default_factory=list)
+    replicates: list[Replicate] = field(default_factory=list)
     stores: list[Store] = field(default_factory=list)
     gather: Gather | None = None
     split: Split | None = None
     optimizer: Optimizer = Optimizer()
     precision: Precision = Precision()
     recompute: Recompute = Recompute()
+    route: Route = Route()
+    attention: Kernel | None = None
+    quantize: list[Quantize] = field(default_factory=list)
+    offloads: list[Offload] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
+    compiles: list[Compile] = field(default_factory=list)
     overrides: list[Override] = field(default_factory=list)
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
@@ -114,7 +128,7 @@ class Draft:
         """The mesh axes these words name; None (reported) when one is unknown or named twice."""
         if self.mesh is None:
             return None
-        names = [self.one_of(w, self.mesh.sizes, "an axis of the mesh") for w in words]
+        names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
         if None in names:
             return None
         for first, second in itertools.pairwise(words):
@@ -122,6 +136,17 @@ class Draft:
                 self.report("E0108", second.span, f"axis `{first.text}` is named twice")
                 return None
         return tuple(n for n in names if n is not None)
+
+    def regions(self, sentence: Sentence) -> list[str] | None:
+        """The regions of the model that a sentence is for; [""] when it is for all. None (reported) otherwise."""
+        scope = sentence.node.node("in", "for")
+        if scope is None:
+            return [""]
+        if self.model is None:
+            return None
+        words = scope.nodes("names")[0].words()
+        found = [self.one_of(w, self.model.regions, f"a region of {self.model.name}") for w in words]
+        return None if None in found else [r for r in found if r is not None]
 
     def cause(self, sentence: Sentence) -> Cause:
         """The sentence, or the `use` that wrote it."""

@@ -9,7 +9,7 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence
 
 VERBS = ("expect", "expect_no")
-ORDER = 4
+ORDER = 5
 
 METRICS: dict[str, str] = {
     "memory": "memory",

@@ -9,7 +9,7 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Sentence
 
 VERBS = ("gather",)
-ORDER = 4
+ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

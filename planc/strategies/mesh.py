@@ -13,13 +13,20 @@ ORDER = 3
 def read(sentence: Sentence, draft: Draft) -> None:
     factors = sentence.node.node("factors")
     assert factors is not None
+    sizes = read_factors(factors, draft)
+    if sizes is not None:
+        draft.mesh = Mesh.of(sizes, draft.cause(sentence))
+
+
+def read_factors(factors: Node, draft: Draft) -> dict[str, int] | None:
+    """Axis to size, outermost first; None (reported) when one is twice or has no size."""
     sizes: dict[str, int] = {}
     for factor in factors.nodes("factor"):
         size = _factor(factor, sizes, draft)
         if size is None:
-            return
+            return None
         sizes[factor.words()[0].text] = size
-    draft.mesh = Mesh.of(sizes, draft.cause(sentence))
+    return sizes
 
 
 def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:

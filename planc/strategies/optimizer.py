@@ -7,7 +7,7 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Sentence
 
 VERBS = ("optimizer",)
-ORDER = 4
+ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

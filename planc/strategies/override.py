@@ -11,7 +11,7 @@ from planc.syntax.near import nearest
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("override",)
-ORDER = 4
+ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

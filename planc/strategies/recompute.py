@@ -1,32 +1,53 @@
-"""`recompute none | blocks | OP, ...`: what the backward runs again instead of keeping."""
+"""`recompute none | blocks | OP, ... [except OP, ...] [every N layers]`: what the backward runs again."""
 
 from __future__ import annotations
 
 from planc.ir.plan import Recompute
 from planc.sharding.replay import names_op
 from planc.strategies.draft import Draft
-from planc.syntax.tree import Sentence, Word
+from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("recompute",)
-ORDER = 4
+ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    extra = [p for p in sentence.node.parts if p.span and (isinstance(p, Word) or p.kind != "names")]
-    if extra:
-        draft.report("E0109", extra[0].span, "planc does not compile `every` and `except` after `recompute` yet")
+    layers = sentence.node.node("except_layers") or _with_layers(sentence)
+    if layers is not None:
+        draft.report("E0109", layers.span, "planc does not compile layer numbers after `recompute` yet")
         return
-    words = sentence.names(0)
+    ops, kept, every = _ops(sentence.names(0), draft), _kept(sentence, draft), _every(sentence, draft)
+    if ops is not None and kept is not None and every is not None:
+        draft.recompute = Recompute(ops=ops, kept=kept, every=every, cause=draft.cause(sentence))
+
+
+def _with_layers(sentence: Sentence) -> Node | None:
+    spared = sentence.node.node("except_ops")
+    return spared.node("ranges") if spared else None
+
+
+def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
     if len(words) == 1 and words[0].text in ("none", "blocks"):
-        ops = () if words[0].text == "none" else ("blocks",)
-        draft.recompute = Recompute(ops=ops, cause=draft.cause(sentence))
-    elif draft.model is not None and False not in [_known(word, draft) for word in words]:
-        draft.recompute = Recompute(ops=tuple(w.text for w in words), cause=draft.cause(sentence))
+        return () if words[0].text == "none" else ("blocks",)
+    return _known(words, ["none", "blocks"], draft)
 
 
-def _known(word: Word, draft: Draft) -> bool:
-    assert draft.model is not None
-    block = draft.model.ops["block"]
-    legal = ["none", "blocks", *(op.name for op in block)]
-    named = [word.text] if any(names_op(word.text, op) for op in block) else []
-    return draft.one_of(word, [*legal, *named], f"an op of {draft.model.name}") is not None
+def _kept(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
+    spared = sentence.node.node("except_ops")
+    return _known(spared.nodes("names")[0].words(), [], draft) if spared else ()
+
+
+def _every(sentence: Sentence, draft: Draft) -> int | None:
+    """The number after `every`: the only part that is no list of names."""
+    numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
+    return draft.integer(numbers[0]) if numbers else 1
+
+
+def _known(words: list[Word], also: list[str], draft: Draft) -> tuple[str, ...] | None:
+    if draft.model is None:
+        return None
+    blocks = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
+    named = [w.text for w in words if any(names_op(w.text, op) for op in blocks)]
+    legal = list(dict.fromkeys([*also, *(op.name for op in blocks), *named]))
+    found = [draft.one_of(w, legal, f"an op of {draft.model.name}") for w in words]
+    return None if None in found else tuple(w for w in found if w)

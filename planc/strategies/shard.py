@@ -8,14 +8,14 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Sentence
 
 VERBS = ("shard",)
-ORDER = 4
+ORDER = 5
 SHARDED = tuple(d for d in DIMS if d != "layers")
 """Layers are split over a pipeline, not sharded."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
     axes = draft.axes(sentence.names(1))
-    regions = _regions(sentence, draft)
+    regions = draft.regions(sentence)
     dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
     if axes is None or regions is None:
         return
@@ -27,17 +27,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
                 word = next(w for w in sentence.names(0) if w.text == dim)
                 legal = ["batch", "sequence", *draft.model.sizes]
                 draft.unknown(word, legal, f"a dim of {draft.model.name}")
-
-
-def _regions(sentence: Sentence, draft: Draft) -> list[str] | None:
-    scope = sentence.node.node("in", "for")
-    if scope is None:
-        return [""]
-    words = scope.nodes("names")[0].words()
-    if draft.model is None:
-        return None
-    regions = [draft.one_of(w, draft.model.regions, f"a region of {draft.model.name}") for w in words]
-    return [r for r in regions if r is not None] or None
 
 
 def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:

@@ -10,7 +10,7 @@ from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("split",)
-ORDER = 4
+ORDER = 5
 
 MOST_STAGES = 4096
 

@@ -1,15 +1,15 @@
-"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]]`: how state is kept between uses."""
+"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: how state is kept between uses."""
 
 from __future__ import annotations
 
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.dims import DIMS
-from planc.ir.plan import NOUNS, Noun, Store
+from planc.ir.plan import NOUNS, Store
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("store",)
-ORDER = 4
+ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -18,15 +18,16 @@ def read(sentence: Sentence, draft: Draft) -> None:
     dtype = _dtype(sentence, draft)
     on = sentence.node.words("NAME")
     dim = draft.one_of(on[0], DIMS, "a tensor dim") if on else ""
-    scope = sentence.node.node("for", "in")
-    if scope is not None:
-        draft.report("E0109", scope.span, "planc does not compile `store ... for` yet")
+    regions = draft.regions(sentence)
+    if axes is None or dtype is None or dim is None or regions is None:
         return
-    if axes is None or dtype is None or dim is None:
-        return
-    for noun in NOUNS:
-        if noun in nouns:
-            draft.stores.append(_store(noun, dtype, axes, dim, sentence, draft))
+    cause = draft.cause(sentence)
+    draft.stores += [
+        Store(noun=noun, dtype=dtype, axes=axes, dim=dim, region=region, cause=cause)
+        for noun in NOUNS
+        if noun in nouns
+        for region in regions
+    ]
 
 
 def _dtype(sentence: Sentence, draft: Draft) -> str | None:
@@ -36,7 +37,3 @@ def _dtype(sentence: Sentence, draft: Draft) -> str | None:
     word = method.words()[0]
     assert isinstance(word, Word)
     return draft.one_of(word, [d for d in DTYPE_BYTES if not d.startswith("int")], "a dtype")
-
-
-def _store(noun: Noun, dtype: str, axes: tuple[str, ...], dim: str, sentence: Sentence, draft: Draft) -> Store:
-    return Store(noun=noun, dtype=dtype, axes=axes, dim=dim, cause=draft.cause(sentence))

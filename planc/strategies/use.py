@@ -13,6 +13,7 @@ from planc.syntax import File
 from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
+SCOPED = ("shard", "replicate", "store")
 
 
 def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth: int = 0) -> list[Sentence]:
@@ -37,8 +38,18 @@ def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> li
     names = _replacements(layout, use, draft)
     if names is None:
         return []
-    written = [s.renamed(names, use.via or use) for s in layout.sentences]
+    written = [_scoped(s.renamed(names, use.via or use), use) for s in layout.sentences]
     return expand(written, own, draft, depth + 1)
+
+
+def _scoped(sentence: Sentence, use: Sentence) -> Sentence:
+    """`use ... for experts` holds for the experts alone: each sentence takes the scope, if it can and has none."""
+    scope = use.node.node("in", "for")
+    if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
+        return sentence
+    node = replace(sentence.node, parts=(*sentence.node.parts, scope))
+    names = ", ".join(w.text for w in scope.nodes("names")[0].words())
+    return replace(sentence, node=node, text=f"{sentence.text} {scope.kind} {names}")
 
 
 def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:

@@ -26,11 +26,13 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.search": (5, set()),
     "planc.backends.cuda": (6, {"torch", "numpy"}),
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
+    "planc.backends": (6, set()),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
     "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "pydantic", "pydantic_core"}),
     "planc.driver": (8, set()),
-    "planc.commands": (8, set()),
+    "planc.editor": (8, {"pygls", "lsprotocol"}),
+    "planc.commands": (8, {"pygls", "lsprotocol"}),  # asked for by `planc lsp` alone
     "planc.cli": (8, set()),
 }
 

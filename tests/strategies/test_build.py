@@ -95,7 +95,15 @@ def test_the_compiled_form_is_canonical_and_comes_back(path: Path) -> None:
     assert again == plan and again.canonical() == plan.canonical() and again.sha256 == plan.sha256
 
 
-@pytest.mark.parametrize(("words", "code"), [("attention.cor", "E0108"), ("blocks every 2 layers", "E0109")])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("attention.cor", "E0108"),
+        ("blocks except attention.cor", "E0108"),
+        ("blocks every 0 layers", "E0103"),
+        ("blocks except layers 0, 3", "E0109"),
+    ],
+)
 def test_recompute_names_ops(tmp_path: Path, words: str, code: str) -> None:
     assert codes(tmp_path, HEAD + BODY.replace("recompute blocks", f"recompute {words}")) == [code]
 
@@ -127,8 +135,21 @@ def test_order_of_sentences_does_not_matter(tmp_path: Path) -> None:
         ("expect speed >= 3", "E0108"),
         ("expect mfu >= 40", "E0103"),
         ("expect memory <= 99999999999999999999999 GiB", "E0103"),
-        ("quantize ffn as float8", "E0109"),
-        ("view a 2 > b 4 of fsdp for experts", "E0109"),
+        ("quantize ffm as float8", "E0108"),
+        ("quantize ffn as float7", "E0108"),
+        ("quantize ffn as float8(tile = 0)", "E0103"),
+        ("quantize ffn as float8(rowwise, recipe = tensorwise)", "E0108"),
+        ("quantize ffn as float8 except layers 30..40", "E0108"),
+        ("view a 2 > b 4 of fsdp for experts", "E0108"),
+        ("replicate kv_heads over pt", "E0108"),
+        ("route experts as dropless", "E0108"),
+        ("attention core as rings", "E0108"),
+        ("attention core as ring(balance = head)", "E0108"),
+        ("attention core as ring(2)", "E0108"),
+        ("offload optimizer to disk", "E0108"),
+        ("offload attention.inn to host", "E0108"),
+        ("overlap tp as magic", "E0108"),
+        ("compile layers", "E0108"),
         ("on tpu: recompute blocks", "E0108"),
     ],
 )

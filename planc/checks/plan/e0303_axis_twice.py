@@ -16,6 +16,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     reported = set()
     for ops in plan.model.ops.values():
         for op in ops:
+            if op.kind in ("route", "combine"):
+                continue  # tokens by place and by slot: the same division, told twice
             for axis, first, second in _clashes(index_layout(plan, op)):
                 key = frozenset((axis, first, second))
                 one, two = (plan.cause_of_shard(d, axis, op.region) for d in (first, second))

@@ -15,8 +15,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp over fsdp
-recompute blocks
-offload   optimizer to host
+recompute blocks except layers 0, 31
 """,
     good="""plan example
 model     llama3_8b

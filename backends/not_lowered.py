@@ -1,0 +1,50 @@
+"""The sentences that planc checks and costs and that no target writes a program for yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.base import Cause
+from planc.ir.plan import Plan
+
+Sentences = Iterator[Cause | None]
+
+
+def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
+    """E0901 for each such sentence, at its place; empty when the target may look at the rest."""
+    causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
+    return [
+        Diagnostic(
+            "E0901",
+            f"the {target} target cannot do `{cause.via or cause.sentence}`: planc writes no program for it yet",
+            cause.span,
+            help="check and cost take it into account; lower the plan without it",
+        )
+        for cause in causes
+        if cause is not None
+    ]
+
+
+def _nouns(plan: Plan) -> Sentences:
+    yield from (v.cause for v in plan.mesh.views)
+    yield from (n.cause for n in (*plan.quantize, *plan.offloads, *plan.overlaps, *plan.compiles))
+    yield from (n.cause for n in (plan.route, plan.attention) if n is not None)
+
+
+def _shards(plan: Plan) -> Sentences:
+    """Divisions of what only models with experts have, or of attention's sequence."""
+    for s in plan.shards:
+        outside = s.dim == "sequence" and s.region != "residual"
+        if outside or s.dim in ("experts", "expert_ffn", "q_lora", "kv_lora") or s.region not in ("", "residual"):
+            yield s.cause
+    yield from (r.cause for r in plan.replicates)
+
+
+def _state(plan: Plan) -> Sentences:
+    yield from (s.cause for s in plan.stores if s.region)
+
+
+def _recompute(plan: Plan) -> Sentences:
+    if plan.recompute.kept or plan.recompute.every > 1:
+        yield plan.recompute.cause
