@@ -1,0 +1,88 @@
+"""W0304: parameters that an axis of tensor parallelism leaves whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import add, sentence
+from planc.checks.work import repeated_share
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Fix
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.propagate import override_of
+
+SHARE = 0.05
+"""Norms and routers are always whole; what weighs more than this was left out of the rules."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan, model = sharded.plan, sharded.model
+    used = {a for p in sharded.params for a in p.axes()}
+    for axis in plan.mesh.axes:
+        if axis.name not in used or axis.size == 1 or repeated_share(sharded, axis.name) > 0.5:
+            continue
+        whole = [p for p in sharded.params if axis.name not in p.axes() and _was_forgotten(plan, p, axis.name)]
+        elements = {p.param.name: model.elements(p.param) * model.copies(p.param) for p in whole}
+        total = sum(elements.values())
+        if total <= SHARE * model.parameters:
+            continue
+        largest = max(whole, key=lambda p: elements[p.param.name])
+        fix = _mend(sharded, largest, axis.name)
+        causes = [s.cause.span for s in plan.shards if axis.name in s.axes]
+        yield Diagnostic(
+            "W0304",
+            f"{total * 4 / 1e9:.1f} GB of parameters ({total / model.parameters:.0%}) are whole on each of the"
+            f" {axis.size} ranks of `{axis.name}`, the largest {largest.param.name}",
+            causes[0] if causes else plan.mesh.cause.span,
+            help=(f"{fix.title}; " if fix else "")
+            + f"a parameter that is whole is kept, updated and used {axis.size} times over",
+            fix=fix,
+        )
+
+
+def _was_forgotten(plan: Plan, p: ParamSharding, axis: str) -> bool:
+    """The axis could divide it, and no override says that it shall not."""
+    return plan.exists(axis, p.param.region) and override_of(plan, p.param) is None
+
+
+def _mend(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
+    """Divide a dim of it that nothing divides."""
+    plan = sharded.plan
+    free = [d for d in ("vocab", "ffn", "heads") if d in p.param.dims and not any(s.dim == d for s in plan.shards)]
+    size = plan.mesh.size(axis)
+    legal = [d for d in free if plan.model.sizes[d] % size == 0]
+    return add(plan.mesh, sentence("shard", f"{legal[0]} over {axis}")) if legal else None
+
+
+RULE = Rule(
+    code="W0304",
+    title="parameters left whole over an axis",
+    reads="cost",
+    why="""An axis that divides some matrices leaves the others whole: every rank along it keeps them,
+does the same work with them, and relies on kernels that round alike to keep the copies equal. For
+norms that is nothing; for an embedding or an output layer it is gigabytes.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       sp   over tp
+shard     heads, ffn over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 2 > tp 4
+use       fsdp over fsdp
+use       sp   over tp
+shard     heads, ffn, vocab over tp
+recompute blocks
+""",
+    check=check,
+)

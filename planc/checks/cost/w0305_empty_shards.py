@@ -1,0 +1,82 @@
+"""W0305: parameters with fewer rows than the ranks they are stored over."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.sharding import ParamSharding, Sharded
+
+MATRIX = 1e-4
+"""Vectors do not count: a parameter below this share of the model is not worth a word."""
+WASTE = 0.05
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan = sharded.plan
+    if plan.cluster.kind != "node":
+        return
+    stored = [(p, *_rows(sharded, p)) for p in sharded.params if _ranks(sharded, p) > 1]
+    weight = {p.param.name: sharded.model.elements(p.param) * sharded.model.copies(p.param) for p, _, _ in stored}
+    short = [s for s in stored if s[1] < s[2] and weight[s[0].param.name] > MATRIX * sharded.model.parameters]
+    padding = sum(weight[p.param.name] * (ceil(rows / n) * n / rows - 1) for p, rows, n in stored)
+    if not short and padding <= WASTE * sum(weight.values()):
+        return
+    p, rows, ranks = min(short or stored, key=lambda s: s[1] / s[2])
+    cause = plan.cause_of_store("params") or plan.cause_of_store("optimizer")
+    names = ", ".join(plan.store("params") or plan.store("optimizer"))
+    more = padding / max(1, sum(weight.values()))
+    empty = f"{ranks - ceil(rows / ceil(rows / ranks))} of them hold none" if rows < ranks else "a rest is padded"
+    yield Diagnostic(
+        "W0305",
+        f"{p.param.name} has {rows} rows for the {ranks} ranks of {names}: {empty}",
+        cause.span if cause else plan.mesh.cause.span,
+        help=f"torch divides the first dimension and pads it: {more:.0%} more to store and"
+        f" send; store over at most {rows} ranks, with the rest as replicas (`use hsdp over replica, {names}`)",
+    )
+
+
+def _ranks(sharded: Sharded, p: ParamSharding) -> int:
+    return sharded.plan.mesh.size(*(p.stored["params"] or p.stored["optimizer"]))
+
+
+def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
+    """Rows of the divided dimension on one rank of tensor parallelism, and the ranks that share them."""
+    at = p.on_dim or 0
+    return ceil(sharded.model.shape(p.param)[at] / sharded.plan.mesh.size(*p.compute[at])), _ranks(sharded, p)
+
+
+RULE = Rule(
+    code="W0305",
+    title="fewer rows than ranks",
+    reads="cost",
+    why="""Parameters that rest divided are cut by rows. Where a matrix has fewer rows than there are
+ranks, after tensor parallelism has taken its part, some ranks keep an empty piece: padding that is
+gathered every time, quantised gathers that fail, checkpoints whose empty pieces load differently than
+they were saved.""",
+    bad="""plan example
+model     llama3_8b
+batch     256 x 8192 tokens microbatch 1
+cluster   256 x h100_node
+mesh      fsdp 256 > tp 8
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+compute   bf16 reduce fp32
+""",
+    good="""plan example
+model     llama3_8b
+batch     256 x 8192 tokens microbatch 1
+cluster   256 x h100_node
+mesh      replica 2 > fsdp 128 > tp 8
+use       hsdp over replica, fsdp
+use       tp   over tp
+use       sp   over tp
+compute   bf16 reduce fp32
+""",
+    check=check,
+)

@@ -1,0 +1,93 @@
+"""W0306: a matmul's local width is far from a multiple of the hardware's tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import ceil, prod
+
+from planc.checks.edits import divisors
+from planc.checks.work import flops
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import local_length
+
+TILE = 128
+"""Columns of a matmul's tile: NVIDIA's deep-learning performance guide on tile quantisation, the side of
+a TPU's systolic array, and the block of the usual fp8 scalings."""
+WASTE = 0.15
+SHARE = 0.05
+LEAST_FLOPS_PER_S = 1e13
+"""Slower chips are no accelerators and have no such tiles."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan = sharded.plan
+    if max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:
+        return
+    done = flops(sharded)
+    total = sum(amount for _, amount in done)
+    reported = set()
+    for o, amount in done:
+        dims = _divided(sharded, o)
+        if o.op.kind != "matmul" or not dims or amount < SHARE * total:
+            continue
+        width = round(prod(local_length(plan, d, o.layout.get(d, ())) for d in dims))
+        waste = 1 - width / (ceil(width / TILE) * TILE)
+        dim = next(d for d in dims if o.layout.get(d))
+        if waste < WASTE or (dim, width) in reported:
+            continue
+        reported.add((dim, width))
+        axes = o.layout[dim]
+        length = prod(plan.model.sizes[d] for d in dims)
+        others = [plan.model.sizes.get(s.dim, 0) for s in plan.shards if axes[-1] in s.axes]
+        legal = [n for n in divisors(length, 64) if length // n % TILE == 0 and not any(size % n for size in others)]
+        cause = plan.cause_of_shard(dim, axes[0], o.op.region)
+        yield Diagnostic(
+            "W0306",
+            f"{' x '.join(dims)} {length} over {', '.join(axes)} = {plan.mesh.size(*axes)} ranks: {width} each, no"
+            f" multiple of {TILE}; {waste:.0%} of every tile of {o.op.name} is padding",
+            cause.span if cause else plan.mesh.cause.span,
+            help=f"sizes of {axes[-1]} that leave whole tiles: {', '.join(map(str, legal)) or 'none'}; 8-bit formats"
+            " with blocks of 128 refuse the others",
+        )
+
+
+def _divided(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
+    """The dims of the parameter's dimension that an axis cuts."""
+    for name in o.op.params:
+        for group in sharded.model.param[name].shape_dims:
+            if any(o.layout.get(d) for d in group):
+                return group
+    return ()
+
+
+RULE = Rule(
+    code="W0306",
+    title="matmuls that do not fill their tiles",
+    reads="cost",
+    why="""Tensor cores and systolic arrays work on tiles of 128 columns. A dim that tensor parallelism
+cuts to, say, 192 columns takes the time of 256, and 8-bit formats that scale blocks of 128 cannot be
+used at all. planc's cost does not slow such a matmul down, so the step will be longer than shown.""",
+    bad="""plan example
+model     llama3_8b(ffn = 2560)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      tp 8
+use       tp over tp
+use       sp over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b(ffn = 3072)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      tp 8
+use       tp over tp
+use       sp over tp
+recompute blocks
+""",
+    check=check,
+)

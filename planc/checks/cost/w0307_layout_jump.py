@@ -1,0 +1,105 @@
+"""W0307: two layouts of an activation that no single collective joins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.diag.span import Span
+from planc.ir.plan import Plan
+from planc.ir.sharding import Layout, Move, Sharded
+from planc.sharding.local import tensor_bytes
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    reported = set()
+    for ops in sharded.ops.values():
+        for o in ops:
+            if o.op.kind in ("route", "combine", "loss"):
+                continue
+            for move in (*o.moves, o.settle):
+                if move is None or not _jumps(move) or (key := (repr(move.before), repr(move.after))) in reported:
+                    continue
+                reported.add(key)
+                yield _diagnostic(sharded, move, o.op.name)
+
+
+def _jumps(move: Move) -> bool:
+    """More than one collective, or one that gathers what is then cut again."""
+    kinds = [s.kind for s in move.steps]
+    collectives = [k for k in kinds if k != "slice"]
+    return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)
+
+
+def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
+    plan = sharded.plan
+    steps = [f"{s.kind} over {', '.join(s.axes)}" for s in move.steps]
+    moved = [s for s in move.steps if s.kind != "slice"]
+    whole = tensor_bytes(plan, move.tensor, _least(move)) * len(moved)
+    causes = _causes(plan, move)
+    return Diagnostic(
+        "W0307",
+        f"{move.tensor} goes from {_shown(move.before, move.partial)} to {_shown(move.after, ())} at {op}: "
+        + ", then ".join(steps),
+        causes[0] if causes else plan.mesh.cause.span,
+        help=f"about {whole / 2**20:.0f} MiB a microbatch and layer; a compiler may gather everything instead. Divide"
+        " the same dims over the same axes on both sides, or one axis apart",
+        related=tuple(Related(span, "the other layout") for span in causes[1:2]),
+    )
+
+
+def _least(move: Move) -> Layout:
+    """What both sides divide alike."""
+    return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
+
+
+def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(a for a in one if a in other)
+
+
+def _causes(plan: Plan, move: Move) -> list[Span]:
+    """The sentences that lay the axes of the steps, each once."""
+    axes = [a for s in move.steps for a in s.axes]
+    causes = [s.cause.span for a in axes for s in sorted(plan.shards, key=lambda s: not s.region) if a in s.axes]
+    return list(dict.fromkeys(causes))
+
+
+def _shown(layout: Layout, partial: tuple[str, ...]) -> str:
+    parts = [f"{dim} over {', '.join(axes)}" for dim, axes in layout.items()]
+    parts += [f"a sum over {', '.join(partial)}"] if partial else []
+    return " and ".join(parts) or "whole"
+
+
+RULE = Rule(
+    code="W0307",
+    title="a layout jump",
+    reads="cost",
+    why="""Between two ops an activation may change its layout. One collective is what a plan pays for
+on purpose; several in a row, or a gather of what is cut again at once, come from two sentences that do
+not fit together. XLA answers with an \"involuntary full rematerialization\" and no source line, torch
+with calls that nobody wrote.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      fsdp 2 > a 4 > b 2
+use       fsdp over fsdp
+use       tp over a, b
+shard     sequence over a in residual
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      fsdp 2 > tp 8
+use       fsdp over fsdp
+use       tp over tp
+shard     sequence over tp in residual
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,77 @@
+"""W0309: an axis whose ranks do the same matmuls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import add, sentence
+from planc.checks.work import repeated_share
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Fix
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+SHARE = 0.5
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    plan = costed.sharded.plan
+    for axis in plan.mesh.axes:
+        pipeline = plan.split is not None and plan.split.axis == axis.name
+        if axis.size == 1 or pipeline:
+            continue
+        share = repeated_share(costed.sharded, axis.name)
+        if share <= SHARE:
+            continue
+        uses = [s for s in plan.shards if axis.name in s.axes]
+        yield Diagnostic(
+            "W0309",
+            f"{share:.0%} of the FLOPs are done alike by all {axis.size} ranks of `{axis.name}`",
+            uses[0].cause.span if uses else plan.mesh.cause.span,
+            help=f"`{axis.name}` divides {_dims(plan, axis.name)}, which is not what the matmuls are made of:"
+            " divide heads and ffn, or the batch, over it",
+            fix=_mend(plan, axis.name, axis.size),
+        )
+
+
+def _dims(plan: Plan, axis: str) -> str:
+    found = {f"{s.dim} in {s.region}" if s.region else s.dim for s in plan.shards if axis in s.axes}
+    return ", ".join(sorted(found)) or "nothing"
+
+
+def _mend(plan: Plan, axis: str, size: int) -> Fix | None:
+    """`use tp over AXIS`, where nothing else divides those dims and each comes out even."""
+    dims = ("heads", "kv_heads", "ffn", "vocab")
+    taken = any(s.dim in dims for s in plan.shards)
+    even = all(plan.model.sizes.get(d, 1) % size == 0 for d in dims)
+    return None if taken or not even else add(plan.mesh, sentence("use", f"tp over {axis}"))
+
+
+RULE = Rule(
+    code="W0309",
+    title="the same work on every rank of an axis",
+    reads="cost",
+    why="""An axis may divide the sequence between blocks and nothing inside them: then each of its
+ranks gathers everything and computes everything. The devices are paid for and the step is no
+shorter.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 4 > tp 2
+use       fsdp over fsdp
+use       sp   over tp
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 4 > tp 2
+use       fsdp over fsdp
+use       sp   over tp
+use       tp   over tp
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,59 @@
+"""W0508: the plan fits, and almost nothing is left."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+
+LEFT = 0.04
+"""Of a device's memory."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    memory = costed.memory
+    worst = memory.worst
+    total, capacity = worst.per_device_gib.total, memory.capacity_gib
+    if not capacity * (1 - LEFT) < total <= capacity:
+        return
+    stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"
+    yield Diagnostic(
+        "W0508",
+        f"{stage} needs {total:.1f} of {capacity:.1f} GiB at the {worst.peak_at}: {capacity - total:.1f} GiB are left",
+        costed.sharded.plan.cluster.cause.span,
+        help=f"the prediction counts {worst.per_device_gib.reserve:.1f} GiB for the runtime and fragmentation, but an"
+        " unusual batch or another library version can take the rest; `recompute`, a smaller microbatch or a wider"
+        " axis to store over makes room",
+    )
+
+
+RULE = Rule(
+    code="W0508",
+    title="hardly any memory left",
+    reads="cost",
+    why="""A prediction has an error. A plan that fills more than 96 % of a device by prediction may run
+for hours and then fail on fragmentation, on an evaluation, or while a checkpoint is gathered.""",
+    bad="""plan example
+model     llama3_8b
+batch     72 x 10496 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 4 > tp 2
+use       fsdp over fsdp
+use       tp over tp
+use       sp over tp
+recompute attention.core
+""",
+    good="""plan example
+model     llama3_8b
+batch     72 x 10496 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 4 > tp 2
+use       fsdp over fsdp
+use       tp over tp
+use       sp over tp
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,39 @@
+"""Which axes divide the work of the matmuls and attention, and how much of it each leaves whole."""
+
+from __future__ import annotations
+
+from planc.cost.compute import op_flops
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.propagate import override_of
+
+
+def copies(sharded: Sharded, section: str) -> int:
+    """How often a section is in the whole model."""
+    model = sharded.model
+    return model.layers_of(section) if section in model.blocks else 1
+
+
+def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
+    """Each op that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
+    return [
+        (o, copies(sharded, section) * amount)
+        for section, ops in sharded.ops.items()
+        for o in ops
+        if (amount := op_flops(sharded, o)) > 0
+    ]
+
+
+def repeated_share(sharded: Sharded, axis: str) -> float:
+    """The part of the FLOPs that every rank along `axis` does alike, without what an override wants so."""
+    done = [(o, amount) for o, amount in flops(sharded) if not _overridden(sharded, o)]
+    total = sum(amount for _, amount in done)
+    alike = [amount for o, amount in done if not _divides(o, axis) and sharded.plan.exists(axis, o.op.region)]
+    return sum(alike) / total if total else 0.0
+
+
+def _overridden(sharded: Sharded, o: OpSharding) -> bool:
+    return any(override_of(sharded.plan, sharded.model.param[name]) for name in o.op.params)
+
+
+def _divides(o: OpSharding, axis: str) -> bool:
+    return any(axis in axes for axes in o.layout.values())
