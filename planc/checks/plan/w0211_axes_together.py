@@ -1,4 +1,4 @@
-"""W0209: two neighbouring axes that are always used together."""
+"""W0211: two neighbouring axes that are always used together."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             room = plan.cluster.chip.communicator_bytes / 2**20
             cost = f" and {room:.0f} MiB of buffers" if room else ""
             yield Diagnostic(
-                "W0209",
+                "W0211",
                 f"axes `{outer.name}` and `{inner.name}` are always used together",
                 plan.mesh.cause.span,
                 help=f"write one axis of {outer.size * inner.size} in place of {both}: a communicator{cost} less"
@@ -37,7 +37,7 @@ def _uses(plan: Plan) -> list[tuple[str, ...]]:
 
 
 RULE = Rule(
-    code="W0209",
+    code="W0211",
     title="axes that are always used together",
     reads="plan",
     why="""Each axis in use has its communicators, and each communicator holds memory on every rank

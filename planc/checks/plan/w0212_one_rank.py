@@ -1,4 +1,4 @@
-"""W0210: state is stored over an axis that has one rank."""
+"""W0212: state is stored over an axis that has one rank."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         reported.add(store.cause)
         others = ", ".join(f"{a.name} {a.size}" for a in plan.mesh.axes if a.size > 1) or "none"
         yield Diagnostic(
-            "W0210",
+            "W0212",
             f"{store.noun} are stored over {' and '.join(store.axes)}, which is 1 rank: whole copies everywhere",
             store.cause.span,
             help=f"axes with more ranks: {others}; give {store.axes[-1]} some of them, or leave the sentence out",
@@ -26,7 +26,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 RULE = Rule(
-    code="W0210",
+    code="W0212",
     title="stored over one rank",
     reads="plan",
     why="""State is divided over the ranks of an axis. When tensor or pipeline parallelism takes every
