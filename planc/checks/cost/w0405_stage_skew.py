@@ -1,0 +1,88 @@
+"""W0405: one pipeline stage takes longer than the others, and better stages exist."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace as replaced
+
+from planc.checks.edits import sentence
+from planc.checks.recost import gib, recost
+from planc.checks.stages import even_stages, rank_seconds, stages_text
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Edit, Fix
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan, Split
+
+SKEW = 1.1
+"""The slowest stage over the mean: below this nothing is tried."""
+GAIN = 0.05
+"""Of the step's time: a smaller one is not worth uneven stages."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan, split = sharded.plan, sharded.plan.split
+    if split is None or plan.model.layers < len(split.stages) or len(split.stages) == 1:
+        return
+    seconds = rank_seconds(sharded)
+    mean = sum(seconds) / len(seconds)
+    slowest = max(range(len(seconds)), key=lambda r: seconds[r])
+    if seconds[slowest] < SKEW * mean:
+        return
+    stages = even_stages(sharded)
+    base, other = recost(plan), recost(replaced(plan, split=replaced(split, stages=stages)))
+    gain = 1 - other.step.time_s / base.step.time_s
+    if gain < GAIN or gib(other) > max(gib(base), other.memory.capacity_gib):
+        return
+    text = stages_text(stages)
+    used = ", ".join(f"{s.per_device_gib.total:.0f}" for s in costed.memory.stages)
+    yield Diagnostic(
+        "W0405",
+        f"stage {slowest} works {seconds[slowest] / mean - 1:.0%} longer than the mean of the stages",
+        split.cause.span,
+        help=f"stages {text} make the step {gain:.0%} shorter, the fullest device {gib(other) - gib(base):+.1f} GiB"
+        f" (GiB by stage now: {used})",
+        fix=_write(plan, split, text),
+    )
+
+
+def _write(plan: Plan, split: Split, text: str) -> Fix | None:
+    """The split with its stages; in place of a `use` only when that wrote nothing else."""
+    others = [o.cause for o in plan.shards] + [o.cause for o in plan.stores]
+    if split.cause.via and any(o.span == split.cause.span for o in others):
+        return None
+    chunks = f"(chunks = {split.chunks})" if split.chunks > 1 else ""
+    written = sentence("split", f"layers over {split.axis} as {split.schedule}{chunks} stages {text}")
+    return Fix(f"write stages {text}", (Edit(split.cause.span, written),))
+
+
+RULE = Rule(
+    code="W0405",
+    title="uneven pipeline stages",
+    reads="cost",
+    why="""A pipeline goes at the pace of its slowest stage. Layers are divided evenly unless the plan
+says otherwise, but the first stage also has the embedding and the last one the output layer and the
+loss: with a large vocabulary that is worth several layers. The stages in the help are computed from
+each section's time and costed like the plan.""",
+    bad="""plan example
+model     llama3_8b(layers = 16)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > tp 2
+use       tp over tp
+use       sp over tp
+split     layers over pp as 1f1b
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b(layers = 16)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > tp 2
+use       tp over tp
+use       sp over tp
+split     layers over pp as 1f1b stages [embed + 5, 5, 4, 2 + head]
+recompute blocks
+""",
+    check=check,
+)

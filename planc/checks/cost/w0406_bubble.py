@@ -1,0 +1,94 @@
+"""W0406: the pipeline idles for a large part of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace as replaced
+from math import ceil
+
+from planc.checks.edits import replace, sentence
+from planc.checks.recost import recost
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Fix, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan, Split
+
+SHARE = 0.3
+"""Of the step's time."""
+GOAL = 0.1
+"""The bubble that the help's number of microbatches gives."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    plan, split = costed.sharded.plan, costed.sharded.plan.split
+    share = costed.step.bubble_s / costed.step.time_s
+    if split is None or share <= SHARE:
+        return
+    ranks, count = plan.pipeline, plan.microbatches
+    wanted = ceil((ranks - 1) * (1 - GOAL) / GOAL / split.chunks / ranks) * ranks
+    sequences = wanted * plan.data_parallel * plan.batch.microbatch_sequences
+    better, fix = _interleaved(plan, split, share)
+    yield Diagnostic(
+        "W0406",
+        f"the pipeline idles for {share:.0%} of the step: {ranks} ranks, {count} microbatches",
+        split.cause.span,
+        help=f"(ranks - 1) / (microbatches x chunks + ranks - 1) ="
+        f" {(ranks - 1) / (count * split.chunks + ranks - 1):.0%}; {wanted} microbatches"
+        f" ({sequences} sequences) bring it to about {GOAL:.0%}{better}",
+        related=(Related(plan.batch.cause.span, f"{count} microbatches a data-parallel rank"),),
+        fix=fix,
+    )
+
+
+def _interleaved(plan: Plan, split: Split, share: float) -> tuple[str, Fix | None]:
+    """Two stages a rank, where the schedule, the layers and the microbatches allow it."""
+    stages = 2 * plan.pipeline
+    if split.schedule != "1f1b" or plan.microbatches % plan.pipeline or stages > plan.model.layers:
+        return "", None
+    changed = replaced(split, schedule="interleaved_1f1b", chunks=2, stages=_halved(split))
+    if any(a == b for a, b in changed.stages):
+        return "", None
+    step = recost(replaced(plan, split=changed)).step
+    other = step.bubble_s / step.time_s
+    text = sentence("split", f"layers over {split.axis} as interleaved_1f1b(chunks = 2)")
+    if other >= share:
+        return "", None
+    return f", interleaved_1f1b(chunks = 2) to {other:.0%}", replace(split.cause, text)
+
+
+def _halved(split: Split) -> tuple[tuple[int, int], ...]:
+    """As many layers a stage as an even split into twice the stages gives."""
+    layers, count = split.stages[-1][1], 2 * len(split.stages)
+    base, extra = divmod(layers, count)
+    sizes = [base + (i < extra) for i in range(count)]
+    return tuple((sum(sizes[:i]), sum(sizes[: i + 1])) for i in range(count))
+
+
+RULE = Rule(
+    code="W0406",
+    title="a large bubble",
+    reads="cost",
+    why="""While a pipeline fills and drains, its ranks wait: with equal stages the share is
+(ranks - 1) / (microbatches + ranks - 1) for GPipe and 1F1B (Narayanan et al. 2021), and several
+stages a rank divide it. More microbatches, fewer stages or an interleaved schedule make it small; the
+numbers in the help are computed for this plan.""",
+    bad="""plan example
+model     llama3_8b
+batch     8 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+split     layers over pp as 1f1b
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 4 > fsdp 2
+use       fsdp over fsdp
+split     layers over pp as 1f1b stages [embed + 9, 9, 8, 6 + head]
+recompute blocks
+""",
+    check=check,
+)
