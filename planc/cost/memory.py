@@ -6,6 +6,7 @@ copy of gathered parameters. Activations: what the backward needs of each microb
 
 from __future__ import annotations
 
+from planc.cost.offload import offloaded
 from planc.cost.schedule import Timeline
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
@@ -61,7 +62,7 @@ def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> Stag
     parts = {
         "params": _params(sharded, held),
         "grads": _grads(sharded, held, whole=whole),
-        "optimizer": 0.0 if _offloaded(plan, "optimizer") else 2 * _noun(sharded, held, "optimizer"),
+        "optimizer": 0.0 if "optimizer" in offloaded(plan) else 2 * _noun(sharded, held, "optimizer"),
         "activations": activations,
         "buffers": _buffers(sharded, held),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
@@ -80,10 +81,6 @@ def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> Stag
 Held = list[tuple[ParamSharding, int]]
 
 
-def _offloaded(plan: Plan, what: str) -> bool:
-    return any(what in o.what for o in plan.offloads)
-
-
 def _params(sharded: Sharded, held: Held) -> float:
     """Masters where they rest, and a whole compute copy when it outlives a pass.
 
@@ -93,7 +90,7 @@ def _params(sharded: Sharded, held: Held) -> float:
     total = 0.0
     for p, n in held:
         size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
-        if not _offloaded(plan, "params"):
+        if "params" not in offloaded(plan):
             total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
         if _copy_stays(plan, p):
             total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]
@@ -186,7 +183,7 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
     block = sharded.model.ops[kind]
     kept = close(sharded.model, block, set()).kept if everything else replay(sharded.plan, kind).kept
-    return sum(_saved_bytes(sharded, name, kind) for name in kept if not _offloaded(sharded.plan, name))
+    return sum(_saved_bytes(sharded, name, kind) for name in kept if name not in offloaded(sharded.plan))
 
 
 def _section_saved(sharded: Sharded, section: str) -> float:

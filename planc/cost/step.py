@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
+from planc.cost.offload import offload_s
 from planc.cost.schedule import Timeline, run_schedule
 from planc.cost.topology import Span, span_of
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -223,7 +224,8 @@ def _step(
     bubble = timeline.makespan_s - timeline.busy_s[rank]
     optimizer = optimizer_s(sharded, rank)
     overhead = plan.cluster.chip.launch_s * times * len(mine)
-    total = compute + recompute + exposed_s + bubble + optimizer + overhead
+    offload = offload_s(sharded, rank, compute + recompute)
+    total = compute + recompute + exposed_s + bubble + optimizer + offload + overhead
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
     per_device = flops / total / plan.mesh.devices
@@ -237,7 +239,7 @@ def _step(
         exposed_comm_s=exposed_s,
         bubble_s=bubble,
         optimizer_s=optimizer,
-        offload_s=0.0,
+        offload_s=offload,
         overhead_s=overhead,
     )
 

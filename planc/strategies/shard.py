@@ -19,14 +19,21 @@ def read(sentence: Sentence, draft: Draft) -> None:
     dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
     if axes is None or regions is None:
         return
+    known = [d for d in dims if d and _has(d, draft)]
     for dim in dims:
+        if sentence.via is not None and known and dim not in known:
+            continue  # a shorthand speaks of every model; this one has no such dim
         for carried in CARRIED.get(dim, (dim,)) if dim else ():
-            if (draft.model is not None and carried in draft.model.sizes) or carried in ("batch", "sequence"):
+            if _has(carried, draft):
                 _add(sentence, carried, axes, regions, draft)
             elif draft.model is not None and carried == dim:
                 word = next(w for w in sentence.names(0) if w.text == dim)
                 legal = ["batch", "sequence", *draft.model.sizes]
                 draft.unknown(word, legal, f"a dim of {draft.model.name}")
+
+
+def _has(dim: str, draft: Draft) -> bool:
+    return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 
 def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:
