@@ -27,9 +27,14 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
 
 
 def _nouns(plan: Plan) -> Sentences:
-    yield from (v.cause for v in plan.mesh.views)
-    yield from (n.cause for n in (*plan.quantize, *plan.offloads, *plan.overlaps, *plan.compiles))
-    yield from (n.cause for n in (plan.route, plan.attention) if n is not None)
+    yield from (view.cause for view in plan.mesh.views)
+    yield from (quantize.cause for quantize in plan.quantize)
+    yield from (offload.cause for offload in plan.offloads)
+    yield from (overlap.cause for overlap in plan.overlaps)
+    yield from (compiled.cause for compiled in plan.compiles)
+    yield plan.route.cause
+    if plan.attention is not None:
+        yield plan.attention.cause
 
 
 def _shards(plan: Plan) -> Sentences:
