@@ -1,7 +1,8 @@
-"""The model families, one file each.
+"""The model families, one file each; `parts/` has what they are put together from.
 
 A family answers `models()` and `build(name, changes)`; one that reads Hugging Face configs has
-`MODEL_TYPES` and `read_config(name, config)`.
+`MODEL_TYPES` and `read_config(name, config)`. Both raise ValueError, in words for the user, for sizes
+that make no such model.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ def families() -> dict[str, ModuleType]:
     """Every family module of this folder by its name."""
     found = {}
     for info in pkgutil.iter_modules(__path__):
+        if info.ispkg:
+            continue
         module = importlib.import_module(f"{__name__}.{info.name}")
         found[module.FAMILY] = module
     return found

@@ -110,6 +110,8 @@ class Model(Value):
     family: str
     sizes: dict[str, int]
     rope_theta: float = 10000.0
+    rope_scaling: dict[str, float | str | bool] = field(default_factory=dict)
+    """How rotary positions are scaled for longer contexts, in the words of its config; changes no shape."""
     norm_eps: float = 1e-5
     tied: bool = False
     top_k: int = 0
@@ -167,7 +169,8 @@ class Model(Value):
 
     def copies(self, param: Param) -> int:
         """How many there are in the model; a tied one counts once."""
-        return sum(self.layers_of(s) for s in param.sections if s in self.blocks) or 1
+        inside = [s for s in param.sections if s in self.blocks]
+        return sum(self.layers_of(s) for s in inside) if inside else 1
 
     @property
     def parameters(self) -> int:

@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 80d99fb86f6e7812)
+plan     tiny (sha256 74ec7b9c50ec3564)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

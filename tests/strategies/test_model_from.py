@@ -50,7 +50,7 @@ def test_heads_may_be_wider_than_the_model(tmp_path: Path) -> None:
     [
         {"model_type": "mamba"},
         {"model_type": 7},
-        {"tie_word_embeddings": True},
+        {"tie_word_embeddings": 1},
         {"attention_bias": True},
         {"num_hidden_layers": "32"},
         {"num_hidden_layers": -1},

@@ -1,0 +1,151 @@
+"""DeepSeek V2 and V3: latent attention, dense first layers, then routed experts beside a shared one.
+
+Sizes are from the published `config.json` files (DeepSeek-AI 2024, "DeepSeek-V2" and "DeepSeek-V3
+Technical Report"). The published shared experts act as one MLP of their widths' sum, which is
+`shared_ffn`. Left out: V3's multi-token prediction module, which the 671 billion do not count either,
+and the router's balancing biases, which are no gradient's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.experts import experts
+from planc.catalog.parts.latent import latent_attention, with_widths
+from planc.catalog.parts.mlp import feed_forward
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import dims_of
+from planc.ir.model import Model
+
+FAMILY = "deepseek"
+DENSE = "dense"
+"""The first layers' kind of block."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    layers: int
+    dense_layers: int
+    embed: int
+    heads: int
+    head_dim: int = 128
+    """A head's width for values."""
+    nope_dim: int = 128
+    rope_dim: int = 64
+    q_lora: int = 0
+    """0: queries are projected in one step."""
+    kv_lora: int = 512
+    ffn: int
+    experts: int
+    expert_ffn: int
+    shared_ffn: int
+    """0: no shared experts."""
+    vocab: int
+    top_k: int
+    rope_theta: float = 1e4
+    rope_scaling: Scaling = field(default_factory=dict)
+    norm_eps: float = 1e-6
+    tied: bool = False
+
+
+SIZES: dict[str, Size] = {
+    "deepseek_micro": Size(
+        layers=4, dense_layers=1, embed=64, heads=8, head_dim=8, nope_dim=8, rope_dim=4, q_lora=24, kv_lora=16,
+        ffn=182, experts=8, expert_ffn=90, shared_ffn=90, vocab=134, top_k=2,
+    ),
+    "deepseek_v2_lite": Size(
+        layers=27, dense_layers=1, embed=2048, heads=16,
+        ffn=10944, experts=64, expert_ffn=1408, shared_ffn=2 * 1408, vocab=102400, top_k=6,
+    ),
+    "deepseek_v2": Size(
+        layers=60, dense_layers=1, embed=5120, heads=128, q_lora=1536,
+        ffn=12288, experts=160, expert_ffn=1536, shared_ffn=2 * 1536, vocab=102400, top_k=6,
+    ),
+    "deepseek_v3": Size(
+        layers=61, dense_layers=3, embed=7168, heads=128, q_lora=1536,
+        ffn=18432, experts=256, expert_ffn=2048, shared_ffn=2048, vocab=129280, top_k=8,
+    ),
+}  # fmt: skip
+"""`deepseek_micro` is for parity tests: its vocab and widths inside are no multiples of 4."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes. Raises ValueError without routed layers."""
+    return _build(name, SIZES[name], changes)
+
+
+MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
+
+
+def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    config = Config(fields)
+    config.must_be(FAMILY, hidden_act="silu", attention_bias=False, moe_layer_freq=1)
+    theta, scaling = config.rope(1e4)
+    heads, nope, rope = (config.whole(f) for f in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim"))
+    _agrees(config, "num_key_value_heads", heads)
+    _agrees(config, "head_dim", rope, nope + rope)
+    _agrees(config, "qk_head_dim", nope + rope)
+    expert_ffn = config.whole("moe_intermediate_size")
+    size = Size(
+        layers=config.whole("num_hidden_layers"),
+        dense_layers=config.whole("first_k_dense_replace", least=0),
+        embed=config.whole("hidden_size"),
+        heads=heads,
+        head_dim=config.whole("v_head_dim"),
+        nope_dim=nope,
+        rope_dim=rope,
+        q_lora=config.whole("q_lora_rank", default=0, least=0),
+        kv_lora=config.whole("kv_lora_rank"),
+        ffn=config.whole("intermediate_size"),
+        experts=config.whole("n_routed_experts", "num_local_experts"),
+        expert_ffn=expert_ffn,
+        shared_ffn=expert_ffn * config.whole("n_shared_experts", default=0, least=0),
+        vocab=config.whole("vocab_size"),
+        top_k=config.whole("num_experts_per_tok"),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        norm_eps=config.number("rms_norm_eps", default=1e-6),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
+    return _build(name, size), config.unused
+
+
+def _agrees(config: Config, field: str, *values: int) -> None:
+    """A field that says again what others say."""
+    given = config.whole(field, default=values[0])
+    if given not in values:
+        raise ValueError(f"{field} = {given}, and the other fields make it {values[-1]}")
+
+
+def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+    sizes = with_widths(dims_of(size, changes))
+    dense = size.dense_layers
+    routed = latent_attention(q_lora=size.q_lora > 0) + experts(shared=size.shared_ffn > 0)
+    blocks = {DENSE: latent_attention(q_lora=size.q_lora > 0) + feed_forward(), BLOCK: routed}
+    if not dense:
+        del blocks[DENSE]
+        del sizes["ffn"]
+    return assemble(
+        name=name,
+        family=FAMILY,
+        sizes=sizes,
+        first=embedding(),
+        blocks=blocks,
+        last=head(tied=size.tied),
+        kinds=(DENSE,) * dense + (BLOCK,) * (sizes["layers"] - dense),
+        rope_theta=size.rope_theta,
+        rope_scaling=size.rope_scaling,
+        norm_eps=size.norm_eps,
+        tied=size.tied,
+        top_k=size.top_k,
+    )

@@ -1,0 +1,106 @@
+"""Attention over heads: multi-head and grouped-query, with the variants that families differ in."""
+
+from __future__ import annotations
+
+from planc.catalog.parts.part import Part
+from planc.catalog.parts.steps import add, hidden, matmul, norm
+from planc.ir.model import Op, Param, Tensor
+
+QUERIES = ("batch", "sequence", "heads", "head_dim")
+KEYS = ("batch", "sequence", "kv_heads", "head_dim")
+MODULE = "layers.*.attention"
+
+
+def attention(
+    *,
+    window: int = 0,
+    rotary: bool = True,
+    qk_norm: bool = False,
+    biased: bool = False,
+    biased_norm: bool = False,
+    sinks: bool = False,
+    grouped: bool = True,
+) -> Part:
+    """`hidden` to `hidden.mid`: norm, projections, the core, the projection back and the add.
+
+    `window` is how many tokens back a row sees (0: all); `qk_norm` norms each head's queries and keys
+    (Qwen3); `sinks` is a learned score per head that takes part in the softmax (gpt-oss); `biased`
+    gives the projections biases, `biased_norm` the norm; without `grouped` there are as many key
+    heads as query heads, and no dim of their own.
+    """
+    query = ("heads", "head_dim")
+    key = ("kv_heads", "head_dim") if grouped else query
+    kv = KEYS if grouped else QUERIES
+    part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"), biased=biased_norm)
+    part += _projection("q", query, QUERIES, biased) + _projection("k", key, kv, biased)
+    part += _projection("v", key, kv, biased)
+    q, k = "attention.q", "attention.k"
+    if qk_norm:
+        part += _head_norm("q", q, QUERIES) + _head_norm("k", k, kv)
+        q, k = "attention.q_normed", "attention.k_normed"
+    if rotary:
+        part += rope("attention.rope_q", q, _tensor("attention.q_rotated", QUERIES))
+        part += rope("attention.rope_k", k, _tensor("attention.k_rotated", kv))
+        q, k = "attention.q_rotated", "attention.k_rotated"
+    return part + core(q, k, "attention.v", window=window, sinks=sinks) + projection_out(biased=biased)
+
+
+def rope(name: str, source: str, target: Tensor) -> Part:
+    """Rotary positions. A rotation is linear: its backward needs no tensor."""
+    op = Op(name=name, kind="rope", region="attention", module=MODULE, inputs=(source,), output=target.name)
+    return Part(tensors=(target,), ops=(op,))
+
+
+def core(
+    q: str, k: str, v: str, *, window: int = 0, sinks: bool = False, widths: tuple[str, ...] = ("head_dim",)
+) -> Part:
+    """Causal attention. Its rows may be divided over the sequence; each needs all keys and values.
+
+    `widths` are the dims of a head, which the scores need whole. The output is saved beside the
+    inputs, as the backward of flash attention wants it (Dao 2023, FlashAttention-2).
+    """
+    score = Param(name=f"{MODULE}.sinks", shape_dims=(("heads",),), section="", decay=False)
+    op = Op(
+        name="attention.core",
+        kind="attention",
+        region="attention",
+        module=MODULE,
+        inputs=(q, k, v),
+        params=(score.name,) if sinks else (),
+        output="attention.mixed",
+        whole=widths,
+        whole_of={k: ("sequence",), v: ("sequence",)},
+        saves=(q, k, v, "attention.mixed"),
+        window=window,
+    )
+    return Part(params=(score,) if sinks else (), tensors=(_tensor("attention.mixed", QUERIES),), ops=(op,))
+
+
+def projection_out(*, biased: bool = False) -> Part:
+    """The heads back to the residual stream, and the add."""
+    wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
+    out = matmul(
+        "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])
+    )
+    return out + add("attention.add", "layers.*", inputs, hidden("hidden.mid"), bias_of=wo if biased else "")
+
+
+def _tensor(name: str, dims: tuple[str, ...]) -> Tensor:
+    return Tensor(name=name, dims=dims, region="attention")
+
+
+def _projection(letter: str, width: tuple[str, ...], dims: tuple[str, ...], biased: bool) -> Part:
+    return matmul(
+        f"attention.{letter}",
+        "projection",
+        f"{MODULE}.w{letter}",
+        (width, ("embed",)),
+        "attention.in",
+        _tensor(f"attention.{letter}", dims),
+        biased=biased,
+    )
+
+
+def _head_norm(letter: str, source: str, dims: tuple[str, ...]) -> Part:
+    target = _tensor(f"attention.{letter}_normed", dims)
+    return norm(f"attention.{letter}_norm", f"{MODULE}.{letter}_norm", source, target, over="head_dim")

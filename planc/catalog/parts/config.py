@@ -1,0 +1,123 @@
+"""Reading a Hugging Face `config.json` field by field: every field is used, or named as unused.
+
+A field that a config lacks has the default of its configuration class in `transformers`, because
+`save_pretrained` may leave defaults out; sizes have none here and must be there. All errors are
+ValueErrors in words for the user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+MAX_LENGTH = 10**12
+Scaling = dict[str, float | str | bool]
+
+
+class Config:
+    """A config's fields. `unused` are those that nobody has asked for."""
+
+    def __init__(self, fields: Mapping[str, Any]) -> None:
+        self._fields = fields
+        self._used = {"model_type"}
+
+    @property
+    def unused(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self._fields) - self._used))
+
+    def value(self, *names: str, default: Any = None) -> Any:
+        """A field under the first of its names that is there; null is not there.
+
+        One field has several names where a class maps one to the other (`attribute_map`).
+        """
+        self._used.update(names)
+        given = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
+        if len(set(map(repr, given.values()))) > 1:
+            both = " and ".join(f"{name} = {value!r}" for name, value in given.items())
+            raise ValueError(f"{both} are one field under two names")
+        return next(iter(given.values()), default)
+
+    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
+        """A whole number of at least `least`."""
+        value = self.value(*names, default=default)
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_LENGTH:
+            raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {least}")
+        return value
+
+    def number(self, *names: str, default: float) -> float:
+        """A number above 0."""
+        return _positive(names[0], self.value(*names, default=default))
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """True or false."""
+        value = self.value(*names, default=default)
+        if not isinstance(value, bool):
+            raise ValueError(f"{names[0]} = {value!r} is neither true nor false")
+        return value
+
+    def numbers(self, name: str) -> tuple[int, ...]:
+        """A list of layers' numbers; () when absent."""
+        value = self.value(name, default=[])
+        if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
+            raise ValueError(f"{name} = {value!r} is not a list of whole numbers")
+        return tuple(value)
+
+    def must_be(self, family: str, **fields: Any) -> None:
+        """Fields whose other values would make it another model; absent ones are as here.
+
+        Raises ValueError for another value. A tuple lists several that are the same here.
+        """
+        for name, legal in fields.items():
+            known = legal if isinstance(legal, tuple) else (legal,)
+            value = self.value(name, default=known[0])
+            if value not in known or isinstance(value, bool) != any(isinstance(k, bool) for k in known if k == value):
+                raise ValueError(f"{name} = {value!r}; planc's {family} family has {known[0]!r}")
+
+    def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
+        """The width of a head: given, the class's default, or an even share of the model's width."""
+        value = self.whole("head_dim", default=default or embed // heads)
+        if not default and self._fields.get("head_dim") is None and embed % heads:
+            raise ValueError(f"there is no head_dim, and {embed} is no multiple of {heads} heads")
+        return value
+
+    def rope(self, theta: float) -> tuple[float, Scaling]:
+        """Rotary positions: the base, and the scaling for longer contexts.
+
+        Newer configs keep both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
+        """
+        new, old = self._table("rope_parameters"), self._table("rope_scaling")
+        base = self.value("rope_theta", default=theta)
+        base = _positive("rope_theta", new.get("rope_theta", base))
+        scaling = {
+            k: v for k, v in (new or old).items() if k not in ("rope_theta", "type", "rope_type") and v is not None
+        }
+        kind = (new or old).get("rope_type", (new or old).get("type", "default"))
+        if kind == "default":
+            return base, {}
+        if not isinstance(kind, str) or not all(isinstance(v, int | float | str) for v in scaling.values()):
+            raise ValueError(f"rotary scaling {kind!r} is not a name with numbers")
+        return base, {"rope_type": kind, **scaling}
+
+    def windows(self, layers: int) -> tuple[bool, ...] | None:
+        """For each layer of `layer_types`, whether it has sliding attention; None without the field."""
+        kinds = self.value("layer_types")
+        if kinds is None:
+            return None
+        known = {"full_attention": False, "sliding_attention": True}
+        if not isinstance(kinds, list) or len(kinds) != layers or any(k not in known for k in map(str, kinds)):
+            raise ValueError(f"layer_types is not a list of {layers} times {' or '.join(known)}")
+        return tuple(known[k] for k in kinds)
+
+    def _table(self, name: str) -> dict[str, Any]:
+        value = self.value(name, default={})
+        if not isinstance(value, dict):
+            raise ValueError(f"{name} = {value!r} is not an object")
+        if any(isinstance(v, dict) for v in value.values()):
+            raise ValueError(f"{name} differs between layers, which planc does not compile")
+        return value
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e30:
+        raise ValueError(f"{name} = {value!r} is not a number above 0")
+    return float(value)

@@ -1,0 +1,91 @@
+"""Multi-head latent attention: queries, keys and values are made from narrow latents.
+
+DeepSeek-AI 2024, "DeepSeek-V2", section 2.1. A head's queries and keys have `qk_head_dim` = `nope_dim` +
+`rope_dim` numbers, its values `head_dim`; the `rope_dim` part of the keys is shared by all heads. The
+published weights join the two projections down (latent and rotary key) and the two up (keys and
+values) in one matrix each; here each has its own, with the same number of parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from planc.catalog.parts.attention import MODULE, core, projection_out, rope
+from planc.catalog.parts.part import HIDDEN, Part
+from planc.catalog.parts.steps import hidden, matmul, norm
+from planc.ir.model import Op, Tensor
+
+TOKENS = HIDDEN[:2]
+QUERY = ("heads", "qk_head_dim")
+VALUE = ("heads", "head_dim")
+
+
+def latent_attention(*, q_lora: bool = True) -> Part:
+    """`hidden` to `hidden.mid`. Without `q_lora` the queries are projected in one step.
+
+    The narrow projections and their norms run where the residual stream is: their outputs are what
+    is gathered when its sequence is divided.
+    """
+    part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"))
+    part += _queries() if q_lora else _projection("attention.q", "wq", QUERY, "embed", "attention.in", "attention.q")
+    part += _down("kv", "kv_lora")
+    part += matmul(
+        "mla.down_proj.k_rope",
+        "residual",
+        f"{MODULE}.wk_rope",
+        (("rope_dim",), ("embed",)),
+        "attention.in",
+        Tensor(name="mla.k_rope", dims=(*TOKENS, "rope_dim"), region="residual"),
+    )
+    part += _projection("mla.up_proj.k", "wk_b", ("heads", "nope_dim"), "kv_lora", "mla.kv_normed", "mla.k_nope")
+    part += _projection("mla.up_proj.v", "wv_b", VALUE, "kv_lora", "mla.kv_normed", "attention.v")
+    part += rope("attention.rope_q", "attention.q", _tensor("attention.q_rotated", QUERY))
+    part += rope(
+        "attention.rope_k", "mla.k_rope", Tensor(name="mla.k_rotated", dims=(*TOKENS, "rope_dim"), region="attention")
+    )
+    part += _join()
+    widths = ("head_dim", "qk_head_dim")
+    return part + core("attention.q_rotated", "attention.k", "attention.v", widths=widths) + projection_out()
+
+
+def with_widths(sizes: Mapping[str, int]) -> dict[str, int]:
+    """These sizes with `qk_head_dim`, the sum of its two parts."""
+    return {**sizes, "qk_head_dim": sizes["nope_dim"] + sizes["rope_dim"]}
+
+
+def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
+    return Tensor(name=name, dims=(*TOKENS, *width), region="attention")
+
+
+def _queries() -> Part:
+    up = _projection("mla.up_proj.q", "wq_b", QUERY, "q_lora", "mla.q_normed", "attention.q")
+    return _down("q", "q_lora") + up
+
+
+def _down(letter: str, latent: str) -> Part:
+    """To a latent, and its norm."""
+    dims = (*TOKENS, latent)
+    made = Tensor(name=f"mla.{letter}_latent", dims=dims, region="residual")
+    normed = Tensor(name=f"mla.{letter}_normed", dims=dims, region="residual")
+    module = f"{MODULE}.w{letter}_a"
+    return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
+        f"mla.{letter}_norm", f"{MODULE}.{letter}_norm", made.name, normed, over=latent
+    )
+
+
+def _projection(name: str, module: str, width: tuple[str, ...], wide: str, source: str, target: str) -> Part:
+    return matmul(name, "projection", f"{MODULE}.{module}", (width, (wide,)), source, _tensor(target, width))
+
+
+def _join() -> Part:
+    """Each head's key is its own part and the rotated one that all heads share. Nothing is saved."""
+    op = Op(
+        name="mla.join_k",
+        kind="elementwise",
+        region="attention",
+        module=MODULE,
+        inputs=("mla.k_nope", "mla.k_rotated"),
+        output="attention.k",
+        whole_of={"mla.k_rotated": ("heads",)},
+    )
+    return Part(tensors=(_tensor("attention.k", QUERY),), ops=(op,))

@@ -1,0 +1,47 @@
+"""Feed-forward layers: gated (w1, w3, w2) and plain (w1, w2), from `ffn.in` to the residual stream."""
+
+from __future__ import annotations
+
+from planc.catalog.parts.part import HIDDEN, Part
+from planc.catalog.parts.steps import add, elementwise, hidden, matmul, norm
+from planc.ir.model import Tensor
+
+MODULE = "layers.*.feed_forward"
+
+
+def feed_forward() -> Part:
+    """`hidden.mid` to `hidden`: norm, gated MLP and add."""
+    out = ("hidden.mid", "ffn.out")
+    return ffn_norm() + gated("ffn", MODULE, "ffn") + add("ffn.add", "layers.*", out, hidden("hidden"))
+
+
+def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Part:
+    """`hidden.mid` to `hidden`: norm, two linear layers with GELU between them, and add."""
+    wide = (*HIDDEN[:2], "ffn")
+    up = Tensor(name="ffn.up", dims=wide, region="ffn")
+    mid = Tensor(name="ffn.mid", dims=wide, region="ffn")
+    w2 = f"{MODULE}.w2"
+    return (
+        ffn_norm(biased=biased_norm)
+        + matmul("ffn.up", "ffn", f"{MODULE}.w1", (("ffn",), ("embed",)), "ffn.in", up, biased=biased)
+        + elementwise("ffn.gelu", "ffn", MODULE, (up.name,), mid)
+        + matmul("ffn.down", "ffn", w2, (("embed",), ("ffn",)), mid.name, hidden("ffn.out"))
+        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"), bias_of=w2 if biased else "")
+    )
+
+
+def ffn_norm(*, biased: bool = False) -> Part:
+    """The norm before the feed-forward layer or the experts."""
+    return norm("ffn.norm", "layers.*.ffn_norm", "hidden.mid", hidden("ffn.in"), biased=biased)
+
+
+def gated(name: str, module: str, width: str) -> Part:
+    """SiLU(w1 x) * w3 x, then w2: `ffn.in` to `NAME.out`, with `width` numbers inside."""
+    wide = (*HIDDEN[:2], width)
+    gate, up, mid = (Tensor(name=f"{name}.{t}", dims=wide, region="ffn") for t in ("gate", "up", "mid"))
+    return (
+        matmul(f"{name}.gate", "ffn", f"{module}.w1", ((width,), ("embed",)), "ffn.in", gate)
+        + matmul(f"{name}.up", "ffn", f"{module}.w3", ((width,), ("embed",)), "ffn.in", up)
+        + elementwise(f"{name}.swiglu", "ffn", module, (gate.name, up.name), mid)
+        + matmul(f"{name}.down", "ffn", f"{module}.w2", (("embed",), (width,)), mid.name, hidden(f"{name}.out"))
+    )

@@ -1,0 +1,97 @@
+"""One stretch of a section, and the joining of such stretches to a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from planc.ir.model import Model, Op, Param, Run, Section, Tensor
+
+HIDDEN = ("batch", "sequence", "embed")
+"""The dims of the residual stream."""
+BLOCK: Section = "block"
+"""The only kind of block, or the most frequent one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Parameters (their section is set by `assemble`), tensors and ops, each in order."""
+
+    params: tuple[Param, ...] = ()
+    tensors: tuple[Tensor, ...] = ()
+    ops: tuple[Op, ...] = ()
+
+    def __add__(self, other: Part) -> Part:
+        return Part(params=self.params + other.params, tensors=self.tensors + other.tensors, ops=self.ops + other.ops)
+
+
+def assemble(
+    *,
+    name: str,
+    family: str,
+    sizes: Mapping[str, int],
+    first: Part,
+    blocks: Mapping[Section, Part],
+    last: Part,
+    kinds: Sequence[Section] = (),
+    **facts: Any,
+) -> Model:
+    """The model of these parts. `kinds` gives each layer's kind of block; () when there is one.
+
+    Parameters and tensors of one name in several sections are one; the parameters' further sections
+    are in `also`. Raises ValueError, in words for the user, for sizes that make no such model.
+    """
+    sections = {"first": first, **blocks, "last": last}
+    _check(name, sizes, blocks, kinds, facts.get("top_k", 0))
+    return Model(
+        name=name,
+        family=family,
+        sizes=dict(sizes),
+        params=_params(sections),
+        tensors=_tensors(sections.values()),
+        ops={section: part.ops for section, part in sections.items()},
+        runs=_runs(kinds) if len(blocks) > 1 else (),
+        **facts,
+    )
+
+
+def _check(
+    name: str, sizes: Mapping[str, int], blocks: Mapping[Section, Part], kinds: Sequence[Section], top_k: int
+) -> None:
+    missing = [kind for kind in blocks if kinds and kind not in kinds]
+    if missing:
+        raise ValueError(f"{sizes['layers']} layers of {name} leave none of its kind of block `{missing[0]}`")
+    if top_k > sizes.get("experts", top_k):
+        raise ValueError(f"{name} sends a token to {top_k} experts, and there are {sizes['experts']}")
+
+
+def _params(sections: Mapping[Section, Part]) -> tuple[Param, ...]:
+    found: dict[str, Param] = {}
+    for section, part in sections.items():
+        for param in part.params:
+            known = found.get(param.name)
+            if known is None:
+                found[param.name] = replace(param, section=section)
+            else:
+                assert replace(known, section="", also=()) == param, param.name
+                found[param.name] = replace(known, also=(*known.also, section))
+    return tuple(found.values())
+
+
+def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
+    found: dict[str, Tensor] = {}
+    for part in parts:
+        for tensor in part.tensors:
+            assert found.setdefault(tensor.name, tensor) == tensor, tensor.name
+    return tuple(found.values())
+
+
+def _runs(kinds: Sequence[Section]) -> tuple[Run, ...]:
+    runs: list[Run] = []
+    for kind in kinds:
+        if runs and runs[-1].section == kind:
+            runs[-1] = replace(runs[-1], layers=runs[-1].layers + 1)
+        else:
+            runs.append(Run(section=kind, layers=1))
+    return tuple(runs)

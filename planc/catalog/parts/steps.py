@@ -1,0 +1,106 @@
+"""The ops and parameters that every part is made of: weights, norms, matmuls, elementwise ops, adds."""
+
+from __future__ import annotations
+
+from planc.catalog.parts.part import HIDDEN, Part
+from planc.ir.model import Op, Param, Tensor
+
+Shape = tuple[tuple[str, ...], ...]
+
+
+def weight(module: str, shape_dims: Shape, *, region: str = "") -> Param:
+    """A module's weight, stored in this order."""
+    return Param(name=f"{module}.weight", shape_dims=shape_dims, section="", region=region)
+
+
+def bias(module: str, shape_dims: Shape, *, region: str = "") -> Param:
+    """A module's bias, without weight decay. It starts as the weights do."""
+    return Param(name=f"{module}.bias", shape_dims=shape_dims, section="", region=region, decay=False)
+
+
+def hidden(name: str) -> Tensor:
+    """A tensor of the residual stream."""
+    return Tensor(name=name, dims=HIDDEN, region="residual")
+
+
+def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "embed", biased: bool = False) -> Part:
+    """A norm over one dim: RMSNorm, or LayerNorm when it has a bias. Its input is saved."""
+    scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
+    params = (scale, bias(module, ((over,),))) if biased else (scale,)
+    op = Op(
+        name=name,
+        kind="norm",
+        region=target.region,
+        module=module,
+        inputs=(source,),
+        params=tuple(p.name for p in params),
+        output=target.name,
+        whole=(over,),
+        saves=(source,),
+    )
+    return Part(params=params, tensors=(target,), ops=(op,))
+
+
+def matmul(
+    name: str,
+    region: str,
+    module: str,
+    shape_dims: Shape,
+    source: str,
+    target: Tensor,
+    *,
+    biased: bool = False,
+    whole: tuple[str, ...] = (),
+    param_region: str = "",
+) -> Part:
+    """A linear layer. Its input is saved, for the weight's gradient.
+
+    A bias here is one over the dims that the layer makes; one that is added to a sum over a divided
+    dim belongs into the `add` behind it.
+    """
+    made = tuple(group for group in shape_dims if set(group) <= set(target.dims))
+    params = [weight(module, shape_dims, region=param_region)]
+    if biased:
+        params.append(bias(module, made, region=param_region))
+    op = Op(
+        name=name,
+        kind="matmul",
+        region=region,
+        module=module,
+        inputs=(source,),
+        params=tuple(p.name for p in params),
+        output=target.name,
+        whole=whole,
+        saves=(source,),
+    )
+    return Part(params=tuple(params), tensors=(target,), ops=(op,))
+
+
+def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], target: Tensor) -> Part:
+    """A pointwise function of its inputs, which are saved."""
+    op = Op(
+        name=name,
+        kind="elementwise",
+        region=region,
+        module=module,
+        inputs=inputs,
+        output=target.name,
+        saves=inputs,
+    )
+    return Part(tensors=(target,), ops=(op,))
+
+
+def add(name: str, module: str, inputs: tuple[str, ...], target: Tensor, *, bias_of: str = "") -> Part:
+    """A sum in the residual stream; with the bias of the row-parallel layer `bias_of`, which must be
+    added once, after that layer's partial sums."""
+    params = (bias(bias_of, (("embed",),)),) if bias_of else ()
+    op = Op(
+        name=name,
+        kind="add",
+        region="residual",
+        module=module,
+        inputs=inputs,
+        params=tuple(p.name for p in params),
+        output=target.name,
+    )
+    return Part(params=params, tensors=(target,), ops=(op,))
