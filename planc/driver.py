@@ -34,6 +34,7 @@ class Checked:
     sources: dict[str, Source] = field(default_factory=dict)
     built: Built | None = None
     """What reading gave; its places name files by their path from the plan's folder."""
+    costed: Costed | None = None
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
@@ -109,7 +110,7 @@ def examine(
     found = _promised(built.plan, found)
     diagnostics = in_order([_at(d, path, built) for d in found])
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
-    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown, built)
+    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown, built, costed)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:

@@ -1,0 +1,103 @@
+"""Where a step's seconds go: every one with a name, a reason, and the sentence that it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planc.cost.compute import op_s
+from planc.cost.costed import Costed
+from planc.ir.base import Cause, Value
+from planc.ir.report import TimedCollective
+from planc.sharding.replay import replay
+from planc.sharding.stages import sections_on
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seconds(Value):
+    """Some seconds of the slowest rank class's step. `part` is the report's part that they are in."""
+
+    part: str
+    name: str
+    seconds: float
+    why: str
+    cause: Cause | None = None
+
+
+def explain(costed: Costed) -> tuple[Seconds, ...]:
+    """The seconds by part, the largest of each part first; they sum to the step's time."""
+    found = [*_compute(costed), *_exposed(costed), *_rest(costed)]
+    order = list(dict.fromkeys(s.part for s in found))
+    shown = [s for s in found if s.seconds > 0]
+    return tuple(sorted(shown, key=lambda s: (order.index(s.part), -s.seconds)))
+
+
+def _compute(costed: Costed) -> Iterator[Seconds]:
+    """Ops of one kind and region together, forward and backward; what is run again apart."""
+    sharded, plan = costed.sharded, costed.sharded.plan
+    chip = plan.cluster.chip
+    done: dict[str, float] = {}
+    again: dict[str, float] = {}
+    for section, copies in sections_on(plan, costed.slowest).items():
+        ops = sharded.ops.get(section, ())
+        names = set(replay(plan, section).ops) if section in plan.model.blocks else set()
+        for o in ops:
+            what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
+            forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
+            done[what] = done.get(what, 0.0) + plan.microbatches * copies * (forward + backward)
+            if o.op.name in names:
+                times = plan.microbatches * copies / plan.recompute.every
+                again[what] = again.get(what, 0.0) + times * forward
+    for what, spent in done.items():
+        yield Seconds(part="compute", name=what, seconds=spent, why="forward and backward of every microbatch")
+    for what, spent in again.items():
+        why = "run again in the backward instead of kept"
+        yield Seconds(part="recompute", name=what, seconds=spent, why=why, cause=plan.recompute.cause)
+
+
+def _exposed(costed: Costed) -> Iterator[Seconds]:
+    """Transfers of one kind, axis, phase and sentence together."""
+    groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
+    for r in costed.collectives:
+        if r.row.stage == costed.slowest and r.exposed_s > 0:
+            key = (r.row.op, r.row.axis, r.row.carries, r.row.phase, r.row.cause)
+            groups.setdefault(key, []).append(r)
+    for (op, axis, carries, phase, cause), rows in groups.items():
+        total, exposed = sum(r.time_s for r in rows), sum(r.exposed_s for r in rows)
+        yield Seconds(
+            part="exposed communication",
+            name=f"{op} of {carries}s over {axis}, {phase}",
+            seconds=exposed,
+            why=_why(carries, rows[0].level, total, exposed),
+            cause=cause,
+        )
+
+
+def _why(carries: str, level: str, total: float, exposed: float) -> str:
+    if exposed >= 0.999 * total:
+        waits = "the next op waits for it" if carries == "activation" else "nothing runs beside it"
+        return f"{waits}, over {level}"
+    return f"{1 - exposed / total:.0%} of it runs beside compute, over {level}"
+
+
+def _rest(costed: Costed) -> Iterator[Seconds]:
+    step, plan = costed.step, costed.sharded.plan
+    if plan.split is not None:
+        ranks, microbatches = plan.pipeline, plan.microbatches
+        yield Seconds(
+            part="bubble",
+            name=f"waiting for other stages ({plan.split.schedule})",
+            seconds=step.bubble_s,
+            why=f"{ranks} ranks, {microbatches} microbatches, {plan.split.chunks} stages a rank",
+            cause=plan.split.cause,
+        )
+    stored = plan.cause_of_store("optimizer")
+    why = "reads and writes every byte of its state once"
+    yield Seconds(part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=stored)
+    for offload in plan.offloads[:1]:
+        why = "the way to the host is slower than what runs beside it"
+        yield Seconds(
+            part="offload", name="state and activations", seconds=step.offload_s, why=why, cause=offload.cause
+        )
+    why = "starting each microbatch's stages"
+    yield Seconds(part="overhead", name="launches", seconds=step.overhead_s, why=why)
