@@ -21,6 +21,8 @@ class SectionTime:
     forward_s: float = 0.0
     backward_s: float = 0.0
     recompute_s: float = 0.0
+    weight_s: float = 0.0
+    """The part of `backward_s` that only the weights' gradients take: half of a matmul's."""
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
@@ -32,6 +34,7 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
         forward_s=sum(op_s(sharded, o, chip) for o in ops),
         backward_s=sum(op_s(sharded, o, chip, backward=True) for o in ops),
         recompute_s=sum(op_s(sharded, o, chip) for o in ops if o.op.name in again) / plan.recompute.every,
+        weight_s=sum(op_s(sharded, o, chip, backward=True) / 2 for o in ops if o.op.kind == "matmul"),
     )
 
 

@@ -6,7 +6,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.local import stored_elements, tensor_bytes
-from planc.sharding.stages import copies_on, sections_on
+from planc.sharding.stages import copies_on, microbatches_each, sections_on
 
 
 def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
@@ -20,7 +20,7 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
     if not plan.offloads:
         return 0.0
     state = 2 * state_bytes(sharded, rank) / bandwidth
-    saved = 2 * plan.microbatches * saved_bytes(sharded, rank) / bandwidth
+    saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
     return state + max(0.0, saved - compute_s)
 
 

@@ -1,184 +1,167 @@
-"""Pipeline schedules, simulated per stage and microbatch.
+"""Pipeline schedules in seconds: makespan, idle time and microbatches in flight.
 
-A schedule is one list of actions per rank; an action waits for its rank and for the action it
-depends on. Running the lists gives the makespan, each rank's idle time and how many microbatches a
-rank holds at once; lists that wait for each other in a circle would never finish, and are found.
+`planc.schedules` says what a rank runs after what; here the lists are run with each stage's time. Long
+steps are run until they repeat themselves and then extended.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from planc.ir.plan import Split
+from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
+from planc.schedules.engine import Order, Run, StageTimes, simulate
 
-
-class Action(NamedTuple):
-    """Forward or backward of one microbatch on one virtual stage."""
-
-    backward: bool
-    stage: int
-    microbatch: int
+MOST_ACTIONS = 60_000
+"""Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
+REPEATS = 3
+"""Rounds that must look alike: no action depends on one that is more rounds away, since warm-ups hold at
+most two rounds of microbatches."""
+SAME = 1e-9
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """What a simulation gives. `in_flight[rank]` maps virtual stage to the most microbatches held."""
+    """What a simulation gives. `in_flight[rank]` maps virtual stage to the microbatches held at the rank's
+    fullest moment, `weight_waits[rank]` to those of them whose weights' gradient alone is missing."""
 
     makespan_s: float
     busy_s: tuple[float, ...]
     in_flight: tuple[dict[int, int], ...]
-    spans: tuple[tuple[tuple[Action, float, float], ...], ...] = ()
+    weight_waits: tuple[dict[int, int], ...] = ()
 
 
-class DeadlockError(Exception):
-    """The schedule waits for itself. Our mistake: the bundled schedules are free of it."""
+def stage_times(
+    forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
+) -> StageTimes:
+    """Times of stages; weights' gradients take half of the backward unless said otherwise (matmuls alone)."""
+    weights = tuple(weight_s) or tuple(s / 2 for s in backward_s)
+    return StageTimes(tuple(forward_s), tuple(backward_s), weights, send_s)
 
 
-def orders(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:
-    """Each rank's actions in order."""
+def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
+    """Run a step of a plan's pipeline; one rank and stage without `split`."""
     if split is None:
-        return [[Action(b, 0, m) for m in range(microbatches) for b in (False, True)]]
-    if split.schedule in ("gpipe", "looped_bfs"):
-        return [_all_forward(rank, ranks, split.chunks, microbatches) for rank in range(ranks)]
-    if split.schedule == "1f1b":
-        return [_one_forward_one_backward(rank, ranks, microbatches) for rank in range(ranks)]
-    assert split.schedule == "interleaved_1f1b", split.schedule
-    return [_interleaved(rank, ranks, split.chunks, microbatches) for rank in range(ranks)]
+        seconds = times.forward_s[0] + times.backward_s[0]
+        return Timeline(microbatches * seconds, (microbatches * seconds,), ({0: 1},), ({},))
+    if split.order:
+        return timeline(orders(split, ranks, microbatches), times)
+    whole = shape(split, ranks, microbatches)
+    run = _repeated if of(split).steady else _phased
+    return replace(run(of(split), whole, times), busy_s=_busy(split, whole, times))
 
 
-def _all_forward(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Action]:
-    """All microbatches forward chunk by chunk, then all backward the other way (GPipe, looped BFS)."""
-    stages = [rank + c * ranks for c in range(chunks)]
-    forward = [Action(False, s, m) for s in stages for m in range(microbatches)]
-    return forward + [Action(True, s, m) for s in reversed(stages) for m in reversed(range(microbatches))]
+def timeline(order: Order, times: StageTimes) -> Timeline:
+    """Run these lists to their end."""
+    held = [most_held(actions) for actions in order]
+    busy = [sum(map(times.of, actions)) for actions in order]
+    makespan = max(simulate(order, times).clock)
+    return Timeline(makespan, tuple(busy), tuple(h for h, _ in held), tuple(w for _, w in held))
 
 
-def _one_forward_one_backward(rank: int, ranks: int, microbatches: int) -> list[Action]:
-    """Warm up with as many forwards as stages follow, then alternate (Narayanan et al. 2019)."""
-    warm = min(ranks - rank - 1, microbatches)
-    order = [Action(False, rank, m) for m in range(warm)]
-    for m in range(microbatches - warm):
-        order += [Action(False, rank, warm + m), Action(True, rank, m)]
-    return order + [Action(True, rank, m) for m in range(microbatches - warm, microbatches)]
+@lru_cache(maxsize=32)
+def _lists(schedule: Schedule, size: Shape) -> tuple[list[Action], ...]:
+    return tuple(schedule.order(size, rank) for rank in range(size.ranks))
 
 
-def _interleaved(rank: int, ranks: int, chunks: int, microbatches: int) -> list[Action]:
-    """Microbatches in groups of `ranks`, chunks in turn within a group (Narayanan et al. 2021)."""
-    forward = [
-        Action(False, rank + c * ranks, m)
-        for group in range(0, microbatches, ranks)
-        for c in range(chunks)
-        for m in range(group, min(group + ranks, microbatches))
+@lru_cache(maxsize=256)
+def _held(schedule: Schedule, size: Shape) -> tuple[tuple[dict[int, int], ...], tuple[dict[int, int], ...]]:
+    held = [most_held(actions) for actions in _lists(schedule, size)]
+    return tuple(h for h, _ in held), tuple(w for _, w in held)
+
+
+def _busy(split: Split, whole: Shape, times: StageTimes) -> tuple[float, ...]:
+    """Every rank runs its share of the microbatches on every stage it holds."""
+    each = whole.microbatches / of(split).copies
+    held = [stages_of(split, whole.ranks, rank) for rank in range(whole.ranks)]
+    return tuple(each * sum(times.forward_s[s] + times.backward_s[s] for s in stages) for stages in held)
+
+
+def _short(whole: Shape, microbatches: int) -> Shape:
+    return whole._replace(microbatches=microbatches, given_round=whole.round)
+
+
+def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
+    """A schedule that alternates in its middle: run until round after round looks alike, then extended."""
+    period = whole.round if schedule.in_rounds else whole.ranks
+    count = 2 * (REPEATS + 1) * period + whole.microbatches % period
+    while count < whole.microbatches:
+        size = _short(whole, count)
+        run = simulate(_lists(schedule, size), times)
+        round_s = _round_s(run, period)
+        if round_s is not None:
+            rounds = (whole.microbatches - count) // period
+            return Timeline(max(run.clock) + rounds * round_s, (), *_held(schedule, size))
+        if 2 * count * len(times.forward_s) > MOST_ACTIONS:
+            return _extended(schedule, whole, times, count, period)
+        count += count // period * period
+    return _whole(schedule, whole, times)
+
+
+def _round_s(run: Run, period: int) -> float | None:
+    """Seconds of a round, if REPEATS rounds before the drain repeat the ones before them exactly."""
+    end = len(run.forward[0]) // period * period - REPEATS * period
+    begin = end - REPEATS * period
+    apart = [
+        b - a
+        for ends in (*run.forward, *run.backward, *run.weight)
+        for a, b in zip(ends[begin - period : end - period], ends[begin:end], strict=True)
+        if a is not None and b is not None
     ]
-    backward = [
-        Action(True, rank + c * ranks, m)
-        for group in range(0, microbatches, ranks)
-        for c in reversed(range(chunks))
-        for m in range(group, min(group + ranks, microbatches))
-    ]
-    warm = min((chunks - 1) * ranks + 2 * (ranks - rank - 1), len(forward))
-    order = forward[:warm]
-    for f, b in zip(forward[warm:], backward, strict=False):
-        order += [f, b]
-    return order + backward[len(forward) - warm :]
+    low, high = min(apart), max(apart)
+    return high if high - low <= SAME * max(run.clock) else None
 
 
-def run_schedule(
-    split: Split | None,
-    ranks: int,
-    microbatches: int,
-    forward_s: list[float],
-    backward_s: list[float],
-    send_s: float,
-) -> Timeline:
-    """Simulate a step. Once a schedule is in its stride each further round of microbatches takes the
-    same time, so long steps are simulated up to there and extended."""
-    chunks = split.chunks if split else 1
-    short = 4 * ranks * chunks + microbatches % ranks
-    if microbatches <= short + ranks:
-        return simulate(orders(split, ranks, microbatches), forward_s, backward_s, send_s)
-    one = simulate(orders(split, ranks, short), forward_s, backward_s, send_s)
-    two = simulate(orders(split, ranks, short + ranks), forward_s, backward_s, send_s)
-    rounds = (microbatches - short) // ranks
+def _phased(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
+    """All forwards come first: run whole, unless it is very long."""
+    count = max(2 * whole.ranks, MOST_ACTIONS // (2 * whole.stages))
+    if count + whole.ranks >= whole.microbatches:
+        return _whole(schedule, whole, times)
+    count -= (count - whole.microbatches) % whole.ranks
+    return _extended(schedule, whole, times, count, whole.ranks)
+
+
+def _whole(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
+    return Timeline(max(simulate(_lists(schedule, whole), times).clock), (), *_held(schedule, whole))
+
+
+def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, period: int) -> Timeline:
+    """Each further round as long as the last one: exact once the slowest rank sets the pace."""
+    one = _whole(schedule, _short(whole, count), times)
+    two = _whole(schedule, _short(whole, count + period), times)
+    rounds = (whole.microbatches - count) // period
+
+    def grown(a: dict[int, int], b: dict[int, int]) -> dict[int, int]:
+        return {stage: n + rounds * (b.get(stage, 0) - n) for stage, n in a.items()}
+
     return Timeline(
         makespan_s=one.makespan_s + rounds * (two.makespan_s - one.makespan_s),
-        busy_s=tuple(a + rounds * (b - a) for a, b in zip(one.busy_s, two.busy_s, strict=True)),
-        in_flight=tuple(
-            {s: n + rounds * (two_held[s] - n) for s, n in one_held.items()}
-            for one_held, two_held in zip(one.in_flight, two.in_flight, strict=True)
-        ),
+        busy_s=(),
+        in_flight=tuple(map(grown, one.in_flight, two.in_flight)),
+        weight_waits=tuple(map(grown, one.weight_waits, two.weight_waits)),
     )
 
 
-def simulate(
-    order: list[list[Action]],
-    forward_s: list[float],
-    backward_s: list[float],
-    send_s: float,
-    *,
-    keep_spans: bool = False,
-) -> Timeline:
-    """Run the lists. `forward_s` and `backward_s` are seconds per virtual stage; a hand-over to
-    another rank takes `send_s`. Raises DeadlockError when no rank can go on."""
-    stages = len(forward_s)
-    done: dict[Action, float] = {}
-    home = {a.stage: rank for rank, actions in enumerate(order) for a in actions}
-    clock = [0.0] * len(order)
-    busy = [0.0] * len(order)
-    next_ = [0] * len(order)
-    spans: list[list[tuple[Action, float, float]]] = [[] for _ in order]
-    left = sum(len(actions) for actions in order)
-    while left:
-        moved = False
-        for rank, actions in enumerate(order):
-            while next_[rank] < len(actions):
-                action = actions[next_[rank]]
-                ready = _ready(action, done, home, stages, send_s)
-                if ready is None:
-                    break
-                cost = (backward_s if action.backward else forward_s)[action.stage]
-                start = max(clock[rank], ready)
-                clock[rank] = done[action] = start + cost
-                busy[rank] += cost
-                if keep_spans:
-                    spans[rank].append((action, start, clock[rank]))
-                next_[rank] += 1
-                left -= 1
-                moved = True
-        if not moved:
-            waiting = [actions[n] for actions, n in zip(order, next_, strict=True) if n < len(actions)]
-            raise DeadlockError(f"no rank can go on: {waiting}")
-    return Timeline(
-        makespan_s=max(clock),
-        busy_s=tuple(busy),
-        in_flight=tuple(_most_held(actions) for actions in order),
-        spans=tuple(tuple(s) for s in spans),
-    )
+def most_held(actions: Sequence[Action]) -> tuple[dict[int, int], dict[int, int]]:
+    """At a rank's fullest moment, the microbatches held of each stage, and those of them that wait for
+    their weights' gradient alone.
 
-
-def _ready(action: Action, done: dict[Action, float], home: dict[int, int], stages: int, send_s: float) -> float | None:
-    """When what an action needs is there; None while it is not."""
-    backward, stage, microbatch = action
-    if not backward:
-        if stage == 0:
-            return 0.0
-        needed = Action(False, stage - 1, microbatch)
-    elif stage == stages - 1:
-        needed = Action(False, stage, microbatch)
-    else:
-        needed = Action(True, stage + 1, microbatch)
-    if needed not in done or (backward and Action(False, stage, microbatch) not in done):
-        return None
-    return done[needed] + (send_s if home[needed.stage] != home[stage] else 0.0)
-
-
-def _most_held(actions: list[Action]) -> dict[int, int]:
-    """At the moment a rank holds most microbatches (over its stages), how many of each stage."""
+    A microbatch is held from its forward to the end of its backward, the weights' part included: that part
+    needs the matmuls' inputs, 32 of the 34 bytes a layer saves per element with flash attention (Qi et al.
+    2023, table 1).
+    """
     held: dict[int, int] = {}
-    most: dict[int, int] = {}
-    for action in actions:
-        held[action.stage] = held.get(action.stage, 0) + (-1 if action.backward else 1)
-        if sum(held.values()) > sum(most.values()):
-            most = dict(held)
+    waits: dict[int, int] = {}
+    most: tuple[dict[int, int], dict[int, int]] = {}, {}
+    for kind, stage, _, _ in actions:
+        if kind == "backward_input":
+            waits[stage] = waits.get(stage, 0) + 1
+            continue
+        held[stage] = held.get(stage, 0) + (1 if kind == "forward" else -1)
+        if kind == "backward_weight":
+            waits[stage] -= 1
+        if sum(held.values()) > sum(most[0].values()):
+            most = {s: n for s, n in held.items() if n}, {s: n for s, n in waits.items() if n}
     return most

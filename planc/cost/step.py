@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
-from planc.cost.schedule import Timeline, run_schedule
+from planc.cost.schedule import Timeline, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import Section
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
 from planc.sharding.local import stored_elements
-from planc.sharding.stages import copies_on, sections_of, sections_on, virtual_stages
+from planc.sharding.stages import copies_on, microbatches_each, sections_of, sections_on, virtual_stages
 
 OPTIMIZER_PASSES = 7
 """AdamW reads gradient, master and two moments and writes three of them."""
@@ -43,6 +43,7 @@ class StageCost:
     forward_s: float = 0.0
     backward_s: float = 0.0
     recompute_s: float = 0.0
+    weight_s: float = 0.0
     exposed_forward_s: float = 0.0
     exposed_backward_s: float = 0.0
 
@@ -56,14 +57,13 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     exposed = _exposed(sharded, rows, seconds, sections)
     costs = [_stage_cost(sharded, v, rows, exposed, sections) for v in range(len(plan.stages))]
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if _between_stages(r)), 0.0)
-    timeline = run_schedule(
-        plan.split,
-        plan.pipeline,
-        plan.microbatches,
+    times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
         [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
         send,
+        [c.weight_s for c in costs],
     )
+    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, times)
     slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + _once(rows, exposed, r))
     step = _step(sharded, timeline, slowest, costs, rows, exposed)
     timed = tuple(
@@ -97,7 +97,7 @@ def _exposed(
         for phase, cover in (("forward", forward), ("backward", backward), ("optimizer", backward)):
             group = [r for r in here if r.phase == phase]
             often = [r for r in group if r.count > sections_on(plan, stage).get(r.section, 1)]
-            for some, times in ((often, plan.microbatches), ([r for r in group if r not in often], 1)):
+            for some, times in ((often, microbatches_each(plan)), ([r for r in group if r not in often], 1)):
                 _hide(some, cover * times, seconds, exposed)
         for section, copies in sections_on(plan, stage).items():
             if section not in sharded.ops:
@@ -105,7 +105,7 @@ def _exposed(
             mine = [r for r in rows if r.stage == stage and r.section == section]
             for phase in ("forward", "recompute", "backward"):
                 now = [r for r in mine if r.phase == phase and r.carries == "activation"]
-                _beside(sharded, now, phase, copies * plan.microbatches, seconds, exposed)
+                _beside(sharded, now, phase, copies * microbatches_each(plan), seconds, exposed)
     return exposed
 
 
@@ -197,9 +197,10 @@ def _stage_cost(
         cost.forward_s += n * sections[section].forward_s
         cost.backward_s += n * sections[section].backward_s
         cost.recompute_s += n * sections[section].recompute_s
+        cost.weight_s += n * sections[section].weight_s
         for r in rows:
             if r.stage == rank and r.section == section and n and not _after(r):
-                each = exposed[id(r)] * n / held[section] / plan.microbatches
+                each = exposed[id(r)] * n / held[section] / microbatches_each(plan)
                 if r.phase == "forward":
                     cost.exposed_forward_s += each
                 else:
@@ -217,7 +218,7 @@ def _step(
 ) -> Step:
     plan = sharded.plan
     mine = [costs[v] for v in virtual_stages(plan, rank)]
-    times = plan.microbatches
+    times = microbatches_each(plan)
     compute = times * sum(c.forward_s + c.backward_s for c in mine)
     recompute = times * sum(c.recompute_s for c in mine)
     exposed_s = sum(exposed[id(r)] for r in rows if r.stage == rank)

@@ -85,6 +85,8 @@ class Split(Value):
     schedule: str
     chunks: int
     stages: tuple[tuple[int, int], ...]
+    order: tuple[str, ...] = ()
+    """Each rank's actions, for a schedule of one's own; the bundled ones follow from their numbers."""
     cause: Cause
 
 

@@ -15,7 +15,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding.activations import backward, forward, recompute
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements
-from planc.sharding.stages import boundaries_sent, sections_on
+from planc.sharding.stages import boundaries_sent, microbatches_each, sections_on
 from planc.sharding.state import scalars, state
 
 
@@ -44,7 +44,7 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
 
 def _row(sharded: Sharded, call: Call, stage: int, section: str, copies: int) -> Collective:
     plan = sharded.plan
-    times = plan.microbatches if call.per == "microbatch" else 1
+    times = microbatches_each(plan) if call.per == "microbatch" else 1
     if call.phase == "recompute":
         copies = ceil(copies / plan.recompute.every)
     return Collective(
@@ -86,7 +86,7 @@ def _sends(sharded: Sharded, stage: int) -> Iterator[Collective]:
             tensor=last,
             section="step",
             dtype=plan.precision.compute,
-            count=count * plan.microbatches,
+            count=count * microbatches_each(plan),
             buffer_bytes=elements * DTYPE_BYTES[plan.precision.compute],
             cause=plan.split.cause,
         )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from planc.ir.model import Param
 from planc.ir.plan import Plan
+from planc.schedules import microbatch_copies, stages_of
 
 
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
-    """The virtual stages of pipeline rank `rank`, in order: r, r + P, r + 2P, ..."""
-    return tuple(range(rank, len(plan.stages), plan.pipeline))
+    """The virtual stages of pipeline rank `rank`, in order, where its schedule puts them."""
+    return stages_of(plan.split, plan.pipeline, rank) if plan.split else (0,)
+
+
+def microbatches_each(plan: Plan) -> int:
+    """Microbatches of a step that a rank runs on each stage it holds: all, but where two ranks share them."""
+    return plan.microbatches // microbatch_copies(plan.split)
 
 
 def layers_on(plan: Plan, rank: int) -> int:
@@ -43,9 +49,11 @@ def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
     """Virtual-stage boundaries over which a rank sends in one direction.
 
-    Stages that follow each other on one rank hand over in memory.
+    Stages that follow each other on one rank hand over in memory; with two pipelines, one each way, they
+    belong to different ones.
     """
     held = virtual_stages(plan, rank)
     step = 1 if forward else -1
     inside = range(len(plan.stages))
-    return sum(1 for v in held if v + step in inside and v + step not in held)
+    in_memory = held if microbatch_copies(plan.split) == 1 else ()
+    return sum(1 for v in held if v + step in inside and v + step not in in_memory)

@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),
     "planc.strategies": (3, {"pydantic"}),
+    "planc.schedules": (3, set()),
     "planc.sharding": (3, set()),
     "planc.cost": (4, set()),
     "planc.checks": (5, set()),

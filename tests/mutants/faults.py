@@ -48,8 +48,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the stages of a pipeline send one boundary too few",
         file="planc/sharding/collectives.py",
-        text="count=count * plan.microbatches,",
-        planted="count=(count - 1) * plan.microbatches,",
+        text="count=count * microbatches_each(plan),",
+        planted="count=(count - 1) * microbatches_each(plan),",
         test="tests/sharding/test_semantics.py::test_pipeline_sends_once_per_boundary_and_microbatch",
     ),
     Fault(
@@ -61,7 +61,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="1F1B's stages warm up in the wrong order",
-        file="planc/cost/schedule.py",
+        file="planc/schedules/one_f_one_b.py",
         text="warm = min(ranks - rank - 1, microbatches)",
         planted="warm = min(rank, microbatches)",
         test="tests/cost/test_schedule.py::test_in_flight_microbatches",
@@ -76,8 +76,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a node's devices do not share its way out",
         file="planc/cost/topology.py",
-        text="far = per_node / min(cluster.devices_per_node, _senders(mesh, cluster))",
-        planted="far = per_node",
+        text="each = way_out / min(cluster.devices_per_node, devices)",
+        planted="each = way_out",
         test="tests/cost/test_topology.py::test_a_node_shares_its_way_out",
     ),
     Fault(
@@ -86,6 +86,27 @@ FAULTS: tuple[Fault, ...] = (
         text='"all_reduce": 2,',
         planted='"all_reduce": 1,',
         test="tests/cost/test_topology.py::test_an_all_reduce_is_a_scatter_and_a_gather",
+    ),
+    Fault(
+        name="groups that straddle a border are not seen",
+        file="planc/cost/topology.py",
+        text="offset = 0 if extent >= devices else width - gcd(extent, width)",
+        planted="offset = 0",
+        test="tests/cost/test_topology.py::test_a_fragmented_allocation_crosses_leaves_earlier",
+    ),
+    Fault(
+        name="cut rings have the links to themselves",
+        file="planc/cost/topology.py",
+        text="inner = self.length // self.left",
+        planted="inner = 1",
+        test="tests/cost/test_topology.py::test_a_cut_ring_has_no_wrap_and_its_rest_shares_the_links",
+    ),
+    Fault(
+        name="an all-to-all on a ring costs what a gather costs",
+        file="planc/cost/network.py",
+        text="return max(r.crossing for r in phase.rings) * inside / link",
+        planted="return inside / phase.bytes_per_s",
+        test="tests/cost/test_topology.py::test_an_all_to_all_on_a_torus_is_bound_by_the_middle",
     ),
     Fault(
         name="key-value heads stay whole",

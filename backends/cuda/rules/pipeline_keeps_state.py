@@ -7,9 +7,9 @@ gathers if a forward came before it. Otherwise parameters are gathered once a st
 
 from __future__ import annotations
 
-from planc.cost.schedule import Action, orders
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
+from planc.schedules import Action, orders
 from planc.sharding.stages import sections_on, virtual_stages
 
 from ..roles import Keeping, Roles
@@ -46,9 +46,10 @@ def gathers(actions: list[Action], stage: int) -> tuple[int, int]:
     for action in actions:
         if action.stage != stage:
             continue
-        forward += not whole and not action.backward
-        backward += not whole and action.backward
-        whole = action.backward
+        going_back = action.kind != "forward"
+        forward += not whole and not going_back
+        backward += not whole and going_back
+        whole = going_back
     return forward, backward
 
 

@@ -1,0 +1,29 @@
+"""DualPipe: microbatches from both ends of the pipeline (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1).
+
+Rank r holds stage r of the way down and stage P - 1 - r, which is rank r's of the way up: every parameter
+is on two ranks. Even microbatches go down, odd ones up.
+"""
+
+from planc.schedules.actions import Action
+from planc.schedules.dualpipev import two_ways
+from planc.schedules.schedule import Need, Schedule, Shape
+
+
+def order(shape: Shape, rank: int) -> list[Action]:
+    """As DualPipeV on half as many ranks; a rank's first way is the one that enters nearer to it."""
+    ranks = shape.ranks
+    outer = min(rank, ranks - 1 - rank)
+    stages = (outer, ranks - 1 - outer)
+    up = int(rank >= ranks // 2)
+    steps = two_ways(ranks // 2, outer, shape.microbatches // 2)
+    return [Action(s.kind, stages[s.way], 2 * s.number + (s.way ^ up), s.joined) for s in steps]
+
+
+def need(shape: Shape) -> Need | None:
+    least = 2 * shape.ranks
+    if shape.microbatches % 2 == 0 and shape.microbatches >= least:
+        return None
+    return Need(f"an even number of at least {least}", max(least, shape.microbatches + shape.microbatches % 2))
+
+
+SCHEDULE = Schedule(name="dualpipe", place=7, order=order, placement="both", need=need, even_ranks=True)

@@ -1,0 +1,179 @@
+"""A schedule of one's own: torch's CSV, a row a rank, a cell an action.
+
+`0F0` is forward of microbatch 0 on stage 0; B is its whole backward, I and W are the parts of it;
+`(0F1;3B0)OVERLAP_F_B` runs two at once; an empty cell is idle time and means nothing. The file says where
+the stages lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import NamedTuple
+
+from planc.schedules.actions import KINDS, LETTERS, Action
+from planc.schedules.schedule import Schedule, Shape
+
+ACTION = re.compile(r"(\d{1,7})([FBIW])(\d{1,7})", re.ASCII)
+TOGETHER = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+
+
+class Place(NamedTuple):
+    """A cell: line and columns, from 1, the end exclusive."""
+
+    line: int
+    column: int
+    end_column: int
+
+
+class Problem(NamedTuple):
+    place: Place
+    message: str
+    help: str = ""
+
+
+class Cell(NamedTuple):
+    place: Place
+    actions: tuple[Action, ...]
+
+
+@lru_cache(maxsize=8)
+def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
+    """The lists of a schedule that was read before."""
+    return tuple(tuple(a for text in row.split(",") for a in _cell(text)) for row in order)
+
+
+def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
+    """The virtual stages of a rank, in order."""
+    return tuple(sorted({a.stage for a in rows(order)[rank]}))
+
+
+def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
+    """The rows without idle time and blanks: what a plan keeps."""
+    return tuple(",".join(_text(c.actions) for c in row) for row in cells)
+
+
+def _text(actions: tuple[Action, ...]) -> str:
+    one = ";".join(a.text for a in actions)
+    return one if len(actions) == 1 else f"({one})OVERLAP_F_B"
+
+
+def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
+    """A row of cells for each line, and the cells that are not actions."""
+    table: list[list[Cell]] = []
+    problems: list[Problem] = []
+    for number, line in enumerate(text.rstrip().split("\n"), 1):
+        table.append([])
+        column = 1
+        for raw in line.rstrip("\r").split(","):
+            blank = len(raw) - len(raw.lstrip())
+            place = Place(number, column + blank, column + max(blank + len(raw.strip()), 1))
+            column += len(raw) + 1
+            if not raw.strip():
+                continue
+            actions = _cell(raw.strip())
+            if actions:
+                table[-1].append(Cell(place, actions))
+            else:
+                problems.append(_not_an_action(place, raw.strip()))
+    return table, problems
+
+
+def _not_an_action(place: Place, text: str) -> Problem:
+    shown = text if len(text) <= 40 else f"{text[:37]}..."
+    letters = ", ".join(f"{letter} {kind.replace('_', ' of ')}" for kind, letter in LETTERS.items())
+    return Problem(place, f"`{shown}` is not an action", f"such as 0F3: stage 0, forward, microbatch 3 ({letters})")
+
+
+def _cell(text: str) -> tuple[Action, ...]:
+    """The actions of a cell; none when it is not one."""
+    if both := TOGETHER.fullmatch(text):
+        first, second = (_cell(part.strip()) for part in both.groups())
+        return (first[0]._replace(joined=True), second[0]) if len(first) == len(second) == 1 else ()
+    one = ACTION.fullmatch(text)
+    return (Action(KINDS[one[2]], int(one[1]), int(one[3])),) if one else ()
+
+
+def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
+    """What is wrong with a table whose cells can all be read."""
+    last = Place(len(table), 1, 2)
+    if len(table) != ranks:
+        yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
+        return
+    for number, row in enumerate(table, 1):
+        if not row:
+            yield Problem(Place(number, 1, 2), f"rank {number - 1} has no action", "every rank holds a stage")
+            return
+    for rule in (_homes, _twice, _missing):
+        found = list(rule(table))
+        yield from found
+        if found:
+            return
+
+
+def _homes(table: list[list[Cell]]) -> Iterator[Problem]:
+    """A stage lies on one rank."""
+    home: dict[int, int] = {}
+    for rank, row in enumerate(table):
+        for cell in row:
+            for a in cell.actions:
+                if home.setdefault(a.stage, rank) != rank:
+                    yield Problem(cell.place, f"stage {a.stage} is on rank {home[a.stage]} and on rank {rank}")
+                    return
+
+
+def _twice(table: list[list[Cell]]) -> Iterator[Problem]:
+    """Every action once; a backward whole or in two parts."""
+    seen: dict[tuple[str, int, int], Cell] = {}
+    for row in table:
+        for cell in row:
+            for a in cell.actions:
+                rivals = {"B": "BIW", "F": "F"}.get(LETTERS[a.kind], f"B{LETTERS[a.kind]}")
+                for letter in rivals:
+                    if first := seen.get((letter, a.stage, a.microbatch)):
+                        where = f"line {first.place.line}, column {first.place.column}"
+                        yield Problem(cell.place, f"{a.text} runs again: {a.stage}{letter}{a.microbatch} is at {where}")
+                        return
+                seen[LETTERS[a.kind], a.stage, a.microbatch] = cell
+
+
+def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
+    """Every stage from 0 on, and every microbatch on it, forward and backward."""
+    places = {(LETTERS[a.kind], a.stage, a.microbatch): c for row in table for c in row for a in c.actions}
+    present = {s for _, s, _ in places}
+    count, top = len(present), max(present)
+    if count != top + 1:
+        gone = next(s for s in range(top) if s not in present)
+        highest = max(places, key=lambda key: key[1])
+        yield Problem(places[highest].place, f"there is a stage {top} and no stage {gone}")
+        return
+    microbatches = microbatches_of(table)
+    if count * microbatches > len(places):
+        late = max(places, key=lambda key: key[2])
+        lacking = f"{count} stages x {microbatches} microbatches"
+        yield Problem(places[late].place, f"{len(places)} actions cannot cover {lacking}, forward and backward")
+        return
+    for stage in range(count):
+        for m in range(microbatches):
+            if absent := _absent(places, stage, m):
+                row = next(i for i, r in enumerate(table, 1) if any(a.stage == stage for c in r for a in c.actions))
+                yield Problem(Place(row, 1, 2), f"{absent} is nowhere", "every stage runs every microbatch once")
+                return
+
+
+def _absent(places: dict[tuple[str, int, int], Cell], stage: int, microbatch: int) -> str:
+    have = {letter for letter in "FBIW" if (letter, stage, microbatch) in places}
+    wanted = {"F"} | ({"I", "W"} if have & {"I", "W"} else {"B"})
+    return next((f"{stage}{letter}{microbatch}" for letter in "FBIW" if letter in wanted - have), "")
+
+
+def microbatches_of(table: list[list[Cell]]) -> int:
+    return 1 + max(a.microbatch for row in table for c in row for a in c.actions)
+
+
+def _unused(shape: Shape, rank: int) -> list[Action]:
+    raise AssertionError("a schedule of one's own is in its plan")
+
+
+SCHEDULE = Schedule(name="csv", place=10, order=_unused, steady=False)
