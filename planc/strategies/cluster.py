@@ -1,4 +1,4 @@
-"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: the machines, from a hardware file."""
+"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: machines of a hardware file."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ def _spread(sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Dr
     if units is None:
         return None
     if not levels or name.text not in ("leaves", levels[0].name):
-        draft.unknown(name, [levels[0].name] if levels else [], "the innermost level of this cluster's network")
+        legal = ["leaves", levels[0].name] if levels else []
+        draft.unknown(name, legal, "the innermost level of this cluster's network")
         return None
     if not ceil(count / levels[0].width) <= units <= count:
         draft.report(

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 e60214794fb4da7b)
+plan     llama3_70b_v5p (sha256 17e4d6ed7499bb18)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

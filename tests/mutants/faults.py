@@ -92,7 +92,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/cost/topology.py",
         text="offset = 0 if extent >= devices else width - gcd(extent, width)",
         planted="offset = 0",
-        test="tests/cost/test_topology.py::test_a_fragmented_allocation_crosses_leaves_earlier",
+        test="tests/cost/test_topology.py::test_units_that_a_group_touches",
     ),
     Fault(
         name="cut rings have the links to themselves",

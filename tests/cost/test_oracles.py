@@ -1,0 +1,143 @@
+"""Published closed forms, answered by the public functions of `planc.cost` on the machines of the catalog.
+
+`oracles.json` holds each question's inputs, its answer with its source, and the function that answers it.
+Machines are those of `plans/hardware` at their data-sheet rates; `given` names the rates that the source
+rounds otherwise. Nothing is computed here.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.catalog import build_model
+from planc.cost import gpt_memory, network, roofline, sizes, topology
+from planc.ir.hardware import Chip, Cluster
+from planc.ir.mesh import Mesh
+from planc.ir.model import Model
+from planc.strategies.build import build_file
+
+ROWS = json.loads((Path(__file__).parent / "oracles.json").read_text())
+SECONDS = {"GiB": 2.0**30, "days": 86400.0}
+"""What one of a row's units is in bytes or seconds; all others are as the functions give them."""
+
+PLAN = """plan oracle
+model     llama_micro
+batch     1 x 64 tokens
+cluster   {cluster}
+mesh      {mesh}
+"""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The cluster of a row, its mesh and the axes of the group that the row asks about."""
+
+    cluster: Cluster
+    mesh: Mesh
+    axes: tuple[str, ...]
+
+    @property
+    def chip(self) -> Chip:
+        return self.cluster.chip
+
+    @property
+    def spans(self) -> list[topology.Span]:
+        return [topology.span_of(self.mesh, self.cluster, (a,)) for a in self.axes]
+
+    @property
+    def span(self) -> topology.Span:
+        return self.spans[0]
+
+
+ON_CHIP = {f.__name__: f for f in (roofline.chip_intensity, roofline.matmul_s, roofline.largest_parameters)}
+ON_CHIP |= {f.__name__: f for f in (roofline.vector_lanes, roofline.vector_ops_per_s, roofline.stream_critical_tokens)}
+ON_CLUSTER = {f.__name__: f for f in (topology.injection_bytes_per_s, topology.bisection_bytes_per_s)}
+ON_CLUSTER |= {f.__name__: f for f in (topology.switches, topology.way_out_bytes_per_s, roofline.total_memory_bytes)}
+ON_CLUSTER |= {"torus_send_s": lambda cluster, buffer_bytes, **to: network.torus_send_s(buffer_bytes, cluster, **to)}
+ON_CLUSTER |= {"hosts": lambda cluster: cluster.hosts}
+ON_SPAN = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
+ON_SPAN |= {f.__name__: f for f in (network.tree_gather_bytes_per_s, network.multicast_ingress_bytes)}
+ON_SPAN |= {f.__name__: f for f in (network.latency_s, network.time_ratio)}
+ON_PHASE = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
+OF_GROUP = {f.__name__: f for f in (roofline.critical_tokens_per_device, roofline.critical_batch_tokens)}
+OF_GROUP |= {f.__name__: f for f in (roofline.critical_ffn, roofline.largest_tp, roofline.largest_data_parallel)}
+OF_GROUP |= {f.__name__: f for f in (roofline.critical_expert_ffn,)}
+OF_TWO = {f.__name__: f for f in (roofline.critical_tokens_fsdp_tp, roofline.best_fsdp_ways)}
+OF_GPT = {f.__name__: f for f in (gpt_memory.first_stage_activation_bytes, gpt_memory.percent_of_baseline)}
+OF_GPT |= {f.__name__: f for f in (gpt_memory.state_bytes,)}
+PLAIN = {f.__name__: f for f in (roofline.pipeline_sends_s, roofline.tokens_per_device, network.peers_hit)}
+PLAIN |= {f.__name__: f for f in (network.ring_share, roofline.state_bytes_per_device)}
+
+
+def answer(row: dict[str, Any]) -> float:
+    """Calls the row's function with what it takes first: a chip, a cluster, a group, a model."""
+    call, args = row["call"], dict(row.get("args", {}))
+    if call in PLAIN:
+        return PLAIN[call](**args)
+    if call in OF_GPT:
+        return OF_GPT[call](gpt_memory.GptShape(**args.pop("shape")), **args)
+    if call == "ring_time_ratio":
+        ring = topology.Ring(**args.pop("ring"))
+        return network.time_ratio(span=topology.ring_span(ring, args.pop("link_bytes_per_s")), **args)
+    return of_model(call, args) if "model" in args else on_machine(call, machine(row), args)
+
+
+def on_machine(call: str, at: Machine, args: dict[str, Any]) -> float:
+    for functions, first in ((ON_CHIP, [at.chip]), (ON_CLUSTER, [at.cluster])):
+        if call in functions:
+            return functions[call](*first, **args)
+    other: dict[str, Callable[[], float]] = {
+        "stream_s": lambda: roofline.stream_s(chip=at.chip, **args),
+        "training_s": lambda: roofline.training_s(chip=at.chip, **args),
+        "fewest_chips": lambda: roofline.fewest_chips(chip=at.chip, **args),
+        "replicas": lambda: topology.replicas(at.mesh, at.axes),
+    }
+    if call in other:
+        return other[call]()
+    if call in ON_PHASE:
+        return ON_PHASE[call](network.phase_of(at.span, args.get("level", at.span.level)))
+    if call in ON_SPAN:
+        return ON_SPAN[call](span=at.span, **args)
+    functions = OF_TWO if call in OF_TWO else OF_GROUP
+    return functions[call](at.cluster, *at.spans, **args)
+
+
+def of_model(call: str, args: dict[str, Any]) -> float:
+    model: Model = build_model(args.pop("model"), args.pop("changes", None))
+    if call == "parameters_of":
+        return sizes.parameters_of(model, *args["patterns"])
+    return getattr(sizes, call)(model, **args)
+
+
+def machine(row: dict[str, Any]) -> Machine:
+    mesh = " > ".join(f"{name} {size}" for name, size in row["mesh"].items())
+    built = build_file(
+        Path("oracle.plan"), unsaved={Path("oracle.plan").resolve(): PLAN.format(cluster=row["cluster"], mesh=mesh)}
+    )
+    assert built.plan is not None, built.diagnostics
+    cluster = topology.at_peak(built.plan.cluster, latency=row.get("latency", False))
+    for path, value in row.get("given", {}).items():
+        cluster = put(cluster, path.split("."), value)
+    return Machine(cluster, built.plan.mesh, tuple(row.get("axes", ())))
+
+
+def put(noun: Any, path: list[str], value: float) -> Any:
+    """The noun with one field, at any depth, replaced."""
+    first, *rest = path
+    if isinstance(noun, dict):
+        return {**noun, first: value}
+    return replace(noun, **{first: put(getattr(noun, first), rest, value) if rest else value})
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda r: r["id"])
+def test_the_published_answer(row: dict[str, Any]) -> None:
+    wanted = row["answer"] * SECONDS.get(row["unit"], 1.0)
+    assert answer(row) == pytest.approx(wanted, rel=row["tolerance_rel"] or 1e-12), row["source"]
+
+
+def test_every_oracle_is_asked_once() -> None:
+    assert len({r["id"] for r in ROWS}) == len(ROWS) == 86
