@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
-from dataclasses import replace as replaced
 
-from planc.checks.edits import add, replace, sentence
-from planc.cost import Costed, cost_plan
+from planc.checks.mends import Tried, mends, together, tried
+from planc.checks.recost import recost
+from planc.cost import Costed
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
-from planc.ir.plan import Gather, Plan, Recompute
-from planc.sharding import propagate, semantic_collectives
+
+SHOWN = 3
+"""Changes that the help lists."""
 
 
 def check(costed: Costed) -> Iterator[Diagnostic]:
@@ -36,47 +37,27 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
 
 
 def _mend(costed: Costed) -> tuple[str, Fix | None]:
-    """The edits that help, each costed; the fastest that fits is offered."""
-    tried: list[tuple[float, float, str, Fix | None]] = []
-    for title, plan, fix in candidates(costed.sharded.plan):
-        sharded = propagate(plan)
-        other = cost_plan(sharded, semantic_collectives(sharded))
-        tried.append((other.step.time_s, other.memory.per_device_gib.total, title, fix))
-    capacity = costed.memory.capacity_gib
-    fitting = sorted(t for t in tried if t[1] <= capacity)
-    if fitting:
-        time_s, gib, title, fix = fitting[0]
-        slower = time_s / costed.step.time_s - 1
-        return f"`{title}` fits: {gib:.1f} GiB, step time {slower:+.0%}", fix
-    helping = sorted((t for t in tried if t[1] < costed.memory.per_device_gib.total), key=lambda t: t[1])
-    if helping:
-        return f"`{helping[0][2]}` alone brings it to {helping[0][1]:.1f} GiB", None
-    return "use more devices, or divide more over the axes there are", None
+    """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
+    plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
+    base = recost(plan)
+    singles = [t for m in mends(plan) if (t := tried(plan, m)).gib < base.memory.per_device_gib.total - 0.05]
+    fitting = sorted((t for t in singles if t.gib <= capacity), key=lambda t: t.time_s)
+    if not fitting and (both := together(plan, singles, capacity)):
+        fitting = [both]
+    rest = sorted((t for t in singles if t not in fitting), key=lambda t: t.gib)
+    said = [_line(t, base, fits=t in fitting) for t in (fitting + rest)[:SHOWN]]
+    if not fitting:
+        said.append("more is needed: more devices, or more of them for each copy of the model")
+    return "; ".join(said), fitting[0].fix if fitting else None
 
 
-def candidates(plan: Plan) -> Iterator[tuple[str, Plan, Fix | None]]:
-    """Plans with one sentence changed that take less memory."""
-    if not plan.recompute.blocks:
-        for op in ("attention.core", "blocks"):
-            text = sentence("recompute", op)
-            changed = replaced(plan, recompute=Recompute(ops=(op,)))
-            yield f"recompute {op}", changed, _write(plan, plan.recompute.cause, text)
-    if plan.batch.microbatch_sequences > 1:
-        batch = replaced(plan.batch, microbatch_sequences=1)
-        text = sentence("batch", f"{batch.sequences} x {batch.sequence_tokens} tokens microbatch 1")
-        changed = replaced(plan, batch=batch)
-        yield "microbatch 1", changed, replace(plan.batch.cause, text)
-    if plan.store("params") and plan.gather_per != "pass":
-        gather = Gather(per="pass", cause=plan.mesh.cause)
-        text = sentence("gather", "params per pass")
-        changed = replaced(plan, gather=gather)
-        yield "gather params per pass", changed, _write(plan, plan.gather and plan.gather.cause, text)
-
-
-def _write(plan: Plan, cause: object, text: str) -> Fix | None:
-    from planc.ir.base import Cause
-
-    return replace(cause, text) if isinstance(cause, Cause) else add(plan.mesh, text)
+def _line(one: Tried, base: Costed, *, fits: bool) -> str:
+    """What a change saves and costs."""
+    saved = one.gib - base.memory.per_device_gib.total
+    slower = one.time_s / base.step.time_s - 1
+    fit = "fits" if len(one.mends) == 1 else "together fit"
+    verdict = f"{fit}: {one.gib:.1f} GiB" if fits else f"{one.gib:.1f} GiB"
+    return f"`{one.title}` {verdict} ({saved:+.1f} GiB, step time {slower:+.0%})"
 
 
 RULE = Rule(
@@ -85,7 +66,8 @@ RULE = Rule(
     reads="cost",
     why="""The sum of parameters, gradients, optimizer state, activations, buffers and what the
 runtime holds is more than the device has, at the named moment of the fullest stage. The help shows
-the parts and the cheapest change that was found to fit, costed like the plan itself.""",
+the parts and changes that help, each costed like the plan itself: the fastest that fits first, several
+together where one is not enough.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -66,7 +66,6 @@ mesh      fsdp 256 > tp 8
 use       fsdp over fsdp
 use       tp   over tp
 use       sp   over tp
-compute   bf16 reduce fp32
 """,
     good="""plan example
 model     llama3_8b
@@ -76,7 +75,6 @@ mesh      replica 2 > fsdp 128 > tp 8
 use       hsdp over replica, fsdp
 use       tp   over tp
 use       sp   over tp
-compute   bf16 reduce fp32
 """,
     check=check,
 )

@@ -26,9 +26,23 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         f" {batch.microbatch_sequences} sequences a microbatch = {unit}",
         batch.cause.span,
         label=f"{batch.sequences} / {unit} = {batch.sequences / unit:.2f} microbatches",
-        help=f"nearest: {' or '.join(str(n) for n in near)} sequences",
+        help=f"nearest: {' or '.join(str(n) for n in near)} sequences. {spellings(plan, near[-1])}",
         related=(Related(cause.span, "the batch is divided here"),) if cause else (),
         fix=replace(batch.cause, text) if near[-1] <= 2 * batch.sequences else None,
+    )
+
+
+def spellings(plan: Plan, sequences: int) -> str:
+    """The same batch in the words of other tools (their documented option names)."""
+    micro, ranks, tokens = plan.batch.microbatch_sequences, plan.data_parallel, plan.batch.sequence_tokens
+    steps = sequences // (micro * ranks)
+    devices = plan.mesh.devices
+    per_device = sequences / devices / steps
+    return (
+        f"{sequences} is DeepSpeed's train_batch_size = train_micro_batch_size_per_gpu {micro} x"
+        f" gradient_accumulation_steps {steps} x {ranks}; Megatron's micro-batch-size {micro}, global-batch-size"
+        f" {sequences}; torchtitan's {micro * tokens} tokens a microbatch and rank; MaxText's per_device_batch_size"
+        f" {per_device:g}, gradient_accumulation_steps {steps}"
     )
 
 

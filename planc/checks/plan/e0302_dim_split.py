@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.checks.edits import divisors
+from planc.checks.edits import divisors, replace, sentence
 from planc.checks.splits import divided, resize
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
@@ -23,9 +23,30 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             "E0302",
             f"{dim} {length} over {' x '.join(axes)} = {ranks} ranks: {length / ranks:g} each",
             cause.span if cause else plan.mesh.cause.span,
-            help=f"sizes that divide {length}: {', '.join(map(str, legal))}",
-            fix=resize(plan, axes[-1], legal) if len(axes) == 1 else None,
+            help=f"sizes that divide {length}: {', '.join(map(str, legal))}. {_nearest(dim, length, ranks)}",
+            fix=_mend(plan, dim, axes, legal),
         )
+
+
+def _nearest(dim: str, length: int, ranks: int) -> str:
+    """The lengths next to this one that divide; a vocabulary can only grow."""
+    below, above = length // ranks * ranks, -(-length // ranks) * ranks
+    if dim == "vocab":
+        return (
+            f"A vocab of {above} divides: {above - length} rows of padding, which the loss must leave out; write"
+            f" it as the model's size, such as `model NAME(vocab = {above})`"
+        )
+    return f"Nearest lengths: {below} or {above}" if below else f"Nearest length: {above}"
+
+
+def _mend(plan: Plan, dim: str, axes: tuple[str, ...], legal: list[int]) -> Fix | None:
+    """Another size of the axis; for the sequence, the nearest length."""
+    if dim == "sequence":
+        batch, ranks = plan.batch, plan.mesh.size(*axes)
+        near = round(batch.sequence_tokens / ranks) * ranks
+        text = f"{batch.sequences} x {near} tokens microbatch {batch.microbatch_sequences}"
+        return replace(batch.cause, sentence("batch", text)) if near else None
+    return resize(plan, axes[-1], legal) if len(axes) == 1 else None
 
 
 RULE = Rule(

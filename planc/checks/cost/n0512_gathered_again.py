@@ -1,0 +1,78 @@
+"""N0512: parameters are gathered again for each microbatch, and the memory to keep them is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace as replaced
+
+from planc.checks.edits import add, replace, sentence
+from planc.checks.recost import gib, recost
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Gather
+
+EXPOSED = 0.1
+"""Share of the step that waits for parameters and gradients, which share the links."""
+GAIN = 0.1
+FULL = 0.9
+"""Of a device's memory: the change must leave more than a thin margin."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    plan = costed.sharded.plan
+    waits = sum(r.exposed_s for r in costed.collectives if r.row.carries in ("param", "grad"))
+    if plan.gather_per == "step" or plan.microbatches == 1 or not plan.store("params"):
+        return
+    if waits < EXPOSED * costed.step.time_s:
+        return
+    base = recost(plan)
+    for per in ("microbatch", "step"):
+        if per == plan.gather_per:
+            continue
+        other = recost(replaced(plan, gather=Gather(per=per, cause=plan.mesh.cause)))
+        gain = 1 - other.step.time_s / base.step.time_s
+        if gain < GAIN or gib(other) > FULL * other.memory.capacity_gib:
+            continue
+        text = sentence("gather", f"params per {per}")
+        cause = plan.gather.cause if plan.gather else plan.cause_of_store("params")
+        yield Diagnostic(
+            "N0512",
+            f"{waits / costed.step.time_s:.0%} of the step waits for parameters and gradients: parameters are gathered"
+            f" per {plan.gather_per}, and a step has {plan.microbatches} microbatches",
+            (cause or plan.mesh.cause).span,
+            help=f"`gather params per {per}` makes the step {gain:.0%} shorter and takes {gib(other) - gib(base):+.1f}"
+            f" GiB, {gib(other):.1f} of {other.memory.capacity_gib:.0f}",
+            fix=replace(plan.gather.cause, text) if plan.gather else add(plan.mesh, text),
+        )
+        return
+
+
+RULE = Rule(
+    code="N0512",
+    title="parameters gathered more often than needed",
+    reads="cost",
+    why="""Parameters that rest divided are gathered for each pass, and with several microbatches a step
+the same bytes travel many times. Where memory allows, keeping them for the microbatch or the step
+hides the transfers. Tools choose a default for everybody; here both are costed.""",
+    bad="""plan example
+model     llama3_8b
+batch     512 x 2048 tokens microbatch 1
+cluster   8 x h100_node
+mesh      fsdp 64
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+recompute attention.core
+""",
+    good="""plan example
+model     llama3_8b
+batch     512 x 2048 tokens microbatch 1
+cluster   8 x h100_node
+mesh      fsdp 64
+use       fsdp over fsdp
+gather    params per step
+compute   bf16 reduce fp32
+recompute attention.core
+""",
+    check=check,
+)

@@ -1,0 +1,66 @@
+"""N0604: most of the step waits for transfers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+
+SHARE = 0.5
+"""Of the step's time."""
+LEAST_FLOPS_PER_S = 1e13
+"""A plan for the machine at hand, which is no accelerator, is there to be right and not to be fast."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    step, plan = costed.step, costed.sharded.plan
+    if step.exposed_comm_s <= SHARE * step.time_s or max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:
+        return
+    rows = sorted(costed.collectives, key=lambda r: -r.exposed_s)
+    by_axis: dict[str, float] = {}
+    for r in rows:
+        by_axis[r.row.axis] = by_axis.get(r.row.axis, 0.0) + r.exposed_s
+    axis = max(by_axis, key=lambda a: by_axis[a])
+    first = next(r for r in rows if r.row.axis == axis)
+    tokens = plan.batch.tokens / plan.mesh.devices
+    cause = first.row.cause
+    yield Diagnostic(
+        "N0604",
+        f"{step.exposed_comm_s / step.time_s:.0%} of the step waits for transfers,"
+        f" {by_axis[axis] / step.time_s:.0%} of it on `{axis}`, which crosses {first.level}",
+        cause.span if cause else plan.mesh.cause.span,
+        help=f"the largest is {first.row.op} of {first.row.carries}s; {tokens:,.0f} tokens a device and step are"
+        f" {'few: a larger batch, or ' if tokens < 4096 else 'there: '}a smaller `{first.row.axes[-1]}`, or one that"
+        " stays inside a node, lets the matmuls hide them",
+        related=(Related(plan.mesh.cause.span, "the mesh"),),
+    )
+
+
+RULE = Rule(
+    code="N0604",
+    title="a step that waits for transfers",
+    reads="cost",
+    why="""More than half of the step is spent waiting for data that nothing hides. The devices are
+busy moving numbers: fewer of them would be about as fast. The message names the axis and the level of
+the network that it crosses.""",
+    bad="""plan example
+model     llama3_8b
+batch     512 x 512 tokens microbatch 1
+cluster   64 x h100_node
+mesh      fsdp 512
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+""",
+    good="""plan example
+model     llama3_8b
+batch     512 x 8192 tokens microbatch 1
+cluster   64 x h100_node
+mesh      fsdp 512
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+recompute blocks
+""",
+    check=check,
+)

@@ -1,0 +1,71 @@
+"""W0602: an axis of tensor parallelism that is no ring of its torus."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    plan = costed.sharded.plan
+    cluster = plan.cluster
+    if cluster.kind != "torus" or plan.mesh.views:
+        return
+    ways = sorted({prod(cluster.shape[i] for i in some) for some in _subsets(len(cluster.shape))})
+    rows = [r.row for r in costed.collectives if r.row.carries == "activation" and r.row.op != "send_recv"]
+    shape = "x".join(map(str, cluster.shape))
+    for axis in plan.mesh.axes:
+        used = any(axis.name in row.axes for row in rows)
+        inside = axis.size * axis.stride <= cluster.devices_per_node
+        if not used or axis.size <= 2 or axis.size in ways or not inside:
+            continue
+        yield Diagnostic(
+            "W0602",
+            f"axis `{axis.name}` of {axis.size} fills no dimensions of the {shape} torus: it lies on a part of a ring",
+            plan.mesh.cause.span,
+            help=f"sizes that fill dimensions of {shape}: {', '.join(map(str, ways))}; a ring sends both ways, a line"
+            " has half of its bandwidth",
+            related=(Related(cluster.cause.span, f"a torus of {shape}"),),
+        )
+
+
+def _subsets(count: int) -> list[list[int]]:
+    """Every choice of at least one of `count` dimensions."""
+    return [[i for i in range(count) if mask >> i & 1] for mask in range(1, 2**count)]
+
+
+RULE = Rule(
+    code="W0602",
+    title="an axis that is no ring of the torus",
+    reads="cost",
+    why="""On a torus each dimension is a ring of links, and an axis that fills dimensions exactly has
+their rings for itself. One that does not is laid on a part of a dimension: a line without the link that
+closes it, or links shared with the groups beside it.""",
+    bad="""plan example
+model     llama3_8b
+batch     256 x 8192 tokens microbatch 1
+cluster   tpu_v5p(8x8x8)
+mesh      fsdp 128 > tp 4
+use       fsdp over fsdp
+use       tp over tp
+use       sp over tp
+compute   bf16 reduce fp32
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b
+batch     256 x 8192 tokens microbatch 1
+cluster   tpu_v5p(8x8x8)
+mesh      fsdp 64 > tp 8
+use       fsdp over fsdp
+use       tp over tp
+use       sp over tp
+compute   bf16 reduce fp32
+recompute blocks
+""",
+    check=check,
+)
