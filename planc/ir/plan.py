@@ -271,8 +271,8 @@ class Plan(Value):
         return {}
 
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
-        if region == ROUTED:
-            return ()
+        if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
+            return ()  # the scores of all experts, and tokens on their way, stay with the token
         inner = [s for s in self.shards if region and s.region == region]
         outer = [s for s in self.shards if not s.region]
         taken = {a for s in inner if s.dim != dim for a in s.axes}
