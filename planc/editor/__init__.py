@@ -1,0 +1,1 @@
+"""The language server, one file per feature. Features are plain functions; `server` speaks the protocol."""

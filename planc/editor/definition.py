@@ -1,0 +1,85 @@
+"""Go to definition: where an axis, param, layout, machine, chip or link is declared, or a file itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from planc.diag.span import Span
+from planc.editor.opened import Opened, word_at
+from planc.strategies import library
+from planc.strategies.hardware import declared_name
+from planc.syntax import File
+from planc.syntax.tree import Sentence, Word
+
+Declared = tuple[str, str, Span]
+"""Kind, name, place."""
+
+KINDS = {
+    "an axis": ("axis",),
+    "a param of": ("param",),
+    "a layout": ("layout",),
+    "a node or torus": ("node", "torus"),
+    "a chip": ("chip",),
+    "a link": ("link",),
+}
+"""What readers look names up as (its beginning), and what declares it."""
+
+
+def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | None:
+    """The file and place that declare the name at a place (1-based, code points)."""
+    sentence = opened.sentence_at(line)
+    word = word_at(sentence, line, column) if sentence else None
+    if sentence is None or word is None:
+        return None
+    if word.kind == "STRING" and sentence.verb in ("import", "model_from"):
+        return _file(opened, word)
+    asked = opened.asked.get(word.span)
+    kinds = next((k for what, k in KINDS.items() if asked and asked.what.startswith(what)), None)
+    if asked is not None and kinds is None:
+        return None
+    found = next((d for d in _reach(opened, word) if d[1] == word.text and (kinds is None or d[0] in kinds)), None)
+    return (opened.where(found[2].file), found[2]) if found else None
+
+
+def _file(opened: Opened, word: Word) -> tuple[Path, Span] | None:
+    path = opened.path.parent / word.text.strip('"')
+    try:
+        there = path.is_file()
+    except (OSError, ValueError):
+        there = False
+    return (path, Span(path.name, 1, 1, 1, 1)) if there else None
+
+
+def _reach(opened: Opened, word: Word) -> Iterator[Declared]:
+    """Everything declared within reach of a word: this file, its imports, the library."""
+    for file in opened.files():
+        yield from declarations(file)
+    if word.text in library.layouts():
+        yield from declarations(library.layout_file(word.text))
+    if word.text in library.machines():
+        yield from declarations(library.hardware_file(library.machines()[word.text]))
+
+
+def declarations(file: File) -> Iterator[Declared]:
+    """What the sentences of a file declare, in order."""
+    if file.header is not None and file.header.verb == "layout":
+        words = file.header.node.words("NAME")
+        yield "layout", words[0].text, words[0].span
+        yield from (("axis", w.text, w.span) for w in (*file.header.names(0), *words[1:2]))
+    for sentence in file.sentences:
+        yield from _declared(sentence)
+
+
+def _declared(sentence: Sentence) -> Iterator[Declared]:
+    if sentence.verb in ("mesh", "view"):
+        factors = sentence.node.node("factors")
+        for factor in factors.nodes("factor") if factors else ():
+            word = factor.words()[0]
+            yield "axis", word.text, word.span
+    elif sentence.verb == "param":
+        word = sentence.node.words("NAME")[0]
+        yield "param", word.text, word.span
+    elif sentence.verb in ("chip", "link", "node", "torus", "network"):
+        call = sentence.node.node("call")
+        yield sentence.verb, declared_name(sentence), (call or sentence.node).words()[0].span

@@ -1,0 +1,88 @@
+"""Findings as the protocol has them: code, severity, help, second places, a link to the manual, edits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lsprotocol.types import (
+    CodeAction,
+    CodeActionKind,
+    CodeDescription,
+    DiagnosticRelatedInformation,
+    DiagnosticSeverity,
+    Location,
+    TextEdit,
+    WorkspaceEdit,
+)
+from lsprotocol.types import Diagnostic as Shown
+
+from planc.checks import rules
+from planc.commands.explain import page
+from planc.diag.diagnostic import Diagnostic, Edit, Fix
+from planc.diag.span import Span
+from planc.editor.positions import Positions
+from planc.syntax.cache import cache_folder
+
+SEVERITIES = {
+    "error": DiagnosticSeverity.Error,
+    "warning": DiagnosticSeverity.Warning,
+    "note": DiagnosticSeverity.Information,
+}
+
+Place = Callable[[Span], Location]
+"""A span as a URI and a range of the client."""
+
+
+def shown(finding: Diagnostic, place: Place) -> Shown:
+    """A finding at the place of its span."""
+    text = finding.message + (f"\nhelp: {finding.help}" if finding.help else "")
+    related = [DiagnosticRelatedInformation(place(r.span), r.message) for r in finding.related]
+    link = manual_page(finding.code)
+    return Shown(
+        range=place(finding.span).range,
+        message=text,
+        severity=SEVERITIES[finding.severity],
+        code=finding.code,
+        code_description=CodeDescription(link.as_uri()) if link else None,
+        source="planc",
+        related_information=related or None,
+    )
+
+
+def manual_page(code: str) -> Path | None:
+    """The page of a code, written where it can be opened; None when nothing can be written."""
+    rule = rules().get(code)
+    if rule is None:
+        return None
+    path = cache_folder() / "manual" / f"{code}.md"
+    text = page(rule) + "\n"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
+        return path.resolve()
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[Span], Positions]) -> CodeAction:
+    """The edits of a fix as an action."""
+    changes: dict[str, list[TextEdit]] = {}
+    for edit in fix.edits:
+        where = place(edit.span)
+        changes.setdefault(where.uri, []).append(TextEdit(where.range, _new_text(edit, positions(edit.span))))
+    return CodeAction(
+        title=fix.title,
+        kind=CodeActionKind.QuickFix,
+        diagnostics=[shown(finding, place)],
+        edit=WorkspaceEdit(changes=changes),
+        is_preferred=True,
+    )
+
+
+def _new_text(edit: Edit, positions: Positions) -> str:
+    """A line added below a last line that has no newline begins with one."""
+    text = positions.text
+    beyond = edit.span.line > text.count("\n") + 1
+    return f"\n{edit.text}" if beyond and text and not text.endswith("\n") else edit.text

@@ -1,0 +1,187 @@
+"""Hover: a verb's manual, what a name is, what a sentence stands for and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from planc.checks import rules
+from planc.commands.report_text import gib, grouped, seconds, size
+from planc.diag.span import Span
+from planc.editor.names import describe
+from planc.editor.opened import Opened, word_at
+from planc.editor.verbs import manual
+from planc.ir.report import Report, TimedCollective
+from planc.syntax.tree import Sentence
+
+
+def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
+    """Markdown for a place (1-based, code points) and the span it is about; None between sentences."""
+    sentence = opened.sentence_at(line)
+    if sentence is None or not _inside(sentence.span, line, column):
+        return None
+    word, span = _word(opened, sentence, line, column)
+    return "\n\n".join(p for p in (word, *meaning(opened, sentence)) if p), span
+
+
+def _inside(span: Span, line: int, column: int) -> bool:
+    return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
+
+
+def _word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
+    """The word at a place, explained; the verb's manual where it is no name."""
+    word = word_at(sentence, line, column)
+    if word is not None and word.span in opened.asked:
+        return describe(opened.asked[word.span], opened), word.span
+    if word is not None and word.kind == "CODE" and word.text in rules():
+        rule = rules()[word.text]
+        return f"**{rule.code}**: {rule.title}\n\n{' '.join(rule.why.split())}", word.span
+    return manual(sentence.verb), sentence.span
+
+
+def meaning(opened: Opened, sentence: Sentence) -> list[str]:
+    """What a sentence stands for, and its part of the report."""
+    parts = [_expansion(opened, sentence)]
+    report = opened.checked.report if opened.checked else None
+    if report is None or report.step is None:
+        return parts
+    verbs = dict.fromkeys([sentence.verb, *(s.verb for s in _stood_for(opened, sentence))])
+    facts = [FACTS[verb](report) for verb in verbs if verb in FACTS]
+    parts.append("\n".join(f"- {fact}" for fact in facts))
+    parts.append(_caused(opened, sentence, report))
+    return parts
+
+
+def _stood_for(opened: Opened, sentence: Sentence) -> list[Sentence]:
+    """The sentences that a `use` wrote."""
+    return [s for s in opened.meant if s.via is not None and s.via.span == sentence.span]
+
+
+def _expansion(opened: Opened, sentence: Sentence) -> str:
+    written = _stood_for(opened, sentence)
+    if not written:
+        return ""
+    return "stands for\n```plan\n" + "\n".join(s.text for s in written) + "\n```"
+
+
+def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:
+    """A table of the collectives that are there because of the sentence."""
+    rows = [r for r in report.collectives or () if _because(r, sentence.span)]
+    if not rows:
+        return ""
+    stage = next((r.row.stage for r in rows if r.exposed_s > 0), rows[0].row.stage)
+    stages = {r.row.stage for r in report.collectives or ()}
+    where = f" on stage {stage}" if len(stages) > 1 else ""
+    shown = grouped(r for r in rows if r.row.stage == stage)
+    head = f"collectives{where}, each device and step\n\n| op | axis | of | phase | calls | payload | time | exposed |"
+    lines = [
+        f"| {op} | {axis} | {carries} | {phase} | {_figures(group)} |"
+        for (axis, _, op, carries, phase), group in shown.items()
+    ]
+    return "\n".join([head, "|---|---|---|---|--:|--:|--:|--:|", *lines])
+
+
+def _because(row: TimedCollective, span: Span) -> bool:
+    cause = row.row.cause
+    return cause is not None and cause.span.file == span.file and cause.span.line == span.line
+
+
+def _figures(group: Iterable[TimedCollective]) -> str:
+    rows = list(group)
+    return " | ".join(
+        (
+            f"{sum(r.row.count for r in rows):,}",
+            size(sum(r.row.payload_bytes for r in rows)),
+            seconds(sum(r.time_s for r in rows)),
+            seconds(sum(r.exposed_s for r in rows)),
+        )
+    )
+
+
+# The figures of the report that belong to a verb, for the fullest stage and the slowest rank class.
+
+
+def _model(report: Report) -> str:
+    assert report.model
+    return f"{report.model.params:,} parameters, {report.model.model_flops_per_token:.3g} FLOP a token"
+
+
+def _batch(report: Report) -> str:
+    return f"{report.tokens_per_step:,} tokens a step, {report.microbatches} microbatches a rank"
+
+
+def _cluster(report: Report) -> str:
+    assert report.cluster and report.memory
+    facts = report.cluster
+    return (
+        f"{facts.devices:,} devices on {facts.chips:,} x {facts.chip}, {report.memory.capacity_gib:.0f} GiB each,"
+        f" {report.memory.usable_gib:.1f} GiB of it usable"
+    )
+
+
+def _mesh(report: Report) -> str:
+    return "; ".join(f"`{a.name}` {a.size}: stride {a.stride}, crosses `{a.level}`" for a in report.axes or ())
+
+
+def _shard(report: Report) -> str:
+    return f"activations: {_held(report, 'activations')}"
+
+
+def _store(report: Report) -> str:
+    nouns = ("params", "grads", "optimizer")
+    return "state on each device: " + ", ".join(f"{noun} {_held(report, noun)}" for noun in nouns)
+
+
+def _gather(report: Report) -> str:
+    return f"gathered and other buffers: {_held(report, 'buffers')}"
+
+
+def _split(report: Report) -> str:
+    assert report.memory and report.step
+    used = ", ".join(gib(s.per_device_gib.total) for s in report.memory.stages)
+    return f"bubble {seconds(report.step.bubble_s)}; GiB by stage: {used}"
+
+
+def _optimizer(report: Report) -> str:
+    assert report.step
+    return f"state: {_held(report, 'optimizer')}; its step takes {seconds(report.step.optimizer_s)}"
+
+
+def _compute(report: Report) -> str:
+    assert report.step
+    step = report.step
+    return f"compute {seconds(step.compute_s)} of {seconds(step.time_s)}, MFU {step.mfu:.1%}"
+
+
+def _recompute(report: Report) -> str:
+    assert report.step
+    return f"costs {seconds(report.step.recompute_s)}; activations kept: {_held(report, 'activations')}"
+
+
+def _expect(report: Report) -> str:
+    assert report.memory and report.step
+    step, used = report.step, report.memory.per_device_gib.total
+    shares = f"bubble {step.bubble_s / step.time_s:.1%}, exposed_comm {step.exposed_comm_s / step.time_s:.1%}"
+    return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%}, {shares}"
+
+
+def _held(report: Report, part: str) -> str:
+    assert report.memory
+    return f"{gib(getattr(report.memory.per_device_gib, part))} GiB"
+
+
+FACTS: dict[str, Callable[[Report], str]] = {
+    "model": _model,
+    "model_from": _model,
+    "batch": _batch,
+    "cluster": _cluster,
+    "mesh": _mesh,
+    "shard": _shard,
+    "store": _store,
+    "gather": _gather,
+    "split": _split,
+    "optimizer": _optimizer,
+    "compute": _compute,
+    "recompute": _recompute,
+    "expect": _expect,
+}
+"""Which figures of the report a verb is answerable for."""

@@ -1,0 +1,106 @@
+"""What a name is: told by what planc looked it up as, with the figure that belongs to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from planc.catalog import build_model, model_names
+from planc.commands.report_text import count
+from planc.editor.opened import Opened
+from planc.strategies import library
+from planc.strategies.draft import Asked
+from planc.strategies.hardware import Declared
+from planc.strategies.units import UNITS, kind_of
+
+MOST = 24
+"""Legal names shown at most."""
+
+
+def describe(asked: Asked, opened: Opened) -> str:
+    """One paragraph on a name, in Markdown."""
+    name = asked.word.text
+    if name not in asked.legal and not asked.what.startswith("a parameter"):
+        return f"`{name}` is not {asked.what}; legal: {_list(asked.legal)}"
+    fact = next((tell(name, opened) for what, tell in FACTS.items() if asked.what.startswith(what)), "")
+    return f"`{name}`: {asked.what}{fact or f'. Others: {_list(n for n in asked.legal if n != name)}'}"
+
+
+def _list(names: object) -> str:
+    shown = [f"`{n}`" for n in names]  # type: ignore[attr-defined]
+    return (", ".join(shown[:MOST]) + (", ..." if len(shown) > MOST else "")) or "none"
+
+
+def _axis(name: str, opened: Opened) -> str:
+    report = opened.checked.report if opened.checked else None
+    for axis in (report.axes if report else None) or ():
+        if axis.name == name:
+            of = f" of the view {axis.view}" if axis.view else ""
+            return f"{of}, {axis.size} devices, stride {axis.stride}; its groups cross `{axis.level}`"
+    size = (report.mesh if report and report.mesh else {}).get(name)
+    return f", {size} devices" if size else ""
+
+
+def _dim(name: str, opened: Opened) -> str:
+    plan = opened.checked.plan if opened.checked else None
+    length = plan.model.sizes.get(name) if plan else None
+    return f"; {length:,} in {plan.model.name}" if plan and length else ""
+
+
+def _param(name: str, opened: Opened) -> str:
+    for sentence in opened.sentences:
+        if sentence.verb == "param" and sentence.node.words("NAME")[0].text == name:
+            return f": `{sentence.text}`"
+    return ""
+
+
+def _layout(name: str, opened: Opened) -> str:
+    files = [f for f in opened.files() if f.header and f.header.verb == "layout" and _named(f.header.text) == name]
+    if not files and name in library.layouts():
+        files = [library.layout_file(name)]
+    return f"\n```plan\n{files[0].source.text.strip()}\n```" if files else ""
+
+
+def _named(header: str) -> str:
+    return header.split()[1]
+
+
+def _machine(name: str, opened: Opened) -> str:
+    declared = [Declared(f.sentences) for f in opened.files()]
+    if name in library.machines():
+        declared.append(Declared(library.hardware_file(library.machines()[name]).sentences))
+    for one in declared:
+        if found := one.find("node", name) or one.find("torus", name):
+            words = {w.text for w in found.node.all_words()}
+            parts = [s.text for s in one.sentences if s is found or _declares(s.text, words)]
+            return "\n```plan\n" + "\n".join(parts) + "\n```"
+    return ""
+
+
+def _declares(sentence: str, names: set[str]) -> bool:
+    verb, _, rest = sentence.partition(" ")
+    return verb in ("chip", "link") and rest.partition("(")[0] in names
+
+
+def _model(name: str, opened: Opened) -> str:
+    if name not in model_names():
+        return ""
+    model = build_model(name)
+    sizes = ", ".join(f"{dim} {n:,}" for dim, n in model.sizes.items())
+    return f", {count(model.parameters)} parameters: {sizes}"
+
+
+def _unit(name: str, opened: Opened) -> str:
+    return f"; {UNITS[kind_of(name)][name]:,.10g} in plain numbers"
+
+
+FACTS: dict[str, Callable[[str, Opened], str]] = {
+    "an axis": _axis,
+    "a dim": _dim,
+    "a size": _dim,
+    "a param of": _param,
+    "a layout": _layout,
+    "a node or torus": _machine,
+    "a model": _model,
+    "a unit": _unit,
+}
+"""What readers look names up as (its beginning), and the fact to add."""

@@ -1,0 +1,118 @@
+"""One open file as planc sees it: its sentences, what was found, and, for a plan, its report."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.resources import files
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, in_order
+from planc.diag.span import Span
+from planc.driver import Checked, examine
+from planc.editor.parts import read_part
+from planc.ir.program import Target
+from planc.strategies.build import build_file
+from planc.strategies.draft import Asked
+from planc.syntax import File, parse_text
+from planc.syntax.tree import Sentence, Word
+
+LIBRARY = ("plans/hardware/", "plans/layouts/")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an editor may set: the target whose collectives are shown, and params."""
+
+    target: Target | None = None
+    set: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A file of the editor. `checked` is None for layouts and hardware: those are parts of a plan."""
+
+    path: Path
+    text: str
+    file: File
+    checked: Checked | None
+    diagnostics: tuple[Diagnostic, ...]
+    looked_up: tuple[Asked, ...] = ()
+
+    @property
+    def sentences(self) -> tuple[Sentence, ...]:
+        """As they are written, the header first."""
+        header = self.file.header
+        return (header, *self.file.sentences) if header else self.file.sentences
+
+    @property
+    def meant(self) -> tuple[Sentence, ...]:
+        """As they are read: shorthands replaced, beaten sentences left out."""
+        built = self.checked.built if self.checked else None
+        return built.sentences if built else ()
+
+    @cached_property
+    def asked(self) -> dict[Span, Asked]:
+        """The names of this file that planc looked up, by their place."""
+        return {a.word.span: a for a in self.looked_up if a.word.span.file == self.path.name}
+
+    @cached_property
+    def read(self) -> frozenset[Path]:
+        """The files that were read for it, itself among them, by resolved path."""
+        built = self.checked.built if self.checked else None
+        names = {self.path.name, *(built.sources if built else ())}
+        return frozenset((self.path.parent / name).resolve() for name in names)
+
+    def sentence_at(self, line: int) -> Sentence | None:
+        return next((s for s in self.sentences if s.span.line <= line <= s.span.end_line), None)
+
+    def where(self, file: str) -> Path:
+        """The file that a span names: of the library, or beside the plan."""
+        return locate(file, self.path.parent)
+
+    def files(self) -> Iterator[File]:
+        """This file and those it imports, parsed."""
+        yield self.file
+        built = self.checked.built if self.checked else None
+        for name, source in (built.sources if built else {}).items():
+            if name != self.path.name:
+                yield parse_text(source.text, name)
+
+
+def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> Opened:
+    """Check a text that may not be on disk. `unsaved` holds every open text by resolved path."""
+    file = parse_text(text, path.name)
+    if file.header is not None and file.header.verb != "plan":
+        draft = read_part(file)
+        found = in_order([d for d in draft.diagnostics if d.span.file == path.name])
+        return Opened(path, text, file, None, found, tuple(draft.asked))
+    texts = {**unsaved, path.resolve(): text}
+    checked = examine(path, set=dict(settings.set or {}), target=settings.target, unsaved=texts)
+    asked = checked.built.asked if checked.built else ()
+    return Opened(path, text, file, checked, checked.report.diagnostics, asked)
+
+
+def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> tuple[Asked, ...]:
+    """The names that are looked up while a text is read; nothing is costed."""
+    file = parse_text(text, path.name)
+    if file.header is not None and file.header.verb != "plan":
+        return tuple(read_part(file).asked)
+    texts = {**unsaved, path.resolve(): text}
+    return build_file(path, dict(settings.set or {}), settings.target or "", texts).asked
+
+
+def locate(file: str, folder: Path) -> Path:
+    """The path of a file that a span names; `folder` is that of the plan."""
+    if file.startswith(LIBRARY):
+        bundled = Path(str(files("planc.plans").joinpath(file.split("/")[1]).joinpath(file.split("/", 2)[2])))
+        if bundled.is_file():
+            return bundled
+    return folder / file
+
+
+def word_at(sentence: Sentence, line: int, column: int) -> Word | None:
+    """The word of a sentence that a place lies in, or touches at its end."""
+    words = [w for w in sentence.node.all_words() if w.span.line == line and w.span.column <= column]
+    touched = [w for w in words if column <= w.span.end_column]
+    return touched[-1] if touched else None

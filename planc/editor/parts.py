@@ -1,0 +1,54 @@
+"""A layout or hardware file that is open by itself, read without a plan around it."""
+
+from __future__ import annotations
+
+from planc.ir.base import Cause
+from planc.ir.mesh import Mesh
+from planc.strategies import readers
+from planc.strategies.draft import Draft
+from planc.strategies.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
+from planc.strategies.use import expand
+from planc.syntax import File
+from planc.syntax.tree import Sentence
+
+IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
+"""Sentences of a layout that are read here; others depend on the plan that uses it."""
+
+
+def read_part(file: File) -> Draft:
+    """What reading the file's sentences finds, with what parsing found."""
+    assert file.header is not None
+    draft = Draft(diagnostics=list(file.diagnostics))
+    if file.header.verb == "hardware":
+        _hardware(Declared(file.sentences), draft)
+    else:
+        _layout(file, file.header, draft)
+    return draft
+
+
+def _hardware(declared: Declared, draft: Draft) -> None:
+    for sentence in declared.sentences:
+        if sentence.verb == "chip":
+            read_chip(sentence, draft)
+        elif sentence.verb == "link":
+            read_link(sentence, draft)
+        elif sentence.verb == "network":
+            read_levels(sentence, draft)
+        elif sentence.verb in ("node", "torus"):
+            chip, link = sentence.node.words("NAME")[-2:]
+            draft.one_of(chip, declared.names("chip"), "a chip of the hardware files")
+            draft.one_of(link, declared.names("link"), "a link of the hardware files")
+            if sentence.verb == "torus":
+                wrap_multiples(sentence, draft)
+
+
+def _layout(file: File, header: Sentence, draft: Draft) -> None:
+    """Read with a mesh of the layout's own axes; the size of an axis changes no finding here."""
+    axes = dict.fromkeys((w.text for w in header.names(0)), 2)
+    draft.mesh = Mesh.of(axes, Cause(span=header.span, sentence=header.text))
+    words = header.node.words("NAME", "METHOD")
+    method = {words[1].text: [words[2]]} if len(words) > 2 else {}
+    own = [s.renamed(method, s) if method else s for s in file.sentences]
+    for sentence in expand(own, {}, draft):
+        if sentence.verb in IN_LAYOUTS and sentence.verb in readers():
+            readers()[sentence.verb][1](sentence, draft)

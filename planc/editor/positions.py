@@ -1,0 +1,73 @@
+"""Places in both worlds: planc counts code points from 1, the protocol code units from 0.
+
+Lines differ too: planc's end at `\n` alone, the protocol's at `\n`, `\r\n` or `\r`. So everything goes
+through the offset into the text.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+
+from lsprotocol.types import Position, Range
+from pygls.workspace.position_codec import PositionCodec
+
+from planc.diag.span import Span
+
+_ENDS = re.compile(r"\r\n|\n|\r")
+
+
+@dataclass(frozen=True)
+class Positions:
+    """The places of one text. `codec` counts the code units that the client asked for (UTF-16)."""
+
+    text: str
+    codec: PositionCodec
+
+    @cached_property
+    def _client_starts(self) -> list[int]:
+        return [0, *(m.end() for m in _ENDS.finditer(self.text))]
+
+    @cached_property
+    def _planc_starts(self) -> list[int]:
+        return [0, *(m.end() for m in re.finditer("\n", self.text))]
+
+    def offset_at(self, line: int, column: int) -> int:
+        """The offset of a planc place; one beyond the text is its end."""
+        if line > len(self._planc_starts):
+            return len(self.text)
+        return min(self._planc_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
+
+    def place_at(self, offset: int) -> tuple[int, int]:
+        """The planc line and column of an offset."""
+        line = bisect_right(self._planc_starts, offset)
+        return line, offset - self._planc_starts[line - 1] + 1
+
+    def position(self, offset: int) -> Position:
+        """An offset as the client counts."""
+        line = bisect_right(self._client_starts, offset) - 1
+        return Position(line, self.codec.client_num_units(self.text[self._client_starts[line] : offset]))
+
+    def offset(self, position: Position) -> int:
+        """A client's position as an offset. One inside a character is its start; one beyond a line its end."""
+        if position.line >= len(self._client_starts):
+            return len(self.text)
+        start = self._client_starts[position.line]
+        end = _ENDS.search(self.text, start)
+        units = 0
+        for at in range(start, end.start() if end else len(self.text)):
+            units += self.codec.client_num_units(self.text[at])
+            if units > position.character:
+                return at
+        return end.start() if end else len(self.text)
+
+    def range(self, span: Span) -> Range:
+        """A span as the client counts."""
+        start = self.offset_at(span.line, span.column)
+        end = self.offset_at(span.end_line, span.end_column)
+        return Range(self.position(start), self.position(max(start, end)))
+
+    def whole(self) -> Range:
+        return Range(Position(0, 0), self.position(len(self.text)))

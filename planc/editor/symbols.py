@@ -1,0 +1,45 @@
+"""Document symbols: the header with its sentences below it, and the axes below the mesh."""
+
+from __future__ import annotations
+
+from lsprotocol.types import DocumentSymbol, SymbolKind
+
+from planc.diag.span import Span
+from planc.editor.definition import declarations
+from planc.editor.opened import Opened
+from planc.editor.positions import Positions
+from planc.syntax import File
+from planc.syntax.tree import Sentence
+
+KINDS = {"param": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
+KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus"), SymbolKind.Class)
+
+
+def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
+    """One tree for the file; a list of sentences when it has no header."""
+    sentences = [_sentence(s, opened.file, positions) for s in opened.file.sentences]
+    header = opened.file.header
+    if header is None:
+        return sentences
+    last = opened.file.sentences[-1].span if opened.file.sentences else header.span
+    whole = positions.range(header.span.to(max(header.span, last)))
+    named = positions.range(header.span)
+    return [DocumentSymbol(header.text, SymbolKind.Module, whole, named, children=sentences)]
+
+
+def _sentence(sentence: Sentence, file: File, positions: Positions) -> DocumentSymbol:
+    here = positions.range(sentence.span)
+    kind = KINDS.get(sentence.verb, SymbolKind.Property)
+    axes = [d for d in declarations(file) if d[0] == "axis" and _within(d[2], sentence.span)]
+    children = [_axis(name, span, positions) for _, name, span in axes]
+    return DocumentSymbol(sentence.text, kind, here, here, children=children)
+
+
+def _axis(name: str, span: Span, positions: Positions) -> DocumentSymbol:
+    here = positions.range(span)
+    return DocumentSymbol(name, SymbolKind.Number, here, here)
+
+
+def _within(inner: Span, outer: Span) -> bool:
+    start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
+    return start <= (inner.line, inner.column) <= end

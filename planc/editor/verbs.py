@@ -1,0 +1,40 @@
+"""The manual of a verb in one line: the first line of the module that reads it."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+
+from planc.strategies import readers
+from planc.syntax.lines import VERBS
+
+OTHERS = {
+    "plan": "`plan NAME`: the file is a plan.",
+    "layout": "`layout NAME over AXES [as NAME = METHOD]`: the sentences that `use NAME` stands for.",
+    "hardware": "`hardware NAME`: chips, links, nodes, networks and tori, for `cluster`.",
+    "on": "`on cuda: SENTENCE` or `on xla: SENTENCE`: a sentence for one target alone.",
+    "import": '`import "FILE"`: hardware and layouts of one\'s own, from the folder of the plan or below.',
+    "use": "`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.",
+    "chip": "`chip NAME(FIELD = QUANTITY, ...)`: one accelerator: peak rates by dtype, memory, efficiencies.",
+    "link": "`link NAME(bandwidth = ..., latency = ...)`: a link between chips; one way.",
+    "node": "`node NAME = N x CHIP over LINK`: a machine of N chips.",
+    "network": "`network NAME = LEVEL N at BANDWIDTH (...) > ...`: switches between nodes or slices, innermost first.",
+    "torus": "`torus NAME = CHIP over LINK (wrap = [4, 4, 4])`: chips in a torus; its shape is given by `cluster`.",
+}
+"""Verbs without a reader of their own."""
+
+
+@cache
+def manuals() -> dict[str, str]:
+    """Every verb that has a manual, and its line."""
+    found = dict(OTHERS)
+    for verb, (_, read) in readers().items():
+        doc = sys.modules[read.__module__].__doc__ or ""
+        found.setdefault(verb, " ".join(doc.split("\n\n")[0].split()))
+    return found
+
+
+def manual(verb: str) -> str:
+    """A verb's line; a sentence that planc does not compile yet says so."""
+    missing = f"`{verb}`: planc does not compile this sentence yet (E0109)." if verb in VERBS else ""
+    return manuals().get(verb) or manuals().get(verb.removesuffix("_from").removesuffix("_no")) or missing
