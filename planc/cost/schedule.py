@@ -46,11 +46,12 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
     if split is None:
         seconds = times.forward_s[0] + times.backward_s[0]
         return Timeline(microbatches * seconds, (microbatches * seconds,), ({0: 1},), ({},))
-    if split.order:
-        return timeline(orders(split, ranks, microbatches), times)
     whole = shape(split, ranks, microbatches)
-    run = _repeated if of(split).steady else _phased
-    return replace(run(of(split), whole, times), busy_s=_busy(split, whole, times))
+    if split.order:
+        run = timeline(orders(split, ranks, microbatches), times)
+    else:
+        run = (_repeated if of(split).steady else _phased)(of(split), whole, times)
+    return replace(run, busy_s=_busy(split, whole, times))
 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:

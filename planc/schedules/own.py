@@ -49,6 +49,10 @@ def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
     return tuple(sorted({a.stage for a in rows(order)[rank]}))
 
 
+def microbatches(order: tuple[str, ...]) -> int:
+    return 1 + max(a.microbatch for row in rows(order) for a in row)
+
+
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
     """The rows without idle time and blanks: what a plan keeps."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
@@ -148,12 +152,7 @@ def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
         highest = max(places, key=lambda key: key[1])
         yield Problem(places[highest].place, f"there is a stage {top} and no stage {gone}")
         return
-    microbatches = microbatches_of(table)
-    if count * microbatches > len(places):
-        late = max(places, key=lambda key: key[2])
-        lacking = f"{count} stages x {microbatches} microbatches"
-        yield Problem(places[late].place, f"{len(places)} actions cannot cover {lacking}, forward and backward")
-        return
+    microbatches = 1 + max(m for _, _, m in places)
     for stage in range(count):
         for m in range(microbatches):
             if absent := _absent(places, stage, m):
@@ -166,10 +165,6 @@ def _absent(places: dict[tuple[str, int, int], Cell], stage: int, microbatch: in
     have = {letter for letter in "FBIW" if (letter, stage, microbatch) in places}
     wanted = {"F"} | ({"I", "W"} if have & {"I", "W"} else {"B"})
     return next((f"{stage}{letter}{microbatch}" for letter in "FBIW" if letter in wanted - have), "")
-
-
-def microbatches_of(table: list[list[Cell]]) -> int:
-    return 1 + max(a.microbatch for row in table for c in row for a in c.actions)
 
 
 def _unused(shape: Shape, rank: int) -> list[Action]:

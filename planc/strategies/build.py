@@ -78,6 +78,7 @@ def build_plan(file: File, files: Files, given: dict[str, int], target: str = ""
     meant = [s for s in own if _applies(s, target, draft)]
     sentences = settle(expand(meant, files.layouts, draft), draft)
     _read(sentences, draft)
+    files.add(draft.read)
     _unknown_settings(draft, header)
     if header is not None:
         _missing(sentences, header, file, draft)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related
-from planc.diag.span import Span
+from planc.diag.span import Source, Span
 from planc.ir.base import Cause
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
@@ -61,6 +61,8 @@ class Draft:
     given: dict[str, int] = field(default_factory=dict)
     """Values of `--set`."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
+    read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
+    """Files read beside the plan and its imports, by path from the plan's folder."""
     params: dict[str, int] = field(default_factory=dict)
     model: Model | None = None
     batch: Batch | None = None

@@ -53,6 +53,12 @@ class Files:
         self.sources[name] = parsed.source
         return parsed
 
+    def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
+        """Files that a sentence has read by itself."""
+        for name, (source, data) in read.items():
+            self.sources[name] = source
+            self.sha256[name] = hashlib.sha256(data).hexdigest()
+
 
 def _small(path: Path) -> bytes:
     """The file's bytes, and no more than tells that it is too large."""

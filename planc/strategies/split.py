@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from typing import NamedTuple
 
 from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Split
+from planc.schedules import Schedule, own, schedules
 from planc.strategies.draft import Draft
+from planc.strategies.own_schedule import read_schedule
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("split",)
 ORDER = 5
 
 MOST_STAGES = 4096
-
-CHUNKS: dict[str, tuple[int, bool]] = {
-    "gpipe": (1, False),
-    "1f1b": (1, False),
-    "interleaved_1f1b": (2, True),
-    "looped_bfs": (2, True),
-}
-"""Schedules: virtual stages per rank unless said otherwise, and whether that may be changed."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -30,38 +25,67 @@ def read(sentence: Sentence, draft: Draft) -> None:
     axes = draft.axes([words[1]])
     method = node.node("method")
     assert method is not None
-    schedule = draft.one_of(method.words()[0], CHUNKS, "a pipeline schedule")
-    if axes is None or schedule is None or draft.mesh is None or draft.model is None:
+    name = draft.one_of(method.words()[0], schedules(), "a pipeline schedule")
+    if axes is None or name is None or draft.mesh is None or draft.model is None:
         return
-    chunks = _chunks(method, schedule, draft)
-    if chunks is None:
+    pipeline = _pipeline(method, schedules()[name], draft.mesh.size(*axes), draft)
+    if pipeline is None:
         return
-    count = draft.mesh.size(axes[0]) * chunks
+    count = pipeline.stages
     if count > min(draft.model.layers, MOST_STAGES):
         draft.report(
             "E0401",
             sentence.span,
-            f"{draft.model.layers} layers cannot fill {count} stages ({axes[0]} {count // chunks} x {chunks})",
+            f"{draft.model.layers} layers cannot fill {count} stages ({axes[0]} {count // pipeline.chunks} x"
+            f" {pipeline.chunks})",
             help=f"at most {min(draft.model.layers, MOST_STAGES)} stages",
         )
         return
     stages = _written(node.node("stages"), count, draft) if node.node("stages") else _even(draft, count)
     if stages is not None:
-        draft.split = Split(axis=axes[0], schedule=schedule, chunks=chunks, stages=stages, cause=draft.cause(sentence))
+        cause = draft.cause(sentence)
+        draft.split = Split(
+            axis=axes[0], schedule=name, chunks=pipeline.chunks, stages=stages, order=pipeline.order, cause=cause
+        )
 
 
-def _chunks(method: Node, schedule: str, draft: Draft) -> int | None:
-    default, free = CHUNKS[schedule]
+class Pipeline(NamedTuple):
+    """What the schedule and its arguments say: stages in all, and the most a rank holds."""
+
+    stages: int
+    chunks: int
+    order: tuple[str, ...] = ()
+
+
+def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Pipeline | None:
     args = method.node("args")
-    if args is None or not args.parts:
-        return default
-    arg = args.parts[0]
-    if isinstance(arg, Node) and arg.kind == "named" and free:
+    arg = args.parts[0] if args is not None and args.parts else None
+    if schedule.name == "csv":
+        return _own(method, arg, ranks, draft)
+    if arg is None:
+        return Pipeline(ranks * schedule.chunks, schedule.chunks)
+    if isinstance(arg, Node) and arg.kind == "named" and schedule.free_chunks:
         word = arg.parts[0]
         assert isinstance(word, Word)
-        return draft.integer(arg.parts[1]) if draft.one_of(word, ("chunks",), "an argument") else None
-    draft.report("E0108", args.span, f"`{schedule}` takes {'only `chunks = N`' if free else 'no argument'}")
+        known = draft.one_of(word, ("chunks",), "an argument")
+        chunks = draft.integer(arg.parts[1]) if known else None
+        return Pipeline(ranks * chunks, chunks) if chunks else None
+    takes = "only `chunks = N`" if schedule.free_chunks else "no argument"
+    draft.report("E0108", arg.span, f"`{schedule.name}` takes {takes}")
     return None
+
+
+def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pipeline | None:
+    """A schedule from a file."""
+    if not isinstance(arg, Word) or arg.kind != "STRING":
+        example = 'such as csv("schedule.csv")'
+        draft.report("E0108", (arg or method).span, "`csv` takes the name of a file", help=example)
+        return None
+    order = read_schedule(arg, ranks, draft)
+    if order is None:
+        return None
+    held = [own.stages(order, rank) for rank in range(ranks)]
+    return Pipeline(sum(map(len, held)), max(map(len, held)), order)
 
 
 def _even(draft: Draft, count: int) -> tuple[tuple[int, int], ...]:

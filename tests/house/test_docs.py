@@ -19,9 +19,9 @@ from snippets import Snippet, commands, completed, importing, pages, run, snippe
 
 import planc  # noqa: E402
 from planc.catalog import model_names  # noqa: E402
+from planc.schedules import schedules  # noqa: E402
 from planc.strategies import library  # noqa: E402
 from planc.strategies.expect import METRICS  # noqa: E402
-from planc.strategies.split import CHUNKS  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
 KNOWN = {"plan", "python", "console"}
@@ -141,5 +141,5 @@ def test_a_quoted_file_is_that_file() -> None:
 
 def test_the_language_page_names_the_whole_library() -> None:
     page = (ROOT / "docs" / "language.md").read_text()
-    names = {*library.machines(), *library.layouts(), *model_names(), *METRICS, *CHUNKS}
+    names = {*library.machines(), *library.layouts(), *model_names(), *METRICS, *schedules()}
     assert {name for name in names if not re.search(rf"\b{name}\b", page)} == set()

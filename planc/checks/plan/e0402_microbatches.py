@@ -7,30 +7,41 @@ from collections.abc import Iterator
 from planc.checks.edits import replace, sentence
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
-from planc.ir.plan import Plan
+from planc.ir.plan import Plan, Split
+from planc.schedules import Need, of, own, shape
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
     split = plan.split
-    if split is None or plan.batch.sequences % (plan.data_parallel * plan.batch.microbatch_sequences):
+    unit = plan.data_parallel * plan.batch.microbatch_sequences
+    if split is None or plan.batch.sequences % unit:
         return
     ranks, count = plan.pipeline, plan.microbatches
-    interleaved = split.schedule == "interleaved_1f1b"
-    if split.schedule in ("gpipe", "looped_bfs") or (count >= ranks and not (interleaved and count % ranks)):
+    need = _listed(split, count) if split.order else of(split).need(shape(split, ranks, count))
+    if need is None:
         return
-    rule = f"a multiple of {ranks}" if interleaved else f"at least {ranks}"
-    wanted = max(ranks, -(-count // ranks) * ranks)
-    sequences = wanted * plan.data_parallel * plan.batch.microbatch_sequences
+    sequences = need.microbatches * unit
     bubble = (ranks - 1) / (count * split.chunks + ranks - 1)
+    now = "" if split.order else f" (now a bubble of about {bubble:.0%})"
     text = f"{sequences} x {plan.batch.sequence_tokens} tokens microbatch {plan.batch.microbatch_sequences}"
     yield Diagnostic(
         "E0402",
-        f"{split.schedule} over {ranks} ranks wants {rule} microbatches; there {'is' if count == 1 else 'are'} {count}",
+        f"{split.schedule} over {ranks} ranks wants {need.text} microbatches; there {_are(count)}",
         split.cause.span,
-        help=f"{sequences} sequences give {wanted} microbatches (now a bubble of about {bubble:.0%})",
-        related=(Related(plan.batch.cause.span, f"{count} microbatches a rank"),),
+        help=f"{need.microbatches} microbatches x {unit} sequences = {sequences} sequences{now}",
+        related=(Related(plan.batch.cause.span, f"{plan.batch.sequences} sequences / {unit} = {count} microbatches"),),
         fix=replace(plan.batch.cause, sentence("batch", text)),
     )
+
+
+def _listed(split: Split, count: int) -> Need | None:
+    """A schedule from a file runs the microbatches it lists."""
+    listed = own.microbatches(split.order)
+    return None if listed == count else Need(f"the {listed} listed", listed)
+
+
+def _are(count: int) -> str:
+    return f"{'is' if count == 1 else 'are'} {count}"
 
 
 RULE = Rule(
@@ -38,8 +49,9 @@ RULE = Rule(
     title="microbatches do not fit the schedule",
     reads="plan",
     why="""One-forward-one-backward needs a microbatch for every stage to fill the pipeline; with
-fewer it idles or, in some versions of the runtimes, hangs. The interleaved schedule hands out
-microbatches in groups of the number of ranks.""",
+fewer it idles or, in some versions of the runtimes, hangs. Interleaved schedules hand out microbatches
+in equal rounds of at least one a rank, DualPipe and DualPipeV need two a rank (DualPipe an even number),
+the circular pipeline as many on every rank, and a schedule from a file the number that it lists.""",
     bad="""plan example
 model     llama3_8b
 batch     4 x 8192 tokens microbatch 1
