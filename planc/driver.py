@@ -189,7 +189,7 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _cost_facts(costed: Costed) -> dict[str, Any]:
-    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives")
+    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput")
     return {name: getattr(costed, name) for name in names}
 
 

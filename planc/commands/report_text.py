@@ -16,7 +16,7 @@ def strong(text: str) -> str:
 
 def print_report(report: Report) -> None:
     """Headline, memory by stage, step by part, axes and collectives."""
-    sections = (_headline(report), _memory(report), _step(report), _collectives(report))
+    sections = (_headline(report), _memory(report), [*_step(report), *_goodput(report)], _collectives(report))
     print("\n\n".join("\n".join(lines) for lines in sections))
 
 
@@ -99,6 +99,17 @@ def _step(report: Report) -> list[str]:
         f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
         *table(("", "time", "share", ""), rows, left=1, left_last=True),
         f"bound by {limits.bound_by}: {limits.what}",
+    ]
+
+
+def _goodput(report: Report) -> list[str]:
+    """What failures leave of the time."""
+    good = report.goodput
+    assert good
+    return [
+        f"goodput {good.runtime:.1%} of the time, {good.productivity:.1%} of the peak:"
+        f" {good.interruptions_per_day:.2g} failures a day, a checkpoint of {seconds(good.checkpoint_s)}"
+        f" every {good.checkpoint_interval_s / 60:.0f} min"
     ]
 
 

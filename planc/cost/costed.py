@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from planc.cost.compute import model_flops_per_token
+from planc.cost.goodput import goodput
 from planc.cost.memory import memory
 from planc.cost.step import axis_spans, step_time
 from planc.cost.topology import Span
 from planc.ir.collective import Collective
-from planc.ir.report import AxisFacts, ClusterFacts, Limits, Memory, ModelFacts, Step, TimedCollective
+from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
 from planc.ir.sharding import Sharded
 
 
@@ -25,6 +26,7 @@ class Costed:
     """The pipeline rank whose seconds `step` holds."""
     axes: tuple[AxisFacts, ...]
     limits: Limits
+    goodput: Goodput
     model: ModelFacts
     cluster: ClusterFacts
 
@@ -43,6 +45,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
         slowest=timed.slowest,
         axes=_axes(sharded, spans),
         limits=_limits(timed.step, timed.rows, used),
+        goodput=goodput(plan, timed.step.mfu),
         model=ModelFacts(
             name=plan.model.name,
             params=plan.model.parameters,

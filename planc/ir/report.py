@@ -99,6 +99,21 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Goodput:
+    """What failures leave. `runtime` is training time over wall time, `productivity` that times MFU."""
+
+    interruptions_per_day: float
+    checkpoint_s: float
+    """Writing one."""
+    checkpoint_interval_s: float
+    """Training between two, as long as is best."""
+    restart_s: float
+    """From a failure to the first step, the checkpoint's reading included."""
+    runtime: float
+    productivity: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TimedCollective:
     """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
 
@@ -156,7 +171,7 @@ class Report(Value):
     memory: Memory | None = None
     step: Step | None = None
     collectives: tuple[TimedCollective, ...] | None = None
-    goodput: None = None
+    goodput: Goodput | None = None
 
     @property
     def ok(self) -> bool:

@@ -90,7 +90,12 @@ REPORT = exactly(
         )
     ),
     collectives=nullable(array(COLLECTIVE)),
-    goodput={"type": "null"},
+    goodput=nullable(
+        numbers(
+            *("interruptions_per_day", "checkpoint_s", "checkpoint_interval_s", "restart_s"),
+            *("runtime", "productivity"),
+        )
+    ),
 )
 
 
@@ -98,7 +103,7 @@ REPORT = exactly(
 def test_the_report_of_a_good_plan(path: Path) -> None:
     report = check(path).to_json()
     validate(report, REPORT)
-    assert all(report[key] is not None for key in ("model", "memory", "step", "collectives", "cluster", "axes"))
+    assert all(report[key] is not None for key in ("model", "memory", "step", "collectives", "cluster", "axes", "goodput"))
 
 
 @pytest.mark.parametrize("text", ["", "plan x\n", "plan x\nmodle y\n", "plan x\nmodel llama_tiny\nmesh a 3\n"])
