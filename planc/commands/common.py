@@ -33,7 +33,7 @@ def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
 
 def _setting(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
-    if not name or not value.isdigit() or len(value) > 15:
+    if not name or not (value.isascii() and value.isdigit()) or len(value) > 15:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")
     return name, int(value)
 

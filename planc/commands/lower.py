@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
 from planc.commands.common import add_set, add_target, print_diagnostics, print_json
 from planc.diag.errors import PlanError
-from planc.driver import lower
+from planc.driver import examine, lower
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,7 @@ def run(options: argparse.Namespace) -> int:
         else:
             print_diagnostics(error.diagnostics)
         return 1
+    _warn(options)
     if options.output:
         path = Path(options.output)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -39,3 +41,11 @@ def run(options: argparse.Namespace) -> int:
     elif not options.output:
         print(program.text, end="")
     return 0
+
+
+def _warn(options: argparse.Namespace) -> None:
+    """The program is written whatever the memory; that it will not fit is said on standard error."""
+    report = examine(options.file, set=dict(options.set), target=options.target).report
+    for d in report.diagnostics:
+        if d.severity == "error":
+            print(f"warning: {d.code} {d.span.where()}: {d.message}", file=sys.stderr)

@@ -32,7 +32,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _steps(text: str) -> int:
-    if not text.isdigit() or not 0 < int(text) < 10**9:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 10**9:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps")
     return int(text)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -83,6 +84,28 @@ def _place(span: Span) -> dict[str, Any]:
 def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
     """Whether any of these is an error (exit status 1)."""
     return any(d.severity == "error" for d in diagnostics)
+
+
+MOST_ALIKE = 100
+"""Findings of one code that are kept."""
+
+
+def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
+    """The first findings of each code, in order; N0114 says how many more there are, and where they end."""
+    counts = Counter(d.code for d in diagnostics)
+    if max(counts.values(), default=0) <= MOST_ALIKE:
+        return diagnostics
+    kept: list[Diagnostic] = []
+    seen: Counter[str] = Counter()
+    last = {d.code: d for d in diagnostics}
+    for d in diagnostics:
+        seen[d.code] += 1
+        if seen[d.code] <= MOST_ALIKE:
+            kept.append(d)
+        elif d is last[d.code]:
+            more = counts[d.code] - MOST_ALIKE
+            kept.append(Diagnostic("N0114", f"{more:,} more {d.code} are not shown, the last one here", d.span))
+    return tuple(kept)
 
 
 def in_order(diagnostics: list[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -8,6 +8,8 @@ from textwrap import wrap
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Source, Span
 
+SHOWN = 160
+"""Columns of a quoted line; what lies beyond is cut, and so is the mark under it."""
 COLOURS = {"error": "1;31", "warning": "1;33", "note": "1;36", "frame": "1;34", "bold": "1"}
 
 
@@ -69,7 +71,7 @@ def _quotes(d: Diagnostic, sources: Mapping[str, Source], paint: _Painter) -> li
         if span.file != d.span.file:
             out.append(f"  {paint('::', 'frame')} {span.where()}")
         out.append(f"{paint(f'{span.line:>{gutter}} |', 'frame')} {_visible(line)}")
-        underline = " " * (span.column - 1) + mark * _width(span, line)
+        underline = (" " * (span.column - 1) + mark * _width(span, line))[:SHOWN]
         role = d.severity if mark == "^" else "frame"
         out.append(f"{' ' * gutter} {paint('|', 'frame')} {paint(f'{underline} {text}'.rstrip(), role)}")
     return out
@@ -83,4 +85,4 @@ def _width(span: Span, line: str) -> int:
 def _visible(line: str) -> str:
     """Control characters never reach the terminal; long lines are cut."""
     shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line.replace("\t", " "))
-    return shown if len(shown) <= 160 else shown[:157] + "..."
+    return shown if len(shown) <= SHOWN else shown[: SHOWN - 3] + "..."

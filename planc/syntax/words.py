@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
@@ -37,32 +38,49 @@ _KINDS = {
     "$END": "the end of the sentence",
 }
 
-_FORMS = {
-    "plan": "plan NAME",
-    "layout": "layout NAME over AXIS, ...",
-    "hardware": "hardware NAME",
-    "param": "param NAME = 64",
-    "model": "model NAME",
-    "batch": "batch SEQUENCES x TOKENS tokens microbatch 1",
-    "cluster": "cluster 64 x h100_node",
-    "mesh": "mesh pp 4 > fsdp 16 > tp 8",
-    "shard": "shard heads, ffn over tp",
-    "replicate": "replicate kv_heads over tp",
-    "store": "store params, grads, optimizer over fsdp",
-    "gather": "gather params per step",
-    "split": "split layers over pp as 1f1b",
-    "optimizer": "optimizer adamw",
-    "compute": "compute bf16 reduce fp32",
-    "recompute": "recompute blocks",
-    "use": "use fsdp over fsdp",
-    "override": "override layers.*.attention.wq = replicated",
-    "expect": "expect memory <= 72 GiB",
-    "chip": "chip h100(bf16 = 989 TFLOP/s, memory = 80 GiB, memory_bandwidth = 3350 GB/s)",
-    "link": "link nvlink4(bandwidth = 450 GB/s, latency = 3 us)",
-    "node": "node h100_node = 8 x h100 over nvlink4",
-    "network": "network ib = leaf 32 at 400 GB/s",
-    "torus": "torus tpu_v5p = v5p over ici (wrap = [4, 4, 4])",
+_KINDS_BY_TEXT = {")": "RPAR", "]": "RSQB"}
+
+_FORMS: dict[str, tuple[str, ...]] = {
+    "plan": ("plan NAME",),
+    "layout": ("layout NAME over AXIS, ...", "layout NAME over AXIS as schedule = 1f1b"),
+    "hardware": ("hardware NAME",),
+    "on": ("on cuda: recompute blocks",),
+    "import": ('import "acme.plan"',),
+    "param": ("param NAME = 64",),
+    "model": ("model NAME", "model NAME(layers = 4)", 'model from "config.json"'),
+    "batch": ("batch SEQUENCES x TOKENS tokens microbatch 1",),
+    "cluster": ("cluster 64 x h100_node", "cluster tpu_v5p(4x4x4)", "cluster 64 x h100_node over 3 leaves"),
+    "mesh": ("mesh pp 4 > fsdp 16 > tp 8",),
+    "view": ("view efsdp 16 > ep 8 of fsdp, tp for experts",),
+    "shard": ("shard heads, ffn over tp", "shard sequence over tp in residual"),
+    "replicate": ("replicate kv_heads over tp",),
+    "store": (
+        "store params, grads, optimizer over fsdp",
+        "store params as bf16 over fsdp",
+        "store params over fsdp on embed",
+        "store params, grads, optimizer over efsdp for experts",
+    ),
+    "gather": ("gather params per step",),
+    "split": ("split layers over pp as 1f1b", "split layers over pp as 1f1b stages [embed + 7, 9 x 2, 7 + head]"),
+    "route": ("route experts as dropless", "route experts as capacity(factor = 1.25)"),
+    "attention": ("attention core as flash", "attention core as ring(balance = headtail)"),
+    "optimizer": ("optimizer adamw",),
+    "compute": ("compute bf16 reduce fp32",),
+    "recompute": ("recompute blocks", "recompute attention.core, ffn.swiglu", "recompute blocks every 2 layers"),
+    "quantize": ("quantize ffn as float8(rowwise)", "quantize ffn as float8(rowwise) except layers 0, 31"),
+    "offload": ("offload optimizer to host",),
+    "overlap": ("overlap tp as async_matmul",),
+    "compile": ("compile blocks as inductor",),
+    "use": ("use fsdp over fsdp", "use pp over pp as 1f1b"),
+    "override": ("override layers.*.attention.wq = replicated", "override output = vocab over tp and embed over fsdp"),
+    "expect": ("expect memory <= 72 GiB", "expect no W0601"),
+    "chip": ("chip h100(bf16 = 989 TFLOP/s, memory = 80 GiB, memory_bandwidth = 3350 GB/s)",),
+    "link": ("link nvlink4(bandwidth = 450 GB/s, latency = 3 us)",),
+    "node": ("node h100_node = 8 x h100 over nvlink4",),
+    "network": ("network ib = leaf 32 at 400 GB/s",),
+    "torus": ("torus tpu_v5p = v5p over ici (wrap = [4, 4, 4])",),
 }
+"""Each verb's forms, as a user would write them."""
 
 
 def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
@@ -70,7 +88,9 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
     place, found = _place(error, source, line)
     legal = _legal(error)
     wanted = _either(legal) if legal else "something else"
-    form = f"the sentence reads: {_FORMS[verb]}" if verb in _FORMS else ""
+    if (unclosed := _unclosed(error, source, line)) is not None:
+        return unclosed
+    form = f"the sentence reads: {_form(verb, line.text)}"
     keywords = [w.strip("`") for w in legal if w.strip("`").isalpha()]
     near = nearest(found.strip("`"), keywords, 1)
     fix = Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None
@@ -78,12 +98,53 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
     return Diagnostic("E0102", f"expected {wanted}, found {found}", place, label="here", help=helped, fix=fix)
 
 
+def _form(verb: str, text: str) -> str:
+    """The form of the verb that has most of the words that were written; the first one of those alike."""
+    written = set(re.findall(r"\w+|[^\w\s]", text))
+    return max(_FORMS[verb], key=lambda form: len(written & set(re.findall(r"\w+|[^\w\s]", form))))
+
+
+def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
+    """A bracket that is still open where the sentence ends: marked where it was opened."""
+    token = getattr(error, "token", None)
+    if token is None or token.type != "$END":
+        return None
+    opened: list[tuple[str, Span]] = []
+    for index, text in enumerate(line.text.split("\n")):
+        for match in re.finditer(r'"[^"\n]*"|[()\[\]]', text):
+            at = Span(source.file, line.number + index, match.start() + 1, line.number + index, match.start() + 2)
+            if match.group() in "([":
+                opened.append((match.group(), at))
+            elif match.group() in ")]" and opened:
+                opened.pop()
+    if not opened:
+        return None
+    bracket, at = opened[-1]
+    closing = {"(": ")", "[": "]"}[bracket]
+    end = _end(line, source)
+    fits = _KINDS_BY_TEXT[closing] in (getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
+    return Diagnostic(
+        "E0102",
+        f"`{bracket}` is never closed",
+        at,
+        label="opened here",
+        help=f"write `{closing}` where the list ends; an open bracket carries the sentence over the next lines",
+        fix=Fix(f"write `{closing}`", (Edit(end, closing),)) if fits and len(opened) == 1 else None,
+    )
+
+
+def _end(line: Line, source: Source) -> Span:
+    """Behind the last word of a sentence, which blank lines may follow while a bracket is open."""
+    written = line.text.rstrip().split("\n")
+    number, column = line.number + len(written) - 1, len(written[-1].rstrip()) + 1
+    return Span(source.file, number, column, number, column)
+
+
 def _place(error: Any, source: Source, line: Line) -> tuple[Span, str]:
     token = getattr(error, "token", None)
-    whole = line.span(source)
     if token is not None and token.type == "$END":
-        end = Span(source.file, whole.end_line, whole.end_column, whole.end_line, whole.end_column + 1)
-        return end, "the end of the sentence"
+        end = _end(line, source)
+        return Span(end.file, end.line, end.column, end.line, end.column + 1), "the end of the sentence"
     number = line.number + error.line - 1
     text = str(token) if token is not None else _character(source, number, error.column)
     width = max(1, len(text.split("\n")[0]))

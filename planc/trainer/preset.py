@@ -57,6 +57,7 @@ def load_preset(path: Path | str) -> Preset:
     plan = _compiled(parts.plan, path, at("plan", COMPILED))
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
+    findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
     findings += _freshness(parts.plan, path, at("plan", "source"))
     errors = [f for f in findings if f.severity == "error"]
     if errors:
@@ -122,6 +123,23 @@ def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
     except (ValueError, ValidationError, AttributeError):
         message = "the compiled plan is none that this version of planc reads"
         return Diagnostic("E1006", message, span, help=help_text)
+
+
+def _belongs(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
+    """`source` and `set` describe the compiled plan; others would be believed and not be true."""
+    found = []
+    if part.source and part.source not in part.sha256:
+        message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
+        found.append(Diagnostic("E1003", message, source, help=f"files: {', '.join(_files(part)) or 'none'}"))
+    if part.set != plan.set:
+        made = ", ".join(f"{name} = {value}" for name, value in plan.set.items()) or "no values"
+        message = f"[plan] set is not what the compiled plan was made with ({made})"
+        found.append(Diagnostic("E1003", message, given, help="change it with `planc embed PLAN PRESET --set NAME=N`"))
+    return found
+
+
+def _files(part: PlanPart) -> list[str]:
+    return [name for name in part.sha256 if name != COMPILED]
 
 
 def _freshness(part: PlanPart, path: Path, span: Span) -> list[Diagnostic]:

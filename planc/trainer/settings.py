@@ -53,6 +53,8 @@ class Train(Frozen):
     def _rates_in_order(self) -> Train:
         if self.min_lr > self.lr:
             raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}")
+        if self.warmup_steps > self.steps:
+            raise ValueError(f"warmup_steps {self.warmup_steps} is more than steps {self.steps}: lr is never reached")
         return self
 
 

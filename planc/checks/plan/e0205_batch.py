@@ -19,6 +19,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     below = batch.sequences // unit * unit
     near = [n for n in (below, below + unit) if n]
     text = sentence("batch", f"{near[-1]} x {batch.sequence_tokens} tokens microbatch {batch.microbatch_sequences}")
+    said = f". {spellings(plan, near[-1])}" if near[-1] <= 2 * batch.sequences else ""
     cause = plan.cause_of_shard("batch", plan.data_axes[0]) if plan.data_axes else None
     yield Diagnostic(
         "E0205",
@@ -26,7 +27,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         f" {batch.microbatch_sequences} sequences a microbatch = {unit}",
         batch.cause.span,
         label=f"{batch.sequences} / {unit} = {batch.sequences / unit:.2f} microbatches",
-        help=f"nearest: {' or '.join(str(n) for n in near)} sequences. {spellings(plan, near[-1])}",
+        help=f"nearest: {' or '.join(str(n) for n in near)} sequences" + said,
         related=(Related(cause.span, "the batch is divided here"),) if cause else (),
         fix=replace(batch.cause, text) if near[-1] <= 2 * batch.sequences else None,
     )

@@ -1,0 +1,123 @@
+"""Findings in numbers, and the places and words of those that users meet most."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from planc.cli import main
+from planc.diag import PlanError
+from planc.diag.diagnostic import MOST_ALIKE
+from planc.diag.edits import apply_edits
+from planc.diag.text import SHOWN, render
+from planc.driver import check
+from planc.syntax import parse_text
+from planc.trainer.preset import load_preset
+from tests.plans import BODY, HEAD, ROOT, codes, found
+
+PLAN = HEAD + BODY
+
+
+def test_findings_of_one_code_are_bounded_and_counted(tmp_path: Path) -> None:
+    path = tmp_path / "x.plan"
+    path.write_text(PLAN + "bogus line\n" * 5000 + "shard foo over tp\n")
+    report = check(path)
+    assert [d.code for d in report.diagnostics].count("E0101") == MOST_ALIKE
+    (note,) = [d for d in report.diagnostics if d.code == "N0114"]
+    assert "4,900 more E0101" in note.message and note.span.line == len(PLAN.splitlines()) + 5000
+    assert "E0108" in [d.code for d in report.diagnostics] and not report.ok
+
+
+def test_an_open_bracket_is_marked_where_it_was_opened(tmp_path: Path) -> None:
+    text = PLAN + "split layers over tp as 1f1b stages [embed + 4, 28 + head\n"
+    (d,) = found(tmp_path, text)
+    assert (d.code, d.span.line, d.span.column) == ("E0102", 10, 37) and "never closed" in d.message
+    assert d.fix is not None and "28 + head]\n" in apply_edits(text, d.fix.edits)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        ("expect no foo", "expect no W0601"),
+        ("expect memory 72 GiB", "expect memory <= 72 GiB"),
+        ("cluster tpu_v5p 4x4x4", "cluster tpu_v5p(4x4x4)"),
+        ("model from config.json", 'model from "config.json"'),
+        ("recompute blocks every 2", "recompute blocks every 2 layers"),
+        ("on cuda recompute blocks", "on cuda: recompute blocks"),
+    ],
+)
+def test_the_form_shown_is_the_one_that_was_meant(tmp_path: Path, written: str, shown: str) -> None:
+    assert f"the sentence reads: {shown}" in [d.help for d in found(tmp_path, PLAN + written + "\n")]
+
+
+def test_digits_are_those_of_ascii(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert codes(tmp_path, PLAN.replace("batch     64", "batch     \u0666\u0664")) == ["E0102"]
+    with pytest.raises(SystemExit):
+        main(["check", str(tmp_path / "example.plan"), "--set", "n=\u0666"])
+    assert "NAME=NUMBER" in capsys.readouterr().err
+
+
+def test_a_long_line_prints_short() -> None:
+    text = f"plan x\nbatch {'9' * 9000} {'(' * 9000}\n"
+    parsed = parse_text(text, "x.plan")
+    shown = render(parsed.diagnostics, {"x.plan": parsed.source})
+    assert "E0102" in shown and max(map(len, shown.splitlines())) <= SHOWN + 16
+
+
+def test_the_nearest_lengths_and_a_padded_vocab(tmp_path: Path) -> None:
+    (d,) = found(tmp_path, PLAN.replace("8192", "8190"))
+    assert (d.code, d.fix is not None) == ("E0302", True) and "8184 or 8192" in d.help
+    (d,) = found(tmp_path, PLAN.replace("llama3_8b", "llama3_8b(vocab = 50257)"))
+    assert d.code == "E0302" and "50264" in d.help and "7 rows" in d.help
+
+
+def test_the_batch_in_the_words_of_other_tools(tmp_path: Path) -> None:
+    (d,) = found(tmp_path, PLAN.replace("64 x 8192", "60 x 8192"))
+    assert d.code == "E0205"
+    assert all(word in d.help for word in ("train_batch_size", "global-batch-size", "per_device_batch_size 0.125,"))
+
+
+def test_changes_are_added_up_when_one_is_not_enough(tmp_path: Path) -> None:
+    text = HEAD.replace("llama3_8b", "llama3_70b").replace("fsdp", "dp") + "use zero1 over dp\nuse tp over tp\n"
+    text = text.replace("8 x h100", "16 x h100").replace("dp 8", "dp 16").replace("microbatch 1", "microbatch 2")
+    text += "compute bf16 reduce fp32\n"
+    (d,) = [d for d in found(tmp_path, text) if d.code == "E0501"]
+    assert d.fix is not None and len(d.fix.edits) >= 2 and "together fit" in d.help
+    assert "E0501" not in codes(tmp_path, apply_edits(text, d.fix.edits))
+
+
+def test_lowering_says_that_memory_does_not_suffice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "x.plan"
+    path.write_text(
+        PLAN.replace("8 x h100_node", "1 x h100_node").replace("fsdp 8 > tp 8", "fsdp 1 > tp 8")
+        + "gather params per step\n"
+    )
+    assert main(["lower", str(path), "--target", "cuda"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    path.write_text(path.read_text().replace("llama3_8b", "llama3_70b"))
+    assert main(["lower", str(path), "--target", "cuda"]) == 0
+    output = capsys.readouterr()
+    assert output.err.startswith("warning: E0501 ") and "E0501" not in output.out
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "word"),
+    [
+        ("warmup_steps = 10", "warmup_steps = 1000", "warmup_steps"),
+        ("set = {}", "set = {nodes = 4}", "made with (no values)"),
+        ('source = "../tiny.plan"', 'source = "../other.plan"', "not among the files"),
+    ],
+)
+def test_a_preset_describes_what_it_holds(tmp_path: Path, old: str, new: str, word: str) -> None:
+    (tmp_path / "presets").mkdir()
+    shutil.copy(ROOT / "plans" / "tiny.plan", tmp_path)
+    text = (ROOT / "plans" / "presets" / "tiny.toml").read_text()
+    path = tmp_path / "presets" / "tiny.toml"
+    path.write_text(text)
+    assert load_preset(path).notes == ()
+    path.write_text(text.replace(old, new, 1))
+    with pytest.raises(PlanError) as raised:
+        load_preset(path)
+    (d,) = raised.value.diagnostics
+    assert d.code == "E1003" and word in d.message
