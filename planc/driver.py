@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from planc import __version__
 from planc.checks import check_plan, judge_plan
-from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, has_errors, in_order
 from planc.diag.errors import PlanError
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
@@ -44,7 +44,7 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     built = build_file(path, set, target)
     found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
     if built.plan is None or has_errors(found):
-        raise PlanError(in_order([_at(d, path, built) for d in found]))
+        raise PlanError(bounded(in_order([_at(d, path, built) for d in found])))
     return built.plan
 
 
@@ -79,7 +79,7 @@ def lower(plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, in
             raise PlanError(built.diagnostics)
         return program(built.plan, target)
     except PlanError as error:
-        raise PlanError(in_order([_at(d, path, built) for d in error.diagnostics])) from None
+        raise PlanError(bounded(in_order([_at(d, path, built) for d in error.diagnostics]))) from None
 
 
 def examine(
@@ -108,7 +108,7 @@ def examine(
             costed, more = _cost(built.plan, target)
             found += more
     found = _promised(built.plan, found)
-    diagnostics = in_order([_at(d, path, built) for d in found])
+    diagnostics = bounded(in_order([_at(d, path, built) for d in found]))
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
     return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown, built, costed)
 
