@@ -61,7 +61,8 @@ def _names(op: Op) -> list[str]:
 def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | None:
     """`layers 0..2, 31`: ranges (first, one past the last); None (reported) when one is not in the model."""
     ranges = spared.node("ranges")
-    assert draft.model is not None
+    if draft.model is None:
+        return None
     found = []
     for one in ranges.nodes("range") if ranges else ():
         bounds = [draft.integer(w, least=0) for w in one.words("INT")]
