@@ -8,13 +8,15 @@ from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.plan import Plan
 
+from .bundled import not_bundled
+
 Sentences = Iterator[Cause | None]
 
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
     """E0901 for each such sentence, at its place; empty when the target may look at the rest."""
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
-    return [
+    return not_bundled(plan, target) + [
         Diagnostic(
             "E0901",
             f"the {target} target cannot do `{cause.via or cause.sentence}`: planc writes no program for it yet",

@@ -97,7 +97,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     _agrees(config, "qk_head_dim", nope + rope)
     expert_ffn = config.whole("moe_intermediate_size")
     size = Size(
-        layers=config.whole("num_hidden_layers"),
+        layers=config.layers("num_hidden_layers"),
         dense_layers=config.whole("first_k_dense_replace", least=0),
         embed=config.whole("hidden_size"),
         heads=heads,
@@ -130,10 +130,11 @@ def _agrees(config: Config, field: str, *values: int) -> None:
 def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
     sizes = with_widths(dims_of(size, changes))
     dense = size.dense_layers
+    if sizes["layers"] <= dense:
+        raise ValueError(f"the first {dense} layers of {name} have no experts: it needs at least {dense + 1}")
     routed = latent_attention(q_lora=size.q_lora > 0) + experts(shared=size.shared_ffn > 0)
     blocks = {DENSE: latent_attention(q_lora=size.q_lora > 0) + feed_forward(), BLOCK: routed}
     if not dense:
-        del blocks[DENSE]
         del sizes["ffn"]
     return assemble(
         name=name,

@@ -79,7 +79,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     theta, scaling = config.rope(10000.0)
     size = Size(
-        layers=config.whole("num_hidden_layers"),
+        layers=config.layers("num_hidden_layers"),
         embed=embed,
         heads=heads,
         kv_heads=config.whole("num_key_value_heads", default=heads),

@@ -67,7 +67,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     theta, scaling = config.rope(1e6)
     size = Size(
-        layers=config.whole("num_hidden_layers"),
+        layers=config.layers("num_hidden_layers"),
         embed=embed,
         heads=heads,
         kv_heads=config.whole("num_key_value_heads", default=8),
@@ -76,7 +76,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         expert_ffn=config.whole("intermediate_size"),
         vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", default=2),
-        window=config.whole("sliding_window", default=0, least=0),
+        window=config.window(),
         rope_theta=theta,
         rope_scaling=scaling,
         norm_eps=config.number("rms_norm_eps", default=1e-5),

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import Literal
 
-from planc.ir.base import Value
+from planc.ir.base import Cause, Value
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
@@ -120,6 +120,8 @@ class Model(Value):
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]
     ops: dict[Section, tuple[Op, ...]]
+    cause: Cause | None = None
+    """The sentence that names it; None outside a plan."""
 
     @cached_property
     def tensor(self) -> dict[str, Tensor]:

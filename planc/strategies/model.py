@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.catalog import build_model, model_names
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
@@ -18,8 +20,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if name is None:
         return
     changes = _changes(call.node("args"), build_model(name).sizes, draft)
-    if changes is not None:
-        draft.model = build_model(name, changes)
+    if changes is None:
+        return
+    try:
+        draft.model = replace(build_model(name, changes), cause=draft.cause(sentence))
+    except ValueError as error:
+        draft.report("E0103", call.span, f"these sizes make no model: {error}")
 
 
 def _changes(args: Node | None, sizes: dict[str, int], draft: Draft) -> dict[str, int] | None:

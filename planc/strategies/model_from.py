@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,27 @@ def read(sentence: Sentence, draft: Draft) -> None:
     kind = config.get("model_type")
     family = config_types().get(kind) if isinstance(kind, str) else None
     if family is None:
-        known = ", ".join(config_types())
-        draft.report(
-            "E0112", word.span, f"model_type {kind!r} is of no family that planc knows", help=f"known: {known}"
-        )
+        message = f"model_type {kind!r} is of no family that planc knows"
+        draft.report("E0112", word.span, message, help=_other(config))
         return
     try:
-        draft.model, ignored = family.read_config(Path(word.text.strip('"')).stem, config)
+        model, ignored = family.read_config(Path(word.text.strip('"')).stem, config)
     except ValueError as error:
         draft.report("E0112", word.span, f"this config is not a model that planc compiles: {error}")
         return
+    draft.model = replace(model, cause=draft.cause(sentence))
     if ignored:
         shown = ", ".join(ignored[:12]) + (", ..." if len(ignored) > 12 else "")
         draft.report("N0113", word.span, f"fields of the config that change nothing here: {shown}")
+
+
+def _other(config: dict[str, Any]) -> str:
+    """What to write instead of an unknown `model_type`. Some configs hold their language model's inside."""
+    nested = config.get("text_config")
+    kind = nested.get("model_type") if isinstance(nested, dict) else None
+    if isinstance(kind, str) and kind in config_types():
+        return f"its language model alone is a {kind}: save `text_config` as a file of its own"
+    return f"known: {', '.join(config_types())}"
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:

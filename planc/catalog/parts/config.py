@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planc.catalog.parts.sizes import check_layers
+
 MAX_LENGTH = 10**12
 Scaling = dict[str, float | str | bool]
 
@@ -44,6 +46,10 @@ class Config:
             raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {least}")
         return value
 
+    def layers(self, *names: str) -> int:
+        """The number of layers."""
+        return check_layers(self.whole(*names))
+
     def number(self, *names: str, default: float) -> float:
         """A number above 0."""
         return _positive(names[0], self.value(*names, default=default))
@@ -70,7 +76,7 @@ class Config:
         for name, legal in fields.items():
             known = legal if isinstance(legal, tuple) else (legal,)
             value = self.value(name, default=known[0])
-            if value not in known or isinstance(value, bool) != any(isinstance(k, bool) for k in known if k == value):
+            if repr(value) not in map(repr, known):
                 raise ValueError(f"{name} = {value!r}; planc's {family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
@@ -85,18 +91,20 @@ class Config:
 
         Newer configs keep both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
         """
-        new, old = self._table("rope_parameters"), self._table("rope_scaling")
-        base = self.value("rope_theta", default=theta)
-        base = _positive("rope_theta", new.get("rope_theta", base))
-        scaling = {
-            k: v for k, v in (new or old).items() if k not in ("rope_theta", "type", "rope_type") and v is not None
-        }
-        kind = (new or old).get("rope_type", (new or old).get("type", "default"))
-        if kind == "default":
-            return base, {}
-        if not isinstance(kind, str) or not all(isinstance(v, int | float | str) for v in scaling.values()):
-            raise ValueError(f"rotary scaling {kind!r} is not a name with numbers")
-        return base, {"rope_type": kind, **scaling}
+        new, old = self.table("rope_parameters"), self.table("rope_scaling")
+        base = _positive("rope_theta", new.get("rope_theta", self.value("rope_theta", default=theta)))
+        given = {k: v for k, v in (new or old).items() if k != "rope_theta" and v is not None}
+        if any(not isinstance(v, int | float | str) for v in given.values()):
+            raise ValueError("the scaling of rotary positions is not made of names and numbers")
+        older = given.pop("type", "default")
+        kind = given.pop("rope_type", older)
+        return base, {} if kind == "default" else {"rope_type": kind, **given}
+
+    def window(self, *, default: int = 0) -> int:
+        """`sliding_window`: how many tokens back a row sees; 0 for all, which is what null says."""
+        if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
+            default = 0
+        return self.whole("sliding_window", default=default, least=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
         """For each layer of `layer_types`, whether it has sliding attention; None without the field."""
@@ -106,14 +114,13 @@ class Config:
         known = {"full_attention": False, "sliding_attention": True}
         if not isinstance(kinds, list) or len(kinds) != layers or any(k not in known for k in map(str, kinds)):
             raise ValueError(f"layer_types is not a list of {layers} times {' or '.join(known)}")
-        return tuple(known[k] for k in kinds)
+        return tuple(known[kind] for kind in kinds)
 
-    def _table(self, name: str) -> dict[str, Any]:
+    def table(self, name: str) -> dict[str, Any]:
+        """A field that is an object; {} when absent."""
         value = self.value(name, default={})
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")
-        if any(isinstance(v, dict) for v in value.values()):
-            raise ValueError(f"{name} differs between layers, which planc does not compile")
         return value
 
 

@@ -49,8 +49,11 @@ def latent_attention(*, q_lora: bool = True) -> Part:
 
 
 def with_widths(sizes: Mapping[str, int]) -> dict[str, int]:
-    """These sizes with `qk_head_dim`, the sum of its two parts."""
-    return {**sizes, "qk_head_dim": sizes["nope_dim"] + sizes["rope_dim"]}
+    """These sizes with `qk_head_dim`, the sum of its two parts. Raises ValueError when it is another."""
+    width = sizes["nope_dim"] + sizes["rope_dim"]
+    if sizes.get("qk_head_dim", width) != width:
+        raise ValueError(f"qk_head_dim is nope_dim + rope_dim, {width}: change these")
+    return {**sizes, "qk_head_dim": width}
 
 
 def _tensor(name: str, width: tuple[str, ...]) -> Tensor:

@@ -42,8 +42,10 @@ def assemble(
     Parameters and tensors of one name in several sections are one; the parameters' further sections
     are in `also`. Raises ValueError, in words for the user, for sizes that make no such model.
     """
-    sections = {"first": first, **blocks, "last": last}
-    _check(name, sizes, blocks, kinds, facts.get("top_k", 0))
+    top_k = facts.get("top_k", 0)
+    if top_k > sizes.get("experts", top_k):
+        raise ValueError(f"{name} sends a token to {top_k} experts, and there are {sizes['experts']}")
+    sections = {"first": first, **_present(blocks, kinds), "last": last}
     return Model(
         name=name,
         family=family,
@@ -51,19 +53,15 @@ def assemble(
         params=_params(sections),
         tensors=_tensors(sections.values()),
         ops={section: part.ops for section, part in sections.items()},
-        runs=_runs(kinds) if len(blocks) > 1 else (),
+        runs=_runs(kinds),
         **facts,
     )
 
 
-def _check(
-    name: str, sizes: Mapping[str, int], blocks: Mapping[Section, Part], kinds: Sequence[Section], top_k: int
-) -> None:
-    missing = [kind for kind in blocks if kinds and kind not in kinds]
-    if missing:
-        raise ValueError(f"{sizes['layers']} layers of {name} leave none of its kind of block `{missing[0]}`")
-    if top_k > sizes.get("experts", top_k):
-        raise ValueError(f"{name} sends a token to {top_k} experts, and there are {sizes['experts']}")
+def _present(blocks: Mapping[Section, Part], kinds: Sequence[Section]) -> dict[Section, Part]:
+    """The kinds of block that some layer has; a single one is `block`."""
+    present = [kind for kind in blocks if not kinds or kind in kinds]
+    return {kind: blocks[kind] for kind in present} if len(present) > 1 else {BLOCK: blocks[present[0]]}
 
 
 def _params(sections: Mapping[Section, Part]) -> tuple[Param, ...]:
@@ -88,6 +86,9 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
 
 
 def _runs(kinds: Sequence[Section]) -> tuple[Run, ...]:
+    """Neighbours of one kind joined; () when all are of one kind."""
+    if len(set(kinds)) < 2:
+        return ()
     runs: list[Run] = []
     for kind in kinds:
         if runs and runs[-1].section == kind:

@@ -8,13 +8,24 @@ from typing import Any
 
 from planc.ir.dims import DIMS, INNER
 
+MAX_LAYERS = 100_000
+
 
 def dims_of(size: Any, changes: Mapping[str, int] | None = None) -> dict[str, int]:
     """The fields of a family's `Size` that are dims and not 0, in its order, with `changes` made.
 
-    A `head_dim` of 0 is embed / heads, before the changes.
+    A `head_dim` of 0 is embed / heads, before the changes. Raises ValueError for too many layers.
     """
     named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
     if named.get("head_dim") == 0:
         named["head_dim"] = named["embed"] // named["heads"]
-    return {name: length for name, length in named.items() if length} | dict(changes or {})
+    sizes = {name: length for name, length in named.items() if length} | dict(changes or {})
+    check_layers(sizes["layers"])
+    return sizes
+
+
+def check_layers(layers: int) -> int:
+    """This number of layers; each has its place in a list. Raises ValueError when it is absurd."""
+    if layers > MAX_LAYERS:
+        raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
+    return layers

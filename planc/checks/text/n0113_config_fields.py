@@ -7,7 +7,7 @@ RULE = Rule(
     title="unused fields of a config",
     reads="text",
     why="""Every field of a config is used or named: those in the note do not change what planc derives
-             (token ids, dropout of inference, the dtype that weights were saved in).""",
+(token ids, dropout, the dtype that weights were saved in, how a router weighs its picks).""",
     bad="",
     good="",
 )

@@ -1,0 +1,85 @@
+"""The GPT-3 architecture: multi-head attention, learned positions, LayerNorm, GELU, biases, tied head.
+
+Sizes of GPT-3 are from table 2.1 of Brown et al. 2020, "Language Models are Few-Shot Learners" (13B
+with 5120, as 40 heads of 128 make it, where the table prints 5140); its attention is taken as dense in
+every layer, where half of the published layers have a banded one. Sizes of the Megatron models are
+from table 1 of Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters",
+and table 3 of Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer
+Models"; `turing_530b` is Megatron-Turing NLG (Smith et al. 2022), with its vocabulary padded to 51200.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.ends import embedding_with_positions, head
+from planc.catalog.parts.mlp import plain_feed_forward
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import dims_of
+from planc.ir.model import Model
+
+FAMILY = "gpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    layers: int
+    embed: int
+    heads: int
+    head_dim: int = 0
+    """0: embed / heads."""
+    ffn: int
+    vocab: int
+    positions: int
+
+
+def _gpt3(layers: int, embed: int, heads: int) -> Size:
+    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50257, positions=2048)
+
+
+def _megatron(layers: int, embed: int, heads: int) -> Size:
+    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=51200, positions=2048)
+
+
+SIZES: dict[str, Size] = {
+    "gpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, positions=64),
+    "gpt3_6_7b": _gpt3(32, 4096, 32),
+    "gpt3_13b": _gpt3(40, 5120, 40),
+    "gpt3_175b": _gpt3(96, 12288, 96),
+    "megatron_1_7b": _megatron(24, 2304, 24),
+    "megatron_3_6b": _megatron(30, 3072, 32),
+    "megatron_7_5b": _megatron(36, 4096, 32),
+    "megatron_18b": _megatron(40, 6144, 48),
+    "megatron_22b": _megatron(48, 6144, 64),
+    "megatron_39b": _megatron(48, 8192, 64),
+    "megatron_76b": _megatron(60, 10240, 80),
+    "megatron_145b": _megatron(80, 12288, 96),
+    "megatron_175b": _megatron(96, 12288, 96),
+    "megatron_310b": _megatron(96, 16384, 128),
+    "megatron_530b": _megatron(105, 20480, 128),
+    "megatron_1t": _megatron(128, 25600, 160),
+    "turing_530b": _megatron(105, 20480, 128),
+}
+"""`gpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes."""
+    return assemble(
+        name=name,
+        family=FAMILY,
+        sizes=dims_of(SIZES[name], changes),
+        first=embedding_with_positions(),
+        blocks={
+            BLOCK: attention(grouped=False, rotary=False, biased=True, biased_norm=True)
+            + plain_feed_forward(biased=True, biased_norm=True)
+        },
+        last=head(tied=True, biased_norm=True),
+        tied=True,
+    )

@@ -1,0 +1,116 @@
+"""gpt-oss: experts in every layer, attention with sinks that slides in every other layer, biases.
+
+Sizes are from the published `config.json` files (OpenAI 2025, "gpt-oss-120b & gpt-oss-20b Model Card").
+The scaling of rotary positions is left out; a config brings it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.experts import experts
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import dims_of
+from planc.ir.model import Model
+
+FAMILY = "gpt_oss"
+SLIDING = "sliding"
+"""The kind of block whose attention has a window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    layers: int
+    embed: int = 2880
+    heads: int = 64
+    kv_heads: int = 8
+    head_dim: int = 64
+    experts: int
+    expert_ffn: int = 2880
+    vocab: int = 201088
+    top_k: int = 4
+    window: int = 128
+    sliding: tuple[bool, ...] = ()
+    """For each layer, whether its attention has the window; (): the first has it, then every other."""
+    rope_theta: float = 150000.0
+    rope_scaling: Scaling = field(default_factory=dict)
+    norm_eps: float = 1e-5
+    tied: bool = False
+
+
+SIZES: dict[str, Size] = {
+    "gpt_oss_micro": Size(
+        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, experts=8, expert_ffn=90, vocab=134, top_k=2, window=16
+    ),
+    "gpt_oss_20b": Size(layers=24, experts=32),
+    "gpt_oss_120b": Size(layers=36, experts=128),
+}
+"""`gpt_oss_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes."""
+    return _build(name, SIZES[name], changes)
+
+
+MODEL_TYPES = ("gpt_oss",)
+
+
+def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    config = Config(fields)
+    config.must_be(FAMILY, hidden_act="silu", attention_bias=True)
+    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    layers = config.layers("num_hidden_layers")
+    theta, scaling = config.rope(150000.0)
+    size = Size(
+        layers=layers,
+        embed=embed,
+        heads=heads,
+        kv_heads=config.whole("num_key_value_heads", default=8),
+        head_dim=config.head_dim(embed, heads, default=64),
+        experts=config.whole("num_local_experts", "num_experts", default=128),
+        expert_ffn=config.whole("intermediate_size"),
+        vocab=config.whole("vocab_size"),
+        top_k=config.whole("num_experts_per_tok", "experts_per_token", default=4),
+        window=config.window(default=128),
+        sliding=config.windows(layers) or (),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        norm_eps=config.number("rms_norm_eps", default=1e-5),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
+    return _build(name, size), config.unused
+
+
+def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+    sizes = dims_of(size, changes)
+    sliding = size.sliding or tuple(layer % 2 == 0 for layer in range(sizes["layers"]))
+    ffn = experts(biased=True)
+    return assemble(
+        name=name,
+        family=FAMILY,
+        sizes=sizes,
+        first=embedding(),
+        blocks={
+            SLIDING: attention(window=size.window, biased=True, sinks=True) + ffn,
+            BLOCK: attention(biased=True, sinks=True) + ffn,
+        },
+        last=head(tied=size.tied),
+        kinds=tuple(SLIDING if slides else BLOCK for slides in sliding),
+        rope_theta=size.rope_theta,
+        rope_scaling=size.rope_scaling,
+        norm_eps=size.norm_eps,
+        tied=size.tied,
+        top_k=size.top_k,
+    )

@@ -1,0 +1,97 @@
+"""Mistral: the Llama block whose attention sees a sliding window.
+
+Sizes are from the published `config.json` (Jiang et al. 2023, "Mistral 7B"). Later releases of the 7B
+have no window; a config says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.mlp import feed_forward
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import dims_of
+from planc.ir.model import Model
+
+FAMILY = "mistral"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    layers: int
+    embed: int
+    heads: int
+    kv_heads: int
+    head_dim: int = 0
+    """0: embed / heads."""
+    ffn: int
+    vocab: int
+    window: int
+    """0: attention sees all earlier tokens."""
+    rope_theta: float = 1e4
+    rope_scaling: Scaling = field(default_factory=dict)
+    norm_eps: float = 1e-5
+    tied: bool = False
+
+
+SIZES: dict[str, Size] = {
+    "mistral_micro": Size(layers=4, embed=64, heads=8, kv_heads=4, ffn=182, vocab=134, window=16),
+    "mistral_7b": Size(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=32000, window=4096),
+}
+"""`mistral_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes."""
+    return _build(name, SIZES[name], changes)
+
+
+MODEL_TYPES = ("mistral",)
+
+
+def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    config = Config(fields)
+    config.must_be(FAMILY, hidden_act="silu", layer_types=None)
+    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    theta, scaling = config.rope(1e4)
+    size = Size(
+        layers=config.layers("num_hidden_layers"),
+        embed=embed,
+        heads=heads,
+        kv_heads=config.whole("num_key_value_heads", default=8),
+        head_dim=config.head_dim(embed, heads),
+        ffn=config.whole("intermediate_size"),
+        vocab=config.whole("vocab_size"),
+        window=config.window(default=4096),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        norm_eps=config.number("rms_norm_eps", default=1e-6),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
+    return _build(name, size), config.unused
+
+
+def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+    return assemble(
+        name=name,
+        family=FAMILY,
+        sizes=dims_of(size, changes),
+        first=embedding(),
+        blocks={BLOCK: attention(window=size.window) + feed_forward()},
+        last=head(tied=size.tied),
+        rope_theta=size.rope_theta,
+        rope_scaling=size.rope_scaling,
+        norm_eps=size.norm_eps,
+        tied=size.tied,
+    )

@@ -1,0 +1,111 @@
+"""MPT: multi-head attention, LayerNorm, GELU, tied head.
+
+The released `mpt_7b` and `mpt_30b` have no biases, and for positions ALiBi, to which no parameter
+belongs; their sizes are from their `config.json`. The others are those of the published throughput
+tables (mosaicml/llm-foundry, scripts/train/benchmarking), which have biases, and learned positions for
+sequences of 2048 tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.config import Config
+from planc.catalog.parts.ends import embedding, embedding_with_positions, head
+from planc.catalog.parts.mlp import plain_feed_forward
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import dims_of
+from planc.ir.model import Model
+
+FAMILY = "mpt"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    layers: int
+    embed: int
+    heads: int
+    head_dim: int = 0
+    """0: embed / heads."""
+    ffn: int
+    vocab: int = 50432
+    positions: int = 0
+    """0: ALiBi."""
+    biased: bool = False
+    norm_eps: float = 1e-5
+    tied: bool = True
+
+
+def _bench(layers: int, embed: int, heads: int) -> Size:
+    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50368, positions=2048, biased=True)
+
+
+SIZES: dict[str, Size] = {
+    "mpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134),
+    "mpt_125m": _bench(12, 768, 12),
+    "mpt_350m": _bench(24, 1024, 16),
+    "mpt_760m": _bench(24, 1536, 12),
+    "mpt_1b": _bench(24, 2048, 16),
+    "mpt_3b": _bench(32, 2560, 20),
+    "mpt_7b": Size(layers=32, embed=4096, heads=32, ffn=4 * 4096),
+    "mpt_13b": _bench(40, 5120, 40),
+    "mpt_30b": Size(layers=48, embed=7168, heads=64, ffn=4 * 7168),
+    "mpt_70b": _bench(80, 8192, 64),
+}
+"""`mpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes."""
+    return _build(name, SIZES[name], changes)
+
+
+MODEL_TYPES = ("mpt",)
+
+
+def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
+    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    config = Config(fields)
+    inner = Config(config.table("attn_config"))
+    config.must_be(FAMILY, no_bias=True, norm_type=("low_precision_layernorm", "layernorm"), logit_scale=None)
+    inner.must_be(FAMILY, attn_type="multihead_attention", qk_ln=False, rope=False, clip_qkv=None)
+    embed, heads = config.whole("d_model", "hidden_size"), config.whole("n_heads", "num_attention_heads")
+    alibi = inner.flag("alibi", default=True)
+    size = Size(
+        layers=config.layers("n_layers", "num_hidden_layers"),
+        embed=embed,
+        heads=heads,
+        head_dim=config.head_dim(embed, heads),
+        ffn=embed * config.whole("expansion_ratio", default=4),
+        vocab=config.whole("vocab_size"),
+        positions=0 if alibi else config.whole("max_seq_len"),
+        norm_eps=config.number("layer_norm_epsilon", default=1e-5),
+        tied=config.flag("tie_word_embeddings", default=True),
+    )
+    unused = sorted((*config.unused, *(f"attn_config.{field}" for field in inner.unused)))
+    return _build(name, size), tuple(unused)
+
+
+def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
+    biased = size.biased
+    return assemble(
+        name=name,
+        family=FAMILY,
+        sizes=dims_of(size, changes),
+        first=embedding_with_positions() if size.positions else embedding(),
+        blocks={
+            BLOCK: attention(grouped=False, rotary=False, biased=biased, biased_norm=biased)
+            + plain_feed_forward(biased=biased, biased_norm=biased)
+        },
+        last=head(tied=size.tied, biased_norm=biased),
+        norm_eps=size.norm_eps,
+        tied=size.tied,
+    )

@@ -1,0 +1,47 @@
+"""The catalog's sizes are the published ones: parameters counted from the op graphs, within 0.1 %."""
+
+from __future__ import annotations
+
+import pytest
+
+from planc.catalog import build_model
+from tests.catalog.published import ACTIVE, MEGATRON, PARAMETERS
+
+
+@pytest.mark.parametrize("name", PARAMETERS)
+def test_parameters_are_those_published(name: str) -> None:
+    published, _ = PARAMETERS[name]
+    assert build_model(name).parameters == pytest.approx(published, rel=1e-3)
+
+
+@pytest.mark.parametrize("name", MEGATRON)
+def test_megatron_models_have_the_parameters_of_the_table(name: str) -> None:
+    """The table prints one digit behind the point."""
+    assert round(build_model(name).parameters / 1e9, 1) == MEGATRON[name]
+
+
+@pytest.mark.parametrize("name", ["gpt3_6_7b", "gpt3_13b", "gpt3_175b", "megatron_22b", "megatron_175b"])
+def test_gpt_models_have_the_parameters_of_the_formula(name: str) -> None:
+    """Narayanan et al. 2021, equation 2, for a model with 2048 positions."""
+    model = build_model(name)
+    layers, embed, vocab = (model.sizes[d] for d in ("layers", "embed", "vocab"))
+    published = 12 * layers * embed**2 * (1 + 13 / (12 * embed) + (vocab + 2048) / (12 * layers * embed))
+    assert model.parameters == pytest.approx(published, rel=1e-3)
+
+
+@pytest.mark.parametrize(("name", "billions"), [("gpt3_6_7b", 6.7), ("gpt3_13b", 13.0), ("gpt3_175b", 175.0)])
+def test_gpt3_is_near_its_rounded_name(name: str, billions: float) -> None:
+    """Brown et al. 2020, table 2.1. Its 13.0 and 175.0 are no count that its dims give."""
+    assert build_model(name).parameters == pytest.approx(billions * 1e9, rel=0.012)
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters_are_those_published(name: str) -> None:
+    """They are published with two or three digits."""
+    model, (published, with_embedding) = build_model(name), ACTIVE[name]
+    embedding = 0 if with_embedding else model.elements(model.param["tok_embeddings.weight"])
+    assert model.active_parameters - embedding == pytest.approx(published, rel=0.02)
+
+
+def test_a_dense_model_uses_all_its_parameters() -> None:
+    assert build_model("qwen3_8b").active_parameters == build_model("qwen3_8b").parameters
