@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "embed": "write a compiled plan into a training preset",
     "train": "train a preset with the bundled trainer",
     "crosscheck": "compare the losses of two or more receipts",
+    "report": "a plan's step as a trace for Perfetto and other viewers",
     "lsp": "the language server, for editors",
     "bench": "how long planc itself takes, as ratios",
 }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from planc.cost.compute import model_flops_per_token
 from planc.cost.goodput import goodput
 from planc.cost.memory import memory
-from planc.cost.step import axis_spans, step_time
+from planc.cost.step import Timed, axis_spans, step_time
 from planc.cost.topology import Span
 from planc.ir.collective import Collective
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
@@ -24,6 +24,7 @@ class Costed:
     collectives: tuple[TimedCollective, ...]
     slowest: int
     """The pipeline rank whose seconds `step` holds."""
+    timed: Timed
     axes: tuple[AxisFacts, ...]
     limits: Limits
     goodput: Goodput
@@ -43,6 +44,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
         step=timed.step,
         collectives=timed.rows,
         slowest=timed.slowest,
+        timed=timed,
         axes=_axes(sharded, spans),
         limits=_limits(timed.step, timed.rows, used),
         goodput=goodput(plan, timed.step.mfu),

@@ -19,6 +19,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import Section
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
+from planc.schedules.engine import StageTimes
 from planc.sharding.local import stored_elements
 from planc.sharding.stages import copies_on, microbatches_each, sections_of, sections_on, virtual_stages
 
@@ -34,6 +35,12 @@ class Timed:
     rows: tuple[TimedCollective, ...]
     timeline: Timeline
     slowest: int
+    times: StageTimes
+    """What the timeline was simulated with."""
+    costs: tuple[StageCost, ...]
+    """What the times are made of, by virtual stage."""
+    after_s: tuple[float, ...]
+    """Exposed transfers after the last microbatch, by rank."""
 
 
 @dataclass
@@ -76,7 +83,8 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
         )
         for r in rows
     )
-    return Timed(step, timed, timeline, slowest)
+    after = tuple(_once(rows, exposed, r) for r in range(plan.pipeline))
+    return Timed(step, timed, timeline, slowest, times, tuple(costs), after)
 
 
 # What is exposed.
