@@ -32,13 +32,20 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     whole = _whole_until_the_end(sharded, rows)
-    stages = tuple(_stage(sharded, timeline, rank, whole) for rank in range(sharded.plan.pipeline))
+    saved = _saved(sharded)
+    alike: dict[tuple[tuple[str, int], ...], dict[str, float]] = {}
+    stages = []
+    for rank in range(sharded.plan.pipeline):
+        held = tuple(sections_on(sharded.plan, rank).items())
+        if held not in alike:
+            alike[held] = _state(sharded, rank, whole)
+        stages.append(_stage(sharded, timeline, rank, alike[held], saved))
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
         capacity_gib=capacity / GIB,
         usable_gib=(capacity - _reserve(chip)) / GIB,
         per_device_gib=worst.per_device_gib,
-        stages=stages,
+        stages=tuple(stages),
     )
 
 
@@ -54,24 +61,30 @@ def _copies(sharded: Sharded, row: Collective) -> int:
     return sections_on(sharded.plan, row.stage).get(row.section, 1)
 
 
-def _stage(sharded: Sharded, timeline: Timeline, rank: int, whole: bool) -> StageMemory:
+def _state(sharded: Sharded, rank: int, whole: bool) -> dict[str, float]:
+    """Bytes of all that does not depend on the schedule; ranks that hold alike sections have alike state."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
-    activations, moment = _activations(sharded, timeline, rank)
-    parts = {
+    return {
         "params": _params(sharded, held),
         "grads": _grads(sharded, held, whole=whole),
         "optimizer": 0.0 if "optimizer" in offloaded(plan) else 2 * _noun(sharded, held, "optimizer"),
-        "activations": activations,
         "buffers": _buffers(sharded, held),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
         "reserve": _reserve(plan.cluster.chip),
     }
-    gib = {name: amount / GIB for name, amount in parts.items()}
+
+
+def _stage(
+    sharded: Sharded, timeline: Timeline, rank: int, state: dict[str, float], saved: dict[Section, float]
+) -> StageMemory:
+    plan = sharded.plan
+    activations, moment = _activations(sharded, timeline, rank, saved)
+    gib = {name: amount / GIB for name, amount in {**state, "activations": activations}.items()}
     return StageMemory(
         stage=rank,
-        layers=sum(sections.get(kind, 0) for kind in plan.model.blocks),
+        layers=sum(sections_on(plan, rank).get(kind, 0) for kind in plan.model.blocks),
         ranks=plan.mesh.devices // plan.pipeline,
         per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
         peak_at=moment,
@@ -157,11 +170,15 @@ def _logits(sharded: Sharded) -> float:
     return 2 * one * 4 / DTYPE_BYTES[sharded.plan.precision.compute]
 
 
-def _activations(sharded: Sharded, timeline: Timeline, rank: int) -> tuple[float, str]:
+def _saved(sharded: Sharded) -> dict[Section, float]:
+    """Bytes that one microbatch leaves behind in each section."""
+    saved = {kind: _kept_of_block(sharded, kind) for kind in sharded.model.blocks}
+    return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
+
+
+def _activations(sharded: Sharded, timeline: Timeline, rank: int, saved: dict[Section, float]) -> tuple[float, str]:
     """Saved tensors of every microbatch in flight at the fullest moment."""
     plan = sharded.plan
-    saved = {kind: _kept_of_block(sharded, kind) for kind in plan.model.blocks}
-    saved |= {section: _section_saved(sharded, section) for section in ("first", "last")}
     flying = timeline.in_flight[rank]
     total = sum(
         microbatches * sum(n * saved[section] for section, n in sections_of(plan, stage).items())

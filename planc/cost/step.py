@@ -15,7 +15,7 @@ from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
 from planc.cost.schedule import Timeline, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
 from planc.ir.model import Section
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
@@ -58,11 +58,13 @@ class StageCost:
 def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     """Simulate the pipeline with each stage's time and add what happens once a step."""
     plan = sharded.plan
-    spans = {row.axes: span_of(plan.mesh, plan.cluster, row.axes) for row in rows}
-    seconds = {id(r): r.count * collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows}
+    spans = {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {row.axes for row in rows}}
+    seconds = _seconds(rows, spans)
     sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
     exposed = _exposed(sharded, rows, seconds, sections)
-    costs = [_stage_cost(sharded, v, rows, exposed, sections) for v in range(len(plan.stages))]
+    by_stage = _by_stage(rows)
+    homes = {v: rank for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
+    costs = [_stage_cost(sharded, v, homes[v], by_stage, exposed, sections) for v in range(len(plan.stages))]
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if _between_stages(r)), 0.0)
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -73,18 +75,32 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, times)
     slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + _once(rows, exposed, r))
     step = _step(sharded, timeline, slowest, costs, rows, exposed)
+    ways = {(op, axes): algorithm(op, spans[axes]) for op, axes in {(r.op, r.axes) for r in rows}}
     timed = tuple(
         TimedCollective(
             row=r,
             time_s=seconds[id(r)],
             exposed_s=exposed[id(r)] if r.stage == slowest else 0.0,
             level=spans[r.axes].level,
-            algorithm=algorithm(r.op, spans[r.axes]),
+            algorithm=ways[r.op, r.axes],
         )
         for r in rows
     )
     after = tuple(_once(rows, exposed, r) for r in range(plan.pipeline))
     return Timed(step, timed, timeline, slowest, times, tuple(costs), after)
+
+
+def _seconds(rows: tuple[Collective, ...], spans: dict[tuple[str, ...], Span]) -> dict[int, float]:
+    """Seconds of each row, all its calls. Stages repeat each other: like calls are timed once."""
+    known: dict[tuple[CollectiveOp, float, tuple[str, ...]], float] = {}
+    seconds = {}
+    for r in rows:
+        key = (r.op, r.buffer_bytes, r.axes)
+        one = known.get(key)
+        if one is None:
+            one = known[key] = collective_s(*key[:2], spans[r.axes])
+        seconds[id(r)] = r.count * one
+    return seconds
 
 
 # What is exposed.
@@ -99,22 +115,49 @@ def _exposed(
     """Seconds of each row that nothing hides, over the whole step of its stage."""
     plan = sharded.plan
     exposed = {id(r): 0.0 if _between_stages(r) else seconds[id(r)] for r in rows}
-    for stage in range(plan.pipeline):
-        here = [r for r in rows if r.stage == stage and r.carries in ("param", "grad")]
-        forward, backward = _compute(sharded, stage, sections)
-        for phase, cover in (("forward", forward), ("backward", backward), ("optimizer", backward)):
-            group = [r for r in here if r.phase == phase]
-            often = [r for r in group if r.count > sections_on(plan, stage).get(r.section, 1)]
-            for some, times in ((often, microbatches_each(plan)), ([r for r in group if r not in often], 1)):
-                _hide(some, cover * times, seconds, exposed)
-        for section, copies in sections_on(plan, stage).items():
-            if section not in sharded.ops:
-                continue
-            mine = [r for r in rows if r.stage == stage and r.section == section]
-            for phase in ("forward", "recompute", "backward"):
-                now = [r for r in mine if r.phase == phase and r.carries == "activation"]
-                _beside(sharded, now, phase, copies * microbatches_each(plan), seconds, exposed)
+    seen: dict[tuple[object, ...], list[Collective]] = {}
+    for stage, here in _by_stage(rows).items():
+        alike = (*sections_on(plan, stage).items(), *((r.op, r.tensor, r.axes, r.phase, r.count) for r in here))
+        first = seen.setdefault(alike, here)
+        if first is here:
+            _expose(sharded, stage, here, seconds, sections, exposed)
+        else:
+            exposed.update((id(r), exposed[id(known)]) for r, known in zip(here, first, strict=True))
     return exposed
+
+
+def _by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
+    found: dict[int, list[Collective]] = {}
+    for r in rows:
+        found.setdefault(r.stage, []).append(r)
+    return found
+
+
+def _expose(
+    sharded: Sharded,
+    stage: int,
+    here: list[Collective],
+    seconds: dict[int, float],
+    sections: dict[Section, SectionTime],
+    exposed: dict[int, float],
+) -> None:
+    """One pipeline rank's rows: what each hides behind."""
+    plan = sharded.plan
+    held, times = sections_on(plan, stage), microbatches_each(plan)
+    forward, backward = _compute(sharded, stage, sections)
+    state = [r for r in here if r.carries in ("param", "grad")]
+    for phase, cover in (("forward", forward), ("backward", backward), ("optimizer", backward)):
+        group = [r for r in state if r.phase == phase]
+        often = [r for r in group if r.count > held.get(r.section, 1)]
+        once = [r for r in group if r.count <= held.get(r.section, 1)]
+        _hide(often, cover * times, seconds, exposed)
+        _hide(once, cover, seconds, exposed)
+    for section, copies in held.items():
+        mine = [r for r in here if r.section == section and r.carries == "activation"]
+        if mine and section in sharded.ops and (plan.overlaps or any(r.op == "send_recv" for r in mine)):
+            for phase in ("forward", "recompute", "backward"):
+                now = [r for r in mine if r.phase == phase]
+                _beside(sharded, now, phase, copies * times, seconds, exposed)
 
 
 def _beside(
@@ -192,23 +235,23 @@ def _after(row: Collective) -> bool:
 def _stage_cost(
     sharded: Sharded,
     stage: int,
-    rows: tuple[Collective, ...],
+    rank: int,
+    rows: dict[int, list[Collective]],
     exposed: dict[int, float],
     sections: dict[Section, SectionTime],
 ) -> StageCost:
     """One virtual stage's seconds for one microbatch; a rank's exposed seconds go by layers."""
     plan = sharded.plan
-    rank = next(r for r in range(plan.pipeline) if stage in virtual_stages(plan, r))
-    held = sections_on(plan, rank)
+    held, times = sections_on(plan, rank), microbatches_each(plan)
     cost = StageCost()
     for section, n in sections_of(plan, stage).items():
         cost.forward_s += n * sections[section].forward_s
         cost.backward_s += n * sections[section].backward_s
         cost.recompute_s += n * sections[section].recompute_s
         cost.weight_s += n * sections[section].weight_s
-        for r in rows:
-            if r.stage == rank and r.section == section and n and not _after(r):
-                each = exposed[id(r)] * n / held[section] / microbatches_each(plan)
+        for r in rows.get(rank, ()):
+            if r.section == section and n and not _after(r):
+                each = exposed[id(r)] * n / held[section] / times
                 if r.phase == "forward":
                     cost.exposed_forward_s += each
                 else:

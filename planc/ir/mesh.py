@@ -67,12 +67,29 @@ class Mesh(Value):
 
     def size(self, *names: str) -> int:
         """The number of ranks over these axes together; 1 for none."""
-        return prod([self.every[name].size for name in names])
+        if not names:
+            return 1
+        known = self._sizes.get(names)
+        if known is None:
+            known = self._sizes[names] = prod([self.every[name].size for name in names])
+        return known
+
+    @cached_property
+    def _sizes(self) -> dict[tuple[str, ...], int]:
+        return {}
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
         """The given axes, outermost first, without those of size 1."""
-        wanted = {n for n in names if self.every[n].size > 1}
-        return tuple(n for n in self._outermost_first if n in wanted) if wanted else ()
+        given = tuple(names)
+        known = self._orders.get(given)
+        if known is None:
+            wanted = {n for n in given if self.every[n].size > 1}
+            known = self._orders[given] = tuple(n for n in self._outermost_first if n in wanted)
+        return known
+
+    @cached_property
+    def _orders(self) -> dict[tuple[str, ...], tuple[str, ...]]:
+        return {}
 
     @cached_property
     def _outermost_first(self) -> tuple[str, ...]:

@@ -270,6 +270,11 @@ class Plan(Value):
     def _axes(self) -> dict[tuple[str, str], tuple[str, ...]]:
         return {}
 
+    @cached_property
+    def memo(self) -> dict[Any, Any]:
+        """What functions of this plan have worked out and will be asked again; never part of its meaning."""
+        return {}
+
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
         if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
             return ()  # the scores of all experts, and tokens on their way, stay with the token
@@ -309,11 +314,11 @@ class Plan(Value):
         """The axes that divide the batch: the data-parallel ranks."""
         return self.axes_of("batch")
 
-    @property
+    @cached_property
     def data_parallel(self) -> int:
         return self.mesh.size(*self.data_axes)
 
-    @property
+    @cached_property
     def microbatches(self) -> int:
         """Microbatches of one step, per data-parallel rank."""
         return self.batch.sequences // (self.data_parallel * self.batch.microbatch_sequences)
@@ -342,7 +347,7 @@ class Plan(Value):
             return self.gather.per
         return "pass" if self.store("params") else "step"
 
-    @property
+    @cached_property
     def pipeline(self) -> int:
         """Ranks along the pipeline; 1 without one."""
         return self.mesh.size(self.split.axis) if self.split else 1

@@ -12,10 +12,11 @@ from math import ceil
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.sharding import Sharded
+from planc.schedules import microbatch_copies
 from planc.sharding.activations import backward, forward, recompute
 from planc.sharding.calls import Call
-from planc.sharding.local import local_elements
-from planc.sharding.stages import boundaries_sent, microbatches_each, sections_on
+from planc.sharding.local import local_elements, stored_elements
+from planc.sharding.stages import boundaries_sent, copies_on, microbatches_each, sections_on
 from planc.sharding.state import scalars, state
 
 
@@ -32,14 +33,17 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
         for section in sharded.ops
     }
     calls["step"] = list(scalars(sharded))
+    calls = {section: [c for c in found if plan.mesh.size(*c.axes) > 1] for section, found in calls.items()}
     rows = [
         _row(sharded, call, stage, section, copies)
         for stage in range(plan.pipeline)
         for section, copies in sections_on(plan, stage).items()
         for call in calls.get(section, ())
     ]
-    rows += [row for stage in range(plan.pipeline) for row in _sends(sharded, stage)]
-    return tuple(r for r in rows if r.count and r.group_size > 1)
+    if plan.split is not None and plan.pipeline > 1:
+        rows += [row for stage in range(plan.pipeline) for row in _sends(sharded, stage)]
+        rows += [row for stage in range(plan.pipeline) for row in _shared(sharded, stage)]
+    return tuple(r for r in rows if r.count)
 
 
 def _row(sharded: Sharded, call: Call, stage: int, section: str, copies: int) -> Collective:
@@ -66,8 +70,7 @@ def _row(sharded: Sharded, call: Call, stage: int, section: str, copies: int) ->
 def _sends(sharded: Sharded, stage: int) -> Iterator[Collective]:
     """Hidden states forward and their gradients backward, once per boundary and microbatch."""
     plan = sharded.plan
-    if plan.split is None:
-        return
+    assert plan.split is not None
     last = sharded.ops["block"][-1].op.output
     layout = sharded.declared(last)
     elements = local_elements(plan, sharded.model.tensor[last].dims, layout)
@@ -90,3 +93,34 @@ def _sends(sharded: Sharded, stage: int) -> Iterator[Collective]:
             buffer_bytes=elements * DTYPE_BYTES[plan.precision.compute],
             cause=plan.split.cause,
         )
+
+
+def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
+    """Gradients of parameters that two ranks of the pipeline hold: summed between these two, once a step.
+
+    An embedding tied to the head when both ends are apart, and every stage of a schedule that keeps two
+    copies of it.
+    """
+    plan = sharded.plan
+    assert plan.split is not None
+    held = sections_on(plan, stage)
+    twice = microbatch_copies(plan.split) > 1
+    for p in sharded.params:
+        tied = {"first", "last"} <= set(p.param.sections) and ("first" in held) != ("last" in held)
+        copies = copies_on(plan, p.param, held)
+        if copies and (twice or tied):
+            rest = p.stored["grads"] or p.stored["optimizer"]
+            yield Collective(
+                op="all_reduce",
+                axes=(plan.split.axis,),
+                group_size=2,
+                stage=stage,
+                phase="optimizer",
+                carries="grad",
+                tensor=p.param.name,
+                section="step",
+                dtype=plan.precision.reduce,
+                count=copies,
+                buffer_bytes=stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce],
+                cause=plan.split.cause,
+            )

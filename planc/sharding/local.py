@@ -46,8 +46,13 @@ def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
 
 def param_elements(plan: Plan, p: ParamSharding) -> int:
     """Elements of one copy of a parameter on one device while it is used (after TP)."""
-    shape = plan.model.shape(p.param)
-    return prod(ceil(n / plan.mesh.size(*axes)) for n, axes in zip(shape, p.compute, strict=True))
+    key = ("param_elements", p.param.name, p.compute)
+    known = plan.memo.get(key)
+    if known is None:
+        shape = plan.model.shape(p.param)
+        known = prod(ceil(n / plan.mesh.size(*axes)) for n, axes in zip(shape, p.compute, strict=True))
+        plan.memo[key] = known
+    return int(known)
 
 
 def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:

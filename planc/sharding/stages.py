@@ -24,6 +24,13 @@ def layers_on(plan: Plan, rank: int) -> int:
 
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
     """Copies of each section on a pipeline rank; `step` is what happens once everywhere."""
+    known = plan.memo.get(("sections_on", rank))
+    if known is None:
+        known = plan.memo["sections_on", rank] = _sections_on(plan, rank)
+    return known
+
+
+def _sections_on(plan: Plan, rank: int) -> dict[str, int]:
     held = virtual_stages(plan, rank)
     sections = {"first": int(0 in held)}
     for kind in plan.model.blocks:

@@ -16,7 +16,9 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
     for p in sharded.params:
         if section in p.param.sections:
             yield from _gathers(sharded, p)
-            yield from _reductions(sharded, p)
+            again = section == "last" and p.param.section == "first" and sharded.plan.pipeline == 1
+            if not again:  # both uses of a tied one add to the same gradient
+                yield from _reductions(sharded, p)
 
 
 def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:

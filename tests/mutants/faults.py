@@ -34,8 +34,9 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a column-parallel input's gradient is not summed",
         file="planc/sharding/activations.py",
-        text='return outside(o.layout, dims) if o.op.kind == "matmul" else ()',
-        planted="return ()",
+        text="""    if o.op.kind == "matmul":
+        return outside(o.layout, dims)""",
+        planted="",
         test="tests/sharding/test_semantics.py::test_tensor_parallel_without_sequence_parallel_reduces",
     ),
     Fault(
@@ -55,8 +56,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="state is counted whole on every device",
         file="planc/cost/memory.py",
-        text="n * stored_elements(sharded.plan, p, p.stored[noun]) * size",
-        planted="n * stored_elements(sharded.plan, p, ()) * size",
+        text="n * stored_elements(plan, p, p.stored[noun]) *",
+        planted="n * stored_elements(plan, p, ()) *",
         test="tests/cost/test_identities.py::test_state_memory_by_hand",
     ),
     Fault(

@@ -20,7 +20,7 @@ from planc.sharding.local import local_length
 from planc.sharding.redistribute import steps_between
 from tests.sharding.random_plans import ONE, Written, written
 
-MANY = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @pytest.fixture
@@ -81,15 +81,13 @@ def test_the_backward_is_the_dual_of_the_forward(before: Layout, after: Layout) 
 @given(plan=written(), data=st.data())
 def test_keeping_more_copies_never_takes_less_memory(folder: Path, plan: Written, data: Any) -> None:
     """A `store` over fewer axes, or none, keeps at least as many bytes of state on every device."""
-    stores = [line for line in plan.body if line.startswith("store")]
+    stores = [line for line in plan.body if line.startswith("store") and " for " not in line]
     line = data.draw(st.sampled_from(stores))
     nouns = line.split(" over ")[0].removeprefix("store ").split(", ")
     noun = data.draw(st.sampled_from(nouns))
     left = ", ".join(n for n in nouns if n != noun)
     instead = [line.replace(", ".join(nouns), left)] if left else []
     body = [other for kept in plan.body for other in (instead if kept == line else [kept])]
-    if noun == "params":
-        body = [b for b in body if not b.startswith("gather")]
     one, other = report(folder, plan), report(folder, Written(plan.head, tuple(body)))
     assert one.memory and other.memory
     part = {"params": "params", "grads": "grads", "optimizer": "optimizer"}[noun]
