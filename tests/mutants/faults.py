@@ -256,4 +256,32 @@ FAULTS: tuple[Fault, ...] = (
         planted="if other_backend:",
         test="tests/house/test_floors.py::test_a_planted_import_is_found",
     ),
+    Fault(
+        name="scores of all experts are divided over the experts' axis",
+        file="planc/ir/plan.py",
+        text='if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):',
+        planted="if region == ROUTED:",
+        test="tests/sharding/test_experts.py::test_experts_over_a_mesh_axis_need_no_view",
+    ),
+    Fault(
+        name="a view's axes do not divide the tokens",
+        file="planc/ir/plan.py",
+        text="tokens = {a for a in tokens if a not in view.of} | set(view.names)",
+        planted="tokens = {a for a in tokens if a not in view.of}",
+        test="tests/sharding/test_experts.py::test_tokens_go_to_experts_and_back",
+    ),
+    Fault(
+        name="gradients of gathered keys are not summed over the rows",
+        file="planc/sharding/activations.py",
+        text="return tuple(a for d in whole for a in o.layout.get(d, ()))",
+        planted="return ()",
+        test="tests/sharding/test_context.py::test_keys_and_values_are_gathered",
+    ),
+    Fault(
+        name="a ring's gradients do not come home",
+        file="planc/sharding/activations.py",
+        text='yield replace(call, tensor=f"{name} gradient", times=members)',
+        planted='yield replace(call, tensor=f"{name} gradient", times=members - 1)',
+        test="tests/sharding/test_context.py::test_a_ring_passes_them_on",
+    ),
 )
