@@ -23,8 +23,8 @@ VALUE = ("heads", "head_dim")
 def latent_attention(*, q_lora: bool = True) -> Part:
     """`hidden` to `hidden.mid`. Without `q_lora` the queries are projected in one step.
 
-    The narrow projections and their norms run where the residual stream is: their outputs are what
-    is gathered when its sequence is divided.
+    The narrow projections, their norms and the rotation of the shared key run where the residual
+    stream is: their outputs are what is gathered when its sequence is divided.
     """
     part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"))
     part += _queries() if q_lora else _projection("attention.q", "wq", QUERY, "embed", "attention.in", "attention.q")
@@ -35,14 +35,12 @@ def latent_attention(*, q_lora: bool = True) -> Part:
         f"{MODULE}.wk_rope",
         (("rope_dim",), ("embed",)),
         "attention.in",
-        Tensor(name="mla.k_rope", dims=(*TOKENS, "rope_dim"), region="residual"),
+        _narrow("mla.k_rope", "rope_dim"),
     )
     part += _projection("mla.up_proj.k", "wk_b", ("heads", "nope_dim"), "kv_lora", "mla.kv_normed", "mla.k_nope")
     part += _projection("mla.up_proj.v", "wv_b", VALUE, "kv_lora", "mla.kv_normed", "attention.v")
     part += rope("attention.rope_q", "attention.q", _tensor("attention.q_rotated", QUERY))
-    part += rope(
-        "attention.rope_k", "mla.k_rope", Tensor(name="mla.k_rotated", dims=(*TOKENS, "rope_dim"), region="attention")
-    )
+    part += rope("attention.rope_k", "mla.k_rope", _narrow("mla.k_rotated", "rope_dim"))
     part += _join()
     widths = ("head_dim", "qk_head_dim")
     return part + core("attention.q_rotated", "attention.k", "attention.v", widths=widths) + projection_out()
@@ -60,6 +58,11 @@ def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
     return Tensor(name=name, dims=(*TOKENS, *width), region="attention")
 
 
+def _narrow(name: str, width: str) -> Tensor:
+    """A tensor that is as wide as a latent and rests where the residual stream does."""
+    return Tensor(name=name, dims=(*TOKENS, width), region="residual")
+
+
 def _queries() -> Part:
     up = _projection("mla.up_proj.q", "wq_b", QUERY, "q_lora", "mla.q_normed", "attention.q")
     return _down("q", "q_lora") + up
@@ -67,9 +70,7 @@ def _queries() -> Part:
 
 def _down(letter: str, latent: str) -> Part:
     """To a latent, and its norm."""
-    dims = (*TOKENS, latent)
-    made = Tensor(name=f"mla.{letter}_latent", dims=dims, region="residual")
-    normed = Tensor(name=f"mla.{letter}_normed", dims=dims, region="residual")
+    made, normed = (_narrow(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
         f"mla.{letter}_norm", f"{MODULE}.{letter}_norm", made.name, normed, over=latent
