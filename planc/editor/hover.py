@@ -164,6 +164,16 @@ def _expect(report: Report) -> str:
     return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%}, {shares}"
 
 
+def _offload(report: Report) -> str:
+    assert report.step
+    return f"waits for the host: {seconds(report.step.offload_s)}"
+
+
+def _exposed(report: Report) -> str:
+    assert report.step
+    return f"communication that nothing hides: {seconds(report.step.exposed_comm_s)}"
+
+
 def _held(report: Report, part: str) -> str:
     assert report.memory
     return f"{gib(getattr(report.memory.per_device_gib, part))} GiB"
@@ -175,12 +185,18 @@ FACTS: dict[str, Callable[[Report], str]] = {
     "batch": _batch,
     "cluster": _cluster,
     "mesh": _mesh,
+    "view": _mesh,
     "shard": _shard,
+    "replicate": _shard,
     "store": _store,
     "gather": _gather,
     "split": _split,
     "optimizer": _optimizer,
     "compute": _compute,
+    "attention": _compute,
+    "quantize": _compute,
+    "offload": _offload,
+    "overlap": _exposed,
     "recompute": _recompute,
     "expect": _expect,
 }

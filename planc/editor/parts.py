@@ -50,5 +50,5 @@ def _layout(file: File, header: Sentence, draft: Draft) -> None:
     method = {words[1].text: [words[2]]} if len(words) > 2 else {}
     own = [s.renamed(method, s) if method else s for s in file.sentences]
     for sentence in expand(own, {}, draft):
-        if sentence.verb in IN_LAYOUTS and sentence.verb in readers():
+        if sentence.verb in IN_LAYOUTS:
             readers()[sentence.verb][1](sentence, draft)

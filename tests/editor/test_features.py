@@ -81,6 +81,13 @@ def test_positions_there_and_back(text: str, data: st.DataObject | None) -> None
         assert positions.offset_at(*positions.place_at(offset)) == offset
 
 
+def test_a_plan_may_import_what_only_the_editor_holds() -> None:
+    text = HEAD + 'import    "mine.plan"\nuse mine over fsdp\nuse tp over tp\nrecompute blocks\n'
+    layout = "layout mine over a\nshard batch over a\nstore params, grads, optimizer over a\n"
+    assert "E0104" in {d.code for d in opened(text).diagnostics}
+    assert "E0104" not in {d.code for d in opened(text, mine=layout).diagnostics}
+
+
 def test_positions_count_code_units() -> None:
     positions = Positions("a🐍b\r\n🐍", CODEC)
     assert positions.position(2) == Position(0, 3)

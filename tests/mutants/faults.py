@@ -250,6 +250,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
     ),
     Fault(
+        name="editor: positions count code points",
+        file="planc/editor/positions.py",
+        text="self.codec.client_num_units(self.text[self._client_starts[line] : offset])",
+        planted="offset - self._client_starts[line]",
+        test="tests/editor/test_features.py::test_positions_count_code_units",
+    ),
+    Fault(
+        name="editor: an import is read from disk although it is open",
+        file="planc/strategies/imports.py",
+        text="unsaved = self.unsaved.get(path.resolve()) if self.unsaved else None",
+        planted="unsaved = None",
+        test="tests/editor/test_features.py::test_a_plan_may_import_what_only_the_editor_holds",
+    ),
+    Fault(
+        name="editor: a sentence is charged with every collective",
+        file="planc/editor/hover.py",
+        text="cause.span.line == span.line",
+        planted="cause.span.line > 0",
+        test="tests/editor/test_features.py::test_hover_counts_the_collectives_of_its_sentence_alone",
+    ),
+    Fault(
         name="floors: an upward import is let through",
         file="tests/house/test_floors.py",
         text="if ROOMS[target][0] > floor or other_backend:",
