@@ -47,7 +47,7 @@ def attention(
 
 def rope(name: str, source: str, target: Tensor) -> Part:
     """Rotary positions. A rotation is linear: its backward needs no tensor."""
-    op = Op(name=name, kind="rope", region="attention", module=MODULE, inputs=(source,), output=target.name)
+    op = Op(name=name, kind="rope", region=target.region, module=MODULE, inputs=(source,), output=target.name)
     return Part(tensors=(target,), ops=(op,))
 
 
