@@ -5,9 +5,19 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.network import algorithm, bound_s, collective_s, latency_s, ragged_all_to_all_s
+from planc.cost.network import (
+    algorithm,
+    algorithm_bytes_per_s,
+    bound_s,
+    collective_s,
+    latency_s,
+    limit_s,
+    ragged_all_to_all_s,
+    ring_share,
+)
 from planc.cost.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
-from planc.ir.mesh import Axis, View, strided
+from planc.ir.mesh import Axis, Mesh, View, strided
+from planc.strategies.build import build_file
 from tests.plans import BODY, HEAD, plan_of
 
 TORUS = """plan example
@@ -224,6 +234,60 @@ def test_the_measured_all_reduce_of_b200(tmp_path: Path) -> None:
         assert collective_s("all_reduce", size, span_of(plan.mesh, plan.cluster, axes)) == pytest.approx(
             seconds, rel=0.15
         )
+
+
+PEAKS = [
+    ("1 x a100_node", 232e9, "NVIDIA at GTC 2024, s62129"),
+    ("16 x a100_node", 192e9, "NVIDIA at GTC 2024, s62129"),
+    ("1 x h100_node", 480e9, "NVIDIA at GTC 2024, s62129, switches add"),
+    ("16 x h100_node", 380e9, "NVIDIA at GTC 2024, s62129"),
+    ("1 x h200_node", 473.1e9, "public ml-engineering notes"),
+    ("1 x b200_node", 838e9, "public ml-engineering notes"),
+    ("1 x gb200_nvl72", 850e9, "public ml-engineering notes"),
+]
+
+
+@pytest.mark.parametrize(("machine", "bus_bytes_per_s", "source"), PEAKS, ids=lambda v: str(v).split(" (")[0])
+def test_the_published_bus_bandwidth_of_large_all_reduces(machine: str, bus_bytes_per_s: float, source: str) -> None:
+    """What a ring of all devices would have to send, over the seconds it takes, for 8 GiB."""
+    span = whole(machine)
+    sent = ring_share("all_reduce", span.size) * 2**33
+    assert sent / collective_s("all_reduce", 2**33, span) == pytest.approx(bus_bytes_per_s, rel=0.03), source
+
+
+def test_the_published_dispatch_to_experts() -> None:
+    """DeepEP's normal kernels on 64 H800: 51 GB/s for 4096 tokens of 7168 bytes to 8 experts each."""
+    tokens = 4096 * 7168 * 8
+    assert algorithm_bytes_per_s("all_to_all", tokens, whole("8 x h800_node")) == pytest.approx(51e9, rel=0.1)
+
+
+def whole(machine: str) -> Span:
+    """All devices of a machine as one group."""
+    path = Path("example.plan").resolve()
+    text = f"plan example\nmodel llama_micro\nbatch 1 x 64 tokens\ncluster {machine}\nmesh all 1\n"
+    plan = build_file(path, unsaved={path: text}).plan
+    mesh = Mesh.of({"all": plan.cluster.devices}, plan.mesh.cause)
+    return span_of(mesh, plan.cluster, ("all",))
+
+
+def test_an_oversubscribed_level_takes_less(tmp_path: Path) -> None:
+    """Half as much leaves each leaf; below it nothing changes."""
+    head = HEAD.replace("8 x h100", "64 x h100").replace("fsdp 8", "fsdp 64")
+    plan = plan_of(tmp_path, head + BODY)
+    leaf, spine = plan.cluster.levels
+    slow = replace(plan.cluster, levels=(leaf, replace(spine, oversubscription=2.0)))
+    (here, up), (same, half) = (span_of(plan.mesh, c, ("fsdp",)).phases for c in (plan.cluster, slow))
+    assert (same.bytes_per_s, half.bytes_per_s) == (here.bytes_per_s, up.bytes_per_s / 2)
+    assert (here.members, up.members, up.below) == (32, 2, 32)
+
+
+def test_a_network_that_adds_sends_a_buffer_once(tmp_path: Path) -> None:
+    """The measured gain over a ring of many nodes, both with large buffers."""
+    plan = plan_of(tmp_path, HEAD.replace("h100_node", "h800_node") + BODY)
+    adding = tuple(replace(v, in_network_reduction=1.26) for v in plan.cluster.levels)
+    plain, fast = (span_of(plan.mesh, c, ("fsdp",)) for c in (plan.cluster, replace(plan.cluster, levels=adding)))
+    ring = limit_s("all_reduce", 1e11, plain)
+    assert ring / collective_s("all_reduce", 1e11, fast) == pytest.approx(1.26, rel=0.01)
 
 
 def test_a_token_goes_once_to_each_peer(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ def test_a_hardware_file_says_where_its_numbers_come_from(path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(library.machines()))
 def test_every_machine_of_the_catalog_is_whole(name: str) -> None:
-    """Narrow dtypes are not slower, a second node or slice is reached, and every level is slower than the one inside."""
+    """Narrow dtypes are not slower, a second node or slice is reached, levels are slower the farther out."""
     shape = {"tpu_v5e": "(4x4)", "tpu_v6e": "(4x4)"}.get(name, "(4x4x4)" if name.startswith("tpu") else "")
     plan = built(f"2 x {name}{shape}").plan
     assert plan is not None

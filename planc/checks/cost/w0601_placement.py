@@ -85,8 +85,9 @@ def _gained(costed: Costed, best: Mesh) -> str:
     slow = costed.collectives[index]
     here, there = (span_of(mesh, plan.cluster, slow.row.axes) for mesh in (plan.mesh, best))
     axes = " and ".join(f"`{a}` of stride {plan.mesh.axis(a).stride}" for a in slow.row.axes)
+    units = "slices" if plan.cluster.kind == "torus" else "nodes"
     return (
-        f"the {slow.row.op} over {axes} runs at {here.level}, over {here.outside:g} nodes,"
+        f"the {slow.row.op} over {axes} runs at {here.level}, over {here.outside:g} {units},"
         f" and takes {slow.time_s / then[index]:.1f}x as long as at {there.level}"
     )
 
