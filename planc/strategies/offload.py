@@ -13,9 +13,9 @@ STATE = ("params", "optimizer")
 
 def read(sentence: Sentence, draft: Draft) -> None:
     to = draft.one_of(sentence.node.words("NAME")[0], ("host",), "a place to offload to")
-    if to is None or draft.model is None:
+    if draft.model is None:
         return
     saved = dict.fromkeys(t for kind in draft.model.blocks for op in draft.model.ops[kind] for t in op.saves)
     what = [draft.one_of(w, (*STATE, *saved), "state or a saved tensor of a block") for w in sentence.names(0)]
-    if None not in what:
+    if to is not None and None not in what:
         draft.offloads.append(Offload(what=tuple(w for w in what if w), cause=draft.cause(sentence)))
