@@ -47,7 +47,8 @@ def parse_text(text: str, file: str) -> File:
 def _meant_header(source: Source) -> bool:
     """Whether the first sentence is a header with a mistake of its own, which is reported."""
     line = next(logical_lines(source), None)
-    return line is not None and bool(nearest(line.text.split(maxsplit=1)[0], HEADERS, 1))
+    word = line.text.split(maxsplit=1)[0] if line is not None else ""
+    return word in HEADERS or (word not in VERBS and bool(nearest(word, HEADERS, 1)))
 
 
 def _headless(source: Source, anything: bool) -> list[Diagnostic]:

@@ -92,7 +92,7 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
         return unclosed
     form = f"the sentence reads: {_form(verb, line.text)}"
     keywords = [w.strip("`") for w in legal if w.strip("`").isalpha()]
-    near = nearest(found.strip("`"), keywords, 1)
+    near = nearest(found.strip("`"), [w for w in keywords if w != found.strip("`")], 1)
     fix = Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None
     helped = f"did you mean `{near[0]}`?" if near else form
     return Diagnostic("E0102", f"expected {wanted}, found {found}", place, label="here", help=helped, fix=fix)

@@ -1,0 +1,100 @@
+"""E0305: a quantized matmul whose local sizes its blocks do not divide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from planc.checks.edits import divisors
+from planc.cost import Costed
+from planc.cost.compute import quantized
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.registry import Rule
+from planc.ir.plan import Quantize
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import local_length
+
+BLOCK = 128
+"""Rows and columns that share a scale in a blockwise recipe (DeepSeek-V3, arXiv:2412.19437, section 3.3)."""
+ROW = 16
+"""torch's scaled matmul wants both sides of a matrix to be multiples of 16."""
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan = sharded.plan
+    reported = set()
+    for ops in sharded.ops.values():
+        for o in ops:
+            quantize = quantized(plan, o.op)
+            if o.op.kind != "matmul" or quantize is None:
+                continue
+            tile = _tile(quantize)
+            for dims in _sides(sharded, o):
+                width = round(prod(local_length(plan, d, o.layout.get(d, ())) for d in dims))
+                if width % tile == 0 or (dims, quantize.cause) in reported:
+                    continue
+                reported.add((dims, quantize.cause))
+                yield _diagnostic(sharded, o, dims, width, tile, quantize)
+
+
+def _tile(quantize: Quantize) -> int:
+    return quantize.tile or (BLOCK if quantize.recipe == "blockwise" else ROW)
+
+
+def _sides(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
+    """The dims of each dimension of the op's matrices, without the batch of experts."""
+    groups = [g for name in o.op.params for g in sharded.model.param[name].shape_dims if g != ("experts",)]
+    return [g for g in groups if all(d in sharded.model.sizes for d in g)]
+
+
+def _diagnostic(
+    sharded: Sharded, o: OpSharding, dims: tuple[str, ...], width: int, tile: int, quantize: Quantize
+) -> Diagnostic:
+    plan = sharded.plan
+    length = prod(plan.model.sizes[d] for d in dims)
+    axes = [a for d in dims for a in o.layout.get(d, ())]
+    legal = [n for n in divisors(length, 64) if length // n % tile == 0]
+    cause = next((c for d in dims for a in axes if (c := plan.cause_of_shard(d, a, o.op.region))), None)
+    over = f" over {', '.join(axes)} = {plan.mesh.size(*axes)} ranks" if axes else ""
+    return Diagnostic(
+        "E0305",
+        f"{' x '.join(dims)} {length}{over}: {width} each, and {quantize.dtype} blocks of {tile} do not divide it in"
+        f" {o.op.name}",
+        quantize.cause.span,
+        help=f"ranks that leave whole blocks: {', '.join(map(str, legal)) or 'none'}; or `except` the op",
+        related=(Related(cause.span, "divided here"),) if cause else (),
+    )
+
+
+RULE = Rule(
+    code="E0305",
+    title="quantized blocks do not divide",
+    reads="cost",
+    why="""A narrow format shares one scale among a block of numbers, and its kernels refuse a matrix
+that is no whole number of blocks. Tensor parallelism makes the matrices narrower: a recipe that works
+on 8 ranks fails on 16, after the weights were loaded.""",
+    bad="""plan example
+model     llama3_8b(ffn = 11008)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      tp 8
+use       tp over tp
+use       sp over tp
+compute   bf16 reduce fp32
+quantize  ffn as float8(blockwise)
+recompute blocks
+""",
+    good="""plan example
+model     llama3_8b(ffn = 11264)
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      tp 8
+use       tp over tp
+use       sp over tp
+compute   bf16 reduce fp32
+quantize  ffn as float8(blockwise)
+recompute blocks
+""",
+    check=check,
+)

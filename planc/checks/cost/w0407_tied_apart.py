@@ -1,0 +1,59 @@
+"""W0407: an embedding that is tied to the head, on two pipeline stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.cost import Costed
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.sharding.local import stored_elements
+
+
+def check(costed: Costed) -> Iterator[Diagnostic]:
+    sharded = costed.sharded
+    plan = sharded.plan
+    if plan.split is None or plan.pipeline == 1:
+        return
+    ends = [p for p in sharded.params if {"first", "last"} <= set(p.param.sections)]
+    for p in ends:
+        rows = [r for r in costed.collectives if r.row.tensor == p.param.name and plan.split.axis in r.row.axes]
+        size = stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * 4 / 2**30
+        seconds = max((r.time_s for r in rows), default=0.0)
+        yield Diagnostic(
+            "W0407",
+            f"{p.param.name} is tied to the head and lies on the first and the last of {plan.pipeline} stages:"
+            f" {size:.2f} GiB a device of master weights, twice, equal only while both get the same gradient",
+            plan.split.cause.span,
+            help=f"the gradient is summed between the two stages, {seconds * 1e3:.1f} ms a step; a schedule that keeps"
+            " both ends on one rank (zbv, dualpipev), or a model that is not tied, needs neither",
+        )
+
+
+RULE = Rule(
+    code="W0407",
+    title="tied weights on two stages",
+    reads="cost",
+    why="""A tied output layer uses the embedding's matrix. In a pipeline the two ends are on different
+ranks, so each keeps a copy, and the copies stay equal only if their gradients are summed every step.
+Frameworks have rejected such models, untied them without a word, or trained two different matrices.
+planc counts both copies and the sum; look for it in the program that runs.""",
+    bad="""plan example
+model     llama3_2_3b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      pp 2 > fsdp 4
+use       fsdp over fsdp
+split     layers over pp as 1f1b stages [embed + 15, 13 + head]
+recompute blocks
+""",
+    good="""plan example
+model     llama3_2_3b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+""",
+    check=check,
+)
