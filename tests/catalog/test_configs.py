@@ -123,6 +123,7 @@ def test_learned_positions_of_mpt() -> None:
         ("llama3_8b", {"tie_word_embeddings": 1}, "neither true nor false"),
         ("llama3_8b", {"num_attention_heads": 33, "head_dim": None}, "no multiple of 33"),
         ("llama3_8b", {"rope_parameters": {"full_attention": {"rope_theta": 1.0}}}, "rotary"),
+        ("llama3_8b", {"rope_scaling": {"rope_type": "llama3", "factor": float("inf")}}, "rotary"),
         ("llama3_8b", {"num_hidden_layers": 10**9}, "more than"),
         ("mistral_7b", {"sliding_window": -1}, "at least 0"),
         ("mistral_7b", {"layer_types": ["full_attention"] * 32}, "layer_types"),
@@ -160,3 +161,25 @@ def test_a_model_of_text_and_pictures_is_refused_with_advice(tmp_path: Path) -> 
 def test_sizes_that_make_no_model_are_a_diagnostic(tmp_path: Path) -> None:
     text = HEAD.replace("llama3_8b", "deepseek_v3(layers = 2)") + BODY
     assert codes(tmp_path, text) == ["E0103"]
+
+
+GARBAGE: tuple[Any, ...] = (
+    None, True, -1, 0, 1.5, 10**13, float("inf"), float("nan"), "x", [], [1], [[]], {}, {"rope_type": []},
+    {"a": {}}, {"rope_type": "x", "a": float("nan")},
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_garbage_is_read_or_refused_and_never_a_crash(name: str) -> None:
+    config, inner = CONFIGS[name], CONFIGS[name].get("attn_config", {})
+    hostile = [{**config, field: value} for field in (*config, "rope_parameters", "head_dim") for value in GARBAGE]
+    hostile += [changed(name, attn_config={**inner, field: value}) for field in inner for value in GARBAGE]
+    refused = 0
+    for fields in hostile:
+        if fields["model_type"] != config["model_type"]:
+            continue
+        try:
+            assert read(fields)[0].parameters > 0
+        except ValueError as error:
+            refused += bool(str(error))
+    assert refused > len(config)

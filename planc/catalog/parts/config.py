@@ -8,6 +8,7 @@ ValueErrors in words for the user.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 from planc.catalog.parts.sizes import check_layers
@@ -94,7 +95,7 @@ class Config:
         new, old = self.table("rope_parameters"), self.table("rope_scaling")
         base = _positive("rope_theta", new.get("rope_theta", self.value("rope_theta", default=theta)))
         given = {k: v for k, v in (new or old).items() if k != "rope_theta" and v is not None}
-        if any(not isinstance(v, int | float | str) for v in given.values()):
+        if any(not isinstance(v, int | float | str) or v in (inf, -inf) or v != v for v in given.values()):
             raise ValueError("the scaling of rotary positions is not made of names and numbers")
         older = given.pop("type", "default")
         kind = given.pop("rope_type", older)
