@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ class PlanServer(LanguageServer):
 
     def texts(self) -> dict[Path, str]:
         """Every open text by resolved path."""
-        return {_path(uri).resolve(): doc.source for uri, doc in self.workspace.text_documents.items()}
+        return {_resolved(uri): doc.source for uri, doc in self.workspace.text_documents.items()}
 
     def look(self, uri: str) -> Opened | None:
         """An open file as it stands; None when it is not open."""
@@ -92,7 +93,7 @@ class PlanServer(LanguageServer):
 
     def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
         """The place as the client names it: a file it has open keeps the client's name."""
-        open_uris = {_path(uri).resolve(): uri for uri in self.workspace.text_documents}
+        open_uris = {_resolved(uri): uri for uri in self.workspace.text_documents}
         return lsp.Location(open_uris.get(path.resolve()) or path.resolve().as_uri(), positions.range(span))
 
     # Findings.
@@ -142,6 +143,12 @@ def _path(uri: str) -> Path:
     path = uris.to_fs_path(uri)
     unsaved = Path.cwd() / (re.sub(r"\W", "_", uri)[-100:] + ".plan")
     return Path(path) if path and "\0" not in path else unsaved
+
+
+@lru_cache(maxsize=1000)
+def _resolved(uri: str) -> Path:
+    """The path with its links followed; asked of the disk once, for it is asked at every key."""
+    return _path(uri).resolve()
 
 
 def _read_from(opened: Opened, texts: dict[Path, str]) -> dict[Path, str | None]:
