@@ -4,7 +4,11 @@ from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
+from planc.ir.hardware import Cluster
 from planc.ir.plan import Plan
+from planc.strategies.cluster import read as read_cluster
+from planc.strategies.draft import Draft
+from planc.syntax import parse_text
 
 ROOT = Path(__file__).parents[1]
 BUNDLED = sorted((ROOT / "plans").glob("*.plan"))
@@ -36,3 +40,12 @@ def found(folder: Path, text: str, **given: int) -> tuple[Diagnostic, ...]:
 
 def codes(folder: Path, text: str, **given: int) -> list[str]:
     return [d.code for d in found(folder, text, **given)]
+
+
+def cluster_of(machine: str) -> Cluster:
+    """The cluster of a `cluster` sentence: `4 x h100_node`, `tpu_v5p(4x4x4)`."""
+    draft = Draft()
+    for sentence in parse_text(f"plan example\ncluster {machine}\n", "example.plan").sentences:
+        read_cluster(sentence, draft)
+    assert draft.cluster is not None, draft.diagnostics
+    return draft.cluster

@@ -3,7 +3,8 @@
 A buffer of B bytes over n members, of which D meet at a level, m in each unit below it:
 
     gather, scatter   a ring carries B (n - 1) / n through the m ways out of a unit, at every level at once;
-                      hierarchical: B (D - 1) / D, one level after the other, with fewer messages
+                      hierarchical: a ring in each node, then one over the nodes: fewer messages, two phases;
+                      a tree: log2 of the nodes, but at a small message's share of the bandwidth
     all-reduce        twice that; or B each way up a tree; or once through switches that add
     all to all        each member sends B (n - m) / n out of its unit; on a torus what crosses the middle
     send, broadcast   B once
@@ -15,7 +16,7 @@ levels; NCCL's own model (src/graph/tuning.cc) for the latencies of rings and tr
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from math import log2
 from typing import Literal
 
@@ -132,8 +133,9 @@ def ragged_all_to_all_s(token_bytes: float, choices: int, span: Span) -> float:
 
 
 def latency_s(span: Span) -> float:
-    """The shortest wait of a gather: every hop inside, a tree outside."""
-    return sum(_hops(p, tree=True) * p.latency_s for p in span.phases)
+    """The shortest wait of a collective: every hop inside, a tree outside."""
+    near = sum(_hops(p) * p.latency_s for p in span.phases if not p.network)
+    return near + _tree_latency_s([p for p in span.phases if p.network])
 
 
 def latency_bound_bytes(phase: Phase) -> float:
@@ -173,19 +175,29 @@ def _ways(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]
 
 
 def _gathers(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
-    """Gathers and reductions: rings, one level after the other, trees, switches that add."""
+    """Gathers and reductions: rings, node by node, trees, switches that add."""
     times = PASSES[op]
-    each = [_move_s(buffer_bytes * (1 - 1 / p.members) / p.below, p) for p in span.phases]
-    if len(span.phases) == 1 or not any(p.rings for p in span.phases):
-        ring = max(_move_s(buffer_bytes * (1 - 1 / span.size) / p.below, p) for p in span.phases)
-        yield _ring_name(span), times * (ring + _ring_latency_s(span))
-    if len(span.phases) > 1 or (span.phases[0].network and op == "all_reduce"):
-        yield "hierarchical", times * (sum(each) + latency_s(span))
-    if op == "all_reduce" and any(p.network for p in span.phases):
-        whole = max(_move_s(buffer_bytes / p.below, p) for p in span.phases)
-        yield "tree", times * (whole + latency_s(span))
+    near = [p for p in span.phases if not p.network]
+    far = [p for p in span.phases if p.network]
+    inside_s = sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in near)
+    if len(span.phases) == 1 or not any(p.rings for p in near):
+        ring_s = max(_part_s(buffer_bytes, p, span.size) for p in span.phases)
+        yield _ring_name(span), times * (ring_s + _ring_latency_s(span.phases))
+    if near and len(span.phases) > 1:
+        nodes_s = max((_part_s(buffer_bytes, p, span.outside) for p in far), default=0.0)
+        yield "hierarchical", times * (inside_s + nodes_s + _ring_latency_s(far))
+    if far and op == "all_reduce":
+        yield "tree", times * (max(_move_s(buffer_bytes / p.below, p) for p in span.phases) + latency_s(span))
+    elif far:
+        slow_s = max(_part_s(buffer_bytes, p, span.outside) for p in far) / SLOWEST_SHARE
+        yield "tree", times * (inside_s + slow_s + _tree_latency_s(far))
     if op == "all_reduce" and any(p.reduction for p in span.phases):
         yield "in-network reduction", _reduced_s(buffer_bytes, span)
+
+
+def _part_s(buffer_bytes: float, phase: Phase, members: float) -> float:
+    """One pass of a ring of `members` at one level: all of the buffer but the member's own part."""
+    return _move_s(buffer_bytes * (1 - 1 / members) / phase.below, phase)
 
 
 def _ring_name(span: Span) -> str:
@@ -225,17 +237,19 @@ def _once_s(op: Op, buffer_bytes: float, span: Span) -> float:
 # Latency.
 
 
-def _hops(phase: Phase, *, tree: bool) -> float:
-    """Messages one after the other at one level."""
-    if phase.rings:
-        return sum(r.hops for r in phase.rings)
-    return log2(phase.members) if tree and phase.network else phase.members - 1
+def _hops(phase: Phase) -> float:
+    """Messages one after the other in a ring at one level."""
+    return sum(r.hops for r in phase.rings) if phase.rings else phase.members - 1
 
 
-def _ring_latency_s(span: Span) -> float:
+def _ring_latency_s(phases: Sequence[Phase]) -> float:
     """One ring through all members: n - 1 steps, of which a level has as many as it joins units."""
     total, outside = 0.0, 1.0
-    for p in reversed(span.phases):
-        total += _hops(p, tree=False) * outside * p.latency_s
+    for p in reversed(phases):
+        total += _hops(p) * outside * p.latency_s
         outside *= p.members
     return total
+
+
+def _tree_latency_s(phases: Sequence[Phase]) -> float:
+    return sum(log2(p.members) * p.latency_s for p in phases)

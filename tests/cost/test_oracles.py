@@ -18,18 +18,11 @@ from planc.cost import gpt_memory, network, roofline, sizes, topology
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model
-from planc.strategies.build import build_file
+from tests.plans import cluster_of
 
 ROWS = json.loads((Path(__file__).parent / "oracles.json").read_text())
 SECONDS = {"GiB": 2.0**30, "days": 86400.0}
 """What one of a row's units is in bytes or seconds; all others are as the functions give them."""
-
-PLAN = """plan oracle
-model     llama_micro
-batch     1 x 64 tokens
-cluster   {cluster}
-mesh      {mesh}
-"""
 
 
 @dataclass(frozen=True)
@@ -114,15 +107,10 @@ def of_model(call: str, args: dict[str, Any]) -> float:
 
 
 def machine(row: dict[str, Any]) -> Machine:
-    mesh = " > ".join(f"{name} {size}" for name, size in row["mesh"].items())
-    built = build_file(
-        Path("oracle.plan"), unsaved={Path("oracle.plan").resolve(): PLAN.format(cluster=row["cluster"], mesh=mesh)}
-    )
-    assert built.plan is not None, built.diagnostics
-    cluster = topology.at_peak(built.plan.cluster, latency=row.get("latency", False))
+    cluster = topology.at_peak(cluster_of(row["cluster"]), latency=row.get("latency", False))
     for path, value in row.get("given", {}).items():
         cluster = put(cluster, path.split("."), value)
-    return Machine(cluster, built.plan.mesh, tuple(row.get("axes", ())))
+    return Machine(cluster, Mesh.of(row["mesh"], cluster.cause), tuple(row.get("axes", ())))
 
 
 def put(noun: Any, path: list[str], value: float) -> Any:

@@ -17,8 +17,7 @@ from planc.cost.network import (
 )
 from planc.cost.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
 from planc.ir.mesh import Axis, Mesh, View, strided
-from planc.strategies.build import build_file
-from tests.plans import BODY, HEAD, plan_of
+from tests.plans import BODY, HEAD, cluster_of, plan_of
 
 TORUS = """plan example
 model     llama3_8b
@@ -210,11 +209,22 @@ def test_switches_that_add_help_whole_nodes_and_not_pairs(tmp_path: Path) -> Non
     assert ring / collective_s("all_reduce", 1e10, node) == pytest.approx(1.3, rel=0.01)
 
 
-def test_small_messages_take_the_tree_and_large_ones_the_ring(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("size", "way"), [(1e3, "tree"), (1e7, "hierarchical"), (1e10, "ring")])
+def test_the_way_of_a_gather_follows_its_size(tmp_path: Path, size: float, way: str) -> None:
+    """Few hops for small messages, every link busy for large ones."""
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "h800_node") + BODY)
-    span = span_of(plan.mesh, plan.cluster, ("fsdp", "tp"))
-    assert algorithm("all_gather", span, 1e3) == "hierarchical"
-    assert algorithm("all_gather", span, 1e10) == "ring"
+    assert algorithm("all_gather", span_of(plan.mesh, plan.cluster, ("fsdp", "tp")), size) == way
+
+
+@pytest.mark.parametrize("size", [1e3, 1e6, 2.5e7, 1e9])
+def test_more_nodes_never_gather_the_same_buffer_faster(size: float) -> None:
+    """Also where a group outgrows a leaf, of 32 nodes."""
+    times = []
+    for nodes in (2, 8, 31, 32, 33, 64, 128, 512):
+        cluster = cluster_of(f"{nodes} x h100_node")
+        mesh = Mesh.of({"fsdp": nodes, "tp": 8}, cluster.cause)
+        times.append(collective_s("all_gather", size, span_of(mesh, cluster, ("fsdp",))))
+    assert times == sorted(times)
 
 
 def test_the_measured_all_reduce_of_b200(tmp_path: Path) -> None:
@@ -263,11 +273,8 @@ def test_the_published_dispatch_to_experts() -> None:
 
 def whole(machine: str) -> Span:
     """All devices of a machine as one group."""
-    path = Path("example.plan").resolve()
-    text = f"plan example\nmodel llama_micro\nbatch 1 x 64 tokens\ncluster {machine}\nmesh all 1\n"
-    plan = build_file(path, unsaved={path: text}).plan
-    mesh = Mesh.of({"all": plan.cluster.devices}, plan.mesh.cause)
-    return span_of(mesh, plan.cluster, ("all",))
+    cluster = cluster_of(machine)
+    return span_of(Mesh.of({"all": cluster.devices}, cluster.cause), cluster, ("all",))
 
 
 def test_an_oversubscribed_level_takes_less(tmp_path: Path) -> None:

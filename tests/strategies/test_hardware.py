@@ -6,16 +6,9 @@ import pytest
 
 from planc.cost import span_of
 from planc.strategies import library
-from planc.strategies.build import build_file
-from tests.plans import BODY, HEAD, ROOT, found, plan_of
+from tests.plans import BODY, HEAD, ROOT, cluster_of, found, plan_of
 
 FILES = sorted((ROOT / "plans" / "hardware").glob("*.plan"))
-ONE = "plan one\nmodel llama_micro\nbatch 1 x 64 tokens\ncluster {}\nmesh dp 1\n"
-
-
-def built(machine: str):
-    path = Path("one.plan").resolve()
-    return build_file(path, unsaved={path: ONE.format(machine)})
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
@@ -29,9 +22,8 @@ def test_a_hardware_file_says_where_its_numbers_come_from(path: Path) -> None:
 def test_every_machine_of_the_catalog_is_whole(name: str) -> None:
     """Narrow dtypes are not slower, a second node or slice is reached, levels are slower the farther out."""
     shape = {"tpu_v5e": "(4x4)", "tpu_v6e": "(4x4)"}.get(name, "(4x4x4)" if name.startswith("tpu") else "")
-    plan = built(f"2 x {name}{shape}").plan
-    assert plan is not None
-    cluster, chip = plan.cluster, plan.cluster.chip
+    cluster = cluster_of(f"2 x {name}{shape}")
+    chip = cluster.chip
     assert cluster.levels and cluster.devices == 2 * cluster.devices_per_node
     assert chip.flops_per_s["bf16"] <= chip.flops_per_s.get("float8", float("inf"))
     assert chip.host_bandwidth_bytes_per_s <= chip.memory_bandwidth_bytes_per_s * 2
