@@ -9,16 +9,16 @@ and the router's balancing biases, which are no gradient's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
-from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
-from planc.catalog.parts.latent import latent_attention, with_widths
+from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size, layers_of
 from planc.ir.model import Model
 
 FAMILY = "deepseek"
@@ -26,51 +26,28 @@ DENSE = "dense"
 """The first layers' kind of block."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    dense_layers: int
-    embed: int
-    heads: int
-    head_dim: int = 128
-    """A head's width for values."""
-    nope_dim: int = 128
-    rope_dim: int = 64
-    q_lora: int = 0
-    """0: queries are projected in one step."""
-    kv_lora: int = 512
-    ffn: int
-    experts: int
-    expert_ffn: int
-    shared_ffn: int
-    """0: no shared experts."""
-    vocab: int
-    top_k: int
-    rope_theta: float = 1e4
-    rope_scaling: Scaling = field(default_factory=dict)
-    norm_eps: float = 1e-6
-    tied: bool = False
-
-
 SIZES: dict[str, Size] = {
     "deepseek_micro": Size(
         layers=4, dense_layers=1, embed=64, heads=8, head_dim=8, nope_dim=8, rope_dim=4, q_lora=24, kv_lora=16,
-        ffn=182, experts=8, expert_ffn=90, shared_ffn=90, vocab=134, top_k=2,
+        ffn=182, experts=8, expert_ffn=90, shared_ffn=90, vocab=134, top_k=2, norm_eps=1e-6,
     ),
     "deepseek_v2_lite": Size(
-        layers=27, dense_layers=1, embed=2048, heads=16,
-        ffn=10944, experts=64, expert_ffn=1408, shared_ffn=2 * 1408, vocab=102400, top_k=6,
+        layers=27, dense_layers=1, embed=2048, heads=16, head_dim=128, nope_dim=128, rope_dim=64, kv_lora=512,
+        ffn=10944, experts=64, expert_ffn=1408, shared_ffn=2 * 1408, vocab=102400, top_k=6, norm_eps=1e-6,
     ),
     "deepseek_v2": Size(
-        layers=60, dense_layers=1, embed=5120, heads=128, q_lora=1536,
-        ffn=12288, experts=160, expert_ffn=1536, shared_ffn=2 * 1536, vocab=102400, top_k=6,
+        layers=60, dense_layers=1, embed=5120, heads=128, head_dim=128, nope_dim=128, rope_dim=64, q_lora=1536,
+        kv_lora=512, ffn=12288, experts=160, expert_ffn=1536, shared_ffn=2 * 1536, vocab=102400, top_k=6,
+        norm_eps=1e-6,
     ),
     "deepseek_v3": Size(
-        layers=61, dense_layers=3, embed=7168, heads=128, q_lora=1536,
-        ffn=18432, experts=256, expert_ffn=2048, shared_ffn=2048, vocab=129280, top_k=8,
+        layers=61, dense_layers=3, embed=7168, heads=128, head_dim=128, nope_dim=128, rope_dim=64, q_lora=1536,
+        kv_lora=512, ffn=18432, experts=256, expert_ffn=2048, shared_ffn=2048, vocab=129280, top_k=8,
+        norm_eps=1e-6,
     ),
 }  # fmt: skip
-"""`deepseek_micro` is for parity tests: its vocab and widths inside are no multiples of 4."""
+"""Without `q_lora` the queries are projected in one step. `deepseek_micro` is for parity tests: its vocab and
+widths inside are no multiples of 4."""
 
 
 def models() -> tuple[str, ...]:
@@ -128,25 +105,17 @@ def _agrees(config: Config, field: str, *values: int) -> None:
 
 
 def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    sizes = with_widths(dims_of(size, changes))
-    dense = size.dense_layers
-    if sizes["layers"] <= dense:
+    layers, dense = layers_of(size, changes), size.dense_layers
+    if layers <= dense:
         raise ValueError(f"the first {dense} layers of {name} have no experts: it needs at least {dense + 1}")
-    routed = latent_attention(q_lora=size.q_lora > 0) + experts(shared=size.shared_ffn > 0)
-    blocks = {DENSE: latent_attention(q_lora=size.q_lora > 0) + feed_forward(), BLOCK: routed}
-    if not dense:
-        del sizes["ffn"]
+    attention = latent_attention(q_lora=size.q_lora > 0)
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=sizes,
+        size=size if dense else replace(size, ffn=0),
+        changes=changes,
         first=embedding(),
-        blocks=blocks,
+        blocks={DENSE: attention + feed_forward(), BLOCK: attention + experts(shared=size.shared_ffn > 0)},
         last=head(tied=size.tied),
-        kinds=(DENSE,) * dense + (BLOCK,) * (sizes["layers"] - dense),
-        rope_theta=size.rope_theta,
-        rope_scaling=size.rope_scaling,
-        norm_eps=size.norm_eps,
-        tied=size.tied,
-        top_k=size.top_k,
+        kinds=(DENSE,) * dense + (BLOCK,) * (layers - dense),
     )

@@ -10,40 +10,26 @@ Models"; `turing_530b` is Megatron-Turing NLG (Smith et al. 2022), with its voca
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planc.catalog.parts.attention import attention
 from planc.catalog.parts.ends import embedding_with_positions, head
 from planc.catalog.parts.mlp import plain_feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size
 from planc.ir.model import Model
 
 FAMILY = "gpt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int
-    heads: int
-    head_dim: int = 0
-    """0: embed / heads."""
-    ffn: int
-    vocab: int
-    positions: int
-
-
 def _gpt3(layers: int, embed: int, heads: int) -> Size:
-    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50257, positions=2048)
+    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50257, positions=2048, tied=True)
 
 
 def _megatron(layers: int, embed: int, heads: int) -> Size:
-    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=51200, positions=2048)
+    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=51200, positions=2048, tied=True)
 
 
 SIZES: dict[str, Size] = {
-    "gpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, positions=64),
+    "gpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, positions=64, tied=True),
     "gpt3_6_7b": _gpt3(32, 4096, 32),
     "gpt3_13b": _gpt3(40, 5120, 40),
     "gpt3_175b": _gpt3(96, 12288, 96),
@@ -74,12 +60,12 @@ def build(name: str, changes: dict[str, int] | None = None) -> Model:
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=dims_of(SIZES[name], changes),
+        size=SIZES[name],
+        changes=changes,
         first=embedding_with_positions(),
         blocks={
             BLOCK: attention(grouped=False, rotary=False, biased=True, biased_norm=True)
             + plain_feed_forward(biased=True, biased_norm=True)
         },
         last=head(tied=True, biased_norm=True),
-        tied=True,
     )

@@ -7,49 +7,38 @@ The scaling of rotary positions is left out; a config brings it.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size, layers_of
 from planc.ir.model import Model
 
 FAMILY = "gpt_oss"
 SLIDING = "sliding"
 """The kind of block whose attention has a window."""
+KINDS = (SLIDING, BLOCK)
+"""The kinds of a layer and the next."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int = 2880
-    heads: int = 64
-    kv_heads: int = 8
-    head_dim: int = 64
-    experts: int
-    expert_ffn: int = 2880
-    vocab: int = 201088
-    top_k: int = 4
-    window: int = 128
-    sliding: tuple[bool, ...] = ()
-    """For each layer, whether its attention has the window; (): the first has it, then every other."""
-    rope_theta: float = 150000.0
-    rope_scaling: Scaling = field(default_factory=dict)
-    norm_eps: float = 1e-5
-    tied: bool = False
+def _published(layers: int, experts: int) -> Size:
+    return Size(
+        layers=layers, embed=2880, heads=64, kv_heads=8, head_dim=64, experts=experts, expert_ffn=2880, vocab=201088,
+        top_k=4, window=128, rope_theta=150000.0,
+    )  # fmt: skip
 
 
 SIZES: dict[str, Size] = {
     "gpt_oss_micro": Size(
-        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, experts=8, expert_ffn=90, vocab=134, top_k=2, window=16
+        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, experts=8, expert_ffn=90, vocab=134,
+        top_k=2, window=16, rope_theta=150000.0,
     ),
-    "gpt_oss_20b": Size(layers=24, experts=32),
-    "gpt_oss_120b": Size(layers=36, experts=128),
-}
+    "gpt_oss_20b": _published(layers=24, experts=32),
+    "gpt_oss_120b": _published(layers=36, experts=128),
+}  # fmt: skip
 """`gpt_oss_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
 
 
@@ -84,7 +73,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", "experts_per_token", default=4),
         window=config.window(default=128),
-        sliding=config.windows(layers) or (),
+        kinds=tuple(KINDS[not slides] for slides in config.windows(layers) or ()),
         rope_theta=theta,
         rope_scaling=scaling,
         norm_eps=config.number("rms_norm_eps", default=1e-5),
@@ -94,23 +83,18 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
 
 
 def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    sizes = dims_of(size, changes)
-    sliding = size.sliding or tuple(layer % 2 == 0 for layer in range(sizes["layers"]))
+    every_other = tuple(KINDS[layer % 2] for layer in range(layers_of(size, changes)))
     ffn = experts(biased=True)
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=sizes,
+        size=size,
+        changes=changes,
         first=embedding(),
         blocks={
             SLIDING: attention(window=size.window, biased=True, sinks=True) + ffn,
             BLOCK: attention(biased=True, sinks=True) + ffn,
         },
         last=head(tied=size.tied),
-        kinds=tuple(SLIDING if slides else BLOCK for slides in sliding),
-        rope_theta=size.rope_theta,
-        rope_scaling=size.rope_scaling,
-        norm_eps=size.norm_eps,
-        tied=size.tied,
-        top_k=size.top_k,
+        kinds=size.kinds or every_other,
     )

@@ -7,36 +7,17 @@ have no window; a config says which.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size
 from planc.ir.model import Model
 
 FAMILY = "mistral"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int
-    heads: int
-    kv_heads: int
-    head_dim: int = 0
-    """0: embed / heads."""
-    ffn: int
-    vocab: int
-    window: int
-    """0: attention sees all earlier tokens."""
-    rope_theta: float = 1e4
-    rope_scaling: Scaling = field(default_factory=dict)
-    norm_eps: float = 1e-5
-    tied: bool = False
 
 
 SIZES: dict[str, Size] = {
@@ -86,12 +67,9 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=dims_of(size, changes),
+        size=size,
+        changes=changes,
         first=embedding(),
         blocks={BLOCK: attention(window=size.window) + feed_forward()},
         last=head(tied=size.tied),
-        rope_theta=size.rope_theta,
-        rope_scaling=size.rope_scaling,
-        norm_eps=size.norm_eps,
-        tied=size.tied,
     )

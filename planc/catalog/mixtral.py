@@ -6,43 +6,32 @@ Sizes are from the published `config.json` files (Jiang et al. 2024, "Mixtral of
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size
 from planc.ir.model import Model
 
 FAMILY = "mixtral"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int
-    heads: int
-    kv_heads: int
-    head_dim: int = 0
-    """0: embed / heads."""
-    experts: int
-    expert_ffn: int
-    vocab: int
-    top_k: int = 2
-    window: int = 0
-    rope_theta: float = 1e6
-    rope_scaling: Scaling = field(default_factory=dict)
-    norm_eps: float = 1e-5
-    tied: bool = False
+def _published(layers: int, embed: int, heads: int, expert_ffn: int) -> Size:
+    return Size(
+        layers=layers, embed=embed, heads=heads, kv_heads=8, experts=8, expert_ffn=expert_ffn, vocab=32000,
+        top_k=2, rope_theta=1e6,
+    )  # fmt: skip
 
 
 SIZES: dict[str, Size] = {
-    "mixtral_micro": Size(layers=4, embed=64, heads=8, kv_heads=4, experts=8, expert_ffn=90, vocab=134),
-    "mixtral_8x7b": Size(layers=32, embed=4096, heads=32, kv_heads=8, experts=8, expert_ffn=14336, vocab=32000),
-    "mixtral_8x22b": Size(layers=56, embed=6144, heads=48, kv_heads=8, experts=8, expert_ffn=16384, vocab=32000),
+    "mixtral_micro": Size(
+        layers=4, embed=64, heads=8, kv_heads=4, experts=8, expert_ffn=90, vocab=134, top_k=2, rope_theta=1e6
+    ),
+    "mixtral_8x7b": _published(32, 4096, 32, 14336),
+    "mixtral_8x22b": _published(56, 6144, 48, 16384),
 }
 """`mixtral_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
 
@@ -89,13 +78,9 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=dims_of(size, changes),
+        size=size,
+        changes=changes,
         first=embedding(),
         blocks={BLOCK: attention(window=size.window) + experts()},
         last=head(tied=size.tied),
-        rope_theta=size.rope_theta,
-        rope_scaling=size.rope_scaling,
-        norm_eps=size.norm_eps,
-        tied=size.tied,
-        top_k=size.top_k,
     )

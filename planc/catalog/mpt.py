@@ -9,7 +9,6 @@ sequences of 2048 tokens.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from planc.catalog.parts.attention import attention
@@ -17,42 +16,28 @@ from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, embedding_with_positions, head
 from planc.catalog.parts.mlp import plain_feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
+from planc.catalog.parts.sizes import Size
 from planc.ir.model import Model
 
 FAMILY = "mpt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int
-    heads: int
-    head_dim: int = 0
-    """0: embed / heads."""
-    ffn: int
-    vocab: int = 50432
-    positions: int = 0
-    """0: ALiBi."""
-    biased: bool = False
-    norm_eps: float = 1e-5
-    tied: bool = True
-
-
 def _bench(layers: int, embed: int, heads: int) -> Size:
-    return Size(layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50368, positions=2048, biased=True)
+    return Size(
+        layers=layers, embed=embed, heads=heads, ffn=4 * embed, vocab=50368, positions=2048, biased=True, tied=True
+    )
 
 
 SIZES: dict[str, Size] = {
-    "mpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134),
+    "mpt_micro": Size(layers=4, embed=64, heads=8, ffn=182, vocab=134, tied=True),
     "mpt_125m": _bench(12, 768, 12),
     "mpt_350m": _bench(24, 1024, 16),
     "mpt_760m": _bench(24, 1536, 12),
     "mpt_1b": _bench(24, 2048, 16),
     "mpt_3b": _bench(32, 2560, 20),
-    "mpt_7b": Size(layers=32, embed=4096, heads=32, ffn=4 * 4096),
+    "mpt_7b": Size(layers=32, embed=4096, heads=32, ffn=4 * 4096, vocab=50432, tied=True),
     "mpt_13b": _bench(40, 5120, 40),
-    "mpt_30b": Size(layers=48, embed=7168, heads=64, ffn=4 * 7168),
+    "mpt_30b": Size(layers=48, embed=7168, heads=64, ffn=4 * 7168, vocab=50432, tied=True),
     "mpt_70b": _bench(80, 8192, 64),
 }
 """`mpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
@@ -99,13 +84,12 @@ def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Mode
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=dims_of(size, changes),
+        size=size,
+        changes=changes,
         first=embedding_with_positions() if size.positions else embedding(),
         blocks={
             BLOCK: attention(grouped=False, rotary=False, biased=biased, biased_norm=biased)
             + plain_feed_forward(biased=biased, biased_norm=biased)
         },
         last=head(tied=size.tied, biased_norm=biased),
-        norm_eps=size.norm_eps,
-        tied=size.tied,
     )

@@ -6,51 +6,36 @@ Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technic
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config, Scaling
+from planc.catalog.parts.config import Config
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
-from planc.catalog.parts.sizes import dims_of
-from planc.ir.model import Model
+from planc.catalog.parts.sizes import Size
+from planc.ir.model import Model, Section
 
 FAMILY = "qwen3_moe"
 DENSE = "dense"
 """The kind of block without experts, which a config may ask for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Size:
-    layers: int
-    embed: int
-    heads: int
-    kv_heads: int
-    head_dim: int = 128
-    ffn: int = 0
-    """The width of the layers without experts; 0 when there are none."""
-    experts: int = 128
-    expert_ffn: int
-    vocab: int = 151936
-    top_k: int = 8
-    dense: frozenset[int] = frozenset()
-    """The layers without experts."""
-    rope_theta: float = 1e6
-    rope_scaling: Scaling = field(default_factory=dict)
-    norm_eps: float = 1e-6
-    tied: bool = False
-
-
 SIZES: dict[str, Size] = {
     "qwen3_moe_micro": Size(
-        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, experts=8, expert_ffn=90, vocab=134, top_k=2
+        layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, experts=8, expert_ffn=90, vocab=134, top_k=2,
+        rope_theta=1e6, norm_eps=1e-6,
     ),
-    "qwen3_30b_a3b": Size(layers=48, embed=2048, heads=32, kv_heads=4, expert_ffn=768),
-    "qwen3_235b_a22b": Size(layers=94, embed=4096, heads=64, kv_heads=4, expert_ffn=1536),
-}
+    "qwen3_30b_a3b": Size(
+        layers=48, embed=2048, heads=32, kv_heads=4, head_dim=128, experts=128, expert_ffn=768, vocab=151936, top_k=8,
+        rope_theta=1e6, norm_eps=1e-6,
+    ),
+    "qwen3_235b_a22b": Size(
+        layers=94, embed=4096, heads=64, kv_heads=4, head_dim=128, experts=128, expert_ffn=1536, vocab=151936, top_k=8,
+        rope_theta=1e6, norm_eps=1e-6,
+    ),
+}  # fmt: skip
 """`qwen3_moe_micro` is for parity tests: its vocab and expert_ffn are no multiples of 4."""
 
 
@@ -74,19 +59,19 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
     layers = config.layers("num_hidden_layers")
     theta, scaling = config.rope(1e4)
-    dense = _dense(config, layers)
+    kinds = _kinds(config, layers)
     size = Size(
         layers=layers,
         embed=embed,
         heads=heads,
         kv_heads=config.whole("num_key_value_heads", default=4),
         head_dim=config.head_dim(embed, heads),
-        ffn=config.whole("intermediate_size") if dense else 0,
+        ffn=config.whole("intermediate_size") if DENSE in kinds else 0,
         experts=config.whole("num_experts", "num_local_experts", default=128),
         expert_ffn=config.whole("moe_intermediate_size"),
         vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", default=8),
-        dense=dense,
+        kinds=kinds,
         rope_theta=theta,
         rope_scaling=scaling,
         norm_eps=config.number("rms_norm_eps", default=1e-6),
@@ -95,28 +80,23 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     return _build(name, size), config.unused
 
 
-def _dense(config: Config, layers: int) -> frozenset[int]:
-    """The layers without experts: those listed, and all but every `decoder_sparse_step`-th."""
+def _kinds(config: Config, layers: int) -> tuple[Section, ...]:
+    """Without experts are the layers listed, and all but every `decoder_sparse_step`-th."""
     step, listed = config.whole("decoder_sparse_step", default=1), config.numbers("mlp_only_layers")
-    return frozenset(layer for layer in range(layers) if layer in listed or (layer + 1) % step)
+    kinds = tuple(DENSE if layer in listed or (layer + 1) % step else BLOCK for layer in range(layers))
+    if BLOCK not in kinds:
+        raise ValueError("no layer has experts")
+    return kinds
 
 
 def _build(name: str, size: Size, changes: dict[str, int] | None = None) -> Model:
-    sizes = dims_of(size, changes)
-    kinds = tuple(DENSE if layer in size.dense else BLOCK for layer in range(sizes["layers"]))
-    if BLOCK not in kinds:
-        raise ValueError(f"no layer of {name} has experts")
     return assemble(
         name=name,
         family=FAMILY,
-        sizes=sizes,
+        size=size,
+        changes=changes,
         first=embedding(),
         blocks={DENSE: attention(qk_norm=True) + feed_forward(), BLOCK: attention(qk_norm=True) + experts()},
         last=head(tied=size.tied),
-        kinds=kinds,
-        rope_theta=size.rope_theta,
-        rope_scaling=size.rope_scaling,
-        norm_eps=size.norm_eps,
-        tied=size.tied,
-        top_k=size.top_k,
+        kinds=size.kinds or (BLOCK,),
     )

@@ -11,10 +11,9 @@ from collections.abc import Mapping
 from math import inf
 from typing import Any
 
-from planc.catalog.parts.sizes import check_layers
+from planc.catalog.parts.sizes import Scaling, check_layers
 
 MAX_LENGTH = 10**12
-Scaling = dict[str, float | str | bool]
 
 
 class Config:

@@ -8,8 +8,6 @@ values) in one matrix each; here each has its own, with the same number of param
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from planc.catalog.parts.attention import MODULE, core, projection_out, rope
 from planc.catalog.parts.part import HIDDEN, Part
 from planc.catalog.parts.steps import hidden, matmul, norm
@@ -44,14 +42,6 @@ def latent_attention(*, q_lora: bool = True) -> Part:
     part += _join()
     widths = ("head_dim", "qk_head_dim")
     return part + core("attention.q_rotated", "attention.k", "attention.v", widths=widths) + projection_out()
-
-
-def with_widths(sizes: Mapping[str, int]) -> dict[str, int]:
-    """These sizes with `qk_head_dim`, the sum of its two parts. Raises ValueError when it is another."""
-    width = sizes["nope_dim"] + sizes["rope_dim"]
-    if sizes.get("qk_head_dim", width) != width:
-        raise ValueError(f"qk_head_dim is nope_dim + rope_dim, {width}: change these")
-    return {**sizes, "qk_head_dim": width}
 
 
 def _tensor(name: str, width: tuple[str, ...]) -> Tensor:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
+from planc.catalog.parts.sizes import Size, dims_of
 from planc.ir.model import Model, Op, Param, Run, Section, Tensor
 
 HIDDEN = ("batch", "sequence", "embed")
@@ -30,31 +30,35 @@ def assemble(
     *,
     name: str,
     family: str,
-    sizes: Mapping[str, int],
+    size: Size,
+    changes: Mapping[str, int] | None,
     first: Part,
     blocks: Mapping[Section, Part],
     last: Part,
     kinds: Sequence[Section] = (),
-    **facts: Any,
 ) -> Model:
     """The model of these parts. `kinds` gives each layer's kind of block; () when there is one.
 
     Parameters and tensors of one name in several sections are one; the parameters' further sections
     are in `also`. Raises ValueError, in words for the user, for sizes that make no such model.
     """
-    top_k = facts.get("top_k", 0)
-    if top_k > sizes.get("experts", top_k):
-        raise ValueError(f"{name} sends a token to {top_k} experts, and there are {sizes['experts']}")
+    sizes = dims_of(size, changes)
+    if size.top_k > sizes.get("experts", size.top_k):
+        raise ValueError(f"{name} sends a token to {size.top_k} experts, and there are {sizes['experts']}")
     sections = {"first": first, **_present(blocks, kinds), "last": last}
     return Model(
         name=name,
         family=family,
-        sizes=dict(sizes),
+        sizes=sizes,
+        rope_theta=size.rope_theta,
+        rope_scaling=size.rope_scaling,
+        norm_eps=size.norm_eps,
+        tied=size.tied,
+        top_k=size.top_k,
+        runs=_runs(kinds),
         params=_params(sections),
         tensors=_tensors(sections.values()),
         ops={section: part.ops for section, part in sections.items()},
-        runs=_runs(kinds),
-        **facts,
     )
 
 

@@ -1,27 +1,56 @@
-"""The lengths of a model's dims, from a family's table of sizes."""
+"""The numbers of a model, as a family's table has them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
-from typing import Any
+from dataclasses import dataclass, field, fields
 
 from planc.ir.dims import DIMS, INNER
+from planc.ir.model import Section
 
 MAX_LAYERS = 100_000
+Scaling = dict[str, float | str | bool]
 
 
-def dims_of(size: Any, changes: Mapping[str, int] | None = None) -> dict[str, int]:
-    """The fields of a family's `Size` that are dims and not 0, in its order, with `changes` made.
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """Lengths of dims by their names, and what else tells the models of a family apart.
 
-    A `head_dim` of 0 is embed / heads, before the changes. Raises ValueError for too many layers.
+    0 is what a model does not have, but for `head_dim`, where it is embed / heads.
     """
-    named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
-    if named.get("head_dim") == 0:
-        named["head_dim"] = named["embed"] // named["heads"]
-    sizes = {name: length for name, length in named.items() if length} | dict(changes or {})
-    check_layers(sizes["layers"])
-    return sizes
+
+    layers: int
+    embed: int
+    heads: int
+    kv_heads: int = 0
+    head_dim: int = 0
+    nope_dim: int = 0
+    rope_dim: int = 0
+    q_lora: int = 0
+    kv_lora: int = 0
+    ffn: int = 0
+    experts: int = 0
+    expert_ffn: int = 0
+    shared_ffn: int = 0
+    vocab: int
+    positions: int = 0
+    top_k: int = 0
+    dense_layers: int = 0
+    """The first layers, which have no experts."""
+    window: int = 0
+    """How many tokens back attention sees in the layers that slide; 0: all."""
+    kinds: tuple[Section, ...] = ()
+    """Each layer's kind of block, where a config gives it; () leaves it to the family."""
+    biased: bool = False
+    rope_theta: float = 1e4
+    rope_scaling: Scaling = field(default_factory=dict)
+    norm_eps: float = 1e-5
+    tied: bool = False
+
+
+def layers_of(size: Size, changes: Mapping[str, int] | None) -> int:
+    """The number of layers, after the changes. Raises ValueError when it is absurd."""
+    return check_layers((changes or {}).get("layers", size.layers))
 
 
 def check_layers(layers: int) -> int:
@@ -29,3 +58,21 @@ def check_layers(layers: int) -> int:
     if layers > MAX_LAYERS:
         raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
     return layers
+
+
+def dims_of(size: Size, changes: Mapping[str, int] | None = None) -> dict[str, int]:
+    """The dims that the model has, in the order of the fields, with `changes` made.
+
+    A `head_dim` of 0 is embed / heads before the changes; `qk_head_dim` is the sum of its two parts after
+    them. Raises ValueError for too many layers and for another `qk_head_dim`.
+    """
+    named = {f.name: getattr(size, f.name) for f in fields(size) if f.name in (*DIMS, *INNER)}
+    named["head_dim"] = named["head_dim"] or size.embed // size.heads
+    sizes = {name: length for name, length in named.items() if length} | dict(changes or {})
+    check_layers(sizes["layers"])
+    if size.nope_dim:
+        width = sizes["nope_dim"] + sizes["rope_dim"]
+        if sizes.get("qk_head_dim", width) != width:
+            raise ValueError(f"qk_head_dim is nope_dim + rope_dim, {width}: change these")
+        sizes["qk_head_dim"] = width
+    return sizes
