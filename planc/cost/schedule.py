@@ -16,6 +16,8 @@ from planc.schedules.engine import Order, Run, StageTimes, simulate
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
+VERY_MANY_ACTIONS = 500_000
+"""Steps of hundreds of stages whose shortest repeating run has more are run for two rounds alone."""
 REPEATS = 3
 """Rounds that must look alike: no action depends on one that is more rounds away, since warm-ups hold at
 most two rounds of microbatches."""
@@ -87,7 +89,13 @@ def _short(whole: Shape, microbatches: int) -> Shape:
 def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
     """A schedule that alternates in its middle: run until round after round looks alike, then extended."""
     period = whole.round if schedule.in_rounds else whole.ranks
-    count = 2 * (REPEATS + 1) * period + whole.microbatches % period
+    rest = whole.microbatches % period
+    count = 2 * (REPEATS + 1) * period + rest
+    if (
+        2 * min(count, whole.microbatches) * len(times.forward_s) > VERY_MANY_ACTIONS
+        and whole.microbatches > 3 * period
+    ):
+        return _extended(schedule, whole, times, 2 * period + rest, period)
     while count < whole.microbatches:
         size = _short(whole, count)
         run = simulate(_lists(schedule, size), times)
@@ -156,13 +164,17 @@ def most_held(actions: Sequence[Action]) -> tuple[dict[int, int], dict[int, int]
     held: dict[int, int] = {}
     waits: dict[int, int] = {}
     most: tuple[dict[int, int], dict[int, int]] = {}, {}
+    now = peak = 0
     for kind, stage, _, _ in actions:
         if kind == "backward_input":
             waits[stage] = waits.get(stage, 0) + 1
             continue
-        held[stage] = held.get(stage, 0) + (1 if kind == "forward" else -1)
+        change = 1 if kind == "forward" else -1
+        now += change
+        held[stage] = held.get(stage, 0) + change
         if kind == "backward_weight":
             waits[stage] -= 1
-        if sum(held.values()) > sum(most[0].values()):
+        if now > peak:
+            peak = now
             most = {s: n for s, n in held.items() if n}, {s: n for s, n in waits.items() if n}
     return most

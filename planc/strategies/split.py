@@ -15,7 +15,8 @@ from planc.syntax.tree import Node, Sentence, Word
 VERBS = ("split",)
 ORDER = 5
 
-MOST_STAGES = 4096
+MOST_STAGES = 256
+"""More layers than any published model has; the schedule is simulated stage by stage."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

@@ -100,6 +100,13 @@ def test_what_waits_for_its_weights_gradient_is_told_apart() -> None:
     assert all(w == {} for w in run("1f1b", 4, 16).weight_waits)
 
 
+@pytest.mark.parametrize("schedule", ["gpipe", "looped_bfs"])
+def test_the_first_and_the_last_microbatch_are_handed_over_once_a_stage(schedule: str) -> None:
+    """Down and back up again: the other hand-overs are hidden, or the next chunk's are."""
+    sent = run(schedule, 4, 16, send_s=0.1).makespan_s - run(schedule, 4, 16).makespan_s
+    assert sent == pytest.approx(2 * 3 * 0.1)
+
+
 @pytest.mark.parametrize("schedule", NAMES)
 def test_sending_takes_its_time(schedule: str) -> None:
     assert run(schedule, 4, 16, send_s=0.1).makespan_s > run(schedule, 4, 16).makespan_s
