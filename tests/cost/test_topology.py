@@ -4,6 +4,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from planc.cost.network import (
     algorithm,
@@ -321,3 +323,24 @@ def test_no_gather_beats_what_its_levels_allow(tmp_path: Path, machine: str) -> 
     for axes in (("fsdp",), ("tp",), ("fsdp", "tp")):
         span = span_of(plan.mesh, plan.cluster, axes)
         assert all(collective_s("all_gather", n, span) >= bound_s(n, span) for n in (1e3, 1e6, 1e9))
+
+
+@given(
+    sizes=st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=4),
+    chosen=st.sets(st.integers(0, 3), min_size=1),
+    leaf=st.sampled_from([1, 2, 4]),
+)
+def test_groups_are_counted_as_enumeration_counts_them(sizes: list[int], chosen: set[int], leaf: int) -> None:
+    """Nodes of 8 and leaves of 1, 2 or 4 nodes: the members of rank 0's group, by where each of them lies."""
+    machine = cluster_of("256 x h800_node")
+    levels = (replace(machine.levels[0], width=leaf), machine.levels[1])
+    mesh = Mesh.of({f"a{i}": n for i, n in enumerate(sizes)}, machine.cause)
+    group = [a for i, a in enumerate(mesh.axes) if i in chosen]
+    ranks = {0}
+    for axis in group:
+        ranks = {r + i * axis.stride for r in ranks for i in range(axis.size)}
+    span = span_of(mesh, replace(machine, levels=levels), tuple(a.name for a in group))
+    assert span.size == len(ranks)
+    assert span.outside == len({r // 8 for r in ranks})
+    spine = [p for p in span.phases if p.name == "spine"]
+    assert (spine[0].members if spine else 1) == len({r // (8 * leaf) for r in ranks})
