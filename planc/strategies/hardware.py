@@ -93,12 +93,16 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
 MAY_BE_ZERO = ("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes")
 
 
+WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
+
+
 def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
-    """Nothing physical is 0 where it is divided by, and no share is more than the whole."""
+    """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole."""
     share = name.endswith("efficiency") or name == "fragmentation"
-    if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1):
+    part = name in WHOLE and number != int(number)
+    if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1) and not part:
         return True
-    wanted = "at most 100 %" if share and number > 1 else "above 0"
+    wanted = "at most 100 %" if share and number > 1 else "a whole number" if part else "above 0"
     draft.report("E0103", value.span, f"{name} must be {wanted}")
     return False
 
