@@ -85,11 +85,12 @@ def _grad_cause(sharded: Sharded, p: ParamSharding) -> Cause | None:
 
 
 def scalars(sharded: Sharded) -> Iterator[Call]:
-    """The loss's mean over the batch and the gradient norm over everything that divides state."""
+    """The loss's mean over the tokens and the gradient norm over everything that divides state."""
     plan = sharded.plan
-    if plan.data_axes:
-        cause = plan.cause_of_shard("batch", plan.data_axes[0])
-        yield _scalar("forward", plan.data_axes, "loss", cause)
+    losses = [o for ops in sharded.ops.values() for o in ops if o.op.kind == "loss"]
+    tokens = plan.mesh.in_order(a for o in losses for d in ("batch", "sequence") for a in o.layout.get(d, ()))
+    if tokens:
+        yield _scalar("forward", tokens, "loss", axis_cause(sharded, tokens))
     divided = {a for p in sharded.params for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))}
     divided |= {plan.split.axis} if plan.split else set()
     axes = plan.mesh.in_order(divided)

@@ -68,6 +68,8 @@ class Draft:
     batch: Batch | None = None
     cluster: Cluster | None = None
     mesh: Mesh | None = None
+    refused: set[str] = field(default_factory=set)
+    """Axes of a view that was refused: sentences that name them are not wrong for that."""
     hardware: list[Sentence] = field(default_factory=list)
     """Sentences of imported hardware files."""
     shards: list[Shard] = field(default_factory=list)
@@ -128,7 +130,7 @@ class Draft:
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
         """The mesh axes these words name; None (reported) when one is unknown or named twice."""
-        if self.mesh is None:
+        if self.mesh is None or any(w.text in self.refused for w in words):
             return None
         names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
         if None in names:

@@ -20,6 +20,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     factors = sentence.node.node("factors")
     assert factors is not None
     sizes = read_factors(factors, draft)
+    draft.refused |= set(sizes or ())
     covered = draft.axes(sentence.names(0))
     mesh, model = draft.mesh, draft.model
     if model is None:
@@ -28,6 +29,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     regions = [draft.one_of(w, legal, f"a region of {model.name} that a view is for") for w in sentence.names(1)]
     if sizes is None or covered is None or None in regions or mesh is None:
         return
+    draft.refused -= set(mesh.every)
     if not _new(sentence, sizes, mesh, draft) or not _neighbours(sentence, covered, mesh, draft):
         return
     size = mesh.size(*covered)
@@ -41,6 +43,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         regions=tuple(r for r in regions if r),
         cause=draft.cause(sentence),
     )
+    draft.refused -= set(sizes)
     draft.mesh = Mesh(axes=mesh.axes, views=(*mesh.views, view), cause=mesh.cause)
 
 

@@ -54,13 +54,13 @@ def make(seed: int, index: int) -> bytes:
     """The index-th input of a seed."""
     rng = random.Random(f"{seed}:{index}")
     kind = index % 10
-    if kind < 5:
+    if kind < 2:
         return damaged(rng).encode("utf-8", "surrogatepass")
-    if kind < 7:
+    if kind < 5:
         return grown(rng).encode("utf-8", "surrogatepass")
-    if kind < 9:
+    if kind < 7:
         return bitten(rng)
-    return rng.randbytes(rng.randrange(200))
+    return soup(rng).encode("utf-8", "surrogatepass") if kind < 9 else rng.randbytes(rng.randrange(200))
 
 
 @cache
@@ -137,8 +137,14 @@ def _bytes(rng: random.Random, count: int) -> bytes:
 
 def grown(rng: random.Random) -> str:
     """A header and sentences made of the grammar, often after a good plan's first lines."""
-    head = rng.choice(good()).splitlines()[: rng.randint(1, 8)] if rng.random() < 0.7 else ["plan x"]
+    head = rng.choice(good()).splitlines()[: rng.randint(1, 8)] if rng.random() < 0.4 else ["plan x"]
     return "\n".join([*head, *(sentence(rng) for _ in range(rng.randint(1, 8)))]) + "\n"
+
+
+def soup(rng: random.Random) -> str:
+    """A few lines of words in no order."""
+    lines = [" ".join(rng.choice(words()) for _ in range(rng.randint(1, 9))) for _ in range(rng.randint(1, 4))]
+    return "\n".join(["plan x"] * rng.randrange(2) + lines)
 
 
 def sentence(rng: random.Random) -> str:

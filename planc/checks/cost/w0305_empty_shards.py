@@ -46,7 +46,8 @@ def _ranks(sharded: Sharded, p: ParamSharding) -> int:
 
 def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
     """Rows of the divided dimension on one rank of tensor parallelism, and the ranks that share them."""
-    at = p.on_dim or 0
+    experts = p.param.shape_dims[0] == ("experts",)
+    at = p.on_dim if p.on_dim is not None else int(experts)
     return ceil(sharded.model.shape(p.param)[at] / sharded.plan.mesh.size(*p.compute[at])), _ranks(sharded, p)
 
 

@@ -56,10 +56,10 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
 
 
 def _divided(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
-    """The dims of the parameter's dimension that an axis cuts."""
+    """The dims of the parameter's dimension that an axis cuts. Experts are matmuls of their own."""
     for name in o.op.params:
         for group in sharded.model.param[name].shape_dims:
-            if any(o.layout.get(d) for d in group):
+            if group != ("experts",) and any(o.layout.get(d) for d in group):
                 return group
     return ()
 

@@ -61,10 +61,10 @@ def _common(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _causes(plan: Plan, move: Move) -> list[Span]:
-    """The sentences that lay the axes of the steps, each once."""
-    axes = [a for s in move.steps for a in s.axes]
-    causes = [s.cause.span for a in axes for s in sorted(plan.shards, key=lambda s: not s.region) if a in s.axes]
-    return list(dict.fromkeys(causes))
+    """The sentences that lay the axes of the steps, each once; those of one region, which are rarer, first."""
+    axes = {a for s in move.steps for a in s.axes}
+    shards = sorted((s for s in plan.shards if axes & set(s.axes)), key=lambda s: not s.region)
+    return list(dict.fromkeys(s.cause.span for s in shards))
 
 
 def _shown(layout: Layout, partial: tuple[str, ...]) -> str:

@@ -1,0 +1,70 @@
+"""E0210: experts divided over an axis that does not divide the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.checks.edits import add, sentence
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    if not plan.model.top_k:
+        return
+    tokens = {*plan.axes_of("batch", "residual"), *plan.axes_of("sequence", "residual")}
+    view = plan.view_of(EXPERTS)
+    needed = view.of if view is not None else plan.axes_of("experts", EXPERTS)
+    for axis in plan.mesh.in_order(needed):
+        if axis in tokens:
+            continue
+        cause = view.cause if view is not None else plan.cause_of_shard("experts", axis, EXPERTS)
+        divided = plan.axes_of("heads", "attention") or plan.axes_of("ffn", "ffn")
+        rule = f"sequence over {axis}" + (" in residual" if axis in divided else "")
+        yield Diagnostic(
+            "E0210",
+            f"the {plan.mesh.size(axis)} ranks of `{axis}` hold the same tokens and would each send them",
+            cause.span if cause else plan.mesh.cause.span,
+            help=f"divide the tokens over it: {sentence('shard', rule)}",
+            fix=add(plan.mesh, sentence("shard", rule)),
+        )
+
+
+RULE = Rule(
+    code="E0210",
+    title="experts over an axis that does not divide the tokens",
+    reads="plan",
+    why="""Tokens are sent to their experts by the ranks that hold them. Ranks along an axis that divides
+neither batch nor sequence hold the same tokens: each would send its own copy, and the experts would do
+the work as often. Sequence parallelism in the residual stream gives each of them its part.""",
+    bad="""plan example
+model     mixtral_8x7b
+batch     256 x 4096 tokens microbatch 1
+cluster   4 x h100_node
+mesh      fsdp 4 > tp 8
+view      efsdp 4 > ep 8 of fsdp, tp for experts
+use       fsdp over fsdp
+use       tp   over tp
+shard     experts over ep
+store     params, grads, optimizer over efsdp for experts
+gather    params per step
+recompute blocks
+""",
+    good="""plan example
+model     mixtral_8x7b
+batch     256 x 4096 tokens microbatch 1
+cluster   4 x h100_node
+mesh      fsdp 4 > tp 8
+view      efsdp 4 > ep 8 of fsdp, tp for experts
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+shard     experts over ep
+store     params, grads, optimizer over efsdp for experts
+gather    params per step
+recompute blocks
+""",
+    check=check,
+)
