@@ -46,7 +46,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
 
 
 def _promising(costed: Costed) -> list[Mesh]:
-    """The few orders in which what is exposed now would take the least time.
+    """The few orders in which what is exposed now would take less time, by more than it takes to mention.
 
     None takes activations, for which every layer waits, over more nodes than they cross.
     """
@@ -54,13 +54,15 @@ def _promising(costed: Costed) -> list[Mesh]:
     stages = {plan.split.axis} if plan.split else set()
     waiting = {r.row.axes for r in costed.collectives if r.row.carries == "activation" and not stages & {*r.row.axes}}
     orders = [m for m in _orders(plan.mesh) if m.axes != plan.mesh.axes and not _leaves(plan, m, waiting)]
-    exposed = [r.exposed_s / r.time_s if r.time_s else 0.0 for r in costed.collectives]
-    rows = [r.row for r in costed.collectives]
+    shown = [r for r in costed.collectives if r.exposed_s > 0]
+    rows, shares = [r.row for r in shown], [r.exposed_s / r.time_s for r in shown]
 
     def visible_s(mesh: Mesh) -> float:
-        return sum(share * s for share, s in zip(exposed, _seconds(plan, mesh, rows), strict=True))
+        return sum(share * s for share, s in zip(shares, _seconds(plan, mesh, rows), strict=True))
 
-    return sorted(orders, key=visible_s)[:TRIED]
+    enough = sum(r.exposed_s for r in shown) - WORTH * costed.step.time_s
+    timed = sorted((visible_s(mesh), i) for i, mesh in enumerate(orders))
+    return [orders[i] for seconds, i in timed[:TRIED] if seconds < enough]
 
 
 def _outside_s(costed: Costed) -> float:
