@@ -22,7 +22,7 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
             "E0901",
             f"the {target} target cannot do `{cause.via or cause.sentence}`: {why}",
             cause.span,
-            help="check and cost take it into account; the models of the llama family can be lowered",
+            help="check and cost take it into account; the llama family has a module",
         )
     ]
 

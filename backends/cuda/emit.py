@@ -11,6 +11,7 @@ import re
 from planc.ir.sharding import Sharded
 
 from . import emit_apply, emit_pipeline, emit_step, emit_whole
+from .placements import STRIDED
 from .roles import WHOLE, Roles
 from .styles import Styler
 from .writing import because, call, fill, lines, tuple_of
@@ -23,15 +24,16 @@ IMPORTS: tuple[tuple[str, str], ...] = (
         "torch.distributed.pipelining",
         "PipelineStage Schedule1F1B ScheduleGPipe ScheduleInterleaved1F1B ScheduleLoopedBFS",
     ),
-    ("torch.distributed.tensor", "DTensor Replicate Shard"),
+    ("torch.distributed.tensor", "DTensor Placement Replicate Shard distribute_module distribute_tensor"),
     (
         "torch.distributed.tensor.parallel",
-        "ColwiseParallel PrepareModuleInput PrepareModuleInputOutput PrepareModuleOutput RowwiseParallel "
+        "ColwiseParallel ParallelStyle PrepareModuleInput PrepareModuleInputOutput PrepareModuleOutput RowwiseParallel "
         "SequenceParallel loss_parallel parallelize_module",
     ),
+    ("torch.distributed.tensor.placement_types", STRIDED),
     ("torch.utils.checkpoint", "checkpoint"),
 )
-"""Every torch name that an emitted file may use. All are public."""
+"""Every torch name that an emitted file may use. All but one are public."""
 
 
 def emit(sharded: Sharded) -> str:

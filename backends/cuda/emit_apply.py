@@ -6,9 +6,10 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from .models.places import PLACES
+from .boundary import relative
 from .roles import Keeping, Roles
-from .styles import Style, Styler, relative
+from .stored import stored_dim
+from .styles import DIVIDED, Style, Styler
 from .writing import because, call, fill, lines
 
 TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
@@ -18,8 +19,8 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
     """apply_tp, if any axis is of tensor parallelism."""
     if not roles.tensor:
         return ""
-    top, block = styler.top(), styler.block()
-    return fill(
+    top, block = styler.top(), styler.block(roles.plan.model.blocks[0])
+    text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
             """Divide weights and activations over the tensor axis; the styles issue the collectives."""
@@ -33,6 +34,8 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
         block=lines(_styles("inside", block), APPLY_BLOCKS) if block else "",
         clone=_clone(roles, styler),
     )
+    own = any(style.name == DIVIDED for style in (*top, *block))
+    return f"{DIVIDED_STYLE.strip()}\n\n\n{text}" if own else text
 
 
 APPLY_TOP = "parallelize_module(model, tp, top, src_data_rank=None)"
@@ -45,6 +48,46 @@ parallelize_module(model, tp, present, src_data_rank=None)"""
 APPLY_BLOCKS = """\
 for block in model.layers.values():
     parallelize_module(block, tp, inside, src_data_rank=None)"""
+
+
+DIVIDED_STYLE = '''
+class Divided(ParallelStyle):
+    """A module with DTensors of these placements as weights, input and output; its caller sees plain tensors.
+
+    For divisions that torch's own styles do not know, such as one inside a dimension.
+    """
+
+    def __init__(
+        self,
+        *,
+        weights: dict[str, Placement],
+        desired_input_layouts: Placement,
+        output_layouts: Placement,
+        input_layouts: Placement | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights = weights
+        self.given, self.taken = input_layouts or desired_input_layouts, desired_input_layouts
+        self.returned = output_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._divide, self._take, self._give)
+
+    def _divide(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            placements = [self.weights.get(key, Replicate())]
+            whole = distribute_tensor(parameter, mesh, placements, src_data_rank=self.src_data_rank)
+            module.register_parameter(key, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+
+    def _take(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> DTensor:
+        given = inputs[0]
+        if not isinstance(given, DTensor):
+            given = DTensor.from_local(given, mesh, [self.given], run_check=False)
+        return given.redistribute(placements=[self.taken])
+
+    def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+        return output.redistribute(placements=[self.returned]).to_local()
+'''
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
@@ -62,7 +105,9 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
 
 def _clone(roles: Roles, styler: Styler) -> str:
     """Without it a compiled first block gives the embedding a gradient of zero (torch 2.13)."""
-    module = next(o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding")
+    module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
+    if not module:
+        return ""
     hook = f"model.{module}.register_forward_hook(lambda module, inputs, output: output.clone())"
     return lines(
         "# The first block must not be given a view of the collective's output: its gradient would be lost.",
@@ -99,10 +144,9 @@ def recompute(sharded: Sharded) -> str:
 
 def recomputed_modules(sharded: Sharded) -> list[str]:
     """Paths in a block of the modules whose ops are recomputed."""
-    ops = [o.op for o in sharded.ops["block"]]
+    ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
     chosen = [op for op in ops if any(names_op(w, op) for w in sharded.plan.recompute.ops)]
-    places = PLACES.get(sharded.model.family, {})
-    return list(dict.fromkeys(relative(places.get(op.name, op.module)) for op in chosen))
+    return list(dict.fromkeys(relative(op.module) for op in chosen))
 
 
 def fsdp(roles: Roles) -> str:
@@ -152,21 +196,22 @@ def _policy(plan: Plan) -> str:
 
 
 def _stored_dims(roles: Roles) -> dict[str, int]:
-    """Linear and embedding modules whose weight a sentence stores over another dimension than the first."""
-    return {p.param.name.rsplit(".", 2)[-2]: p.on_dim for p in roles.sharded.params if p.on_dim}
+    """The parameters, by their names in a block or the model, that are not stored over the first dimension."""
+    found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
+    return {name: dim for name, dim in found.items() if dim}
 
 
 def _placement(roles: Roles, dims: dict[str, int]) -> str:
-    stored = next(p for p in roles.sharded.params if p.on_dim)
+    cause = next((p.cause for p in roles.sharded.params if p.on_dim), None)
     return fill(
         """
         <cause>
         <dims>
-        named = {p: Shard(dims.get(name.split(".")[-2], 0)) for name, p in model.named_parameters()}
-        placement = named.get
+        inside = {p: n.split(".", 2)[2] if n.startswith("layers.") else n for n, p in model.named_parameters()}
+        placement = {p: Shard(dims.get(name, 0)) for p, name in inside.items()}.get
         """,
-        cause=because(stored.cause),
-        dims=call("dims = {", [f'"{module}": {dim}' for module, dim in sorted(dims.items())], depth=1),
+        cause=because(cause, "" if cause else "tensor parallelism divides these inside their first dimension"),
+        dims=call("dims = {", [f'"{name}": {dim}' for name, dim in sorted(dims.items())], depth=1),
     )
 
 

@@ -6,14 +6,15 @@ from collections.abc import Callable, Iterator
 
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
-from planc.ir.plan import NOUNS
-from planc.ir.sharding import OpSharding, Sharded
+from planc.ir.plan import NOUNS, Recompute
+from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from ..not_lowered import not_lowered
+from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
-from .models.places import PLACES
 from .roles import Roles
+from .stored import stored_dim, used
+from .styles import Styler
 
 CODE = "E0901"
 Refusal = tuple[Cause | None, str, str]
@@ -22,8 +23,6 @@ Refusal = tuple[Cause | None, str, str]
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
     """Every sentence that the cuda target refuses, in no particular order; empty when it can do all."""
-    if found := not_lowered(sharded.plan, "cuda"):
-        return found
     roles = Roles(sharded)
     return [
         Diagnostic(
@@ -40,6 +39,29 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 def _sentence(sharded: Sharded, cause: Cause | None) -> str:
     said = cause or sharded.plan.mesh.cause
     return said.via or said.sentence
+
+
+def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Sentences that planc checks and costs, and writes no program for yet."""
+    plan = sharded.plan
+    nouns = (plan.mesh.views, plan.quantize, plan.offloads, plan.overlaps, plan.compiles)
+    causes = [noun.cause for group in nouns for noun in group] + [s.cause for s in plan.stores if s.region]
+    causes += [plan.attention.cause] if plan.attention else []
+    causes += [plan.route.cause] if plan.route.cause else []
+    causes += [plan.recompute.cause] if plan.recompute.cause and _some_layers(plan.recompute) else []
+    for cause in dict.fromkeys(causes):
+        yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
+
+
+def _some_layers(recompute: Recompute) -> bool:
+    return bool(recompute.kept) or recompute.every > 1
+
+
+def _tied(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard and the parallel styles want one module for each parameter."""
+    if sharded.model.tied:
+        what = "its output weight is the embedding's, and one module would be divided twice"
+        yield sharded.model.cause, what, "a model with an output weight of its own can be lowered"
 
 
 def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -66,12 +88,24 @@ def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """fully_shard pads dimension 0 only."""
     parts = sharded.plan.mesh.size(*roles.shard)
     for p in sharded.params:
-        if p.on_dim is None or p.on_dim == 0:
+        dim = stored_dim(roles, p)
+        if dim == 0:
             continue
-        length = sharded.model.shape(p.param)[p.on_dim] // sharded.plan.mesh.size(*p.compute[p.on_dim])
+        length = sharded.model.shape(p.param)[dim] // sharded.plan.mesh.size(*p.compute[dim])
         if length % parts:
-            what = f"dimension {p.on_dim} of {p.param.name} has {length} rows, which {parts} does not divide"
+            what = f"dimension {dim} of {p.param.name} has {length} rows, which {parts} does not divide"
             yield p.cause, what, "torch pads the first dimension only: leave out `on`"
+            return
+
+
+def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A dimension that tensor parallelism divides inside cannot also be what fully_shard divides."""
+    for p in sharded.params:
+        inside = used(roles, p)
+        if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
+            dim = next(d for d in p.param.dims if set(sharded.plan.axes_of(d)) & set(roles.tensor))
+            what = f"{p.param.name} is divided inside the dimension that is stored divided"
+            yield sharded.plan.cause_of_shard(dim, roles.tensor[0]) or p.cause, what, "divide another dim of it"
             return
 
 
@@ -103,42 +137,73 @@ def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield shard.cause, what, f"divide over {', '.join(roles.tensor)} together, or merge the axes"
 
 
-STYLED: dict[str, set[str]] = {
-    "embedding": {"vocab"},
-    "matmul": {"heads", "kv_heads", "ffn", "vocab"},
-    "norm": {"sequence"},
-    "rope": {"heads", "kv_heads"},
-    "attention": {"heads", "kv_heads"},
-    "elementwise": {"ffn"},
-    "add": {"sequence"},
+LOCAL_DIMS: dict[str, set[str]] = {
+    "embedding": {"vocab", "embed"},
     "loss": {"vocab"},
+    "route": set(),
+    "combine": set(),
 }
-"""The dims that a kind of op may have divided over the tensor axis."""
+"""The dims that the tensor axes may divide in a kind of op that cannot do just any part of its work."""
+NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
+"""Dims whose parts such an op would have to be told the place of."""
 
 
 def _tensor_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    seen: set[tuple[Cause | None, str]] = set()
-    for ops in sharded.ops.values():
-        for o in ops:
-            for dim in _divided(o, roles) - STYLED.get(o.op.kind, set()) - {"batch"}:
-                cause = sharded.plan.cause_of_shard(dim, roles.tensor[0], o.op.region)
-                if (cause, dim) not in seen:
-                    seen.add((cause, dim))
-                    what = f"there is no parallel style for {o.op.name} with {dim} divided"
-                    yield cause, what, "scope it, as in `shard sequence over tp in residual`"
+    """Every use of the tensor axes that no style, public or our own, can do."""
+    styler = Styler(sharded, roles)
+    said: set[tuple[Cause | None, str]] = set()
+    for section in sharded.ops:
+        for b in styler.section(section):
+            for cause, what, instead in _unstyled(b):
+                if (cause, instead) not in said:
+                    said.add((cause, instead))
+                    yield cause, what, instead
+
+
+def _unstyled(b: Boundary) -> Iterator[Refusal]:
+    op = b.o.op
+    for dim in b.divided:
+        if dim in NEVER.get(op.kind, set()) or dim not in LOCAL_DIMS.get(op.kind, {dim}):
+            what = f"there is no parallel style for {op.name} with {dim} divided"
+            yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
+    moved = next((m for m in (*b.moves, b.settle) if m), None)
+    if moved and not b.alone:
+        what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
+        yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
+    if b.weight.dim is not None and not (b.linear or op.kind == "embedding"):
+        what = f"{op.name} uses a divided {op.params[0]}, which is no matrix of a linear layer"
+        yield _cause(b, b.divided[0]), what, "divide another dim"
+    if b.rows and op.kind not in ("matmul", "norm"):
+        what = f"{op.name} has a weight of its own, and works on a part of {b.rows[0]}"
+        yield _cause(b, b.rows[0]), what, "divide another dim"
+    pairs = [(b.resting(i), b.needed(i)) for i in range(len(op.inputs))] + [(b.made, b.left)]
+    if any(one.inner and other.dim is not None and one != other for pair in pairs for one, other in (pair, pair[::-1])):
+        what = f"at {op.name} a tensor would move between a division inside a dimension and another one"
+        yield (moved.cause if moved else None), what, "leave it whole in between"
+
+
+def _cause(b: Boundary, dim: str) -> Cause | None:
+    return b.sharded.plan.cause_of_shard(dim, b.roles.tensor[0], b.o.op.region)
 
 
 def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for ops in sharded.ops.values():
         for o in ops:
-            divided = _divided(o, roles)
-            if o.op.kind == "attention" and ("heads" in divided) != ("kv_heads" in divided):
+            grouped = any("kv_heads" in sharded.model.tensor[t].dims for t in o.op.inputs)
+            divided = {d for d, axes in o.layout.items() if set(axes) & set(roles.tensor)}
+            if o.op.kind == "attention" and grouped and ("heads" in divided) != ("kv_heads" in divided):
                 cause = sharded.plan.cause_of_shard("heads", roles.tensor[0], o.op.region)
                 yield cause, "heads and kv_heads must be divided alike", "divide both, or neither"
 
 
-def _divided(o: OpSharding, roles: Roles) -> set[str]:
-    return {d for d, axes in o.layout.items() if set(axes) & set(roles.tensor)}
+def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """All blocks are divided by one table of styles."""
+    styler = Styler(sharded, roles)
+    kinds = sharded.model.blocks
+    if roles.tensor and any(styler.block(k) != styler.block(kinds[0]) for k in kinds):
+        axes = _and(roles.tensor)
+        what = f"{axes} would divide the blocks of {sharded.model.name} in {len(kinds)} ways"
+        yield sharded.plan.mesh.cause, what, f"leave {axes} out"
 
 
 def _schedule(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -156,12 +221,11 @@ def _recompute(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     plan = sharded.plan
     if plan.recompute.blocks:
         return
-    ops = [o.op for o in sharded.ops["block"]]
-    places = PLACES.get(sharded.model.family, {})
-    shared = {op.name for op in ops if not op.params and op.name not in places}
+    styler = Styler(sharded, roles)
+    shared = [b.o.op for kind in sharded.model.blocks for b in styler.section(kind) if not b.alone]
     for word in plan.recompute.ops:
-        for op in ops:
-            if names_op(word, op) and op.name in shared:
+        for op in shared:
+            if names_op(word, op):
                 what = f"{op.name} has no module of its own in {sharded.model.family}"
                 yield plan.recompute.cause, what, "recompute blocks, or ops with a module of their own"
 
@@ -171,14 +235,18 @@ def _and(names: tuple[str, ...] | list[str] | set[str]) -> str:
 
 
 RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
+    _unwritten,
+    _tied,
     _stores_apart,
     _store_dtypes,
     _stored_dims,
+    _divided_inside,
     _apart,
     _order,
     _tensor_axes,
     _tensor_dims,
     _grouped_heads,
+    _kinds,
     _schedule,
     _recompute,
 )

@@ -2,19 +2,28 @@
 
 No model's or strategy's name is known here. An op whose weight is divided on its output is column
 parallel, on its input row parallel; a norm over a divided sequence is sequence parallel; what an
-undivided module must gather or slice becomes a preparation of its inputs or outputs.
+undivided module must gather or slice becomes a preparation of its inputs or outputs. What torch has
+no style for, and DTensor can do, becomes the emitted file's own style `Divided`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from planc.ir.base import Cause
 from planc.ir.model import Section
-from planc.ir.sharding import Layout, Move, OpSharding, Sharded
+from planc.ir.sharding import Move, Sharded
 
+from .boundary import Boundary, relative
+from .placements import WHOLE
 from .roles import Roles
+from .writing import tuple_of
+
+DIVIDED = "Divided"
+"""The style that the emitted file brings with it."""
 
 
 @dataclass(frozen=True)
@@ -42,171 +51,179 @@ class Styler:
         """The styles of the modules outside the blocks."""
         return (*self._section("first"), *self._section("last"))
 
-    def block(self) -> tuple[Style, ...]:
-        """The styles of one block, with paths relative to it."""
-        return tuple(self._section("block"))
+    def block(self, kind: Section) -> tuple[Style, ...]:
+        """The styles of one kind of block, with paths relative to it."""
+        return tuple(self._section(kind))
 
     @property
     def loss_parallel(self) -> bool:
         """Whether the loss is taken over a divided vocab."""
-        return any(o.op.kind == "loss" and self._on(o.layout, "vocab") for o in self.sharded.ops["last"])
+        return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
-    def separate_gathers(self, tensor: str) -> int:
-        """How many modules gather this tensor for themselves, or for the children they hold."""
-        return max(len(self._gatherers(ops, tensor)) for ops in self.sharded.ops.values())
+    def section(self, section: Section) -> tuple[Boundary, ...]:
+        """Every op of a section."""
+        return self._boundaries[section]
 
-    def _gatherers(self, ops: tuple[OpSharding, ...], tensor: str) -> set[str]:
-        styled = [o for o in ops if o.op.params]
-        readers = [o for o in styled if o.op.inputs[0] == tensor and o.moves[0] is not None]
-        return {self._shared_parent(o, styled) or o.op.module for o in readers}
+    @cached_property
+    def _boundaries(self) -> dict[Section, tuple[Boundary, ...]]:
+        return {
+            section: tuple(Boundary(o, section, self.sharded, self.roles) for o in ops)
+            for section, ops in self.sharded.ops.items()
+        }
+
+    def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
+        """How often torch does a move of a tensor to its readers, or of its gradient back, for each one needed.
+
+        One for all readers in one layout is needed; each module that prepares its input does its own.
+        """
+        movers: set[tuple[str, str]] = set()
+        for b in self.section(section):
+            for index, name in enumerate(b.o.op.inputs):
+                if name == tensor and kind in (b.backward_kinds(index) if backward else b.forward_kinds(index)):
+                    movers.add((self.shared_parent(b) or b.o.op.module, str(b.needed(index))))
+        return max(Counter(layout for _, layout in movers).values(), default=1)
 
     def _section(self, section: Section) -> Iterator[Style]:
-        ops = [o for o in self.sharded.ops[section] if o.op.params]
         prepared: set[str] = set()
-        for o in ops:
-            parent = self._shared_parent(o, ops)
+        for b in self.section(section):
+            if b.o.op.kind == "loss":
+                continue
+            parent = self.shared_parent(b)
             if parent and parent not in prepared:
                 prepared.add(parent)
-                yield self._parent_style(o, parent)
-            style = self._style(o, prepared_by_parent=bool(parent))
+                yield self._parent_style(b, parent)
+            style = self._style(b, prepared_by_parent=bool(parent))
             if style is not None:
                 yield style
 
-    def _style(self, o: OpSharding, *, prepared_by_parent: bool) -> Style | None:
-        path = relative(o.op.module)
-        if o.op.kind == "norm":
-            cause = self._cause("sequence", o)
-            return Style(path, "SequenceParallel", cause=cause) if self._on(o.layout, "sequence") else None
-        side = self._divided_side(o)
-        if side == 0 and o.op.kind == "matmul":
-            return self._colwise(o, path, prepared_by_parent)
-        if side is not None:
-            return self._rowwise(o, path)
-        return self._undivided(o, path, prepared_by_parent)
+    def _style(self, b: Boundary, *, prepared_by_parent: bool) -> Style | None:
+        if not b.o.op.params:
+            return self._undivided(b, prepared_by_parent)
+        if b.rows:
+            return self._sequence(b) if _keeps_its_rows(b) else self._divided(b, prepared_by_parent)
+        if b.weight == WHOLE:
+            return self._undivided(b, prepared_by_parent)
+        if b.weight.inner:
+            return self._divided(b, prepared_by_parent)
+        if b.weight.dim == (1 if b.o.op.kind == "embedding" else 0):
+            return self._colwise(b, prepared_by_parent)
+        return self._rowwise(b)
 
-    def _colwise(self, o: OpSharding, path: str, prepared_by_parent: bool) -> Style:
+    def _sequence(self, b: Boundary) -> Style:
+        """A norm: each rank norms its rows."""
+        dim = b.needed().dim
+        arguments = [("sequence_dim", str(dim))] if dim != 1 else []
+        if not all(r.linear for r in self._readers(b)):
+            arguments.append(("use_local_output", "True"))
+        return Style(b.path, "SequenceParallel", tuple(arguments), cause=self._cause(b.rows[0], b))
+
+    def _readers(self, b: Boundary) -> list[Boundary]:
+        return [r for r in self.section(b.section) if b.o.op.output in r.o.op.inputs]
+
+    def _colwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments, collectives = [], []
         if not prepared_by_parent:
-            arguments.append(("input_layouts", self._placement(self._declared(o, 0), o.op.inputs[0])))
-            collectives.append(self._said(o.moves[0], self._backward_sum(o)))
-        if self._feeds_loss(o):
+            arguments.append(("input_layouts", str(b.resting())))
+            collectives.append(self._said(b.move(), b.summed_back()))
+        if self._feeds_loss(b):
             arguments += [("output_layouts", "Shard(-1)"), ("use_local_output", "False")]
-        elif o.settle is not None:
-            arguments.append(("output_layouts", self._placement(o.settle.after, o.op.output)))
-            collectives.append(self._said(o.settle))
-        return self._made(o, path, "ColwiseParallel", arguments, collectives)
+        elif b.settle is not None:
+            arguments.append(("output_layouts", str(b.left)))
+            collectives.append(self._said(b.settle))
+        return self._made(b, b.path, "ColwiseParallel", arguments, collectives)
 
-    def _rowwise(self, o: OpSharding, path: str) -> Style:
-        arguments = [("output_layouts", self._placement(self.sharded.declared(o.op.output), o.op.output))]
-        if o.op.kind == "embedding":
+    def _rowwise(self, b: Boundary) -> Style:
+        arguments = [("output_layouts", str(b.left))]
+        collectives = [self._said(b.settle)]
+        if b.o.op.kind == "embedding":
             arguments.insert(0, ("input_layouts", "Replicate()"))
-        return self._made(o, path, "RowwiseParallel", arguments, [self._said(o.settle)])
+        elif b.move() is not None:
+            arguments.insert(0, ("input_layouts", str(b.resting())))
+            collectives.insert(0, self._said(b.move()))
+        return self._made(b, b.path, "RowwiseParallel", arguments, collectives)
 
-    def _undivided(self, o: OpSharding, path: str, prepared_by_parent: bool) -> Style | None:
-        """A module that every rank runs whole: only its ends are prepared."""
-        before, after = None if prepared_by_parent else o.moves[0], o.settle
+    def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
+        """Everything said: where the weights, the input and the output are divided."""
+        weights = ", ".join(f'"{name}": {at}' for name, at in b.weights.items())
+        arguments, collectives = [("weights", f"{{{weights}}}")], []
+        if not prepared_by_parent:
+            arguments.append(("input_layouts", str(b.resting())))
+            collectives.append(self._said(b.move(), b.summed_back()))
+        arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
+        return self._made(b, b.path, DIVIDED, arguments, [*collectives, self._said(b.settle)])
+
+    def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
+        """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
+        moves = () if prepared_by_parent else b.moves
+        before, after = any(moves), b.settle is not None
         arguments = []
-        if before is not None:
+        if before:
             arguments += [
-                ("input_layouts", f"({self._placement(before.before, before.tensor)},)"),
-                ("desired_input_layouts", f"({self._placement(before.after, before.tensor)},)"),
+                ("input_layouts", tuple_of([str(b.resting(i)) if m else "None" for i, m in enumerate(moves)])),
+                ("desired_input_layouts", tuple_of([str(b.needed(i)) if m else "None" for i, m in enumerate(moves)])),
                 ("use_local_input" if after else "use_local_output", "True"),
             ]
-        if after is not None:
-            arguments += [
-                ("output_layouts", self._placement(after.before, after.tensor)),
-                ("desired_output_layouts", self._placement(after.after, after.tensor)),
-            ]
+        if after:
+            arguments += [("output_layouts", str(b.made)), ("desired_output_layouts", str(b.left))]
         if not arguments:
             return None
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
-        return self._made(o, path, name, arguments, [self._said(before), self._said(after)])
+        said = list(dict.fromkeys(self._said(m) for m in moves))
+        return self._made(b, b.path, name, arguments, [*said, self._said(b.settle)])
 
-    def _parent_style(self, o: OpSharding, parent: str) -> Style:
-        """One gather for all children that read the parent's input; undivided ones take a plain tensor."""
+    def _parent_style(self, b: Boundary, parent: str) -> Style:
+        """One move for all children that read the parent's input; undivided ones take a plain tensor."""
         arguments = [
-            ("input_layouts", f"({self._placement(self._declared(o, 0), o.op.inputs[0])},)"),
-            ("desired_input_layouts", "(Replicate(),)"),
+            ("input_layouts", tuple_of([str(b.resting())])),
+            ("desired_input_layouts", tuple_of([str(b.needed())])),
         ]
-        if self._divided_side(o) is None:
+        if b.weight == WHOLE:
             arguments.append(("use_local_output", "True"))
-        collectives = [self._said(o.moves[0], self._backward_sum(o))]
-        return self._made(o, relative(parent), "PrepareModuleInput", arguments, collectives)
+        return self._made(b, relative(parent), "PrepareModuleInput", arguments, [self._said(b.move(), b.summed_back())])
 
     def _made(
-        self, o: OpSharding, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
+        self, b: Boundary, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
     ) -> Style:
         said = "; ".join(c for c in collectives if c)
-        moves = [m for m in (*o.moves, o.settle) if m is not None and m.cause is not None]
-        cause = moves[0].cause if moves and said else self._weight_cause(o)
+        moves = [m for m in (*b.moves, b.settle) if m is not None and m.cause is not None]
+        cause = moves[0].cause if moves and said else self._weight_cause(b)
         return Style(path, name, tuple(arguments), said, cause)
 
-    def _shared_parent(self, o: OpSharding, ops: list[OpSharding]) -> str:
-        """The module around `o` whose input `o` reads, if all its readers want it in one layout."""
-        parent = o.op.module.rpartition(".")[0]
-        source = o.op.inputs[0]
-        if o.op.kind != "matmul" or parent in ("", "layers.*"):
+    def shared_parent(self, b: Boundary) -> str:
+        """The module around `b` whose only input `b` reads, if all its readers want it in one layout."""
+        if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
             return ""
-        if any(p.op.output == source for p in self._ops_within(parent)):
+        source = b.o.op.inputs[0]
+        inside = [p for p in self.section(b.section) if _within(p, b.parent)]
+        if {t for p in inside for t in p.o.op.inputs} - {p.o.op.output for p in inside} != {source}:
             return ""
-        sides = {self._divided_side(p) for p in ops if self._reads(p, parent, source)}
-        return parent if sides == {0} or (sides == {None} and o.moves[0] is not None) else ""
+        readers = [p for p in inside if source in p.o.op.inputs]
+        wants = {(p.linear and not p.rows, p.needed(), p.weight == WHOLE) for p in readers}
+        return b.parent if wants == {(True, b.needed(), b.weight == WHOLE)} else ""
 
-    @staticmethod
-    def _reads(o: OpSharding, parent: str, tensor: str) -> bool:
-        return o.op.module.startswith(f"{parent}.") and tensor in o.op.inputs
+    def _feeds_loss(self, b: Boundary) -> bool:
+        return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b))
 
-    def _ops_within(self, parent: str) -> Iterator[OpSharding]:
-        for ops in self.sharded.ops.values():
-            yield from (o for o in ops if o.op.module == parent or o.op.module.startswith(f"{parent}."))
-
-    def _divided_side(self, o: OpSharding) -> int | None:
-        """Which storage dimension of the op's weight the tensor axes divide (0: rows, the output)."""
-        weight = self.sharded.param[o.op.params[0]]
-        return next((i for i, axes in enumerate(weight.compute) if self._tensor(axes)), None)
-
-    def _feeds_loss(self, o: OpSharding) -> bool:
-        return self.loss_parallel and any(
-            p.op.kind == "loss" and o.op.output in p.op.inputs for p in self.sharded.ops["last"]
-        )
-
-    def _backward_sum(self, o: OpSharding) -> bool:
-        """Without a forward move, the gradients of a whole input are summed over the axes."""
-        return o.moves[0] is None
-
-    def _said(self, move: Move | None, all_reduce_back: bool = False) -> str:
+    def _said(self, move: Move | None, summed_back: bool = False) -> str:
         """The collectives of a move in words: forward, and what its backward does."""
         names = " + ".join(self.roles.tensor)
         if move is None:
-            return f"all-reduce of the gradient over {names} in the backward" if all_reduce_back else ""
-        steps = [s for s in move.steps if self._tensor(s.axes)]
+            return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
+        steps = [s for s in move.steps if set(s.axes) & set(self.roles.tensor)]
         words = [f"{s.kind.replace('_', '-')}{f' of {s.dim}' if s.dim else ''} over {names}" for s in steps]
         return ", ".join(words)
 
-    def _declared(self, o: OpSharding, index: int) -> Layout:
-        return self.sharded.declared(o.op.inputs[index])
+    def _cause(self, dim: str, b: Boundary) -> Cause | None:
+        return self.sharded.plan.cause_of_shard(dim, self.roles.tensor[0], b.o.op.region)
 
-    def _placement(self, layout: Layout, tensor: str) -> str:
-        """A DTensor placement over the tensor mesh: which of the tensor's dims it divides."""
-        dims = self.sharded.model.tensor[tensor].dims
-        at = next((i for i, d in enumerate(dims) if self._on(layout, d)), None)
-        return "Replicate()" if at is None else f"Shard({at})"
-
-    def _on(self, layout: Layout, dim: str) -> bool:
-        return bool(self._tensor(layout.get(dim, ())))
-
-    def _tensor(self, axes: tuple[str, ...]) -> bool:
-        return bool(set(axes) & set(self.roles.tensor))
-
-    def _cause(self, dim: str, o: OpSharding) -> Cause | None:
-        return self.sharded.plan.cause_of_shard(dim, self.roles.tensor[0], o.op.region)
-
-    def _weight_cause(self, o: OpSharding) -> Cause | None:
-        weight = self.sharded.param[o.op.params[0]]
-        divided = [d for group in weight.param.shape_dims for d in group if self._on(o.layout, d)]
-        return self._cause(divided[0], o) if divided else None
+    def _weight_cause(self, b: Boundary) -> Cause | None:
+        return self._cause(b.divided[0], b) if b.divided else None
 
 
-def relative(module: str) -> str:
-    """A module's path inside its block, or from the model for those outside the blocks."""
-    return module.removeprefix("layers.*.")
+def _keeps_its_rows(b: Boundary) -> bool:
+    """A norm that takes and leaves its rows as they rest."""
+    return b.o.op.kind == "norm" and b.move() is None and b.settle is None
+
+
+def _within(b: Boundary, module: str) -> bool:
+    return b.o.op.module == module or b.o.op.module.startswith(f"{module}.")

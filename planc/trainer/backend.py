@@ -5,6 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
+from planc.backends.bundled import not_bundled
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.diagnostic import has_errors, in_order
@@ -39,6 +40,17 @@ def program(plan: Plan, target: Target) -> Program:
     if has_errors(refused):
         raise PlanError(in_order(refused))
     lowered: Program = lowering.lower(sharded)
+    return lowered
+
+
+def trainable(plan: Plan, target: Target) -> Program:
+    """The program of a plan that planc is to train: its model must be one the target has a module for.
+
+    Raises PlanError. A program may be lowered for other models too: the user brings the module.
+    """
+    lowered = program(plan, target)
+    if missing := not_bundled(plan, target):
+        raise PlanError(missing)
     return lowered
 
 

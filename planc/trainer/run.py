@@ -47,7 +47,7 @@ class Prepared:
 def prepare(preset: Path | str, target: Target, *, steps: int | None = None, single: bool = False) -> Prepared:
     """Read the preset and lower its plan, starting nothing. Raises PlanError for what cannot run."""
     loaded = load_preset(preset)
-    backend.program(loaded.plan, target)
+    backend.trainable(loaded.plan, target)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
     errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span)]

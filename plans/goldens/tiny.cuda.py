@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 74ec7b9c50ec3564)
+plan     tiny (sha256 8414bad18990e5ef)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

@@ -1,4 +1,7 @@
-"""A model without a module in a target's `models` is checked and costed, and not lowered."""
+"""A model without a module in a target's `models` is checked and costed, and not trained.
+
+The xla target does not lower it either; the cuda target's program takes a module of the user's.
+"""
 
 from __future__ import annotations
 
@@ -7,37 +10,65 @@ from pathlib import Path
 
 import pytest
 
-from planc import check
+from planc import check, load
+from planc.diag import PlanError
+from planc.ir.program import Target
+from planc.trainer.backend import trainable
 from tests.catalog.published import CONFIGS
 from tests.plans import BODY, HEAD
 
 TARGETS = ("cuda", "xla")
 
 
-def refusals(folder: Path, model: str, target: str) -> list[tuple[str, int, str]]:
+def write(folder: Path, model: str) -> Path:
     path = folder / "example.plan"
     path.write_text(HEAD.replace("model     llama3_8b", model) + BODY)
-    return [(d.code, d.span.line, d.message) for d in check(path, target=target).diagnostics if d.severity == "error"]
+    return path
 
 
-@pytest.mark.parametrize("target", TARGETS)
+def refusals(folder: Path, model: str, target: Target) -> list[tuple[str, int, str]]:
+    report = check(write(folder, model), target=target)
+    return [(d.code, d.span.line, d.message) for d in report.diagnostics if d.severity == "error"]
+
+
+def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, str]]:
+    with pytest.raises(PlanError) as raised:
+        trainable(load(write(folder, model)), target)
+    return [(d.code, d.span.line, d.message) for d in raised.value.diagnostics]
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [("model qwen3_8b", "no module of the qwen3 family"), ("model llama3_2_1b", "it is the embedding's")],
 )
-def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str, target: str) -> None:
-    ((code, line, message),) = refusals(tmp_path, model, target)
-    assert (code, line) == ("E0901", 2) and says in message and f"{target} target" in message
+def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) -> None:
+    ((code, line, message),) = refusals(tmp_path, model, "xla")
+    assert (code, line) == ("E0901", 2) and says in message and "xla target" in message
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_scaled_positions_are_refused(tmp_path: Path, target: str) -> None:
+def test_it_is_not_trained(tmp_path: Path, target: Target) -> None:
+    ((code, line, message),) = untrained(tmp_path, "model qwen3_8b", target)
+    assert (code, line) == ("E0901", 2) and "no module of the qwen3 family" in message
+
+
+def test_a_program_is_lowered_for_a_module_of_the_users_own(tmp_path: Path) -> None:
+    assert refusals(tmp_path, "model qwen3_8b", "cuda") == []
+
+
+def test_tied_weights_are_not_lowered(tmp_path: Path) -> None:
+    ((code, line, message),) = refusals(tmp_path, "model llama3_2_1b", "cuda")
+    assert (code, line) == ("E0901", 2) and "is the embedding's" in message
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scaled_positions_are_not_trained(tmp_path: Path, target: Target) -> None:
     config = {**CONFIGS["llama3_2_1b"], "tie_word_embeddings": False}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    ((code, _, message),) = refusals(tmp_path, 'model from "config.json"', target)
+    ((code, _, message),) = untrained(tmp_path, 'model from "config.json"', target)
     assert code == "E0901" and "does not scale rotary positions (llama3)" in message
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_llama_family_is_not_refused(tmp_path: Path, target: str) -> None:
+def test_the_llama_family_is_not_refused(tmp_path: Path, target: Target) -> None:
     assert refusals(tmp_path, "model llama3_1_8b", target) == []

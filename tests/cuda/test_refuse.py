@@ -13,7 +13,7 @@ from .cases import FSDP, LAYOUTS, TP, case, plan_of
 REFUSED = {
     "tensor axis outside": (("tp 2 > fsdp 2", FSDP, TP), 5, "fsdp > tp"),
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
-    "sequence divided everywhere": (("fsdp 2 > cp 2", FSDP, "shard sequence over cp"), 8, "without it"),
+    "sequence divided everywhere": (("fsdp 2 > cp 2", FSDP, "shard sequence over cp"), 8, "in residual"),
     "params without optimizer": (("dp 4", "shard batch over dp", "store params over dp"), 8, "optimizer"),
     "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
     "axes of one role apart": (("a 2 > p 2 > b 2", "shard batch over a, b", "split layers over p as gpipe"), 5, "next"),

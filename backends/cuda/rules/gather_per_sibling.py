@@ -1,7 +1,7 @@
-"""Siblings that read one tensor share a gather only if torch's styles let their parent make it.
+"""Siblings that read one tensor share a move only if torch's styles let their parent make it.
 
-The semantic move is one. Where some siblings are column parallel and others whole (an `override`),
-each prepares its own input.
+The semantic move is one, and so is that of the gradient back. Where some siblings are divided and
+others whole (an `override`), or they lie in different modules, each prepares its own input.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 
 
 def _each(styler: Styler, row: Collective) -> Collective:
-    if row.carries != "activation" or row.op != "all_gather" or row.phase not in ("forward", "recompute"):
+    if row.carries != "activation" or row.section not in styler.sharded.ops:
         return row
-    gathers = styler.separate_gathers(row.tensor)
-    return changed(row, NAME, count=row.count * gathers) if gathers > 1 else row
+    times = styler.repeats(row.section, row.tensor, row.op, backward=row.phase == "backward")
+    return changed(row, NAME, count=row.count * times) if times > 1 else row

@@ -8,6 +8,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 
 from ..roles import Roles
+from ..stored import stored_dim
 from .rule import Rows, changed, of_state
 
 NAME = "pad_dim0"
@@ -29,6 +30,6 @@ def padded_elements(roles: Roles, param: str) -> int:
     """Elements of one copy of a parameter after tensor parallelism, rows rounded up to the shard axes."""
     plan, p = roles.plan, roles.sharded.param[param]
     parts = plan.mesh.size(*roles.shard)
-    dim = p.on_dim or 0
+    dim = stored_dim(roles, p)
     rows = ceil(roles.sharded.model.shape(p.param)[dim] / plan.mesh.size(*p.compute[dim]))
     return param_elements(plan, p) // rows * ceil(rows / parts) * parts

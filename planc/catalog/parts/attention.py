@@ -46,8 +46,19 @@ def attention(
 
 
 def rope(name: str, source: str, target: Tensor) -> Part:
-    """Rotary positions. A rotation is linear: its backward needs no tensor."""
-    op = Op(name=name, kind="rope", region=target.region, module=MODULE, inputs=(source,), output=target.name)
+    """Rotary positions, which turn pairs of a head's numbers: a head's width stays whole.
+
+    A rotation is linear: its backward needs no tensor.
+    """
+    op = Op(
+        name=name,
+        kind="rope",
+        region=target.region,
+        module=MODULE,
+        inputs=(source,),
+        output=target.name,
+        whole=target.dims[-1:],
+    )
     return Part(tensors=(target,), ops=(op,))
 
 
@@ -64,7 +75,7 @@ def core(
         name="attention.core",
         kind="attention",
         region="attention",
-        module=MODULE,
+        module=f"{MODULE}.core",
         inputs=(q, k, v),
         params=(score.name,) if sinks else (),
         output="attention.mixed",
