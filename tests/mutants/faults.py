@@ -347,4 +347,42 @@ FAULTS: tuple[Fault, ...] = (
         planted="for rule in (_homes, _missing):",
         test="tests/strategies/test_own_schedule.py::test_a_mistake_is_named_where_it_is",
     ),
+    Fault(
+        name="the rotary key's gradient is not summed over the heads",
+        file="planc/catalog/parts/latent.py",
+        text="""        whole_of={"mla.k_rotated": ("heads",)},
+""",
+        planted="",
+        test="tests/catalog/test_derived.py::test_latent_attention_gathers_what_is_narrow",
+    ),
+    Fault(
+        name="a row-parallel bias is added to each rank's partial sum",
+        file="planc/catalog/parts/mlp.py",
+        text="""mid.name, hidden("ffn.out"))
+        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"), bias_of=w2 if biased else "")""",
+        planted="""mid.name, hidden("ffn.out"), biased=biased)
+        + add("ffn.add", "layers.*", ("hidden.mid", "ffn.out"), hidden("hidden"))""",
+        test="tests/catalog/test_graphs.py::test_biases_behind_a_sum_over_a_divided_dim_are_added_after_it",
+    ),
+    Fault(
+        name="a parameter of two kinds of block is counted for one",
+        file="planc/catalog/parts/part.py",
+        text="found[param.name] = replace(known, also=(*known.also, section))",
+        planted="found[param.name] = known",
+        test="tests/catalog/test_counts.py::test_parameters_are_those_published[deepseek_v3]",
+    ),
+    Fault(
+        name="a config's field under two names may have two values",
+        file="planc/catalog/parts/config.py",
+        text="if len(set(map(repr, given.values()))) > 1:",
+        planted="if not given and names == ():",
+        test="tests/catalog/test_configs.py::test_a_field_may_go_by_its_other_name",
+    ),
+    Fault(
+        name="sequences may be longer than the learned positions",
+        file="planc/checks/plan/e0213_learned_positions.py",
+        text="if not 0 < positions < tokens:",
+        planted="if not 0 < tokens < positions:",
+        test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code[E0213]",
+    ),
 )
