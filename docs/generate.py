@@ -74,6 +74,41 @@ The same file mended:
 """
 
 
+def field_notes() -> str:
+    """The page of public threads, from tests/field/threads.toml."""
+    sys.path.insert(0, str(ROOT))
+    from tests.field.threads import Thread, themes, threads
+
+    def answer(t: Thread) -> str:
+        plan = f"[plan](../tests/field/plans/{t.plan}.plan)"
+        if t.code:
+            return f"[{t.code}](diagnostics/{t.code}.md), {plan}"
+        if t.row is not None:
+            return f"cannot be written: `{t.row[0]}` is reduced over {t.row[1]}, {plan}"
+        if t.receipts:
+            return f"`planc crosscheck` compares no runs that differ in {', '.join(t.receipts)}"
+        return f"not stopped: {t.reason}"
+
+    found = threads()
+    parts = [
+        FIELD_NOTES.format(
+            all=len(found), stopped=len([t for t in found if not t.reason]), coded=len([t for t in found if t.code])
+        )
+    ]
+    for name, title in themes().items():
+        rows = [f"| [{t.name}]({t.url}) | {t.what} | {answer(t)} |" for t in found if t.theme == name]
+        parts.append(f"## {title}\n\n| thread | what went wrong | what planc says |\n|---|---|---|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
+
+
+FIELD_NOTES = """# Field notes
+
+Public threads of people whose layout went wrong, and what planc does about each: {stopped} of {all} are
+stopped before launch, {coded} of them by a finding at the sentence that is wrong. The plans repeat the
+mistakes and are run by the tests. A code that refuses (E0901) stops a thread because planc drops no
+sentence that a target cannot do."""
+
+
 def tidy(output: str) -> str:
     """Output as a page holds it: no blanks at the ends of lines, one newline at the end."""
     return "\n".join(line.rstrip() for line in output.strip("\n").splitlines()) + "\n" if output else ""
@@ -112,6 +147,7 @@ def main() -> None:
             page.unlink()
     for name, text in wanted.items():
         (FOLDER / name).write_text(text)
+    (ROOT / "docs" / "field-notes.md").write_text(field_notes())
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
             text = refreshed(page, workspace(page, Path(folder)))

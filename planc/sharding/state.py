@@ -93,6 +93,9 @@ def scalars(sharded: Sharded) -> Iterator[Call]:
         yield _scalar("forward", tokens, "loss", axis_cause(sharded, tokens))
     divided = {a for p in sharded.params for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))}
     divided |= {plan.split.axis} if plan.split else set()
+    for view in plan.mesh.views:
+        if divided & set(view.names):  # the same ranks by other names
+            divided = divided - set(view.names) | set(view.of)
     axes = plan.mesh.in_order(divided)
     if axes:
         yield _scalar("optimizer", axes, "grad_norm", None)

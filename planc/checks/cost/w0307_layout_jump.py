@@ -8,6 +8,8 @@ from planc.cost import Costed
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.diag.span import Span
+from planc.ir.model import ROUTED
+from planc.ir.model import SLOTS
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Move, Sharded
 from planc.sharding.local import tensor_bytes
@@ -21,14 +23,29 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
             if o.op.kind in ("route", "combine", "loss"):
                 continue
             for move in (*o.moves, o.settle):
-                if move is None or not _jumps(move) or (key := (repr(move.before), repr(move.after))) in reported:
+                if (
+                    move is None
+                    or _dispatch(sharded, move)
+                    or not _jumps(move)
+                    or (key := (repr(move.before), repr(move.after))) in reported
+                ):
                     continue
                 reported.add(key)
                 yield _diagnostic(sharded, move, o.op.name)
 
 
+def _dispatch(sharded: Sharded, move: Move) -> bool:
+    """Tokens on their way to the experts: an exchange, and a gather where several ranks share an expert."""
+    return sharded.model.tensor[move.tensor].region == ROUTED
+
+
 def _jumps(move: Move) -> bool:
-    """More than one collective, or one that gathers what is then cut again."""
+    """More than one collective, or one that gathers what is then cut again.
+
+    Tokens go to their experts and back in several steps on purpose.
+    """
+    if SLOTS in move.before or SLOTS in move.after:
+        return False
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
     return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)
