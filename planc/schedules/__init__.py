@@ -1,7 +1,7 @@
 """Pipeline schedules, one file each: which action a rank runs after which. Found by scanning this folder.
 
-A schedule's module holds `SCHEDULE`. Times are no business of this room: `planc.cost.schedule` runs the
-lists with seconds.
+A schedule's module holds `SCHEDULE`. `engine` runs the lists with the seconds of each stage, and
+`planc.cost.schedule` makes a step of that.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import pkgutil
 from functools import cache
 
 from planc.ir.plan import Split
-from planc.schedules import own
 from planc.schedules.actions import Action
 from planc.schedules.schedule import Need, Schedule, Shape, stages_at
 
@@ -28,12 +27,17 @@ __all__ = [
     "stages_of",
 ]
 
+SHARED = ("actions", "engine", "own", "schedule")
+"""Files of this folder that are no schedule; the larger ones load when a plan needs them."""
+
 
 @cache
 def schedules() -> dict[str, Schedule]:
     """Every schedule by the name that a plan gives it."""
     found: dict[str, Schedule] = {}
     for info in pkgutil.iter_modules(__path__):
+        if info.name in SHARED:
+            continue
         schedule = getattr(importlib.import_module(f"{__name__}.{info.name}"), "SCHEDULE", None)
         if isinstance(schedule, Schedule):
             assert schedule.name not in found, schedule.name
@@ -54,6 +58,8 @@ def orders(split: Split | None, ranks: int, microbatches: int) -> list[list[Acti
     if split is None:
         return [[Action(kind, 0, m) for m in range(microbatches) for kind in ("forward", "backward")]]
     if split.order:
+        from planc.schedules import own
+
         return [list(row) for row in own.rows(split.order)]
     size = shape(split, ranks, microbatches)
     return [of(split).order(size, rank) for rank in range(ranks)]
@@ -62,6 +68,8 @@ def orders(split: Split | None, ranks: int, microbatches: int) -> list[list[Acti
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
     """The virtual stages that a pipeline rank holds, in order. Two ranks may hold the same one (dualpipe)."""
     if split.order:
+        from planc.schedules import own
+
         return own.stages(split.order, rank)
     return stages_at(of(split).placement, ranks, split.chunks, rank)
 

@@ -13,7 +13,6 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from planc.schedules.actions import KINDS, LETTERS, Action
-from planc.schedules.schedule import Schedule, Shape
 
 ACTION = re.compile(r"(\d{1,7})([FBIW])(\d{1,7})", re.ASCII)
 TOGETHER = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
@@ -165,10 +164,3 @@ def _absent(places: dict[tuple[str, int, int], Cell], stage: int, microbatch: in
     have = {letter for letter in "FBIW" if (letter, stage, microbatch) in places}
     wanted = {"F"} | ({"I", "W"} if have & {"I", "W"} else {"B"})
     return next((f"{stage}{letter}{microbatch}" for letter in "FBIW" if letter in wanted - have), "")
-
-
-def _unused(shape: Shape, rank: int) -> list[Action]:
-    raise AssertionError("a schedule of one's own is in its plan")
-
-
-SCHEDULE = Schedule(name="csv", place=10, order=_unused, steady=False)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planc.diag.diagnostic import Related
 from planc.diag.span import Source, Span
-from planc.schedules import Action, own
-from planc.schedules.engine import DeadlockError, Order, StageTimes, simulate
+from planc.schedules import Action
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Word
+
+if TYPE_CHECKING:
+    from planc.schedules import own
 
 MAX_BYTES = 1_000_000
 MOST_FINDINGS = 20
@@ -16,6 +20,8 @@ MOST_FINDINGS = 20
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
     """Each rank's row of actions; None (reported) when the file is no schedule for so many ranks."""
+    from planc.schedules import own
+
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
     if path is None:
@@ -50,7 +56,10 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
 
 def _ends(order: tuple[str, ...], table: list[list[own.Cell]], name: str, word: Word, draft: Draft) -> bool:
     """Whether the ranks can run their rows to the end; the circle of those that cannot is reported."""
-    lists: Order = own.rows(order)
+    from planc.schedules import own
+    from planc.schedules.engine import DeadlockError, StageTimes, simulate
+
+    lists = own.rows(order)
     once = (1.0,) * (1 + max(a.stage for actions in lists for a in actions))
     try:
         simulate(lists, StageTimes(once, once, (0.5,) * len(once)))

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Split
-from planc.schedules import Schedule, own, schedules
+from planc.schedules import Schedule, schedules
 from planc.strategies.draft import Draft
-from planc.strategies.own_schedule import read_schedule
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("split",)
@@ -82,6 +81,9 @@ def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pip
         example = 'such as csv("schedule.csv")'
         draft.report("E0108", (arg or method).span, "`csv` takes the name of a file", help=example)
         return None
+    from planc.schedules import own
+    from planc.strategies.own_schedule import read_schedule
+
     order = read_schedule(arg, ranks, draft)
     if order is None:
         return None

@@ -6,7 +6,7 @@ import pytest
 from jsonschema import validate
 
 from planc.driver import check
-from tests.plans import BUNDLED
+from tests.plans import BUNDLED, FIELD
 
 NUMBER, TEXT, WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
 
@@ -99,11 +99,13 @@ REPORT = exactly(
 )
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
 def test_the_report_of_a_good_plan(path: Path) -> None:
     report = check(path).to_json()
     validate(report, REPORT)
-    assert all(report[key] is not None for key in ("model", "memory", "step", "collectives", "cluster", "axes", "goodput"))
+    assert all(
+        report[key] is not None for key in ("model", "memory", "step", "collectives", "cluster", "axes", "goodput")
+    )
 
 
 @pytest.mark.parametrize("text", ["", "plan x\n", "plan x\nmodle y\n", "plan x\nmodel llama_tiny\nmesh a 3\n"])

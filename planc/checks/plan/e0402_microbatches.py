@@ -8,7 +8,7 @@ from planc.checks.edits import replace, sentence
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
-from planc.schedules import Need, of, own, shape
+from planc.schedules import Need, of, shape
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
@@ -36,6 +36,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 def _listed(split: Split, count: int) -> Need | None:
     """A schedule from a file runs the microbatches it lists."""
+    from planc.schedules import own
+
     listed = own.microbatches(split.order)
     return None if listed == count else Need(f"the {listed} listed", listed)
 
