@@ -180,7 +180,11 @@ class Draft:
         if value != int(value) or value < least or value > MAX_NUMBER:
             problem = "is not a whole number" if value != int(value) else f"is below {least}"
             problem = problem if value <= MAX_NUMBER else "is too large"
-            self.report("E0103", part.span, f"{self._shown(part)} = {value:g} {problem}")
+            plain = isinstance(part, Word) and part.kind in ("INT", "FLOAT")
+            shown = self._shown(part) if plain else f"{self._shown(part)} = {value:g}"
+            self.report(
+                "E0103", part.span, f"{shown} {problem}", help=f"a whole number from {least} to {MAX_NUMBER:.0e}"
+            )
             return None
         return int(value)
 

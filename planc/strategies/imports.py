@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.span import Source, Span
 from planc.strategies.draft import Draft
 from planc.syntax import File, parse_text
@@ -95,8 +95,32 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     inner = read_imports(parsed.sentences, files, draft)
     header = parsed.header
     if header is not None and header.verb == "layout":
+        if header.node.words("NAME")[0].text in files.layouts:
+            draft.report("E0107", header.span, f"layout `{header.node.words('NAME')[0].text}` is imported twice")
         files.layouts[header.node.words("NAME")[0].text] = File(parsed.source, header, tuple(inner), ())
     elif header is not None and header.verb == "hardware":
+        _declared_once(inner, draft)
         draft.hardware += inner
     elif header is not None:
         draft.report("E0111", word.span, f"{relative} is a plan; layouts and hardware are imported")
+
+
+def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
+    """E0107 for a chip, link, node or torus of a name that another one has: which is meant cannot be known."""
+    known = {(s.verb, _name(s)): s for s in draft.hardware}
+    for sentence in sentences:
+        first = known.setdefault((sentence.verb, _name(sentence)), sentence)
+        if first is not sentence:
+            draft.report(
+                "E0107",
+                sentence.span,
+                f"{sentence.verb} `{_name(sentence)}` is declared twice",
+                related=(Related(first.span, "first here"),),
+                help="keep one, or give the other a name of its own",
+            )
+
+
+def _name(sentence: Sentence) -> str:
+    """The name that a declaration gives."""
+    words = (sentence.node.node("call") or sentence.node).words()
+    return words[0].text if words else ""

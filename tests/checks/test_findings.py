@@ -121,3 +121,35 @@ def test_a_preset_describes_what_it_holds(tmp_path: Path, old: str, new: str, wo
         load_preset(path)
     (d,) = raised.value.diagnostics
     assert d.code == "E1003" and word in d.message
+
+
+@pytest.mark.parametrize(("number", "message"), [("0", "`0` is below 1"), ("3 - 5", "the value = -2 is below 1")])
+def test_a_number_out_of_range_says_the_range(tmp_path: Path, number: str, message: str) -> None:
+    (d,) = found(tmp_path, PLAN.replace("batch     64", f"batch     {number}"))
+    assert (d.code, d.message) == ("E0103", message) and "from 1 to" in d.help
+
+
+HARDWARE = """hardware own
+chip      c(bf16 = 989 TFLOP/s, memory = 80 GiB, memory_bandwidth = 3350 GB/s)
+link      l(bandwidth = 450 GB/s, latency = 3 us)
+node      box = 8 x c over l
+network   n = leaf 32 at 400 GB/s
+"""
+
+
+def test_hardware_is_declared_once(tmp_path: Path) -> None:
+    plan = PLAN.replace("model ", 'import "own.plan"\nmodel ').replace("h100_node", "box") + "compute bf16\n"
+    (tmp_path / "own.plan").write_text(HARDWARE)
+    assert "E0107" not in codes(tmp_path, plan)
+    (tmp_path / "own.plan").write_text(
+        HARDWARE + "chip c(bf16 = 1 TFLOP/s, memory = 8 GiB, memory_bandwidth = 9 GB/s)\n"
+    )
+    (d,) = [d for d in found(tmp_path, plan) if d.code == "E0107"]
+    assert d.span.line == 6 and d.related[0].span.line == 2
+
+
+def test_a_layout_is_imported_once(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.plan").write_text("layout mine over d\nshard batch over d\n")
+    plan = PLAN.replace("model ", 'import "a.plan"\nimport "b.plan"\nmodel ')
+    assert codes(tmp_path, plan) == ["E0107"]

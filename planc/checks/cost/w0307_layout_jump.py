@@ -9,7 +9,6 @@ from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.diag.span import Span
 from planc.ir.model import ROUTED
-from planc.ir.model import SLOTS
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Move, Sharded
 from planc.sharding.local import tensor_bytes
@@ -40,12 +39,7 @@ def _dispatch(sharded: Sharded, move: Move) -> bool:
 
 
 def _jumps(move: Move) -> bool:
-    """More than one collective, or one that gathers what is then cut again.
-
-    Tokens go to their experts and back in several steps on purpose.
-    """
-    if SLOTS in move.before or SLOTS in move.after:
-        return False
+    """More than one collective, or one that gathers what is then cut again."""
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
     return len(collectives) > 1 or ("slice" in kinds and "all_gather" in kinds)
