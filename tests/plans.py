@@ -12,6 +12,8 @@ from planc.syntax import parse_text
 
 ROOT = Path(__file__).parents[1]
 BUNDLED = sorted((ROOT / "plans").glob("*.plan"))
+FIELD = sorted((ROOT / "plans" / "field").glob("*.plan"))
+"""Published layouts, and some that show one part of the language."""
 
 HEAD = """plan example
 model     llama3_8b

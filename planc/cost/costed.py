@@ -8,8 +8,9 @@ from planc.cost.compute import model_flops_per_token
 from planc.cost.goodput import goodput
 from planc.cost.memory import memory
 from planc.cost.step import Timed, axis_spans, step_time
-from planc.cost.topology import Span
+from planc.cost.topology import Span, span_of
 from planc.ir.collective import Collective
+from planc.ir.plan import Plan
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
 from planc.ir.sharding import Sharded
 
@@ -46,7 +47,7 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
         slowest=timed.slowest,
         timed=timed,
         axes=_axes(sharded, spans),
-        limits=_limits(timed.step, timed.rows, used),
+        limits=_limits(plan, timed.step, timed.rows, used),
         goodput=goodput(plan, timed.step.mfu),
         model=ModelFacts(
             name=plan.model.name,
@@ -74,7 +75,7 @@ def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
     )
 
 
-def _limits(step: Step, rows: tuple[TimedCollective, ...], used: Memory) -> Limits:
+def _limits(plan: Plan, step: Step, rows: tuple[TimedCollective, ...], used: Memory) -> Limits:
     """What takes the most of the step; memory when it does not fit."""
     worst = used.worst
     if worst.per_device_gib.total > used.capacity_gib:
@@ -91,4 +92,6 @@ def _limits(step: Step, rows: tuple[TimedCollective, ...], used: Memory) -> Limi
     if bound != "communication" and step.exposed_comm_s > 0:
         row = max(rows, key=lambda r: r.exposed_s)
         what += f"; the largest exposed transfer is {row.row.op} over {row.row.axis} on {row.level}"
+        full = span_of(plan.mesh, plan.cluster, row.row.axes).slowest
+        what += f", which saturates {full.name}" if full is not None and full.name != row.level else ""
     return Limits(bound_by=bound, what=what)

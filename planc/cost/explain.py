@@ -10,7 +10,7 @@ from planc.cost.costed import Costed
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
 from planc.sharding.replay import replay
-from planc.sharding.stages import sections_on
+from planc.sharding.stages import microbatches_each, sections_on
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,9 +44,9 @@ def _compute(costed: Costed) -> Iterator[Seconds]:
         for o in ops:
             what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
             forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
-            done[what] = done.get(what, 0.0) + plan.microbatches * copies * (forward + backward)
+            done[what] = done.get(what, 0.0) + microbatches_each(plan) * copies * (forward + backward)
             if o.op.name in names:
-                times = plan.microbatches * copies / plan.recompute.every
+                times = microbatches_each(plan) * copies / plan.recompute.every
                 again[what] = again.get(what, 0.0) + times * forward
     for what, spent in done.items():
         yield Seconds(part="compute", name=what, seconds=spent, why="forward and backward of every microbatch")

@@ -6,11 +6,12 @@ copy of gathered parameters. Activations: what the backward needs of each microb
 
 from __future__ import annotations
 
-from planc.cost.offload import offloaded
+from planc.cost.compute import quantized
+from planc.cost.offload import kept_bytes, offloaded
 from planc.cost.schedule import Timeline
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
-from planc.ir.model import Section
+from planc.ir.model import Op, Section
 from planc.ir.plan import Noun, Plan
 from planc.ir.report import Memory, MemoryParts, StageMemory
 from planc.ir.sharding import ParamSharding, Sharded
@@ -211,10 +212,33 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
     """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
-    dims = sharded.model.tensor[name].dims
-    consumers = [o for o in sharded.ops[section] if name in o.op.saves]
-    unique = {repr(layout): layout for o in consumers for layout in [o.needs(name, dims)]}
-    return sum(tensor_bytes(sharded.plan, name, layout) for layout in unique.values())
+    savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+    return kept_bytes(sharded, name, section) * _narrowing(sharded, section, savers)
+
+
+def _narrowing(sharded: Sharded, section: str, consumers: list[Op]) -> float:
+    """What is saved for matmuls with scales by tile alone, or to make their inputs anew, has their dtype.
+
+    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the
+    backward and save what they were given.
+    """
+    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in consumers}
+    if len(dtypes) != 1 or "" in dtypes:
+        return 1.0
+    return DTYPE_BYTES[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
+
+
+def _tiled(plan: Plan, op: Op) -> str:
+    """The dtype of a matmul whose inputs are scaled by tile; an empty string for another op."""
+    chosen = quantized(plan, op)
+    return chosen.dtype if chosen is not None and (chosen.tile or chosen.recipe == "blockwise") else ""
+
+
+def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
+    """The same for an elementwise op whose result only such matmuls take."""
+    takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
+    dtypes = {_tiled(sharded.plan, taker) for taker in takers} if op.kind == "elementwise" else set()
+    return dtypes.pop() if len(dtypes) == 1 else ""
 
 
 def communicators(sharded: Sharded) -> int:

@@ -6,6 +6,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.local import stored_elements, tensor_bytes
+from planc.sharding.replay import replay
 from planc.sharding.stages import copies_on, microbatches_each, sections_on
 
 
@@ -50,6 +51,19 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
     plan, names = sharded.plan, offloaded(sharded.plan)
     total = 0.0
     for section, copies in sections_on(plan, rank).items():
-        taken = {t: o for o in sharded.ops.get(section, ()) for t in o.op.saves if t in names}
-        total += copies * sum(tensor_bytes(plan, t, o.needs(t, sharded.model.tensor[t].dims)) for t, o in taken.items())
+        if section in plan.model.blocks:
+            kept = [t for t in replay(plan, section).kept if t in names]
+            total += copies * sum(kept_bytes(sharded, t, section) for t in kept)
     return total
+
+
+def kept_bytes(sharded: Sharded, tensor: str, section: str) -> float:
+    """Bytes of a tensor that is kept for one microbatch, in each layout that an op needs it in later.
+
+    It is needed by the ops that save it; if none does, to run others again that take it.
+    """
+    dims = sharded.model.tensor[tensor].dims
+    ops = sharded.ops[section]
+    later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
+    unique = {repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in unique.values())

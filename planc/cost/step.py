@@ -75,14 +75,15 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, times)
     slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + _once(rows, exposed, r))
     step = _step(sharded, timeline, slowest, costs, rows, exposed)
-    ways = {(op, axes): algorithm(op, spans[axes]) for op, axes in {(r.op, r.axes) for r in rows}}
+    calls = {(r.op, r.axes, r.buffer_bytes) for r in rows}
+    ways = {(op, axes, size): algorithm(op, spans[axes], size) for op, axes, size in calls}
     timed = tuple(
         TimedCollective(
             row=r,
             time_s=seconds[id(r)],
             exposed_s=exposed[id(r)] if r.stage == slowest else 0.0,
             level=spans[r.axes].level,
-            algorithm=ways[r.op, r.axes],
+            algorithm=ways[r.op, r.axes, r.buffer_bytes],
         )
         for r in rows
     )

@@ -11,7 +11,7 @@ CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Carries = Literal["activation", "param", "grad", "scalar"]
 
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int32": 4, "int64": 8}
+DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int8": 1, "int32": 4, "int64": 8}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -49,6 +49,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
         )
         return
     torus = machine.verb == "torus"
+    if not torus:
+        levels = _of_used(machine, shape[0], levels, draft)
     spread = _spread(sentence, levels, count, draft)
     if spread is None:
         return
@@ -117,15 +119,26 @@ def _parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, L
     return None if chip is None or link is None else (chip, link, read_levels(network, draft))
 
 
+def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Draft) -> tuple[Level, ...]:
+    """The ways out of a node of which some chips are used: each chip brings its own."""
+    whole = draft.integer(machine.node.parts[1]) or used
+    share = used / whole
+    return tuple(replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * share) for level in levels)
+
+
 def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | None:
-    """A node's chip count, or the shape given with a torus."""
+    """A node's chips (`gb200_nvl72(64)` uses 64 of them), or the shape given with a torus."""
     args = call.node("args")
     if machine.verb == "node":
-        if args is not None:
-            draft.report("E0103", args.span, f"`{call.words()[0].text}` is a node and takes no shape")
+        whole = draft.integer(machine.node.parts[1])
+        used = draft.integer(args.parts[0]) if args is not None and len(args.parts) == 1 else whole
+        if whole is None or used is None:
             return None
-        count = draft.integer(machine.node.parts[1])
-        return (count,) if count else None
+        if used > whole or (args is not None and len(args.parts) != 1):
+            name = call.words()[0].text
+            draft.report("E0103", call.span, f"`{name}` has {whole} chips", help=f"`{name}(N)` uses N of them, or all")
+            return None
+        return (used,)
     shape = args.words("SHAPE") if args else []
     wanted = len(wrap_multiples(machine, draft))
     sizes = [int(n) for n in shape[0].text.split("x") if len(n) < 7] if shape else []

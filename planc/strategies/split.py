@@ -31,17 +31,18 @@ def read(sentence: Sentence, draft: Draft) -> None:
     pipeline = _pipeline(method, schedules()[name], draft.mesh.size(*axes), draft)
     if pipeline is None:
         return
-    count = pipeline.stages
-    if count > min(draft.model.layers, MOST_STAGES):
+    count, written = pipeline.stages, node.node("stages")
+    most = min(draft.model.layers + (2 if written else 0), MOST_STAGES)  # an end may hold no layer
+    if count > most:
         draft.report(
             "E0401",
             sentence.span,
             f"{draft.model.layers} layers cannot fill {count} stages ({axes[0]} {count // pipeline.chunks} x"
             f" {pipeline.chunks})",
-            help=f"at most {min(draft.model.layers, MOST_STAGES)} stages",
+            help=f"at most {most} stages",
         )
         return
-    stages = _written(node.node("stages"), count, draft) if node.node("stages") else _even(draft, count)
+    stages = _written(written, count, draft) if written else _even(draft, count)
     if stages is not None:
         cause = draft.cause(sentence)
         draft.split = Split(
@@ -104,7 +105,7 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
     all_stages = stages.nodes("stage")
-    misplaced = False
+    misplaced = empty = False
     for stage in all_stages:
         ends = [w.text for part in stage.nodes("part") for w in part.words("NAME")]
         misplaced |= "embed" in ends and stage is not all_stages[0]
@@ -118,14 +119,15 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
         numbers = [int(w.text) for part in stage.nodes("part") for w in part.words("INT")]
         repeat = stage.words("INT")
         sizes += [sum(numbers)] * min(int(repeat[0].text) if repeat else 1, MOST_STAGES)
+        empty |= not sum(numbers) and not ends
     if misplaced:
         draft.report("E0401", stages.span, "`embed` belongs to the first stage and `head` to the last, once each")
         return None
-    if len(sizes) != count or sum(sizes) != draft.model.layers or 0 in sizes:
+    if len(sizes) != count or sum(sizes) != draft.model.layers or empty:
         draft.report(
             "E0401",
             stages.span,
-            f"the stages hold {sum(sizes)} layers in {len(sizes)} stages{', one without any' if 0 in sizes else ''};"
+            f"the stages hold {sum(sizes)} layers in {len(sizes)} stages{', one without any' if empty else ''};"
             f" the model has {draft.model.layers} layers and the pipeline {count} stages",
             help=f"an even split: {_even_text(draft, count)}",
             fix=Fix("split evenly", (Edit(stages.span, _even_text(draft, count)),)),

@@ -7,13 +7,13 @@ import pytest
 
 from planc.cli import main
 from planc.driver import lower
-from tests.plans import BUNDLED, ROOT
+from tests.plans import BUNDLED, FIELD, ROOT
 
 GOLDENS = ROOT / "plans" / "goldens"
 EMITTED = [("tiny", "xla"), ("llama3_70b_v5p", "xla"), ("llama3_70b_v5p", "cuda")]
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
 def test_the_check(path: Path, golden: Callable[[Path, str], None], capsys, monkeypatch) -> None:
     monkeypatch.chdir(ROOT)
     assert main(["check", str(path.relative_to(ROOT))]) == 0

@@ -128,7 +128,7 @@ STAGED = HEAD.replace("fsdp 8 > tp 8", "pp 2 > fsdp 32") + "use fsdp over fsdp\n
 
 @pytest.mark.parametrize(
     "stages",
-    ["16 + head, embed + 16", "embed + 16 + head, 16", "embed + embed + 16, 16 + head", "embed + 32, 0 + head"],
+    ["16 + head, embed + 16", "embed + 16 + head, 16", "embed + embed + 16, 16 + head", "embed + 32, 0"],
 )
 def test_ends_and_empty_stages(tmp_path: Path, stages: str) -> None:
     assert codes(tmp_path, STAGED + f"split layers over pp as 1f1b stages [{stages}]\n") == ["E0401"]

@@ -5,15 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from planc.driver import check
-from tests.plans import BODY, BUNDLED, HEAD, ROOT, plan_of
+from planc.cost.explain import explain
+from planc.driver import check, examine
+from tests.plans import BODY, BUNDLED, FIELD, HEAD, ROOT, plan_of
 
 MEMORY = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
 STEP = ("compute_s", "recompute_s", "exposed_comm_s", "bubble_s", "optimizer_s", "offload_s", "overhead_s")
 
 
-@pytest.mark.parametrize("target", [None, "cuda", "xla"])
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+PLANS = [(p, t) for p in BUNDLED for t in (None, "cuda", "xla")] + [(p, None) for p in FIELD]
+
+
+@pytest.mark.parametrize(("path", "target"), PLANS, ids=lambda v: getattr(v, "stem", v))
 def test_parts_sum_to_wholes(path: Path, target: str | None) -> None:
     report = check(path, target=target)
     if report.step is None:
@@ -27,6 +30,17 @@ def test_parts_sum_to_wholes(path: Path, target: str | None) -> None:
     assert sum(r.exposed_s for r in report.collectives) == pytest.approx(report.step.exposed_comm_s)
     assert all(r.exposed_s <= r.time_s * 1.0001 for r in report.collectives)
     assert sum(s.layers for s in report.memory.stages) == 80 or report.model.name != "llama3_70b"
+
+
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
+def test_explained_seconds_sum_to_the_step(path: Path) -> None:
+    costed = examine(path).costed
+    assert costed is not None
+    found = explain(costed)
+    assert sum(s.seconds for s in found) == pytest.approx(costed.step.time_s)
+    exposed = sum(s.seconds for s in found if s.part == "exposed communication")
+    assert exposed == pytest.approx(costed.step.exposed_comm_s)
+    assert all(s.name and s.why for s in found)
 
 
 def test_parameters_of_the_published_models() -> None:

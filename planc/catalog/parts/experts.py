@@ -63,7 +63,11 @@ def _experts(biased: bool) -> Part:
 
 
 def _combine() -> Part:
-    """Back to the tokens' places: the sum of a token's experts, weighted by its scores."""
+    """Back to the tokens' places: the sum of a token's experts, weighted by its scores.
+
+    The weights multiply inside the experts, on their narrow activation (Megatron-Core's weighted SwiGLU),
+    so that what the experts return need not be kept for the weights' gradient.
+    """
     op = Op(
         name="moe.combine",
         kind="combine",
@@ -72,7 +76,7 @@ def _combine() -> Part:
         inputs=("moe.returned", SCORES.name),
         output="moe.out",
         whole=("experts",),
-        saves=("moe.returned", SCORES.name),
+        saves=(SCORES.name,),
     )
     return Part(tensors=(hidden("moe.out"),), ops=(op,))
 
