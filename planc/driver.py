@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from planc import __version__
 from planc.checks import check_plan, judge_plan
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, has_errors, in_order
 from planc.diag.errors import PlanError
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Program, Target

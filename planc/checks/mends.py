@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from dataclasses import replace as replaced
 
 from planc.checks.edits import add, mesh_sentence, replace, sentence
 from planc.checks.recost import gib, recost
 from planc.diag.diagnostic import Fix
+from planc.diag.light import dataclass
 from planc.ir.base import Cause
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Gather, Plan, Recompute, Shard, Store

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
+from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op, Section

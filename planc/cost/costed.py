@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from planc.cost.compute import model_flops_per_token
 from planc.cost.goodput import goodput
 from planc.cost.memory import memory
 from planc.cost.step import Timed, axis_spans, step_time
 from planc.cost.topology import Span, span_of
+from planc.diag.light import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from planc.cost.compute import op_s
 from planc.cost.costed import Costed
+from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
 from planc.sharding.replay import replay

@@ -7,9 +7,9 @@ since then. Checkpoints cost their writing and are as often as leaves the most t
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import exp, sqrt
 
+from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.report import Goodput

@@ -7,8 +7,9 @@ stored. planc's own models store no scores and no masks, so their memory is deri
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
+
+from planc.diag.light import dataclass
 
 Recompute = Literal["none", "selective", "full"]
 

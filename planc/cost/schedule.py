@@ -7,9 +7,10 @@ steps are run until they repeat themselves and then extended.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
+from planc.diag.light import dataclass
 from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
 from planc.schedules.engine import Order, Run, StageTimes, simulate

@@ -8,13 +8,13 @@ backward; what does not fit there is exposed. Once-a-step transfers hide behind 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
 from planc.cost.schedule import Timeline, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
+from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
 from planc.ir.model import Section
 from planc.ir.report import Step, TimedCollective

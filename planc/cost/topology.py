@@ -7,9 +7,10 @@ devices), the node's links or the torus, and each level of the network. Nothing 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import ceil, gcd, inf, prod
 
+from planc.diag.light import dataclass
 from planc.ir.hardware import Cluster, Level
 from planc.ir.mesh import Axis, Mesh
 

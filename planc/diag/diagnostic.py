@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 from typing import Any, Literal
 
+from planc.diag.light import dataclass
 from planc.diag.span import Span
 
 Severity = Literal["error", "warning", "note"]

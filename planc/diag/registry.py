@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from planc.diag.diagnostic import Diagnostic, Severity
+from planc.diag.light import dataclass
 
 Reads = Literal["text", "plan", "cost", "target", "preset"]
 

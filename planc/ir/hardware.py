@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
+from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
 
+from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
 
 

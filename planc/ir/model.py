@@ -6,11 +6,12 @@ kind of block (most families have one, `block`), and `last`. Nothing here knows 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from math import prod
 from typing import Literal
 
+from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]

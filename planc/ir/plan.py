@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Literal
 
+from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh, View

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
+from planc.diag.light import dataclass
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors
+from planc.diag.light import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
 

@@ -7,8 +7,10 @@ model, the optimizer state and the process group. The loop sees nothing else of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
+
+from planc.diag.light import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

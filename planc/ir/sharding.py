@@ -7,10 +7,10 @@ costs little, at start-up and in a search.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+from planc.diag.light import dataclass
 from planc.ir.base import Cause
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan

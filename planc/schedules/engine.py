@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
+from planc.diag.light import dataclass
 from planc.schedules.actions import Action
 
 Order = Sequence[Sequence[Action]]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from planc.diag.light import dataclass
 from planc.schedules.actions import Action
 
 Placement = Literal["loop", "v", "both"]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from planc.diag.light import dataclass
 from planc.ir.base import Cause
 from planc.ir.collective import Carries, CollectiveOp, Phase
 from planc.ir.sharding import Sharded

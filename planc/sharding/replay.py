@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from planc.diag.light import dataclass
 from planc.ir.model import Model, Op, Section
 from planc.ir.plan import Plan
 

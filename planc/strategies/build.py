@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.strategies import readers

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.base import Cause
 from planc.ir.hardware import Cluster

@@ -6,8 +6,7 @@ network of its file joins the nodes or slices.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from planc.diag.light import dataclass
 from planc.ir.hardware import Chip, Level, Link
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word

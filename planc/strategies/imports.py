@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 from planc.strategies.draft import Draft
 from planc.syntax import File, parse_text

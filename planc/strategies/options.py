@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from planc.diag.light import dataclass
 from planc.strategies.draft import Draft
 from planc.syntax.tree import Node, Word
 

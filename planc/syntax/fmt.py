@@ -7,8 +7,8 @@ twice changes nothing more, and the formatted text parses to the same sentences.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 
+from planc.diag.light import dataclass
 from planc.diag.span import Source
 from planc.syntax.lines import HEADERS, VERBS, logical_lines
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any
 
+from planc.diag.light import dataclass
 from planc.syntax.lines import HEADERS
 from planc.syntax.parse import MAX_SENTENCE, parser
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 
 VERBS = (

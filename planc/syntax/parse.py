@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
+from planc.diag.light import dataclass
 from planc.diag.span import Source, Span
 from planc.syntax.lines import HEADERS, VERBS, Line, logical_lines
 from planc.syntax.near import nearest

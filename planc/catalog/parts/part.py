@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from planc.catalog.parts.sizes import Size, dims_of
+from planc.diag.light import dataclass
 from planc.ir.model import Model, Op, Param, Run, Section, Tensor
 
 HIDDEN = ("batch", "sequence", "embed")

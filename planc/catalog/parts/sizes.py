@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 
+from planc.diag.light import dataclass
 from planc.ir.dims import DIMS, INNER
 from planc.ir.model import Section
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
-from planc.checks.mends import Tried, mends, together, tried
-from planc.checks.recost import recost
 from planc.cost import Costed
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
+
+if TYPE_CHECKING:
+    from planc.checks.mends import Tried
 
 SHOWN = 3
 """Changes that the help lists."""
@@ -38,6 +40,9 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
 
 def _mend(costed: Costed) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
+    from planc.checks.mends import mends, together, tried
+    from planc.checks.recost import recost
+
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
     base = recost(plan)
     singles = [t for m in mends(plan) if (t := tried(plan, m)).gib < base.memory.per_device_gib.total - 0.05]
