@@ -24,6 +24,8 @@ def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
 def resize(plan: Plan, axis: str, legal: list[int]) -> Fix | None:
     """Make `axis` the largest legal size that keeps the mesh's product, the data axis taking up the rest."""
     sizes = plan.mesh.sizes
+    if axis not in sizes:
+        return None  # an axis of a view: its product is another
     other = next((a for a in reversed(plan.data_axes) if a != axis), None)
     if other is None:
         return _with_data_axis(plan, axis, legal)

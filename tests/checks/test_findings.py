@@ -153,3 +153,13 @@ def test_a_layout_is_imported_once(tmp_path: Path) -> None:
         (tmp_path / f"{name}.plan").write_text("layout mine over d\nshard batch over d\n")
     plan = PLAN.replace("model ", 'import "a.plan"\nimport "b.plan"\nmodel ')
     assert codes(tmp_path, plan) == ["E0107"]
+
+
+def test_an_axis_of_a_view_that_does_not_divide_is_a_finding(tmp_path: Path) -> None:
+    text = (
+        HEAD.replace("llama3_8b", "mixtral_8x7b(expert_ffn = 14337)")
+        + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n"
+    )
+    text += "view efsdp 32 > etp 2 of fsdp, tp for experts\nuse etp over etp\n"
+    text += "store params, grads, optimizer over efsdp for experts\n"
+    assert "E0302" in codes(tmp_path, text)
