@@ -35,7 +35,11 @@ SIZES: dict[str, Size] = {
 }
 """`llama_tiny` trains on a laptop in minutes; `llama_micro` is for parity tests: its vocab and ffn
 are no multiples of 4 and its heads are grouped."""
-SIZES |= {name.replace("llama3_", "llama3_1_"): SIZES[name] for name in ("llama3_8b", "llama3_70b", "llama3_405b")}
+SIZES |= {
+    "llama3_1_8b": SIZES["llama3_8b"],
+    "llama3_1_70b": SIZES["llama3_70b"],
+    "llama3_1_405b": SIZES["llama3_405b"],
+}
 
 
 def models() -> tuple[str, ...]:

@@ -40,8 +40,9 @@ class Reliability:
     stall: float = 1.0
 
 
-def goodput(plan: Plan, mfu: float, reliability: Reliability = Reliability()) -> Goodput:
+def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> Goodput:
     """The goodput of a plan at its best checkpoint interval, on all chips of its cluster."""
+    reliability = reliability or Reliability()
     chips = plan.cluster.chips
     between_s = 1 / (reliability.failures_per_chip_s * chips)
     write_s = state_bytes(plan) / (reliability.storage_bytes_per_s_per_chip * chips)

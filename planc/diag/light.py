@@ -50,7 +50,7 @@ def _init(made: Any) -> Any:
     defaults = {f.name: f.default for f in fields if f.default is not missing}
     factories = {f.name: f.default_factory for f in fields if f.default_factory is not missing}
 
-    def __init__(self: Any, *args: Any, **given: Any) -> None:
+    def init(self: Any, *args: Any, **given: Any) -> None:
         if args:
             given.update(zip(places, args, strict=False))
         space = self.__dict__
@@ -66,7 +66,7 @@ def _init(made: Any) -> Any:
         if hasattr(self, "__post_init__"):
             self.__post_init__()
 
-    return __init__
+    return init
 
 
 def _refuse(self: Any, name: str, *_value: Any) -> None:

@@ -19,11 +19,13 @@ def read(sentence: Sentence, draft: Draft) -> None:
     name = draft.one_of(word, model_names(), "a model of the catalog")
     if name is None:
         return
-    changes = _changes(call.node("args"), build_model(name).sizes, draft)
+    published = build_model(name)
+    changes = _changes(call.node("args"), published.sizes, draft)
     if changes is None:
         return
     try:
-        draft.model = replace(build_model(name, changes), cause=draft.cause(sentence))
+        model = build_model(name, changes) if changes else published
+        draft.model = replace(model, cause=draft.cause(sentence))
     except ValueError as error:
         draft.report("E0103", call.span, f"these sizes make no model: {error}")
 
