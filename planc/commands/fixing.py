@@ -15,11 +15,15 @@ MOST = 50
 
 
 def fix_file(file: str, given: dict[str, int], target: Target | None) -> list[Fix]:
-    """Mend a file in place; returns what was applied. Edits to other files are left alone."""
+    """Mend a file in place; returns what was applied.
+
+    Edits to other files are left alone, and so are those of notes: advice is not a mistake.
+    """
     applied: list[Fix] = []
     for _ in range(MOST):
         report = examine(file, set=given, target=target).report
-        fix = next((d.fix for d in report.diagnostics if _usable(d.fix, file, applied)), None)
+        wrong = [d for d in report.diagnostics if d.severity != "note"]
+        fix = next((d.fix for d in wrong if _usable(d.fix, file, applied)), None)
         if fix is None:
             break
         _write(Path(file), apply_edits(Path(file).read_text(), fix.edits))

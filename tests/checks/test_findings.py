@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from planc.checks import rules
 from planc.cli import main
+from planc.commands.fixing import fix_file
 from planc.diag import PlanError
 from planc.diag.diagnostic import MOST_ALIKE
 from planc.diag.edits import apply_edits
@@ -163,3 +165,11 @@ def test_an_axis_of_a_view_that_does_not_divide_is_a_finding(tmp_path: Path) -> 
     text += "view efsdp 32 > etp 2 of fsdp, tp for experts\nuse etp over etp\n"
     text += "store params, grads, optimizer over efsdp for experts\n"
     assert "E0302" in codes(tmp_path, text)
+
+
+def test_advice_is_not_applied_unasked(tmp_path: Path) -> None:
+    (advice,) = [r for r in rules().values() if r.code == "N0512"]
+    path = tmp_path / "x.plan"
+    path.write_text(advice.bad)
+    assert [d.code for d in check(path).diagnostics if d.fix is not None] == ["N0512"]
+    assert fix_file(str(path), {}, None) == [] and path.read_text() == advice.bad

@@ -385,4 +385,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="if not 0 < tokens < positions:",
         test="tests/checks/test_examples.py::test_bad_plan_yields_exactly_its_code[E0213]",
     ),
+    Fault(
+        name="the loss is no mean over the axes that divide the sequence",
+        file="planc/sharding/state.py",
+        text='for d in ("batch", "sequence") for a in o.layout',
+        planted='for d in ("batch",) for a in o.layout',
+        test="tests/field/test_threads.py::test_a_collective_that_was_missing_is_derived",
+    ),
+    Fault(
+        name="thousands of findings are all kept",
+        file="planc/diag/diagnostic.py",
+        text="if max(counts.values(), default=0) <= MOST_ALIKE:",
+        planted="if counts is not None:",
+        test="tests/checks/test_findings.py::test_findings_of_one_code_are_bounded_and_counted",
+    ),
+    Fault(
+        name="the axes of a view are resized like those of the mesh",
+        file="planc/checks/splits.py",
+        text="if axis not in sizes:",
+        planted="if not axis:",
+        test="tests/checks/test_findings.py::test_an_axis_of_a_view_that_does_not_divide_is_a_finding",
+    ),
 )
