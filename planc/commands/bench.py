@@ -79,9 +79,9 @@ def run(options: argparse.Namespace) -> int:
 SIZED = """plan sized
 param     nodes = 1
 model     llama3_8b
-batch     nodes x 8192 tokens microbatch 1
+batch     nodes * 4 x 8192 tokens microbatch 1
 cluster   nodes x h100_node
-mesh      fsdp nodes > tp 8
+mesh      fsdp nodes * 4 > tp 2
 use       fsdp over fsdp
 use       tp over tp
 use       sp over tp

@@ -62,9 +62,9 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     seconds = _seconds(rows, spans)
     sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
     exposed = _exposed(sharded, rows, seconds, sections)
-    by_stage = _by_stage(rows)
+    bare = _bare(rows, exposed)
     homes = {v: rank for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
-    costs = [_stage_cost(sharded, v, homes[v], by_stage, exposed, sections) for v in range(len(plan.stages))]
+    costs = [_stage_cost(sharded, v, homes[v], bare, sections) for v in range(len(plan.stages))]
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if _between_stages(r)), 0.0)
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -73,7 +73,9 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
         [c.weight_s for c in costs],
     )
     timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, times)
-    slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + _once(rows, exposed, r))
+    late = _once(rows, exposed)
+    after = tuple(late.get(r, 0.0) for r in range(plan.pipeline))
+    slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + after[r])
     step = _step(sharded, timeline, slowest, costs, rows, exposed)
     calls = {(r.op, r.axes, r.buffer_bytes) for r in rows}
     ways = {(op, axes, size): algorithm(op, spans[axes], size) for op, axes, size in calls}
@@ -87,7 +89,6 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
         )
         for r in rows
     )
-    after = tuple(_once(rows, exposed, r) for r in range(plan.pipeline))
     return Timed(step, timed, timeline, slowest, times, tuple(costs), after)
 
 
@@ -221,9 +222,13 @@ def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], ex
         exposed[id(r)] = seconds[id(r)] * min(1.0, bare / total)
 
 
-def _once(rows: Iterable[Collective], exposed: dict[int, float], stage: int) -> float:
-    """Exposed seconds outside the pipeline: reductions and scalars after the last microbatch."""
-    return sum(exposed[id(r)] for r in rows if r.stage == stage and _after(r))
+def _once(rows: Iterable[Collective], exposed: dict[int, float]) -> dict[int, float]:
+    """Exposed seconds of each rank outside the pipeline: reductions and scalars after the last microbatch."""
+    found: dict[int, float] = {}
+    for r in rows:
+        if _after(r):
+            found[r.stage] = found.get(r.stage, 0.0) + exposed[id(r)]
+    return found
 
 
 def _after(row: Collective) -> bool:
@@ -233,30 +238,33 @@ def _after(row: Collective) -> bool:
 # Stages.
 
 
-def _stage_cost(
-    sharded: Sharded,
-    stage: int,
-    rank: int,
-    rows: dict[int, list[Collective]],
-    exposed: dict[int, float],
-    sections: dict[Section, SectionTime],
-) -> StageCost:
+Bare = dict[tuple[int, Section], list[float]]
+"""Exposed seconds of a step inside the pipeline, by rank and section: forward, and all the rest."""
+
+
+def _bare(rows: tuple[Collective, ...], exposed: dict[int, float]) -> Bare:
+    found: Bare = {}
+    for r in rows:
+        if not _after(r):
+            found.setdefault((r.stage, r.section), [0.0, 0.0])[r.phase != "forward"] += exposed[id(r)]
+    return found
+
+
+def _stage_cost(sharded: Sharded, stage: int, rank: int, bare: Bare, sections: dict[Section, SectionTime]) -> StageCost:
     """One virtual stage's seconds for one microbatch; a rank's exposed seconds go by layers."""
     plan = sharded.plan
     held, times = sections_on(plan, rank), microbatches_each(plan)
     cost = StageCost()
     for section, n in sections_of(plan, stage).items():
-        cost.forward_s += n * sections[section].forward_s
-        cost.backward_s += n * sections[section].backward_s
-        cost.recompute_s += n * sections[section].recompute_s
-        cost.weight_s += n * sections[section].weight_s
-        for r in rows.get(rank, ()):
-            if r.section == section and n and not _after(r):
-                each = exposed[id(r)] * n / held[section] / times
-                if r.phase == "forward":
-                    cost.exposed_forward_s += each
-                else:
-                    cost.exposed_backward_s += each
+        one = sections[section]
+        cost.forward_s += n * one.forward_s
+        cost.backward_s += n * one.backward_s
+        cost.recompute_s += n * one.recompute_s
+        cost.weight_s += n * one.weight_s
+        forward, backward = bare.get((rank, section), (0.0, 0.0))
+        share = n / held[section] / times
+        cost.exposed_forward_s += forward * share
+        cost.exposed_backward_s += backward * share
     return cost
 
 

@@ -114,7 +114,7 @@ class Goodput:
     productivity: float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCollective:
     """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import Any
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.schedules import microbatch_copies
 from planc.sharding.activations import backward, forward, recompute
@@ -33,12 +35,14 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
         for section in sharded.ops
     }
     calls["step"] = list(scalars(sharded))
-    calls = {section: [c for c in found if plan.mesh.size(*c.axes) > 1] for section, found in calls.items()}
+    each = microbatches_each(plan)
+    told = {section: [(c, _facts(sharded, c)) for c in found] for section, found in calls.items()}
     rows = [
-        _row(sharded, call, stage, section, copies)
+        Collective(stage=stage, section=section, count=_count(plan, call, copies, each), **facts)
         for stage in range(plan.pipeline)
         for section, copies in sections_on(plan, stage).items()
-        for call in calls.get(section, ())
+        for call, facts in told.get(section, ())
+        if facts["group_size"] > 1
     ]
     if plan.split is not None and plan.pipeline > 1:
         rows += [row for stage in range(plan.pipeline) for row in _sends(sharded, stage)]
@@ -46,25 +50,26 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
     return tuple(r for r in rows if r.count)
 
 
-def _row(sharded: Sharded, call: Call, stage: int, section: str, copies: int) -> Collective:
-    plan = sharded.plan
-    times = microbatches_each(plan) if call.per == "microbatch" else 1
+def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
+    """What a call's rows share on every stage."""
+    mesh = sharded.plan.mesh
+    return {
+        "op": call.op,
+        "axes": mesh.in_order(call.axes),
+        "group_size": mesh.size(*call.axes),
+        "phase": call.phase,
+        "carries": call.carries,
+        "tensor": call.tensor,
+        "dtype": call.dtype,
+        "buffer_bytes": call.elements * DTYPE_BYTES[call.dtype],
+        "cause": call.cause,
+    }
+
+
+def _count(plan: Plan, call: Call, copies: int, each: int) -> int:
     if call.phase == "recompute":
         copies = ceil(copies / plan.recompute.every)
-    return Collective(
-        op=call.op,
-        axes=plan.mesh.in_order(call.axes),
-        group_size=plan.mesh.size(*call.axes),
-        stage=stage,
-        phase=call.phase,
-        carries=call.carries,
-        tensor=call.tensor,
-        section=section,
-        dtype=call.dtype,
-        count=copies * times * call.times,
-        buffer_bytes=call.elements * DTYPE_BYTES[call.dtype],
-        cause=call.cause,
-    )
+    return copies * call.times * (each if call.per == "microbatch" else 1)
 
 
 def _sends(sharded: Sharded, stage: int) -> Iterator[Collective]:
