@@ -17,7 +17,9 @@ def replace(cause: Cause | None, text: str) -> Fix | None:
     """Write another sentence in place of one; None when a layout wrote it."""
     if cause is None or cause.via:
         return None
-    return Fix(f"write `{' '.join(text.split())}`", (Edit(cause.span, text),))
+    on, colon, _ = cause.sentence.partition(":")
+    target = f"{on}: " if colon and on.startswith("on ") else ""
+    return Fix(f"write `{target}{' '.join(text.split())}`", (Edit(cause.span, target + text),))
 
 
 def remove(cause: Cause) -> Fix | None:

@@ -173,3 +173,20 @@ def test_advice_is_not_applied_unasked(tmp_path: Path) -> None:
     path.write_text(advice.bad)
     assert [d.code for d in check(path).diagnostics if d.fix is not None] == ["N0512"]
     assert fix_file(str(path), {}, None) == [] and path.read_text() == advice.bad
+
+
+def test_an_edit_keeps_what_a_sentence_was_written_for(tmp_path: Path) -> None:
+    text = PLAN.replace("recompute blocks", "on xla: recompute attention.core, ffn.down")
+    path = tmp_path / "x.plan"
+    path.write_text(text)
+    (d,) = [d for d in check(path, target="xla").diagnostics if d.code == "W0502"]
+    assert d.fix is not None and "on xla: recompute attention.core\n" in apply_edits(text, d.fix.edits)
+
+
+def test_better_stages_keep_the_schedule_as_it_was_written(tmp_path: Path) -> None:
+    text = HEAD.replace("fsdp 8 > tp 8", "pp 4 > fsdp 2 > tp 8").replace("llama3_8b", "llama3_8b(layers = 16)")
+    text += "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\nsplit layers over pp as zbv\n"
+    (d,) = [d for d in found(tmp_path, text) if d.code == "W0405"]
+    assert d.fix is not None
+    mended = apply_edits(text, d.fix.edits)
+    assert "as zbv stages [" in mended and not {"W0405", "E0108", "E0401"} & set(codes(tmp_path, mended))

@@ -51,9 +51,9 @@ def _write(plan: Plan, split: Split, text: str) -> Fix | None:
     others = [o.cause for o in plan.shards] + [o.cause for o in plan.stores]
     if split.cause.via and any(o.span == split.cause.span for o in others):
         return None
-    chunks = f"(chunks = {split.chunks})" if split.chunks > 1 else ""
-    written = sentence("split", f"layers over {split.axis} as {split.schedule}{chunks} stages {text}")
-    return Fix(f"write stages {text}", (Edit(split.cause.span, written),))
+    said, _, _ = split.cause.sentence.partition(" stages ")
+    target, _, rest = said.partition("split ")
+    return Fix(f"write stages {text}", (Edit(split.cause.span, target + sentence("split", f"{rest} stages {text}")),))
 
 
 RULE = Rule(

@@ -28,13 +28,17 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
     wanted = ceil((ranks - 1) * (1 - GOAL) / GOAL / split.chunks / ranks) * ranks
     sequences = wanted * plan.data_parallel * plan.batch.microbatch_sequences
     better, fix = _interleaved(plan, split, share)
+    formula = (
+        f"(ranks - 1) / (microbatches x chunks + ranks - 1) ="
+        f" {(ranks - 1) / (count * split.chunks + ranks - 1):.0%}; {wanted} microbatches"
+        f" ({sequences} sequences) bring it to about {GOAL:.0%}"
+    )
+    known = split.schedule in ("gpipe", "1f1b", "interleaved_1f1b", "looped_bfs")
     yield Diagnostic(
         "W0406",
         f"the pipeline idles for {share:.0%} of the step: {ranks} ranks, {count} microbatches",
         split.cause.span,
-        help=f"(ranks - 1) / (microbatches x chunks + ranks - 1) ="
-        f" {(ranks - 1) / (count * split.chunks + ranks - 1):.0%}; {wanted} microbatches"
-        f" ({sequences} sequences) bring it to about {GOAL:.0%}{better}",
+        help=(formula if known else "more microbatches or fewer ranks make it smaller") + better,
         related=(Related(plan.batch.cause.span, f"{count} microbatches a data-parallel rank"),),
         fix=fix,
     )
