@@ -83,7 +83,8 @@ class Divided(ParallelStyle):
         given = inputs[0]
         if not isinstance(given, DTensor):
             given = DTensor.from_local(given, mesh, [self.given], run_check=False)
-        return given.redistribute(placements=[self.taken])
+        # A redistribution to where it is would reduce the gradient here, and not once for all readers.
+        return given if given.placements == (self.taken,) else given.redistribute(placements=[self.taken])
 
     def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
         return output.redistribute(placements=[self.returned]).to_local()

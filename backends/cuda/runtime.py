@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module, metadata
 from typing import Any
 
@@ -28,6 +28,7 @@ from .shards import Initial, fill, gathered
 from .single import SingleStep
 
 Tokens = NDArray[np.int32]
+Build = Callable[[Model], nn.Module]
 GIB = 2**30
 
 
@@ -36,14 +37,17 @@ def prepare_environment(devices: int) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
-def start(program: Program, settings: Settings, initial: Initial) -> TorchSession:
-    """The plan's program over all its ranks, with parameters from `initial`."""
+def start(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
+    """The plan's program over all its ranks, with parameters from `initial`.
+
+    `build` makes the module of the plan's model; None: the bundled one of its family.
+    """
     device = _device()
     if not dist.is_initialized():
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=_only_cuda(device))
     emitted = program.load()
     mesh = emitted.build_mesh(device.type)
-    divided = emitted.parallelize(_on_meta(program.plan.model), mesh)
+    divided = emitted.parallelize(_on_meta(program.plan.model, build), mesh)
     modules = divided if isinstance(divided, list) else [divided]
     _fill(modules, device, initial)
     return TorchSession(
@@ -60,10 +64,10 @@ def start(program: Program, settings: Settings, initial: Initial) -> TorchSessio
     )
 
 
-def start_single(program: Program, settings: Settings, initial: Initial) -> TorchSession:
+def start_single(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
     """The same model undivided in this one process: what every plan is compared with."""
     device = _device()
-    model = _on_meta(program.plan.model)
+    model = _on_meta(program.plan.model, build)
     _fill([model], device, initial)
     single = SingleStep(model, program.plan)
     return TorchSession(
@@ -153,17 +157,22 @@ class TorchSession:
 
 
 def parameter_names(model: Model) -> list[str]:
-    """Full names in the model's order, the block's once per layer."""
-    first, block, last = ([p.name for p in model.params if p.section == s] for s in ("first", "block", "last"))
-    layers = [name.replace("*", str(i)) for i in range(model.layers) for name in block]
+    """Full names in the model's order, a block's once per layer of its kind."""
+    first, last = ([p.name for p in model.params if p.section == s] for s in ("first", "last"))
+    layers = [
+        p.name.replace("*", str(i))
+        for i in range(model.layers)
+        for p in model.params
+        if any(s in model.blocks and model.layers_of(s, i, i + 1) for s in p.sections)
+    ]
     return [*first, *layers, *last]
 
 
-def _on_meta(model: Model) -> nn.Module:
-    """The bundled module of the model's family, without memory."""
-    family = import_module(f".models.{model.family}", __package__)
+def _on_meta(model: Model, build: Build | None) -> nn.Module:
+    """The model's module, without memory."""
+    make = build or import_module(f".models.{model.family}", __package__).build
     with torch.device("meta"):
-        module: nn.Module = family.build(model)
+        module: nn.Module = make(model)
     return module
 
 

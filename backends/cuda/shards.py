@@ -30,20 +30,32 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
     """The part of `whole` that this rank holds of `parameter`.
 
     Placements are applied from the last mesh dimension to the first: fully_shard cuts what tensor
-    parallelism has left, and comes first in the mesh that the two share.
+    parallelism has left, and comes first in the mesh that the two share. A placement with a split
+    factor cuts each of that many parts; those that later mesh dimensions have made are already apart.
     """
     if not isinstance(parameter, DTensor):
         return whole
     coordinate = parameter.device_mesh.get_coordinate()
     assert coordinate is not None, "this rank is outside the parameter's mesh"
+    made: dict[int, int] = {}
     for axis in reversed(range(parameter.device_mesh.ndim)):
         placement: Any = parameter.placements[axis]
         if placement.is_replicate():
             continue
-        chunks = torch.chunk(whole, parameter.device_mesh.size(axis), dim=placement.dim)
-        at = coordinate[axis]
-        whole = chunks[at] if at < len(chunks) else whole.narrow(placement.dim, 0, 0)
+        dim, ranks = placement.dim, parameter.device_mesh.size(axis)
+        parts = max(1, getattr(placement, "split_factor", 1) // made.get(dim, 1))
+        made[dim] = made.get(dim, 1) * ranks
+        whole = _cut(whole, dim, parts, ranks, coordinate[axis])
     return whole
+
+
+def _cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
+    """The share of rank `at` of each of `parts` equal parts of a dimension."""
+    if parts > 1:
+        apart = whole.view(*whole.shape[:dim], parts, -1, *whole.shape[dim + 1 :])
+        return _cut(apart, dim + 1, 1, ranks, at).flatten(dim, dim + 1)
+    chunks = torch.chunk(whole, ranks, dim=dim)
+    return chunks[at] if at < len(chunks) else whole.narrow(dim, 0, 0)
 
 
 def gathered(

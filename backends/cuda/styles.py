@@ -107,7 +107,7 @@ class Styler:
             return self._divided(b, prepared_by_parent)
         if b.weight.dim == (1 if b.o.op.kind == "embedding" else 0):
             return self._colwise(b, prepared_by_parent)
-        return self._rowwise(b)
+        return self._rowwise(b, prepared_by_parent)
 
     def _sequence(self, b: Boundary) -> Style:
         """A norm: each rank norms its rows."""
@@ -132,12 +132,12 @@ class Styler:
             collectives.append(self._said(b.settle))
         return self._made(b, b.path, "ColwiseParallel", arguments, collectives)
 
-    def _rowwise(self, b: Boundary) -> Style:
+    def _rowwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments = [("output_layouts", str(b.left))]
         collectives = [self._said(b.settle)]
         if b.o.op.kind == "embedding":
             arguments.insert(0, ("input_layouts", "Replicate()"))
-        elif b.move() is not None:
+        elif b.move() is not None and not prepared_by_parent:
             arguments.insert(0, ("input_layouts", str(b.resting())))
             collectives.insert(0, self._said(b.move()))
         return self._made(b, b.path, "RowwiseParallel", arguments, collectives)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from planc.ir.plan import Plan
@@ -23,8 +24,9 @@ def plan_of(
     *sentences: str,
     model: str = "llama_micro",
     batch: str = "16 x 24 tokens microbatch 4",
+    files: Mapping[str, str] | None = None,
 ) -> Plan:
-    """A plan on as many cpu devices as its mesh has; `sentences` is the layout."""
+    """A plan on as many cpu devices as its mesh has; `sentences` is the layout, `files` what it may import."""
     devices = 1
     for axis in mesh.split(">"):
         devices *= int(axis.split()[1])
@@ -32,6 +34,8 @@ def plan_of(
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.plan"
         path.write_text(text + "\n".join(sentences) + "\n")
+        for imported, content in (files or {}).items():
+            path.with_name(imported).write_text(content)
         built = build_file(path)
     assert built.plan is not None, [d.message for d in built.diagnostics]
     return built.plan

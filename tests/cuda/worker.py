@@ -10,13 +10,14 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from cases import case
-from observe import Observer, differences, predicted
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.roles import Roles
@@ -26,6 +27,9 @@ from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from planc.trainer.launch import leave
+from tests.cuda.cases import LAYOUTS, case
+from tests.cuda.family_cases import builder, family_case
+from tests.cuda.observe import Observer, differences, predicted
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -108,14 +112,14 @@ def main(names: list[str]) -> None:
     references: dict[str, dict[str, Any]] = {}
     for name in names:
         began = time.monotonic()
-        plan = case(name)
+        plan, build = case(name) if name in LAYOUTS else family_case(name), builder(name)
         sharded = propagate(plan)
         program = lower(sharded)
         settings = Settings()
         key = repr((plan.model.name, plan.batch.sequences, plan.batch.microbatch_sequences, plan.precision))
         if key not in references:
-            references[key] = train(start_single(program, settings, initial), plan)
-        session = start(program, settings, initial)
+            references[key] = train(start_single(program, settings, initial, build), plan)
+        session = start(program, settings, initial, build)
         observer = Observer(session.mesh)
         row = difference(train(session, plan, observer), references[key])
         row["collectives"] = unpredicted(sharded, session.mesh, observer)

@@ -1,0 +1,71 @@
+"""A model family and layouts that exist in these tests alone are propagated, lowered and trained as one process.
+
+So nothing between a plan and its program looks at the name of a family, a model or a layout.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.backends.cuda.lower import lower, refusals
+from planc.sharding import propagate
+from planc.trainer.launch import run
+
+from .family_cases import FAMILY, family_case
+
+WORKER = Path(__file__).with_name("worker.py")
+BUDGET = 1e-5
+DIVIDED_INSIDE = ["head_dim", "head_dim_stored", "head_dim_sp", "head_dim_rests", "head_dim_pipeline"]
+
+
+@cache
+def rows() -> dict[str, dict[str, Any]]:
+    """Every layout compared with one process, in one launch of four."""
+    finished = run([sys.executable, str(WORKER), *FAMILY], 4, timeout_s=900)
+    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
+    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
+    return {row["name"]: row for row in found}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", FAMILY)
+def test_trains_as_one_process(name: str) -> None:
+    row = rows()[name]
+    assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
+    assert max(row["gradient"]) <= BUDGET, row["where"]
+    assert row["loss"] <= BUDGET
+    assert row["norm"] <= BUDGET
+    assert row["evaluated"] <= BUDGET
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", FAMILY)
+def test_issues_the_collectives_that_the_rules_predict(name: str) -> None:
+    assert rows()[name]["collectives"] == []
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_it_is_lowered_without_a_bundled_module(name: str) -> None:
+    sharded = propagate(family_case(name))
+    assert refusals(sharded) == []
+    assert "def apply_tp" in lower(sharded).text
+
+
+@pytest.mark.parametrize("name", FAMILY)
+def test_the_private_placement_is_used_only_inside_a_dimension(name: str) -> None:
+    text = lower(propagate(family_case(name))).text
+    assert ("_StridedShard" in text) == (name in DIVIDED_INSIDE)
+
+
+def test_a_layout_of_ones_own_writes_what_its_sentences_write() -> None:
+    """`use lace` and the bundled names give the same styles for the dims that both divide."""
+    text = lower(propagate(family_case("own_layout"))).text
+    assert '"attention.wg": ColwiseParallel()' in text
+    assert '"feed_forward.c": ColwiseParallel()' in text
+    assert '"norm": SequenceParallel()' in text
