@@ -212,8 +212,12 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 
 def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
     """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
-    savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
-    return kept_bytes(sharded, name, section) * _narrowing(sharded, section, savers)
+    known = sharded.plan.memo.get(("saved_bytes", name, section))
+    if known is None:
+        savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+        known = kept_bytes(sharded, name, section) * _narrowing(sharded, section, savers)
+        sharded.plan.memo["saved_bytes", name, section] = known
+    return float(known)
 
 
 def _narrowing(sharded: Sharded, section: str, consumers: list[Op]) -> float:
