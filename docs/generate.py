@@ -65,13 +65,27 @@ A file with this finding:
 ```{fence}
 {rule.bad.strip()}
 ```
-
+{_said(rule)}
 The same file mended:
 
 ```plan
 {rule.good.strip()}
 ```
 """
+
+
+def _said(rule: Rule) -> str:
+    """What checking the bad file prints, for the eye and as a snapshot."""
+    from planc.diag.text import render
+    from planc.driver import examine
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "example.plan")
+        path.write_text(rule.bad)
+        checked = examine(path)
+    found = [d for d in checked.report.diagnostics if d.code == rule.code]
+    text = render(found, checked.sources, width=90).replace(f"{folder}/", "")
+    return f"\nWhat planc says:\n\n```text\n{text}\n```\n" if found else ""
 
 
 def field_notes() -> str:

@@ -24,7 +24,7 @@ from planc.strategies import library  # noqa: E402
 from planc.strategies.expect import METRICS  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
-KNOWN = {"plan", "python", "console"}
+KNOWN = {"plan", "python", "console", "text"}
 
 
 def of(*languages: str) -> list[object]:
@@ -38,6 +38,7 @@ def of(*languages: str) -> list[object]:
 
 def test_every_block_is_of_a_known_kind() -> None:
     assert [s.id for s in ALL if s.language not in KNOWN] == []
+    assert {s.page.parent.name for s in ALL if s.language == "text"} <= {"diagnostics"}, "nothing runs these"
     assert {"plan", "python", "console"} <= {s.language for s in ALL}
 
 
