@@ -19,9 +19,12 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.backends.cuda.audit.observe import Observer
+from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.roles import Roles
 from planc.backends.cuda.runtime import start, start_single
+from planc.ir.audit import compared, differences
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
@@ -29,7 +32,6 @@ from planc.sharding import propagate
 from planc.trainer.launch import leave
 from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import builder, family_case
-from tests.cuda.observe import Observer, differences, predicted
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -100,7 +102,8 @@ def unpredicted(sharded: Sharded, mesh: Any, observer: Observer) -> list[str]:
     roles = Roles(sharded)
     stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in roles.factors}
-    here = differences(observer.totals(sizes), predicted(sharded, stage))
+    here = differences(compared(stage, predicted(sharded, stage), observer.totals(sizes)))
+    here += sorted(observer.unparsed)
     everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everywhere, here)
     return [f"rank {rank}: {text}" for rank, found in enumerate(everywhere) for text in found]

@@ -44,7 +44,7 @@ MAY_LOAD_FRAMEWORKS = (
     "backends/*/shards.py",
     "backends/*/single.py",
     "backends/*/models/*.py",
-    "backends/*/audit.py",
+    "backends/*/audit/*.py",
     "planc/trainer/*.py",
 )
 """The side of the house that runs; lowering and everything before it does without."""

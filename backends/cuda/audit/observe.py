@@ -1,0 +1,101 @@
+"""Counts the collectives that torch really issues, by operation, mesh dimension and dtype."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from planc.ir.audit import Key, Total, Totals
+
+OPS = {
+    "_allgather_base_": "all_gather",
+    "all_gather_into_tensor": "all_gather",
+    "_reduce_scatter_base_": "reduce_scatter",
+    "reduce_scatter_tensor": "reduce_scatter",
+    "allreduce_": "all_reduce",
+    "all_reduce": "all_reduce",
+    "alltoall_base_": "all_to_all",
+    "all_to_all_single": "all_to_all",
+    "send": "send_recv",
+}
+"""Names of the dispatcher. A receive is the other end of a send, and not counted."""
+
+SILENT = {"recv_", "wait_tensor", "_wrap_tensor_autograd"}
+"""What moves nothing of its own."""
+
+DTYPES = {
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+    torch.float8_e4m3fn: "float8",
+    torch.int32: "int32",
+    torch.int64: "int64",
+}
+
+ELSEWHERE = "elsewhere"
+"""A group that is no dimension of the mesh."""
+
+
+def ranks_of(group: Any) -> tuple[int, ...]:
+    return tuple(dist.get_process_group_ranks(group))
+
+
+class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, every collective that a process group is asked for is counted.
+
+    `meshes` name the groups: a dimension of an earlier one wins over the same ranks in a later one.
+    """
+
+    def __init__(self, *meshes: Any) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        names = [(ranks_of(m.get_group(name)), name) for m in reversed(meshes) for name in m.mesh_dim_names]
+        self.dimension = dict(names)
+        self.calls: Counter[Key] = Counter()
+        self.payload: Counter[Key] = Counter()
+        self.unparsed: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented  # DTensor turns itself into plain tensors and collectives first
+        if func.namespace in ("c10d", "_c10d_functional"):
+            self._count(func._schema.name.split("::")[1], [args, kwargs or {}])
+        return func(*args, **(kwargs or {}))
+
+    def _count(self, name: str, arguments: Any) -> None:
+        if name in SILENT:
+            return
+        if name not in OPS:
+            self.unparsed.add(name)
+            return
+        leaves = tree_leaves(arguments)
+        tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+        group = next(self._groups(leaves))
+        key = OPS[name], self.dimension.get(ranks_of(group), ELSEWHERE), DTYPES[tensors[0].dtype]
+        payload = max(t.numel() * t.element_size() for t in tensors)
+        if name == "all_gather_into_tensor":  # functional: only the input is an argument
+            payload *= dist.get_world_size(group)
+        if name == "all_to_all_single":  # and here how the output is split
+            rows = sum(arguments[0][1])
+            payload = max(payload, rows * tensors[0][0].numel() * tensors[0].element_size() if rows else 0)
+        self.calls[key] += 1
+        self.payload[key] += payload
+
+    def _groups(self, leaves: list[Any]) -> Iterator[Any]:
+        """The arguments that are groups. DTensor may use an equal, earlier mesh's."""
+        for leaf in leaves:
+            if isinstance(leaf, torch.ScriptObject) and "ProcessGroup" in str(leaf._type()):
+                yield dist.ProcessGroup.unbox(leaf)
+            elif isinstance(leaf, str) and leaf in dist.distributed_c10d._world.pg_names.values():
+                yield dist.distributed_c10d._resolve_process_group(leaf)  # type: ignore[attr-defined, arg-type]
+
+    def totals(self, sizes: dict[str, int]) -> Totals:
+        """Without the dimensions of size 1, which move nothing."""
+        keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
+        return {k: Total(self.calls[k], self.payload[k]) for k in keys}

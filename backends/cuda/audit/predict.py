@@ -1,0 +1,25 @@
+"""What a plan predicts that one pipeline stage issues, by operation, mesh dimension and dtype."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planc.ir.audit import Key, Total, Totals
+from planc.ir.sharding import Sharded
+from planc.sharding import semantic_collectives
+
+from ..roles import Roles
+from ..rules import realise
+
+
+def predicted(sharded: Sharded, stage: int) -> Totals:
+    """The realised collectives of a pipeline stage, with what each send carries."""
+    factors = Roles(sharded).factors
+    calls: Counter[Key] = Counter()
+    payload: Counter[Key] = Counter()
+    for row in realise(sharded, semantic_collectives(sharded)):
+        if row.stage == stage:
+            key = row.op, next(f.name for f in factors if set(row.axes) <= set(f.axes)), row.dtype
+            calls[key] += row.count
+            payload[key] += round(row.payload_bytes)
+    return {k: Total(calls[k], payload[k]) for k in calls}

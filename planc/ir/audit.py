@@ -1,0 +1,142 @@
+"""The audit, `planc.audit/1`: what a plan predicts to move, beside what its program was seen to move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.diag.light import dataclass
+
+Key = tuple[str, str, str]
+"""(operation, mesh dimension, dtype)"""
+
+
+@dataclass(frozen=True)
+class Total:
+    """Calls per device and optimizer step, and their payload: the larger of each call's input and output."""
+
+    count: int = 0
+    bytes: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return {"count": self.count, "bytes": self.bytes}
+
+
+Totals = dict[Key, Total]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditRow:
+    """One operation over one mesh dimension on one pipeline stage."""
+
+    op: str
+    axis: str
+    dtype: str
+    stage: int
+    predicted: Total
+    observed: Total
+
+    @property
+    def agrees(self) -> bool:
+        return self.predicted == self.observed
+
+    @property
+    def difference(self) -> Total:
+        """Observed minus predicted."""
+        return Total(self.observed.count - self.predicted.count, self.observed.bytes - self.predicted.bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "op": self.op,
+            "axis": self.axis,
+            "dtype": self.dtype,
+            "stage": self.stage,
+            "predicted": self.predicted.to_json(),
+            "observed": self.observed.to_json(),
+            "difference": self.difference.to_json(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeakMemory:
+    """Bytes at the fullest moment of a step on one rank class, without what the runtime itself takes."""
+
+    stage: int
+    predicted_bytes: float
+    observed_bytes: float
+
+    @property
+    def relative(self) -> float:
+        """How far the prediction is off, as a share of what was seen; negative when it is too low."""
+        return self.predicted_bytes / self.observed_bytes - 1
+
+    def to_json(self) -> dict[str, float]:
+        return {
+            "stage": self.stage,
+            "predicted_bytes": self.predicted_bytes,
+            "observed_bytes": self.observed_bytes,
+            "relative": self.relative,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Predicted against observed, for every class of ranks that do the same.
+
+    `normalisations` says in words what was changed about the plan to trace it; `unparsed` names calls
+    that could not be attributed, and must be empty.
+    """
+
+    plan: str
+    plan_sha256: str
+    target: str
+    devices: int
+    traced_devices: int
+    rows: tuple[AuditRow, ...]
+    memory: tuple[PeakMemory, ...] = ()
+    normalisations: tuple[str, ...] = ()
+    unparsed: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.unparsed and all(row.agrees for row in self.rows)
+
+    def to_json(self) -> dict[str, Any]:
+        """`planc.audit/1`."""
+        return {
+            "format": "planc.audit/1",
+            "plan": self.plan,
+            "plan_sha256": self.plan_sha256,
+            "target": self.target,
+            "devices": self.devices,
+            "traced_devices": self.traced_devices,
+            "rows": [row.to_json() for row in self.rows],
+            "memory": [m.to_json() for m in self.memory],
+            "normalisations": list(self.normalisations),
+            "unparsed": list(self.unparsed),
+            "ok": self.ok,
+        }
+
+
+def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:
+    """One row for every key that either side has."""
+    return tuple(
+        AuditRow(
+            op=op,
+            axis=axis,
+            dtype=dtype,
+            stage=stage,
+            predicted=predicted.get((op, axis, dtype), Total()),
+            observed=observed.get((op, axis, dtype), Total()),
+        )
+        for op, axis, dtype in sorted({*predicted, *observed})
+    )
+
+
+def differences(rows: tuple[AuditRow, ...]) -> list[str]:
+    """The rows that do not agree, in words."""
+    return [
+        f"stage {r.stage}: {r.op} over {r.axis} in {r.dtype}: predicted {r.predicted.count} calls and "
+        f"{r.predicted.bytes} bytes, observed {r.observed.count} and {r.observed.bytes}"
+        for r in rows
+        if not r.agrees
+    ]
