@@ -13,7 +13,8 @@ from functools import lru_cache
 from planc.diag.light import dataclass
 from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
-from planc.schedules.engine import Order, Run, StageTimes, simulate
+from planc.schedules.engine import Order, StageTimes, simulate
+from planc.schedules.graph import steps_of
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -99,29 +100,34 @@ def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
         return _extended(schedule, whole, times, 2 * period + rest, period)
     while count < whole.microbatches:
         size = _short(whole, count)
-        run = simulate(_lists(schedule, size), times)
-        round_s = _round_s(run, period)
+        ends = steps_of(schedule, size).run(times)
+        round_s = _round_s(ends, _apart(schedule, size, period))
         if round_s is not None:
             rounds = (whole.microbatches - count) // period
-            return Timeline(max(run.clock) + rounds * round_s, (), *_held(schedule, size))
+            return Timeline(max(ends) + rounds * round_s, (), *_held(schedule, size))
         if 2 * count * len(times.forward_s) > MOST_ACTIONS:
             return _extended(schedule, whole, times, count, period)
         count += count // period * period
     return _whole(schedule, whole, times)
 
 
-def _round_s(run: Run, period: int) -> float | None:
-    """Seconds of a round, if REPEATS rounds before the drain repeat the ones before them exactly."""
-    end = len(run.forward[0]) // period * period - REPEATS * period
-    begin = end - REPEATS * period
-    apart = [
-        b - a
-        for ends in (*run.forward, *run.backward, *run.weight)
-        for a, b in zip(ends[begin - period : end - period], ends[begin:end], strict=True)
-        if a is not None and b is not None
-    ]
-    low, high = min(apart), max(apart)
-    return high if high - low <= SAME * max(run.clock) else None
+@lru_cache(maxsize=64)
+def _apart(schedule: Schedule, size: Shape, period: int) -> tuple[tuple[int, int], ...]:
+    """Entries a round apart, for REPEATS rounds before the drain."""
+    end = size.microbatches // period * period - REPEATS * period
+    found = steps_of(schedule, size).end
+    return tuple(
+        (found[kind, stage, m - period], entry)
+        for (kind, stage, m), entry in found.items()
+        if end - REPEATS * period <= m < end
+    )
+
+
+def _round_s(ends: list[float], apart: tuple[tuple[int, int], ...]) -> float | None:
+    """Seconds of a round, if the rounds before the drain repeat the ones before them exactly."""
+    rounds = [ends[b] - ends[a] for a, b in apart]
+    low, high = min(rounds), max(rounds)
+    return high if high - low <= SAME * max(ends) else None
 
 
 def _phased(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
@@ -134,7 +140,7 @@ def _phased(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
 
 
 def _whole(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
-    return Timeline(max(simulate(_lists(schedule, whole), times).clock), (), *_held(schedule, whole))
+    return Timeline(max(steps_of(schedule, whole).run(times)), (), *_held(schedule, whole))
 
 
 def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, period: int) -> Timeline:

@@ -64,7 +64,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     exposed = _exposed(sharded, rows, seconds, sections)
     bare = _bare(rows, exposed)
     homes = {v: rank for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
-    costs = [_stage_cost(sharded, v, homes[v], bare, sections) for v in range(len(plan.stages))]
+    costs = _stage_costs(sharded, homes, bare, sections)
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if _between_stages(r)), 0.0)
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
@@ -248,6 +248,20 @@ def _bare(rows: tuple[Collective, ...], exposed: dict[int, float]) -> Bare:
         if not _after(r):
             found.setdefault((r.stage, r.section), [0.0, 0.0])[r.phase != "forward"] += exposed[id(r)]
     return found
+
+
+def _stage_costs(
+    sharded: Sharded, homes: dict[int, int], bare: Bare, sections: dict[Section, SectionTime]
+) -> list[StageCost]:
+    """By virtual stage; those of a rank that hold alike sections cost alike."""
+    known: dict[tuple[object, ...], StageCost] = {}
+    costs = []
+    for v in range(len(sharded.plan.stages)):
+        key = (homes[v], *sections_of(sharded.plan, v).items())
+        if key not in known:
+            known[key] = _stage_cost(sharded, v, homes[v], bare, sections)
+        costs.append(known[key])
+    return costs
 
 
 def _stage_cost(sharded: Sharded, stage: int, rank: int, bare: Bare, sections: dict[Section, SectionTime]) -> StageCost:

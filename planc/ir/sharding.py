@@ -105,6 +105,11 @@ class Sharded:
         return {p.param.name: p for p in self.params}
 
     @cached_property
+    def tied(self) -> tuple[ParamSharding, ...]:
+        """Parameters that both ends of the model use."""
+        return tuple(p for p in self.params if {"first", "last"} <= set(p.param.sections))
+
+    @cached_property
     def op(self) -> dict[str, OpSharding]:
         return {o.op.name: o for ops in self.ops.values() for o in ops}
 

@@ -80,6 +80,8 @@ class Run:
         self.next = [0] * len(order)
         self.ends: list[list[float]] = [[] for _ in order]
         """End of each action of each rank's list."""
+        self.sequence: list[tuple[int, Action]] = []
+        """Every action with its rank, after what it waited for."""
         self._go()
 
     def _go(self) -> None:
@@ -95,6 +97,7 @@ class Run:
     def _advance(self, rank: int) -> None:
         """Run a rank's actions until one has to wait."""
         actions, ends, home, send = self.order[rank], self.ends[rank], self.home, self.times.send_s
+        begin = self.next[rank]
         forward, backward, weight = self.forward, self.backward, self.weight
         forward_s, backward_s, weight_s = self.times.forward_s, self.times.backward_s, self.times.weight_s
         last, i, n, clock = self.stages - 1, self.next[rank], len(actions), self.clock[rank]
@@ -143,6 +146,7 @@ class Run:
                 backward[stage][m] = clock
             ends.append(clock)
             i += 1
+        self.sequence += [(rank, action) for action in actions[begin:i]]
         self.next[rank], self.clock[rank] = i, clock
 
     def _together(self, rank: int, i: int, clock: float) -> float | None:

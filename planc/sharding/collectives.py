@@ -45,7 +45,7 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
         if facts["group_size"] > 1
     ]
     if plan.split is not None and plan.pipeline > 1:
-        rows += [row for stage in range(plan.pipeline) for row in _sends(sharded, stage)]
+        rows += _sends(sharded)
         rows += [row for stage in range(plan.pipeline) for row in _shared(sharded, stage)]
     return tuple(r for r in rows if r.count)
 
@@ -72,32 +72,30 @@ def _count(plan: Plan, call: Call, copies: int, each: int) -> int:
     return copies * call.times * (each if call.per == "microbatch" else 1)
 
 
-def _sends(sharded: Sharded, stage: int) -> Iterator[Collective]:
+def _sends(sharded: Sharded) -> Iterator[Collective]:
     """Hidden states forward and their gradients backward, once per boundary and microbatch."""
     plan = sharded.plan
     assert plan.split is not None
     last = sharded.ops["block"][-1].op.output
-    layout = sharded.declared(last)
-    elements = local_elements(plan, sharded.model.tensor[last].dims, layout)
-    sends: tuple[tuple[Phase, int], ...] = (
-        ("forward", boundaries_sent(plan, stage, forward=True)),
-        ("backward", boundaries_sent(plan, stage, forward=False)),
-    )
-    for phase, count in sends:
-        yield Collective(
-            op="send_recv",
-            axes=(plan.split.axis,),
-            group_size=plan.pipeline,
-            stage=stage,
-            phase=phase,
-            carries="activation",
-            tensor=last,
-            section="step",
-            dtype=plan.precision.compute,
-            count=count * microbatches_each(plan),
-            buffer_bytes=elements * DTYPE_BYTES[plan.precision.compute],
-            cause=plan.split.cause,
-        )
+    elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
+    ways: tuple[Phase, ...] = ("forward", "backward")
+    for stage in range(plan.pipeline):
+        for phase in ways:
+            count = boundaries_sent(plan, stage, forward=phase == "forward")
+            yield Collective(
+                op="send_recv",
+                axes=(plan.split.axis,),
+                group_size=plan.pipeline,
+                stage=stage,
+                phase=phase,
+                carries="activation",
+                tensor=last,
+                section="step",
+                dtype=plan.precision.compute,
+                count=count * microbatches_each(plan),
+                buffer_bytes=elements * DTYPE_BYTES[plan.precision.compute],
+                cause=plan.split.cause,
+            )
 
 
 def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
@@ -110,7 +108,7 @@ def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
     assert plan.split is not None
     held = sections_on(plan, stage)
     twice = microbatch_copies(plan.split) > 1
-    for p in sharded.params:
+    for p in sharded.params if twice else sharded.tied:
         tied = {"first", "last"} <= set(p.param.sections) and ("first" in held) != ("last" in held)
         copies = copies_on(plan, p.param, held)
         if copies and (twice or tied):

@@ -39,9 +39,13 @@ def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
 
 def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
     """Bytes of one activation on one device, for one microbatch."""
-    t = plan.model.tensor[tensor]
-    dtype = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}[t.dtype]
-    return local_elements(plan, t.dims, layout) * DTYPE_BYTES[dtype]
+    key = ("tensor_bytes", tensor, *layout.items())
+    known = plan.memo.get(key)
+    if known is None:
+        t = plan.model.tensor[tensor]
+        dtype = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}[t.dtype]
+        known = plan.memo[key] = local_elements(plan, t.dims, layout) * DTYPE_BYTES[dtype]
+    return float(known)
 
 
 def param_elements(plan: Plan, p: ParamSharding) -> int:

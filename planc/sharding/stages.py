@@ -41,6 +41,13 @@ def _sections_on(plan: Plan, rank: int) -> dict[str, int]:
 
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
     """Copies of each section in one virtual stage."""
+    known = plan.memo.get(("sections_of", stage))
+    if known is None:
+        known = plan.memo["sections_of", stage] = _sections_of(plan, stage)
+    return known
+
+
+def _sections_of(plan: Plan, stage: int) -> dict[str, int]:
     sections = {"first": int(stage == 0)}
     sections |= {kind: plan.model.layers_of(kind, *plan.stages[stage]) for kind in plan.model.blocks}
     sections["last"] = int(stage == len(plan.stages) - 1)
