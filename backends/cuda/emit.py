@@ -22,8 +22,10 @@ IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch.distributed.fsdp", "FSDPModule MixedPrecisionPolicy fully_shard"),
     (
         "torch.distributed.pipelining",
-        "PipelineStage Schedule1F1B ScheduleGPipe ScheduleInterleaved1F1B ScheduleLoopedBFS",
+        "PipelineStage Schedule1F1B ScheduleDualPipeV ScheduleGPipe ScheduleInterleaved1F1B "
+        "ScheduleInterleavedZeroBubble ScheduleLoopedBFS ScheduleZBVZeroBubble",
     ),
+    ("torch.distributed.pipelining.schedules", "FORWARD RECV_F RESHARD SEND_F UNSHARD"),
     ("torch.distributed.tensor", "DTensor Placement Replicate Shard distribute_module distribute_tensor"),
     (
         "torch.distributed.tensor.parallel",
@@ -50,6 +52,7 @@ def emit(sharded: Sharded) -> str:
         _parallelize(roles, sharded),
         emit_step.loss(styler),
         emit_pipeline.schedule(roles),
+        emit_whole.sum_gradients(roles),
         emit_step.step(roles, styler),
         emit_step.evaluate(roles, styler),
         emit_whole.mean_over_batch(roles),
@@ -104,7 +107,7 @@ def _imports(body: str) -> str:
     """The import block: only what the body names."""
     standard = lines(
         "import copy" if "copy." in body else "",
-        "from collections.abc import Callable",
+        "from collections.abc import Callable" + (", Iterable" if "Iterable[" in body else ""),
         "from functools import partial" if "partial(" in body else "",
     )
     torch = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from planc.ir.plan import Split
 
@@ -10,22 +11,42 @@ from .roles import Roles
 from .writing import because, call, fill, lines
 
 
+Layout = Literal["one", "loop", "v"]
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """torch's class for a schedule. `single`: one stage a rank, otherwise they go round the ranks."""
+    """torch's class for a schedule, and where a rank's stages lie.
+
+    `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back. `split_backward`:
+    the gradients of the weights may come later than those of the inputs.
+    """
 
     name: str
-    single: bool = False
+    layout: Layout = "loop"
+    split_backward: bool = False
+
+    @property
+    def single(self) -> bool:
+        return self.layout == "one"
 
 
 SCHEDULES: dict[str, Schedule] = {
-    "gpipe": Schedule("ScheduleGPipe", single=True),
-    "1f1b": Schedule("Schedule1F1B", single=True),
+    "gpipe": Schedule("ScheduleGPipe", "one"),
+    "1f1b": Schedule("Schedule1F1B", "one"),
     "interleaved_1f1b": Schedule("ScheduleInterleaved1F1B"),
     "looped_bfs": Schedule("ScheduleLoopedBFS"),
+    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble", split_backward=True),
+    "zbv": Schedule("ScheduleZBVZeroBubble", "v", split_backward=True),
+    "dualpipev": Schedule("ScheduleDualPipeV", "v", split_backward=True),
 }
-"""torch's zero-bubble schedules are left out: under 2.13 DualPipeV cannot evaluate, and ZBV loses a
-gradient of fully_shard when parameters are gathered per pass."""
+
+HELD = {
+    "one": ("One a rank.", "[rank]"),
+    "loop": ("They go round the ranks.", 'list(range(rank, len(STAGES), MESH["<axis>"]))'),
+    "v": ("They go down the ranks and back.", "[rank, len(STAGES) - 1 - rank]"),
+}
+"""For each layout: what is said of it, and a rank's virtual stages."""
 
 
 def constants(roles: Roles) -> str:
@@ -49,12 +70,12 @@ def split(roles: Roles) -> str:
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
     axis = roles.name("pipeline")
-    single = SCHEDULES[_split(roles).schedule].single
+    doc, value = HELD[SCHEDULES[_split(roles).schedule].layout]
     return fill(
         SPLIT,
         axis=axis,
-        doc="One a rank." if single else "They go round the ranks.",
-        value="[rank]" if single else f'list(range(rank, len(STAGES), MESH["{axis}"]))',
+        doc=doc,
+        value=value.replace("<axis>", axis),
         first=lines(*(f"stage.{m} = None" for m in first)),
         last=lines(*(f"stage.{m} = None" for m in last)),
     )
@@ -109,6 +130,23 @@ def schedule(roles: Roles) -> str:
         axis=roles.name("pipeline"),
         held="pipeline[0]" if kind.single else "pipeline",
     )
+
+
+def forwards_only(roles: Roles) -> str:
+    """What makes a schedule evaluate: torch 2.13 runs the backward's actions of a V too, and fails."""
+    if not roles.pipeline or SCHEDULES[_split(roles).schedule].layout != "v":
+        return ""
+    return FORWARDS_ONLY.strip()
+
+
+FORWARDS_ONLY = """
+# A schedule whose stages lie in a V does not leave the backward out by itself.
+kept = (FORWARD, RECV_F, SEND_F, UNSHARD, RESHARD)
+schedule.pipeline_order_with_comms = {
+    rank: [part for action in actions for part in action.sub_actions or (action,) if part.computation_type in kept]
+    for rank, actions in schedule.pipeline_order_with_comms.items()
+}
+"""
 
 
 def _split(roles: Roles) -> Split:

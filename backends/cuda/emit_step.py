@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from . import emit_pipeline, emit_whole
 from .roles import Keeping, Roles
 from .styles import Styler
 from .writing import because, fill, lines
@@ -22,12 +23,21 @@ def loss(styler: Styler) -> str:
 def step(roles: Roles, styler: Styler) -> str:
     """build_step: forward and backward of all microbatches."""
     if roles.pipeline:
-        return fill(PIPELINED_STEP, run=_scheduled(styler, "step"), collect=_collected(roles, styler))
+        return fill(
+            PIPELINED_STEP,
+            run=_scheduled(styler, "step"),
+            sums="sum_gradients(parameters)" if emit_whole.sums_left(roles) else "",
+            parameters="parameters = [p for stage in stages for p in stage.parameters()]"
+            if emit_whole.sums_left(roles)
+            else "",
+            collect=_collected(roles, styler),
+        )
     policy = _policy(roles) if roles.plan.microbatches > 1 else ""
     return fill(
         STEP,
         policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
         forward=_forward(styler, backward=True),
+        sums="sum_gradients(model.parameters())" if emit_whole.sums_left(roles) else "",
         returned=_returned(roles),
     )
 
@@ -46,6 +56,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
         for index in range(len(inputs)):
             <policy>
             <forward>
+        <sums>
         return <returned>
 
     return step
@@ -59,9 +70,11 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
     the mean over the global batch. Gradients are reduced once, after the last microbatch.
     """
     schedule = build_schedule(stages, mesh)
+    <parameters>
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         <run>
+        <sums>
         <collect>
 
     return step
@@ -73,6 +86,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
     if roles.pipeline:
         return fill(
             PIPELINED_EVALUATE,
+            forwards=emit_pipeline.forwards_only(roles),
             run=_scheduled(styler, "eval"),
             let_go=fill(LET_GO, modules="[m for stage in stages for m in stage.modules()]") if roles.uses_fsdp else "",
             collect=_collected(roles, styler),
@@ -106,6 +120,7 @@ PIPELINED_EVALUATE = '''
 def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
     """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
     schedule = build_schedule(stages, mesh)
+    <forwards>
 
     @torch.no_grad()
     def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

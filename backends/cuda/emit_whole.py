@@ -35,6 +35,27 @@ def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
     return f'# {why}\ndist.all_reduce({value}, group=mesh.get_group("{roles.name("pipeline")}"))'
 
 
+def sums_left(roles: Roles) -> bool:
+    """Whether gradients are left as sums over the tensor axes: fully_shard would bring them home itself."""
+    tensor = set(roles.tensor)
+    return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params)
+
+
+def sum_gradients(roles: Roles) -> str:
+    """sum_gradients, where nothing else reduces what DTensor has left unreduced."""
+    return SUM_GRADIENTS.strip() if sums_left(roles) else ""
+
+
+SUM_GRADIENTS = '''
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """All-reduce, once a step, the gradients that DTensor leaves as sums: each reader would do it again."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if isinstance(grad, DTensor) and grad.placements != parameter.placements:
+            parameter.grad = grad.redistribute(placements=parameter.placements)
+'''
+
+
 def clip(roles: Roles) -> str:
     """clip_grad_norm over everything that divides state: the data, tensor and pipeline axes."""
     mixed = _mixed(roles)

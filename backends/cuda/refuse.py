@@ -12,7 +12,7 @@ from planc.sharding.replay import names_op
 
 from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
-from .roles import Roles
+from .roles import Keeping, Roles
 from .stored import stored_dim, used
 from .styles import Styler
 
@@ -212,6 +212,10 @@ def _schedule(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
+    elif SCHEDULES[split.schedule].split_backward and Keeping.of(sharded.plan).gather_per == "pass":
+        # A weight's gradient is looked for after its parameter has been let go (torch 2.13).
+        what = "a backward in two parts loses the gradients of parameters that each pass lets go"
+        yield split.cause, what, "add `gather params per step`, or split the layers as interleaved_1f1b"
     if any(end <= begin for begin, end in split.stages[1:-1]):
         yield split.cause, "a stage between the first and the last has no layer", "give each at least one"
 

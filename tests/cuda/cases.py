@@ -46,6 +46,8 @@ SP = "shard sequence over tp in residual"
 
 PP = "split layers over pp as {}"
 FSDP = "use fsdp over fsdp"
+STEP = "gather params per step"
+ZERO2 = "use zero2 over dp"
 BF16 = "compute bf16 reduce fp32"
 
 STATE: dict[str, tuple[str, ...]] = {
@@ -82,6 +84,7 @@ TENSOR: dict[str, tuple[str, ...]] = {
         "override layers.*.attention.wo = replicated",
         "override layers.*.feed_forward.w1 = replicated",
     ),
+    "eight_microbatches": ("tp 4", "shard heads over tp", SP),
     "tp_two_axes": ("a 2 > b 2", "shard heads over a, b", "shard sequence over a, b in residual"),
 }
 """Tensor parallelism, with and without a divided sequence, and recompute under it."""
@@ -92,6 +95,14 @@ PIPELINE: dict[str, tuple[str, ...]] = {
     "1f1b_recompute": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "recompute blocks", "gather params per step"),
     "interleaved_1f1b": ("pp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), TP, SP),
     "looped_bfs": ("pp 2 > dp 2", PP.format("looped_bfs(chunks = 2)"), "use zero1 over dp"),
+    "zero_bubble": ("pp 2 > fsdp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), FSDP, STEP),
+    "zero_bubble_tp": ("pp 2 > tp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), TP, SP),
+    "zbv": ("pp 2 > fsdp 2", PP.format("zbv"), FSDP, STEP),
+    "zbv_tp": ("pp 2 > tp 2", PP.format("zbv"), TP, SP),
+    "dualpipev": ("pp 2 > fsdp 2", PP.format("dualpipev"), FSDP, STEP),
+    "dualpipev_uneven": ("pp 2 > tp 2", PP.format("dualpipev stages [embed, 2, 1, 1 + head]"), TP, SP),
+    "1f1b_uneven": ("pp 4", PP.format("1f1b stages [embed, 1, 2, 1 + head]")),
+    "interleaved_uneven": ("pp 2 > dp 2", PP.format("interleaved_1f1b stages [embed + 2, 1, 1, head]"), ZERO2),
 }
 """Pipelines."""
 
@@ -105,11 +116,20 @@ THREE_D: dict[str, tuple[str, ...]] = {
 """Eight ranks."""
 
 
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **THREE_D}
+MODELS: dict[str, tuple[str, ...]] = {
+    "mistral_micro": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "mistral_micro_recomputed": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "recompute attention.core"),
+    "qwen3_micro": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "qwen3_micro_tp": ("dp 2 > tp 2", "use zero1 over dp", "shard heads over tp"),
+}
+"""Further bundled families; the model's name begins the layout's."""
+
+LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **THREE_D, **MODELS}
 
 
 def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
-    microbatch = 2 if name in STATE else 4
-    return plan_of(f"case_{name}", mesh, *sentences, batch=f"16 x 24 tokens microbatch {microbatch}")
+    microbatch = 2 if name in STATE or name.startswith(("zero_bubble", "zbv", "dualpipev", "eight")) else 4
+    model = "_".join(name.split("_")[:2]) if name in MODELS else "llama_micro"
+    return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x 24 tokens microbatch {microbatch}")

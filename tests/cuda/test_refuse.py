@@ -18,6 +18,8 @@ REFUSED = {
     "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
     "axes of one role apart": (("a 2 > p 2 > b 2", "shard batch over a, b", "split layers over p as gpipe"), 5, "next"),
     "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
+    "a backward in two parts": (("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP), 7, "per step"),
+    "a schedule of another stack": (("pp 2", "split layers over pp as circular"), 7, "zbv"),
     "rows that do not divide": (
         ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on ffn"),
         8,

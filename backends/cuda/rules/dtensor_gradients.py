@@ -2,7 +2,8 @@
 
 A norm over a divided sequence has a whole weight and a gradient that is a sum over the tensor axes.
 torch all-reduces the whole gradient there, in the compute dtype, each time before fully_shard reduces
-over the data axes; while fully_shard only adds gradients up, their sum stays unreduced.
+over the data axes; while fully_shard only adds gradients up, their sum stays unreduced. Without
+fully_shard the emitted step reduces them itself, once.
 """
 
 from __future__ import annotations
@@ -46,6 +47,6 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: Roles) -> int:
-    """How often a step reduces gradients; plain autograd does so in every backward."""
-    kept = roles.uses_fsdp and (roles.pipeline or not Keeping.of(roles.plan).scatter_each_microbatch)
-    return 1 if kept else roles.plan.microbatches
+    """How often a step reduces gradients: where they are not kept whole, in every backward."""
+    each = roles.uses_fsdp and not roles.pipeline and Keeping.of(roles.plan).scatter_each_microbatch
+    return roles.plan.microbatches if each else 1
