@@ -329,7 +329,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a long step is extended before it repeats itself",
         file="planc/cost/schedule.py",
-        text="return high if high - low <= SAME * max(run.clock) else None",
+        text="return high if high - low <= SAME * max(ends) else None",
         planted="return high",
         test="tests/cost/test_schedule.py::test_a_long_step_is_extended_exactly",
     ),
