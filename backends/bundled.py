@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.catalog import model_names
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.model import Model
 from planc.ir.plan import Plan
@@ -22,9 +23,15 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
             "E0901",
             f"the {target} target cannot do `{cause.via or cause.sentence}`: {why}",
             cause.span,
-            help="check and cost take it into account; the llama family has a module",
+            help=f"check and cost take it into account; there are modules of {', '.join(_bundled(target))}",
         )
     ]
+
+
+def _bundled(target: str) -> list[str]:
+    """The families with a module."""
+    files = {file.stem for file in (HERE / target / "models").glob("*.py")}
+    return sorted(files & set(model_names().values()))
 
 
 def _missing(model: Model, target: str) -> str:

@@ -150,6 +150,13 @@ class Model(Value):
         """The kinds of block, in order of first appearance."""
         return tuple(dict.fromkeys(run.section for run in self.runs)) or ("block",)
 
+    @property
+    def kinds(self) -> tuple[Section, ...]:
+        """Each layer's kind of block."""
+        if not self.runs:
+            return ("block",) * self.layers
+        return tuple(run.section for run in self.runs for _ in range(run.layers))
+
     def layers_of(self, section: Section, begin: int = 0, end: int | None = None) -> int:
         """How many of the layers `begin` up to `end` are blocks of this kind."""
         end = self.layers if end is None else end

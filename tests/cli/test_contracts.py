@@ -6,7 +6,7 @@ import pytest
 from jsonschema import validate
 
 from planc.driver import check
-from tests.plans import BUNDLED
+from tests.plans import BUNDLED, FIELD
 
 NUMBER, TEXT, WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
 
@@ -99,7 +99,7 @@ REPORT = exactly(
 )
 
 
-@pytest.mark.parametrize("path", BUNDLED, ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
 def test_the_report_of_a_good_plan(path: Path) -> None:
     report = check(path).to_json()
     validate(report, REPORT)

@@ -131,5 +131,5 @@ def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
     microbatch = 2 if name in STATE or name.startswith(("zero_bubble", "zbv", "dualpipev", "eight")) else 4
-    model = "_".join(name.split("_")[:2]) if name in MODELS else "llama_micro"
-    return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x 24 tokens microbatch {microbatch}")
+    model, tokens = ("_".join(name.split("_")[:2]), 32) if name in MODELS else ("llama_micro", 24)
+    return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

@@ -16,12 +16,12 @@ import pytest
 
 from planc.trainer.launch import run
 
-from .cases import ONE, PIPELINE, STATE, TENSOR, THREE_D
+from .cases import MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
-PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "three_d": 8}
-GROUPS = {"one": ONE, "state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "three_d": THREE_D}
+PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "models": 4, "three_d": 8}
+GROUPS = {"one": ONE, "state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "models": MODELS, "three_d": THREE_D}
 
 
 Rows = dict[str, dict[str, Any]]

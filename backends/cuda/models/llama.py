@@ -7,11 +7,13 @@ stage is this module with some children set to None. Runs on torch 2.9 and later
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from planc.ir.model import Model
+from planc.ir.model import Model, Section
 
 
 def build(model: Model) -> nn.Module:
@@ -20,13 +22,17 @@ def build(model: Model) -> nn.Module:
 
 
 class Llama(nn.Module):
-    """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D]."""
+    """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
-    def __init__(self, model: Model) -> None:
+    `attention` makes the attention of a kind of block; families that differ in nothing else bring theirs.
+    """
+
+    def __init__(self, model: Model, attention: Callable[[Model, Section], nn.Module] | None = None) -> None:
         super().__init__()
         sizes = model.sizes
         self.tok_embeddings = nn.Embedding(sizes["vocab"], sizes["embed"])
-        self.layers = nn.ModuleDict({str(i): Block(model) for i in range(model.layers)})
+        make = attention or Attention
+        self.layers = nn.ModuleDict({str(i): Block(model, make(model, kind)) for i, kind in enumerate(model.kinds)})
         self.norm = nn.RMSNorm(sizes["embed"], eps=model.norm_eps)
         self.output = nn.Linear(sizes["embed"], sizes["vocab"], bias=False)
 
@@ -42,11 +48,11 @@ class Llama(nn.Module):
 class Block(nn.Module):
     """Hidden states [B, S, D] to the same; under sequence parallelism S is this rank's share."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, attention: nn.Module) -> None:
         super().__init__()
         embed = model.sizes["embed"]
         self.attention_norm = nn.RMSNorm(embed, eps=model.norm_eps)
-        self.attention = Attention(model)
+        self.attention = attention
         self.ffn_norm = nn.RMSNorm(embed, eps=model.norm_eps)
         self.feed_forward = FeedForward(embed, model.sizes["ffn"])
 
@@ -59,7 +65,7 @@ class Block(nn.Module):
 class Attention(nn.Module):
     """Grouped-query causal attention over whole sequences: [B, S, D] to [B, S, D]."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, kind: Section) -> None:
         super().__init__()
         sizes = model.sizes
         embed, self.head_dim = sizes["embed"], sizes["head_dim"]
@@ -68,13 +74,17 @@ class Attention(nn.Module):
         self.wv = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
         self.wo = nn.Linear(sizes["heads"] * self.head_dim, embed, bias=False)
         self.rotary = Rotary(self.head_dim, model.rope_theta)
-        self.core = Core()
+        self.core = Core(next(op.window for op in model.ops[kind] if op.kind == "attention"))
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (self._heads(linear(x)) for linear in (self.wq, self.wk, self.wv))
-        mixed = self.core(self.rotary(q), self.rotary(k), v)
+        mixed = self.core(*self._placed(q, k), v)
         out: Tensor = self.wo(mixed.flatten(2))
         return out
+
+    def _placed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Queries and keys that know their positions."""
+        return self.rotary(q), self.rotary(k)
 
     def _heads(self, x: Tensor) -> Tensor:
         """[B, S, heads * E] to [B, S, heads, E], for however many heads this rank has."""
@@ -82,12 +92,26 @@ class Attention(nn.Module):
 
 
 class Core(nn.Module):
-    """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, S, K, E] to [B, S, H, E]."""
+    """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, S, K, E] to [B, S, H, E].
+
+    `window` is how many tokens back a row sees, itself included; 0: all.
+    """
+
+    def __init__(self, window: int = 0) -> None:
+        super().__init__()
+        self.window = window
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
+        seen = self._seen(q.shape[2], q.device) if self.window else None
+        mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True)
         return mixed.transpose(1, 2)
+
+    def _seen(self, tokens: int, device: torch.device) -> Tensor:
+        """[S, S]: whether a row sees a column."""
+        at = torch.arange(tokens, device=device)
+        back = at[:, None] - at[None, :]
+        return (back >= 0) & (back < self.window)
 
 
 class Rotary(nn.Module):

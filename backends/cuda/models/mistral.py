@@ -1,0 +1,7 @@
+"""The Mistral family: Llama whose attention sees a window of tokens, as its op graph says."""
+
+from __future__ import annotations
+
+from .llama import build
+
+__all__ = ["build"]

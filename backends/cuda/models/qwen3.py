@@ -1,0 +1,26 @@
+"""The dense Qwen3 family: Llama with a norm over each head's queries and keys before their positions."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from planc.ir.model import Model, Section
+
+from .llama import Attention, Llama
+
+
+def build(model: Model) -> nn.Module:
+    """The module of a `Model` of this family, on the current default device (meta included)."""
+    return Llama(model, NormedAttention)
+
+
+class NormedAttention(Attention):
+    """q_norm and k_norm work on [B, S, heads, E], over E, with one weight for all heads."""
+
+    def __init__(self, model: Model, kind: Section) -> None:
+        super().__init__(model, kind)
+        self.q_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps)
+        self.k_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps)
+
+    def _placed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return super()._placed(self.q_norm(q), self.k_norm(k))
