@@ -10,7 +10,6 @@ from planc.ir.plan import Split
 from .roles import Roles
 from .writing import because, call, fill, lines
 
-
 Layout = Literal["one", "loop", "v"]
 
 
