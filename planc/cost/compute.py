@@ -75,7 +75,7 @@ def quantized(plan: Plan, op: Op) -> Quantize | None:
 
 def peak_flops_per_s(chip: Chip, dtype: str) -> float:
     """The dense peak of a dtype; a chip without a rate for it computes in the next wider one."""
-    order = [dtype, "bf16", "fp16", "fp32"]
+    order = [dtype, *(["float8"] if dtype == "float4" else []), "bf16", "fp16", "fp32"]
     return next(chip.flops_per_s[d] for d in order if d in chip.flops_per_s)
 
 

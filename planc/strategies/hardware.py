@@ -30,7 +30,7 @@ CHIP: dict[str, tuple[str, float | None]] = {
 """Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
 from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
 
-RATES = ("fp32", "bf16", "fp16", "float8", "int8")
+RATES = ("fp32", "bf16", "fp16", "float8", "int8", "float4")
 LINK = {
     "bandwidth": ("bandwidth", None),
     "latency": ("time", None),

@@ -13,7 +13,7 @@ VERBS = ("quantize",)
 ORDER = 5
 
 RECIPES = Option(words=("rowwise", "tensorwise", "blockwise"))
-OPTIONS = {"float8": {"recipe": RECIPES, "tile": Option()}, "int8": {"tile": Option()}}
+OPTIONS = {"float8": {"recipe": RECIPES, "tile": Option()}, "int8": {"tile": Option()}, "float4": {}}
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

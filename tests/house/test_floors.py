@@ -25,6 +25,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.cost": (4, set()),
     "planc.checks": (5, set()),
     "planc.search": (5, set()),
+    "planc.calibration": (5, {"numpy"}),  # inside functions that fit
     "planc.backends.cuda": (6, {"torch", "numpy"}),
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.backends": (6, set()),

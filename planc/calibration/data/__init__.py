@@ -1,0 +1,1 @@
+"""Published measurements, one row each with its source. Facts only; see `planc.calibration.rows`."""

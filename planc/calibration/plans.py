@@ -1,0 +1,417 @@
+"""A published run as a plan: the same sentences that a user would write for it.
+
+What a source does not print is chosen by the rules stated here, the same for all its rows: how Megatron
+places ranks (tp innermost, then cp, dp, pp), what its overlap and sequence parallelism do, which tensors
+MaxText's policies keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from planc.calibration.rows import Row
+from planc.diag.errors import PlanError
+from planc.diag.light import dataclass
+from planc.ir.hardware import Cluster
+from planc.ir.plan import Plan
+
+NODES = {
+    "A100-40": "a100_40_node",
+    "A100-80": "a100_node",
+    "H100 SXM": "h100_node",
+    "H200 SXM": "h200_node",
+    "H800": "h800_node",
+    "B200": "b200_node",
+    "B200 (power limited)": "b200_node",
+    "B300": "b300_node",
+    "GB200 NVL72": "gb200_nvl72",
+    "GB300 NVL72": "gb300_nvl72",
+}
+TORI = {"TPU v4": "tpu_v4", "TPU v5e": "tpu_v5e", "TPU v5p": "tpu_v5p", "TPU v6e": "tpu_v6e", "TPU 7x": "tpu_7x"}
+FLAT = ("tpu_v5e", "tpu_v6e")
+"""Tori of two dimensions."""
+TWO_DEVICES = ("TPU v4", "TPU 7x")
+"""Chips that are two framework devices."""
+RACK = 64
+"""GPUs of a rack of 72 that a job of whole eights uses."""
+UNFUSED = ("VIA-Research/vTrain", "calculon-ai/calculon", "NVIDIA/Megatron-LM images", "cli99/llm-analysis")
+"""Sources from before flash attention: scores go through memory."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Sizes of the axes of a row; 1 where it has none."""
+
+    pp: int = 1
+    replica: int = 1
+    """Data-parallel ways over which nothing is stored divided."""
+    data: int = 1
+    """Data-parallel ways over which state is stored as the row says."""
+    cp: int = 1
+    tp: int = 1
+    ep: int = 1
+    chunks: int = 1
+    zero: int = 0
+    """What is stored divided over `data`: 1 the optimizer, 2 kept whole between forward and backward, 3 all."""
+
+    @property
+    def devices(self) -> int:
+        return self.pp * self.replica * self.data * self.cp * self.tp
+
+
+def plan_of(row: Row) -> Plan:
+    """The plan of a row on the machine it ran on. Raises PlanError, which would be our mistake."""
+    from planc.strategies.build import build_file
+
+    path = Path("/", f"{row.id}.plan")
+    built = build_file(path, unsaved={path: plan_text(row)})
+    if built.plan is None:
+        raise PlanError(built.diagnostics)
+    return replace(built.plan, cluster=machine(row, built.plan.cluster))
+
+
+def plan_text(row: Row) -> str:
+    """The sentences of a row."""
+    layout = layout_of(row)
+    name = "".join(c if c.isalnum() else "_" for c in row.id)
+    return "\n".join((f"plan r_{name}", f"# {row.source}", *_sentences(row, layout))) + "\n"
+
+
+def _sentences(row: Row, layout: Layout) -> Iterator[str]:
+    facts = row.facts
+    yield f"model {model_words(row)}"
+    micro = microbatch(row, layout)
+    yield f"batch {row.sequences} x {row.sequence} tokens microbatch {micro}"
+    yield f"cluster {cluster_words(row)}"
+    sizes = [("pp", layout.pp), ("replica", layout.replica), ("data", layout.data), ("cp", layout.cp)]
+    axes = [(name, size) for name, size in (*sizes, ("tp", layout.tp)) if size > 1]
+    yield "mesh " + " > ".join(f"{name} {size}" for name, size in axes or [("data", 1)])
+    used = dict(axes)
+    yield from _data(layout, used)
+    yield from _inside(row, layout, used)
+    yield from _experts(row, layout, used)
+    yield from _pipeline(row, layout)
+    yield "optimizer adamw"
+    reduce = "bf16" if _narrow_gradients(row) else "fp32"
+    yield f"compute bf16 reduce {reduce}"
+    yield from _kernels(row)
+    yield from recompute_words(row)
+    if facts["options"].get("gradient_bucket") is False:
+        yield from (f"overlap {axis} as none" for axis in ("data", "replica") if axis in used)
+
+
+# Axes.
+
+
+def layout_of(row: Row) -> Layout:
+    """The axes of a row in planc's terms."""
+    parallel = row.facts["parallel"]
+    value: Callable[[str], int] = lambda name: int(parallel.get(name) or 1)  # noqa: E731
+    zero = parallel.get("zero")
+    slices = value("dcn_dp")
+    tp = value("tp") * value("ici_tp")
+    per_chip = 2 if row.chip in TWO_DEVICES else 1
+    if row.publisher.startswith("AI-Hypercomputer"):
+        inside = per_chip * row.devices // (slices * tp)
+        replica = slices * (value("dp") if "fsdp" in parallel else 1)
+        return Layout(replica=replica, data=inside * slices // replica, tp=tp, ep=value("ici_ep"), zero=3)
+    fsdp = value("fsdp")
+    if fsdp > 1:
+        kept = 2 if zero == 2 else 3
+        return Layout(pp=value("pp"), data=fsdp, cp=value("cp"), tp=tp, ep=value("ep"), chunks=_chunks(row), zero=kept)
+    inner = value("pp") * value("cp") * tp
+    stored = 1 if zero is None or zero == 1 or str(zero).startswith("ZeRO-1") else int(zero)
+    return Layout(
+        pp=value("pp"),
+        data=row.devices // inner,
+        cp=value("cp"),
+        tp=tp,
+        ep=value("ep"),
+        chunks=_chunks(row),
+        zero=min(stored, 1),
+    )
+
+
+def _chunks(row: Row) -> int:
+    """Stages a rank. Where an interleaved schedule's are not printed: the most that divide, up to 6."""
+    parallel, layers = row.facts["parallel"], int(row.model["layers"])
+    pp = int(parallel.get("pp") or 1)
+    if pp == 1 or parallel.get("vpp"):
+        return int(parallel.get("vpp") or 1) if pp > 1 else 1
+    if row.id.startswith("llama3-t4"):
+        return 8
+    schedule = str(parallel.get("pp_schedule", ""))
+    if schedule == "Interleaved1F1B":
+        return 2
+    if "interleaved" in schedule or row.publisher == "NVIDIA/NeMo-Framework-Launcher":
+        return max((n for n in range(1, 7) if layers % (pp * n) == 0), default=1)
+    return 1
+
+
+def microbatch(row: Row, layout: Layout) -> int:
+    """Sequences that a data-parallel rank works on at a time.
+
+    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1.
+    """
+    batch = row.facts["batch"]
+    each = row.sequences // (layout.replica * layout.data)
+    if row.publisher.startswith("AI-Hypercomputer") or ("local_batch_seqs" in batch and layout.pp == 1):
+        return max(1, each)
+    if "micro_batch_seqs" in batch:
+        return int(batch["micro_batch_seqs"])
+    return 1 if layout.pp > 1 else min(each, 4)
+
+
+# Sentences.
+
+
+def model_words(row: Row) -> str:
+    """A model of the catalog with the row's sizes."""
+    model = row.model
+    sizes = {"layers": model["layers"] + int(row.facts["options"].get("mtp") or 0), "vocab": model["vocab"]}
+    shape = {"embed": model["d_model"], "heads": model["n_heads"]}
+    if model.get("mla"):
+        base, more = "deepseek_v3", {"heads": model["n_heads"], "experts": model["moe"]["experts"]}
+    elif "moe" in model:
+        base, more = _moe_base(str(model["name"])), {}
+    elif not model.get("gated_mlp", True):
+        biased = model.get("learned_pos_emb") or model["name"].startswith(("GPT", "MT-NLG"))
+        base = "gpt3_175b" if biased else "mpt_7b"
+        more = {**shape, "head_dim": model["head_dim"], "ffn": model["ffn"]}
+        more |= {"positions": row.sequence} if biased else {}
+    elif "Gemma 3" in model["name"]:
+        base, more = "gemma3_12b", {**shape, "kv_heads": model["n_kv_heads"], "ffn": model["ffn"]}
+    else:
+        base = "llama3_8b"
+        more = {**shape, "kv_heads": model["n_kv_heads"], "head_dim": model["head_dim"], "ffn": model["ffn"]}
+    return f"{base}({', '.join(f'{k} = {v}' for k, v in {**sizes, **more}.items())})"
+
+
+def _moe_base(name: str) -> str:
+    known = {
+        "Qwen3 30B": "qwen3_30b_a3b",
+        "Qwen3 235B": "qwen3_235b_a22b",
+        "GPT-OSS 120B": "gpt_oss_120b",
+        "GPT-OSS 20B": "gpt_oss_20b",
+        "Mixtral 8x7B": "mixtral_8x7b",
+        "Mixtral 8x22B": "mixtral_8x22b",
+        "Llama 4 Scout": "llama4_scout",
+        "Llama 4 Maverick": "llama4_maverick",
+    }
+    return next(base for start, base in known.items() if name.startswith(start))
+
+
+def cluster_words(row: Row) -> str:
+    """The machines of a row. GPUs come in whole nodes, in part of one, or in racks of 64."""
+    if row.chip in TORI:
+        torus = TORI[row.chip]
+        slices = int(row.facts["hardware"].get("slices") or row.facts["parallel"].get("dcn_dp") or 1)
+        shape = "x".join(map(str, slice_shape(row.devices // slices, 2 if torus in FLAT else 3)))
+        return f"{slices} x {torus}({shape})" if slices > 1 else f"{torus}({shape})"
+    node = NODES[row.chip]
+    whole = RACK if row.chip.endswith("NVL72") else 8
+    if row.devices <= whole:
+        return f"1 x {node}({row.devices})"
+    used = f"({whole})" if whole == RACK else ""
+    return f"{row.devices // whole} x {node}{used}"
+
+
+def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
+    """The most even shape of a slice, in powers of two, shortest first."""
+    power = chips.bit_length() - 1
+    assert 2**power == chips
+    each = [power // dims + (i >= dims - power % dims) for i in range(dims)]
+    shape = tuple(2**n for n in each)
+    assert prod(shape) == chips
+    return shape
+
+
+def _data(layout: Layout, used: dict[str, int]) -> Iterator[str]:
+    axes = [a for a in ("replica", "data") if a in used]
+    if axes:
+        yield f"shard batch over {', '.join(axes)}"
+    divided = [a for a in ("data", "cp") if a in used]
+    if not divided:
+        return
+    if layout.zero in (2, 3):
+        yield f"store params, grads, optimizer over {', '.join(divided)}"
+        if layout.zero == 2 or layout.pp > 1:
+            yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
+    elif layout.zero == 1:
+        yield f"store optimizer over {', '.join(divided)}"
+
+
+def _inside(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
+    options = row.facts["options"]
+    if "tp" in used:
+        yield "use tp over tp"
+        if options.get("sequence_parallel", True) and row.publisher != "VIA-Research/vTrain":
+            yield "use sp over tp"
+        if options.get("async_tp") or _overlaps_tp(row):
+            yield f"overlap tp as {'windowed_einsum' if row.chip in TORI else 'async_matmul'}"
+    if "cp" in used:
+        passes = "all_gather" if row.id.startswith("llama3-t4") else "ring"
+        yield f"use cp over cp as {passes}"
+
+
+def _overlaps_tp(row: Row) -> bool:
+    """Megatron-Bridge's dense recipes and MaxText overlap the transfers of tensor parallelism."""
+    return not row.moe and row.publisher.startswith(("NVIDIA-NeMo", "NVIDIA/NeMo", "AI-Hyper"))
+
+
+def _experts(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
+    if not row.moe:
+        return
+    dtype = str(row.facts["options"].get("dtype", ""))
+    drops = "capacity factor 1.25" in dtype or "token-drop" in str(row.facts.get("notes", ""))
+    yield f"route experts as {'capacity(factor = 1.25)' if drops else 'dropless'}"
+    if layout.ep == 1:
+        return
+    covered = [a for a in ("data", "cp", "tp") if a in used]
+    total = prod(used[a] for a in covered)
+    if covered == ["data"] and layout.ep == total:
+        yield "shard experts over data"
+        return
+    rest = total // layout.ep
+    outer = f"edp {rest} > " if rest > 1 else ""
+    yield f"view {outer}ep {layout.ep} of {', '.join(covered)} for experts"
+    yield "shard experts over ep"
+    if rest > 1 and layout.zero:
+        nouns = "params, grads, optimizer" if layout.zero >= 2 else "optimizer"
+        yield f"store {nouns} over edp for experts"
+
+
+def _pipeline(row: Row, layout: Layout) -> Iterator[str]:
+    if layout.pp == 1:
+        return
+    schedule = f"interleaved_1f1b(chunks = {layout.chunks})" if layout.chunks > 1 else "1f1b"
+    yield f"split layers over pp as {schedule}{_stages(row, layout.pp * layout.chunks)}"
+
+
+def _stages(row: Row, stages: int) -> str:
+    """Where embedding and head count as layers, as the layers do not divide otherwise."""
+    layers = int(row.model["layers"]) + int(row.facts["options"].get("mtp") or 0)
+    each, rest = divmod(layers + 2, stages)
+    if layers % stages == 0 or rest or stages < 3:
+        return ""
+    ends = ("embed", "head") if each == 1 else (f"embed + {each - 1}", f"{each - 1} + head")
+    return f" stages [{ends[0]}, {each} x {stages - 2}, {ends[1]}]"
+
+
+def _narrow_gradients(row: Row) -> bool:
+    """Whether gradients travel in 16 bits: pure bf16, and Megatron's fp16."""
+    options = row.facts["options"]
+    return options.get("fsdp_mixed_precision") == "PURE" or row.publisher == "VIA-Research/vTrain"
+
+
+def _kernels(row: Row) -> Iterator[str]:
+    if row.source.startswith(UNFUSED):
+        yield "attention core as unfused"
+    narrow = _narrow(row)
+    if narrow:
+        ops = "attention.proj, experts" if row.moe else "attention.proj, ffn"
+        if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
+            ops += ", ffn"
+        yield f"quantize {ops} as {narrow}"
+
+
+def _narrow(row: Row) -> str:
+    """The narrow dtype of a row's linear layers, with its recipe."""
+    options = row.facts["options"]
+    words = f"{options.get('fp8') or ''} {options.get('dtype') or ''}".lower()
+    if "nvfp4" in words:
+        return "float4"
+    if "mxfp8" in words or "fp8-mx" in words:
+        return "float8(tile = 32)"
+    if "rowwise" in words:
+        return "float8(rowwise)"
+    return "float8(tensorwise)" if "fp8" in words or "float8" in words else ""
+
+
+def recompute_words(row: Row) -> Iterator[str]:
+    """What the backward runs again, and what waits in host memory."""
+    words = str(row.facts["options"]["recompute"])
+    if row.publisher.startswith("AI-Hypercomputer"):
+        yield from _maxtext(row, words)
+    elif words.startswith("full"):
+        yield "recompute blocks"
+    elif words.startswith("selective") and row.publisher == "pytorch/torchtitan":
+        yield "recompute norm, rope, ffn.swiglu, attention.k, attention.out, ffn.up, add"
+    elif words.startswith("selective"):
+        yield "recompute attention.core"
+    elif words.startswith("none for"):
+        yield "recompute norm"
+    elif 'granularity="full"' in words:
+        count = int(words.rsplit("num_layers=", 1)[1].split()[0])
+        yield f"recompute blocks every {max(1, round(row.model['layers'] / count))} layers"
+    else:
+        ops = [op for name, op in MODULES.items() if f'"{name}"' in words]
+        yield f"recompute {', '.join(ops) or 'none'}"
+
+
+MODULES = {
+    "mla_up_proj": "mla.up_proj",
+    "layernorm": "norm",
+    "moe_act": "moe.swiglu",
+    "mlp": "ffn.swiglu, ffn.gate, ffn.up",
+}
+"""Megatron-Core's names of what selective recomputation runs again."""
+
+
+def _maxtext(row: Row, words: str) -> Iterator[str]:
+    """MaxText's policies: `minimal` keeps what matmuls make; others keep named tensors, here or on the host."""
+    if words.startswith("minimal"):
+        core = "" if "flash" in words else ", attention.core"
+        rotary = ", rope" if row.model.get("gated_mlp", True) else ""
+        yield f"recompute norm, elementwise, add{rotary}{core}"
+        return
+    kept = []
+    if "qkv" in words and not row.model.get("mla"):
+        kept += ["attention.q", "attention.k", "attention.v"]
+    if "k,v saved" in words:
+        kept += ["attention.k", "attention.v"]
+    if "context" in words:
+        kept += ["attention.core"]
+    if "out_proj" in words:
+        kept += ["attention.out"]
+    if "mlpwo" in words and not row.moe:
+        kept += ["ffn.down"]
+    if "qkv remat" in words:
+        kept = []
+    yield "recompute blocks" + (f" except {', '.join(kept)}" if kept else "")
+    if "offload" in words:
+        outputs = {"attention.core": "attention.mixed", "ffn.down": "ffn.out"}
+        names = ["hidden", *(outputs.get(op, op) for op in kept if "saved" not in words or op not in SAVED)]
+        yield f"offload {', '.join(names)} to host"
+
+
+SAVED = ("attention.k", "attention.v")
+"""What a policy that says `k,v saved` keeps on the device while it moves the rest."""
+
+
+# The machine.
+
+
+def machine(row: Row, cluster: Cluster) -> Cluster:
+    """The catalog's machine with what the row says of its own: memory, network."""
+    detail = f"{row.facts['hardware'].get('detail', '')} {row.facts.get('notes', '')}"
+    chip, levels = cluster.chip, cluster.levels
+    if "2.4 TB/s" in detail:
+        chip = replace(chip, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96 * 2.0**30)
+    for words, bandwidth in NETWORKS.items():
+        if words in detail:
+            levels = tuple(replace(v, bandwidth_bytes_per_s=bandwidth) for v in levels)
+    return replace(cluster, chip=chip, levels=levels)
+
+
+NETWORKS = {"inter-node 800 Gb/s per node": 100e9, "1600 Gb/s node-to-node": 200e9, "4x200 Gb/s": 100e9}
+"""Bytes per second out of a node, as rows print it."""
+
+
+def with_facts(row: Row, **changes: Any) -> Row:
+    """A row with some of its facts replaced, for tests."""
+    return Row({**row.facts, **changes})

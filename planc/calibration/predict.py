@@ -1,0 +1,70 @@
+"""Published runs costed as any plan is: propagation, collectives, cost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from planc.calibration.plans import plan_of
+from planc.calibration.rows import Row, measured_s
+from planc.cost import Costed, cost_plan
+from planc.diag.light import dataclass
+from planc.ir.collective import Collective
+from planc.ir.hardware import Cluster
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate, semantic_collectives
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A row with everything that no hardware number changes: what a fit asks for again and again."""
+
+    row: Row
+    sharded: Sharded
+    collectives: tuple[Collective, ...]
+    measured_s: float
+
+    def cost(self, change: Callable[[Cluster], Cluster] | None = None) -> Costed:
+        """The cost on the row's machine, or on what `change` makes of it."""
+        if change is None:
+            return cost_plan(self.sharded, self.collectives)
+        plan = replace(self.sharded.plan, cluster=change(self.sharded.plan.cluster))
+        return cost_plan(replace(self.sharded, plan=plan), self.collectives)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A row's step time and memory, published and predicted."""
+
+    row: Row
+    measured_s: float
+    predicted_s: float
+    memory_gib: float
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured, less one."""
+        return self.predicted_s / self.measured_s - 1
+
+    @property
+    def memory_error(self) -> float | None:
+        """The same of the memory, where the row has one."""
+        return None if self.row.memory_gib is None else self.memory_gib / self.row.memory_gib - 1
+
+
+def prepare(row: Row) -> Prepared:
+    """The row's plan with its layouts and collectives derived."""
+    sharded = propagate(plan_of(row))
+    return Prepared(row, sharded, semantic_collectives(sharded), measured_s(row))
+
+
+def predict(rows: Iterable[Row]) -> list[Predicted]:
+    """Every row's step, in order."""
+    return [predicted(prepare(row)) for row in rows]
+
+
+def predicted(one: Prepared, change: Callable[[Cluster], Cluster] | None = None) -> Predicted:
+    """A row's step on its machine, or on what `change` makes of it."""
+    costed = one.cost(change)
+    worst = costed.memory.per_device_gib
+    return Predicted(one.row, one.measured_s, costed.step.time_s, worst.total)

@@ -1,0 +1,58 @@
+"""Gemma 3: the gated block with norms of each head, whose attention slides in five of six layers; tied head.
+
+Sizes are from the published `config.json` files (Gemma Team 2025, "Gemma 3 Technical Report"), the text
+model alone. Left out: the second norms behind attention and MLP. No `config.json` is read yet.
+"""
+
+from __future__ import annotations
+
+from planc.catalog.parts.attention import attention
+from planc.catalog.parts.ends import embedding, head
+from planc.catalog.parts.mlp import feed_forward
+from planc.catalog.parts.part import BLOCK, assemble
+from planc.catalog.parts.sizes import Size, layers_of
+from planc.ir.model import Model
+
+FAMILY = "gemma3"
+SLIDING = "sliding"
+"""The kind of block whose attention has a window."""
+PERIOD = 6
+"""The last layer of every so many attends to the whole sequence."""
+
+
+def _published(layers: int, embed: int, heads: int, kv_heads: int, head_dim: int, ffn: int) -> Size:
+    return Size(
+        layers=layers, embed=embed, heads=heads, kv_heads=kv_heads, head_dim=head_dim, ffn=ffn, vocab=262144,
+        window=1024, rope_theta=1e6, norm_eps=1e-6, tied=True,
+    )  # fmt: skip
+
+
+SIZES: dict[str, Size] = {
+    "gemma3_4b": _published(34, 2560, 8, 4, 256, 10240),
+    "gemma3_12b": _published(48, 3840, 16, 8, 256, 15360),
+    "gemma3_27b": _published(62, 5376, 32, 16, 128, 21504),
+}
+
+
+def models() -> tuple[str, ...]:
+    """The names `model NAME` may use."""
+    return tuple(SIZES)
+
+
+def build(name: str, changes: dict[str, int] | None = None) -> Model:
+    """The op graph of a named model; `changes` replaces sizes."""
+    size = SIZES[name]
+    layers = layers_of(size, changes)
+    return assemble(
+        name=name,
+        family=FAMILY,
+        size=size,
+        changes=changes,
+        first=embedding(),
+        blocks={
+            BLOCK: attention(qk_norm=True) + feed_forward(),
+            SLIDING: attention(qk_norm=True, window=size.window) + feed_forward(),
+        },
+        last=head(tied=True),
+        kinds=tuple(BLOCK if layer % PERIOD == PERIOD - 1 else SLIDING for layer in range(layers)),
+    )
