@@ -1,6 +1,7 @@
 """The command line: which command, its arguments, its exit status. Commands load when called.
 
-Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 could not be asked; 130 interrupted.
+Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 could not be asked; 75 asked to end, and all
+is saved; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "check": "check and cost plans: memory, step time, collectives, mistakes",
     "cost": "the report of one plan",
     "lower": "write the program of a plan for cuda or xla",
+    "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",
     "expand": "show the sentences that a plan's shorthands stand for",
     "explain": "the manual page of a code, or the list of codes",

@@ -1,0 +1,109 @@
+"""The bytes alive while a program is traced: every storage an op makes, until it is let go.
+
+DTensor runs ops on global shapes to learn their metadata; these make nothing, and are left out.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._sharding_prop import ShardingPropagator
+from torch.distributed.tensor.parallel import loss as loss_ops
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+
+class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is entered, `live` is the sum of all known storages and `peak` its maximum, in bytes.
+
+    What was made before is unknown until `hold` is given it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.live = self.peak = 0
+        self.peak_at = ""
+        self._sizes: dict[int, int] = {}
+        self._metadata = 0
+        self._entered = ExitStack()
+
+    def __enter__(self) -> Any:
+        for owner, name in _METADATA:
+            self._entered.enter_context(patch.object(owner, name, self._silenced(getattr(owner, name))))
+        self._entered.enter_context(patch.object(torch.UntypedStorage, "resize_", self._resizing()))
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._entered.close()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(issubclass(t, DTensor) for t in types):
+            return NotImplemented
+        made = func(*args, **(kwargs or {}))
+        if not self._metadata:
+            self.hold(tree_leaves(made))
+            self._mark(str(func))
+        return made
+
+    def hold(self, values: Iterable[Any]) -> None:
+        """Count the storages of these tensors (a DTensor's local one), each once."""
+        for value in values:
+            local = value.to_local() if isinstance(value, DTensor) else value
+            if isinstance(local, torch.Tensor):
+                self._hold(local.untyped_storage())
+
+    def _hold(self, storage: torch.UntypedStorage) -> None:
+        key = storage._cdata
+        if key not in self._sizes:
+            self._sizes[key] = 0
+            weakref.finalize(storage, self._let_go, key)
+        self._resized(key, storage.nbytes())
+
+    def _resized(self, key: int, size: int) -> None:
+        self.live += size - self._sizes[key]
+        self._sizes[key] = size
+
+    def _let_go(self, key: int) -> None:
+        self.live -= self._sizes.pop(key)
+
+    def _mark(self, where: str) -> None:
+        if self.live > self.peak:
+            self.peak, self.peak_at = self.live, where
+
+    def _resizing(self) -> Callable[..., None]:
+        """fully_shard frees and refills its buffers in this way, which no dispatch mode sees."""
+        original = torch.UntypedStorage.resize_
+
+        def resize_(storage: torch.UntypedStorage, size: int) -> None:
+            original(storage, size)
+            if storage._cdata in self._sizes:
+                self._resized(storage._cdata, storage.nbytes())
+
+        return resize_
+
+    def _silenced(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._metadata += 1
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self._metadata -= 1
+
+        return call
+
+
+def _metadata_functions() -> Iterator[tuple[Any, str]]:
+    for owner in (ShardingPropagator, loss_ops):
+        for name in ("_propagate_tensor_meta", "_propagate_tensor_meta_non_cached", "propagate_tensor_meta"):
+            if hasattr(owner, name):
+                yield owner, name
+
+
+_METADATA = tuple(_metadata_functions())

@@ -1,0 +1,167 @@
+"""One rank of a program run on fake tensors over a fake process group: nothing is computed or sent.
+
+What runs is the emitted file. A device of the wrong kind does no harm: the collectives do not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as pipelining
+from torch.distributed.pipelining._utils import InferenceMode
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from planc.diag.light import dataclass
+from planc.ir.audit import Totals
+from planc.ir.program import Program
+from planc.ir.session import Settings
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+from planc.sharding.local import local_length
+
+from ..optimizer import adamw
+from ..roles import Roles
+from .memory import MemoryTracker
+from .observe import Observer
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """One optimizer step of one rank."""
+
+    stage: int
+    totals: Totals
+    unparsed: tuple[str, ...]
+    peak_bytes: int
+    peak_at: str
+    """The operation after which that much was alive."""
+
+
+def trace(program: Program, stage: int) -> Traced:
+    """A step of the first rank of a pipeline stage: its collectives and its peak memory.
+
+    The optimizer has its state before the step that is traced. No process group may be initialised.
+    """
+    sharded = propagate(program.plan)
+    emitted = program.load()
+    with _fake_group(sharded, stage), _static_stages(emitted, sharded):
+        mesh = emitted.build_mesh("cpu")
+        divided = emitted.parallelize(_on_meta(program), mesh)
+        modules = divided if isinstance(divided, list) else [divided]
+        observer, tracker = Observer(mesh), MemoryTracker()
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            for module in modules:
+                module.to_empty(device="cpu")
+            step = _Step(program, emitted, divided, modules, mesh)
+            with tracker:
+                tracker.hold(step.state())
+                with observer:
+                    step()
+        sizes = {f.name: f.size for f in Roles(sharded).factors}
+        return Traced(
+            stage=stage,
+            totals=observer.totals(sizes),
+            unparsed=tuple(sorted(observer.unparsed)),
+            peak_bytes=tracker.peak,
+            peak_at=tracker.peak_at,
+        )
+
+
+class _Step:
+    """Forward, backward, clipping and update, on tokens of this rank's shape."""
+
+    def __init__(self, program: Program, emitted: ModuleType, divided: Any, modules: list[nn.Module], mesh: Any):
+        plan = program.plan
+        self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
+        self._optimizer = adamw(modules, plan.model, Settings())
+        self._parameters = [p for module in modules for p in module.parameters()]
+        for parameter in self._parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+        shape = plan.batch.sequences // plan.data_parallel, plan.batch.sequence_tokens
+        self._batch = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
+        self._run = emitted.build_step(divided, mesh)
+
+    def state(self) -> Iterator[Tensor]:
+        """What is there before the step begins."""
+        yield from self._parameters
+        for kept in self._optimizer.state.values():
+            yield from (value for value in kept.values() if isinstance(value, Tensor))
+        yield from self._batch
+
+    def __call__(self) -> None:
+        self._run(*self._batch)
+        self._emitted.clip_grad_norm(self._divided, self._mesh, 1.0)
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+@contextmanager
+def _fake_group(sharded: Sharded, stage: int) -> Iterator[None]:
+    """The default process group of all the plan's ranks, of which this process is one."""
+    plan = sharded.plan
+    stride = plan.mesh.axis(plan.split.axis).stride if plan.split else 0
+    dist.init_process_group("fake", store=FakeStore(), rank=stage * stride, world_size=plan.mesh.devices)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def _on_meta(program: Program) -> nn.Module:
+    """The model's bundled module, without memory."""
+    model = program.plan.model
+    with torch.device("meta"):
+        module: nn.Module = import_module(f"planc.backends.cuda.models.{model.family}").build(model)
+    return module
+
+
+@contextmanager
+def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
+    """Pipeline stages that are told the shapes they pass on: ranks that exist would ask each other."""
+    if not hasattr(emitted, "PipelineStage"):
+        yield
+        return
+
+    def stage(module: nn.Module, index: int, count: int, device: Any, *, group: Any) -> PipelineStage:
+        passed = _passed_on(sharded)
+        given = _tokens(sharded) if index == 0 else passed
+        return PipelineStage(module, index, count, device, group=group, input_args=given, output_args=passed)
+
+    def told(schedule: Any, stages: list[Any], *_: Any) -> None:
+        for one in stages:
+            one._inference_mode = InferenceMode.STATIC
+
+    with (
+        patch.object(emitted, "PipelineStage", stage),
+        patch.object(pipelining._PipelineSchedule, "_warmup_p2p", told),
+    ):
+        yield
+
+
+def _tokens(sharded: Sharded) -> Tensor:
+    batch = sharded.plan.batch
+    return torch.empty(batch.microbatch_sequences, batch.sequence_tokens, dtype=torch.int64, device="meta")
+
+
+def _passed_on(sharded: Sharded) -> Tensor:
+    """What a stage hands to the next: this rank's share of the hidden states of a microbatch."""
+    plan = sharded.plan
+    last = sharded.ops[plan.model.blocks[-1]][-1].op.output
+    layout = sharded.declared(last)
+    shape = [int(local_length(plan, d, layout.get(d, ()))) for d in sharded.model.tensor[last].dims]
+    dtype = DTYPES[plan.precision.compute]
+    return torch.empty(shape, dtype=dtype, device="meta", requires_grad=True)

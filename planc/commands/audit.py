@@ -1,0 +1,106 @@
+"""`planc audit FILE --target cuda|xla`: what the program moves, beside what the plan predicts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+
+from planc.commands.common import add_set, add_target, print_diagnostics, print_json
+from planc.commands.table import table
+from planc.diag.errors import PlanError
+from planc.ir.audit import Audit, Total
+
+SHRUNK = 64
+"""Ranks that `--world-scale` without a number leaves."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--world-scale",
+        nargs="?",
+        type=_ranks,
+        const=SHRUNK,
+        metavar="N",
+        help=f"trace with fewer data-parallel ranks: at most N devices ({SHRUNK})",
+    )
+    add_target(parser, required=True)
+    add_set(parser)
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    name = f"planc.backends.{options.target}.audit"
+    if find_spec(name) is None:
+        print(f"planc audit: there is no audit of the {options.target} target yet", file=sys.stderr)
+        return 2
+    try:
+        found = _audited(options, name)
+    except PlanError as error:
+        if options.format == "json":
+            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics)
+        return 1
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        print("\n".join(lines(found)))
+    return 0 if found.ok else 1
+
+
+def _audited(options: argparse.Namespace, package: str) -> Audit:
+    from planc.driver import load
+    from planc.trainer.backend import missing_framework, trainable
+
+    plan = load(options.file, set=dict(options.set), target=options.target)
+    trainable(plan, options.target)
+    try:
+        found: Audit = import_module(f"{package}.run").audit(plan, options.world_scale)
+    except ModuleNotFoundError as error:
+        raise missing_framework(error, options.target, plan.mesh.cause.span) from None
+    return found
+
+
+def lines(found: Audit) -> list[str]:
+    """The audit as text: one line for each operation, axis, dtype and stage; memory; the verdict."""
+    ranks = f"{found.devices} devices" + (
+        f", traced as {found.traced_devices}" if found.traced_devices != found.devices else ""
+    )
+    heads = ("op", "axis", "dtype", "stage", "calls", "seen", "MiB", "seen", "")
+    rows = [
+        [
+            r.op,
+            r.axis,
+            r.dtype,
+            str(r.stage),
+            str(r.predicted.count),
+            str(r.observed.count),
+            _mib(r.predicted),
+            _mib(r.observed),
+            "" if r.agrees else "differs",
+        ]
+        for r in found.rows
+    ]
+    told = [f"{found.plan} on {found.target}: {ranks}", *found.normalisations, ""]
+    told += [*table(heads, rows, left=3, left_last=True), ""]
+    told += [
+        f"peak memory of stage {m.stage}: predicted {m.predicted_bytes / 2**30:.2f} GiB, "
+        f"seen {m.observed_bytes / 2**30:.2f} GiB ({m.relative:+.1%})"
+        for m in found.memory
+    ]
+    told += [f"not attributed: {name}" for name in found.unparsed]
+    different = sum(not r.agrees for r in found.rows)
+    told.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
+    return told
+
+
+def _mib(total: Total) -> str:
+    return f"{total.bytes / 2**20:.3f}"
