@@ -2,7 +2,8 @@
 
 Overlap rules: collectives of activations wait for their data and are exposed whole. Gathers of
 parameters hide behind the compute of the pass that they serve, reductions of gradients behind the
-backward; what does not fit there is exposed. Once-a-step transfers hide behind one microbatch.
+backward, after what is gathered for it; what does not fit there is exposed. Once-a-step transfers hide
+behind one microbatch.
 """
 
 from __future__ import annotations
@@ -148,12 +149,12 @@ def _expose(
     held, times = sections_on(plan, stage), microbatches_each(plan)
     forward, backward = _compute(sharded, stage, sections)
     state = [r for r in here if r.carries in ("param", "grad")]
-    for phase, cover in (("forward", forward), ("backward", backward), ("optimizer", backward)):
-        group = [r for r in state if r.phase == phase]
+    for phases, cover in ((("forward",), forward), (("backward", "optimizer"), backward)):
+        group = [r for r in state if r.phase in phases]
         often = [r for r in group if r.count > held.get(r.section, 1)]
         once = [r for r in group if r.count <= held.get(r.section, 1)]
-        _hide(often, cover * times, seconds, exposed)
-        _hide(once, cover, seconds, exposed)
+        left_s = _hide(often, cover * times, seconds, exposed)
+        _hide(once, left_s / times, seconds, exposed)
     for section, copies in held.items():
         mine = [r for r in here if r.section == section and r.carries == "activation"]
         if mine and section in sharded.ops and (plan.overlaps or any(r.op == "send_recv" for r in mine)):
@@ -208,18 +209,24 @@ def _compute(sharded: Sharded, stage: int, sections: dict[Section, SectionTime])
     return forward, sum((t.backward_s + t.recompute_s) * n for t, n in times)
 
 
-def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]) -> None:
-    """Transfers share the cover; the rest, and always the first or last call, is exposed.
+def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]) -> float:
+    """Transfers share the cover, one after the other on the same links; returns what they leave of it.
 
-    One call cannot hide: the first gather has no compute before it, the last reduction none after.
+    The rest is exposed, and always one call of each phase: the first gather has no compute before it, the
+    last reduction none after.
     """
     total = sum(seconds[id(r)] for r in group)
     if total <= 0:
-        return
-    calls = max(r.count for r in group)
-    bare = max(total - cover_s, total / calls)
+        return cover_s
+    apart: dict[str, tuple[float, int]] = {}
+    for r in group:
+        sum_s, calls = apart.get(r.phase, (0.0, 0))
+        apart[r.phase] = sum_s + seconds[id(r)], max(calls, r.count)
+    least = sum(sum_s / calls for sum_s, calls in apart.values())
+    bare = max(total - cover_s, least)
     for r in group:
         exposed[id(r)] = seconds[id(r)] * min(1.0, bare / total)
+    return max(0.0, cover_s - total)
 
 
 def _once(rows: Iterable[Collective], exposed: dict[int, float]) -> dict[int, float]:

@@ -1,0 +1,111 @@
+"""How far a plan is from where communication binds: the rooflines of `planc.cost.roofline` for its own axes.
+
+Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They say
+which way to move; how long the step takes says `planc.cost.step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from planc.cost.roofline import chip_intensity, critical_expert_ffn, critical_tokens_per_device, largest_tp
+from planc.cost.topology import Span, span_of
+from planc.diag.light import dataclass
+from planc.ir.base import Value
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound(Value):
+    """What a plan has beside the figure at which transfers (or memory) take as long as the matmuls."""
+
+    what: str
+    axis: str
+    """The mesh axes joined by `+`; empty for a single chip."""
+    has: float
+    limit: float
+    side: Literal["least", "most"]
+    """Whether `limit` is the least or the most that keeps it bound by compute."""
+
+    @property
+    def by_compute(self) -> bool:
+        """Whether the plan is on the side of the limit where compute binds."""
+        return self.has >= self.limit if self.side == "least" else self.has <= self.limit
+
+
+def bounds(plan: Plan) -> tuple[Bound, ...]:
+    """The rooflines that concern this plan: its matmuls, and each kind of parallelism that it uses."""
+    return (_chip(plan), *_data(plan), *_tensor(plan), *_experts(plan))
+
+
+def _chip(plan: Plan) -> Bound:
+    """A matmul of T tokens does T FLOPs for each byte of its 2-byte weights."""
+    return Bound(
+        what="tokens in a matmul, for weights to stream from memory in time",
+        axis="",
+        has=_tokens_at_once(plan),
+        limit=chip_intensity(plan.cluster.chip),
+        side="least",
+    )
+
+
+def _tokens_at_once(plan: Plan) -> float:
+    """Tokens of one microbatch in a device's matmuls."""
+    inside = plan.mesh.size(*(a for a in plan.axes_of("sequence") if a not in plan.data_axes))
+    return plan.batch.microbatch_sequences * plan.batch.sequence_tokens / inside
+
+
+def _data(plan: Plan) -> Iterator[Bound]:
+    """Weights gathered and gradients reduced, each time beside the matmuls of the tokens between two times."""
+    axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
+    span = _span(plan, axes)
+    if span is None:
+        return
+    divided = plan.mesh.size(*_tensor_axes(plan))
+    often = bool(plan.store("params")) and plan.gather_per == "pass"
+    tokens = _tokens_at_once(plan) * (1 if often else plan.microbatches)
+    yield Bound(
+        what=f"tokens a device for each time that weights move ({'microbatch' if often else 'step'})",
+        axis="+".join(axes),
+        has=tokens / divided,
+        limit=critical_tokens_per_device(plan.cluster, span, divided=divided),
+        side="least",
+    )
+
+
+def _tensor_axes(plan: Plan) -> tuple[str, ...]:
+    return plan.axes_of("ffn") if "ffn" in plan.model.sizes else ()
+
+
+def _tensor(plan: Plan) -> Iterator[Bound]:
+    axes = _tensor_axes(plan)
+    span = _span(plan, axes)
+    if span is not None:
+        yield Bound(
+            what="ways of tensor parallelism",
+            axis="+".join(axes),
+            has=span.size,
+            limit=largest_tp(plan.cluster, span, plan.model.sizes["ffn"]),
+            side="most",
+        )
+
+
+def _experts(plan: Plan) -> Iterator[Bound]:
+    axes = plan.axes_of("experts", EXPERTS) if "experts" in plan.model.sizes else ()
+    span = _span(plan, axes)
+    if span is not None:
+        yield Bound(
+            what="width of an expert, for tokens to be sent in time",
+            axis="+".join(axes),
+            has=plan.model.sizes["expert_ffn"],
+            limit=critical_expert_ffn(plan.cluster, span, plan.model.sizes["experts"], plan.model.top_k),
+            side="least",
+        )
+
+
+def _span(plan: Plan, axes: tuple[str, ...]) -> Span | None:
+    """Where a group over these axes lies; None for a group of one."""
+    span = span_of(plan.mesh, plan.cluster, axes)
+    return span if span.size > 1 and span.phases else None
