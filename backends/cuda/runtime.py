@@ -19,9 +19,10 @@ from torch import Tensor, nn
 
 from planc.ir.model import Model
 from planc.ir.program import Program
-from planc.ir.session import CompileFacts, Settings
+from planc.ir.session import CompileFacts, Piece, Read, Settings
 from planc.sharding import propagate
 
+from . import state
 from .optimizer import adamw
 from .roles import Roles
 from .shards import Initial, fill, gathered
@@ -111,6 +112,8 @@ class TorchSession:
         self._slice_of = slice_of
         self._clip_norm = settings.clip_norm
         self._optimizer = adamw(modules, program.plan.model, settings)
+        self.optimizer_steps = 0
+        self._pieces: list[Piece] | None = None
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
@@ -120,6 +123,7 @@ class TorchSession:
         for group in self._optimizer.param_groups:
             group["lr"] = lr
         self._optimizer.step()
+        self.optimizer_steps += 1
         return float(loss), float(norm)
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
@@ -133,6 +137,27 @@ class TorchSession:
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every gradient of the last step whole, after clipping, by full name; collective."""
         return gathered(self._modules, self._names, self.mesh, self._pipeline, _gradient)
+
+    def pieces(self) -> list[Piece]:
+        """This rank's share of the state; the first call is collective."""
+        if self._pieces is None:
+            state.with_moments(self._optimizer, self.optimizer_steps)
+            self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
+        return self._pieces
+
+    def restore(self, read: Read, optimizer_steps: int) -> None:
+        """Take parameters and moments from `read`, as after that many updates."""
+        state.with_moments(self._optimizer, optimizer_steps)
+        state.restore(self._modules, self._optimizer, read)
+        self.optimizer_steps = optimizer_steps
+
+    def any(self, flag: bool) -> bool:
+        """Whether any rank says so; collective."""
+        if self.mesh is None:
+            return flag
+        said = torch.tensor(int(flag), device=self._device)
+        dist.all_reduce(said, op=dist.ReduceOp.MAX)
+        return bool(said)
 
     def peak_memory_gib(self) -> float | None:
         """Peak of allocated device memory; on CPU the process's peak resident memory."""

@@ -45,15 +45,15 @@ def local_part(whole: Tensor, parameter: Tensor) -> Tensor:
         dim, ranks = placement.dim, parameter.device_mesh.size(axis)
         parts = max(1, getattr(placement, "split_factor", 1) // made.get(dim, 1))
         made[dim] = made.get(dim, 1) * ranks
-        whole = _cut(whole, dim, parts, ranks, coordinate[axis])
+        whole = cut(whole, dim, parts, ranks, coordinate[axis])
     return whole
 
 
-def _cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
+def cut(whole: Tensor, dim: int, parts: int, ranks: int, at: int) -> Tensor:
     """The share of rank `at` of each of `parts` equal parts of a dimension."""
     if parts > 1:
         apart = whole.view(*whole.shape[:dim], parts, -1, *whole.shape[dim + 1 :])
-        return _cut(apart, dim + 1, 1, ranks, at).flatten(dim, dim + 1)
+        return cut(apart, dim + 1, 1, ranks, at).flatten(dim, dim + 1)
     chunks = torch.chunk(whole, ranks, dim=dim)
     return chunks[at] if at < len(chunks) else whole.narrow(dim, 0, 0)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from planc.backends.xla import shards
+from planc.backends.xla import shards, state
 from planc.ir.model import Model
 from planc.ir.session import CompileFacts
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
-    from planc.ir.session import Tokens, Weights
+    from planc.ir.session import Piece, Read, Tokens, Weights
 
 CHECKED_AFTER = 2
 """The step after which state must rest where the plan says: a layout that a step loses is lost by then."""
@@ -41,7 +41,7 @@ class JaxSession:
         self,
         model: Model,
         steps: Steps,
-        state: Any,
+        first: Any,
         *,
         process: tuple[int, int],
         versions: dict[str, str],
@@ -50,11 +50,12 @@ class JaxSession:
         self.rank, self.world = process
         self.versions = versions
         self.features: tuple[str, ...] = ()
-        self._model, self._steps, self._state = model, steps, state
+        self._model, self._steps, self._state = model, steps, first
         self._compiled: Any = None
         self._compilations = shards.Compilations()
         self._uncached = 0
         self._taken = 0
+        self.optimizer_steps = 0
         self._keep_gradients = keep_gradients
         self._gradients: Any = None
 
@@ -66,6 +67,7 @@ class JaxSession:
         before = self._compilations.count
         loss, norm = self._run(*rows, lr)
         self._taken += 1
+        self.optimizer_steps += 1
         if self._taken > 1:
             self._uncached += self._compilations.count - before
         if self._taken == CHECKED_AFTER:
@@ -97,6 +99,19 @@ class JaxSession:
         """The last step's gradients before clipping, if the session was started to keep them."""
         assert self._gradients is not None, "start the session with keep_gradients=True and take a step"
         return shards.whole(self._model, self._gradients)
+
+    def pieces(self) -> list[Piece]:
+        """This process's share of the state."""
+        return state.pieces(self._model, lambda: self._state)
+
+    def restore(self, read: Read, optimizer_steps: int) -> None:
+        """Take parameters and moments from `read`, as after that many updates."""
+        self._state = state.restored(self._model, self._state, self._steps.state, read, optimizer_steps)
+        self.optimizer_steps = optimizer_steps
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so; collective."""
+        return flag if self.world == 1 else shards.any_process(flag)
 
     def layouts(self) -> dict[str, str]:
         """Every state leaf's partition spec, by its path."""

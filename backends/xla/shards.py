@@ -106,6 +106,13 @@ def peak_memory_gib() -> float | None:
     return max(peaks) / 2**30 if peaks else None
 
 
+def any_process(flag: bool) -> bool:
+    """Whether any process says so; collective."""
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
 def leave() -> None:
     """Leave the processes this one started with."""
     jax.distributed.shutdown()  # type: ignore[no-untyped-call]

@@ -28,6 +28,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=_steps, metavar="N", help="instead of the preset's number of steps")
     parser.add_argument("--receipt", metavar="PATH", help="write the receipt here")
     parser.add_argument("--single", action="store_true", help="one process without the plan's layout: the reference")
+    parser.add_argument("--checkpoint", metavar="DIR", help="save in this folder rather than the preset's")
+    parser.add_argument(
+        "--resume", type=_steps, nargs="?", const=-1, metavar="STEP", help="go on from the newest checkpoint, or STEP"
+    )
     parser.add_argument("--dry-run", action="store_true", help="say what would run, and start nothing")
 
 
@@ -38,6 +42,8 @@ def _steps(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    from planc.trainer.launch import PREEMPTED
+    from planc.trainer.loop import PreemptedError
     from planc.trainer.run import TrainingError, prepare
 
     if options.runtime not in (None, RUNTIMES[options.target]):
@@ -46,7 +52,14 @@ def run(options: argparse.Namespace) -> int:
     if options.receipt is not None:
         _try_to_write(Path(options.receipt))
     try:
-        ready = prepare(options.preset, options.target, steps=options.steps, single=options.single)
+        ready = prepare(
+            options.preset,
+            options.target,
+            steps=options.steps,
+            single=options.single,
+            checkpoint=options.checkpoint,
+            resume=options.resume,
+        )
         _announce(ready, options)
         if options.dry_run:
             return 0
@@ -56,6 +69,9 @@ def run(options: argparse.Namespace) -> int:
         return _refused(error.diagnostics, options)
     except PlanError as error:
         return _refused(error.diagnostics, options)
+    except PreemptedError:
+        print("asked to end: the state is saved, and --resume goes on from it", file=sys.stderr)
+        return PREEMPTED
     if options.format == "json":
         print_json(receipt.to_json())
     else:
@@ -87,6 +103,8 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         steps=options.steps,
         receipt=options.receipt,
         single=options.single,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
         predicted=None if options.single else predicted,
         on_event=Table(stream, ready.preset.train.log_every),
     )
@@ -101,6 +119,7 @@ def _announce(ready: Prepared, options: argparse.Namespace) -> None:
         "target": ready.target,
         "steps": ready.steps,
         "processes": ready.processes,
+        "resumes_from": ready.start.name if ready.start else None,
         "devices": 1 if options.single else plan.mesh.devices,
         "notes": [d.to_json() for d in ready.notes],
     }
@@ -109,9 +128,17 @@ def _announce(ready: Prepared, options: argparse.Namespace) -> None:
         return
     mesh = "one process" if options.single else " > ".join(f"{n} {s}" for n, s in plan.mesh.sizes.items())
     processes = f"{ready.processes} process{'es' if ready.processes > 1 else ''}"
-    print(f"{plan.name} on {ready.target}: {mesh}, {processes}, {ready.steps} steps", file=stream, flush=True)
+    print(
+        f"{plan.name} on {ready.target}: {mesh}, {processes}, {_steps_of(ready)}",
+        file=stream,
+        flush=True,
+    )
     for note in ready.notes:
         print(f"{note.severity}[{note.code}]: {note.message}", file=stream, flush=True)
+
+
+def _steps_of(ready: Prepared) -> str:
+    return f"{ready.steps} steps" + (f", on from {ready.start.name}" if ready.start else "")
 
 
 def _summary(receipt: Receipt, options: argparse.Namespace) -> None:

@@ -25,6 +25,27 @@ if TYPE_CHECKING:
 Initial = Callable[[str, tuple[int, ...]], "Weights"]
 """(full parameter name, e.g. `layers.3.attention.wq.weight`; global shape) -> its first values."""
 
+Read = Callable[[str, tuple[slice, ...]], "Weights"]
+"""(tensor of the state by name, a box of it) -> the values there."""
+
+STATE = ("params", "exp_avg", "exp_avg_sq")
+"""What a session's state is made of: parameters and AdamW's two moments. A tensor of the state is called
+by its kind and the parameter's full name: `exp_avg.layers.3.attention.wq.weight`."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A box of one tensor of the state, held by this process. Each element of the state is in exactly one
+    piece over all processes."""
+
+    name: str
+    shape: tuple[int, ...]
+    """Of the whole tensor."""
+    offset: tuple[int, ...]
+    size: tuple[int, ...]
+    copy_to: Callable[[Weights], None]
+    """Copy the values as they are now into an array of `size`."""
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -84,6 +105,24 @@ class Session(Protocol):
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
         """Every parameter whole, by full per-layer name; on every rank, as gathering is collective."""
+        ...
+
+    def pieces(self) -> list[Piece]:
+        """This process's share of the state, the same pieces in the same order at every call; every
+        process must make the first call, as it is collective."""
+        ...
+
+    def restore(self, read: Read, optimizer_steps: int) -> None:
+        """Take the state from `read`, as after that many updates; every process reads only what it holds."""
+        ...
+
+    @property
+    def optimizer_steps(self) -> int:
+        """Updates made: AdamW's count."""
+        ...
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so; collective."""
         ...
 
     def peak_memory_gib(self) -> float | None:

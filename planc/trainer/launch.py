@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
 from typing import NoReturn
+from uuid import uuid4
 
 GRACE_S = 5.0
 """How long ranks may tidy up after SIGTERM before SIGKILL."""
@@ -34,7 +35,8 @@ OnLine = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Finished:
-    """How a launch ended. `returncode` is 0, the first failing rank's, 124 (timeout) or 130 (interrupt)."""
+    """How a launch ended. `returncode` is 0, the first failing rank's, 75 (all ranks ended when asked to),
+    124 (timeout) or 130 (interrupt)."""
 
     returncode: int
     outputs: tuple[str, ...]
@@ -48,6 +50,8 @@ class Finished:
 
 TIMED_OUT = 124
 INTERRUPTED = 130
+PREEMPTED = 75
+"""A rank that was asked to end and has saved its state (EX_TEMPFAIL of sysexits.h: try again later)."""
 
 
 def run(
@@ -57,21 +61,23 @@ def run(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     on_line: OnLine | None = None,
+    saves_on_term: bool = False,
 ) -> Finished:
     """Run `argv` in `processes` ranks and wait for all of them.
 
     `env` adds to this process's environment. If one rank fails, the others are ended after a short
     grace. SIGINT and SIGTERM to this process (when called on its main thread) and the timeout end
-    every rank, with all that a rank started.
+    every rank, with all that a rank started. With `saves_on_term` the first SIGTERM is passed on to the
+    ranks, which save and end with PREEMPTED; a second one ends them.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
     stop = threading.Event()
     ranks: list[_Rank] = []
-    with _signals_set(stop):
+    with _signals_set(stop, (lambda: _ask_to_end(ranks)) if saves_on_term else None):
         try:
-            port = free_port()
+            common = {**(env or {}), ATTEMPT: uuid4().hex, "MASTER_PORT": str(free_port())}
             for rank in range(processes):
-                ranks.append(_Rank(rank, argv, _environment(rank, processes, port, env), on_line))
+                ranks.append(_Rank(rank, argv, _environment(rank, processes, common), on_line))
             returncode, failed = _wait(ranks, deadline, stop)
         finally:
             _end(ranks)
@@ -93,21 +99,22 @@ def free_port() -> int:
     raise OSError(f"no free port in {PORTS[0]}..{PORTS[1] - 1}")
 
 
-def _environment(rank: int, world: int, port: int, extra: Mapping[str, str] | None) -> dict[str, str]:
+def _environment(rank: int, world: int, common: Mapping[str, str]) -> dict[str, str]:
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
     return {
         **os.environ,
         "OMP_NUM_THREADS": "1",  # ranks share the cores; more threads only get in each other's way
         "PYTHONUNBUFFERED": "1",
-        **(extra or {}),
-        **{name: str(value) for name, value in ranks.items()},
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
+        **common,
+        **{name: str(value) for name, value in ranks.items()},
         PARENT: str(os.getpid()),
     }
 
 
 PARENT = "PLANC_LAUNCHER_PID"
+ATTEMPT = "PLANC_ATTEMPT"
+"""A name of this launch, the same for all its ranks."""
 
 # Runs in the rank itself, before its own program: a preexec_fn would run Python between fork and
 # exec, which can deadlock when this process has threads (it has: one reader a rank).
@@ -164,11 +171,11 @@ def _wait(ranks: list[_Rank], deadline: float, stop: threading.Event) -> tuple[i
     """Until all ranks ended well, one failed, time is up, or a signal came: (returncode, failed rank)."""
     while not stop.wait(POLL_S):
         codes = [r.process.poll() for r in ranks]
-        failed = next((rank for rank, code in enumerate(codes) if code), None)
+        failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0, PREEMPTED)), None)
         if failed is not None:
             return _exit_status(codes[failed] or 1), failed
-        if all(code == 0 for code in codes):
-            return 0, None
+        if None not in codes:
+            return max(code or 0 for code in codes), None
         if time.monotonic() > deadline:
             return TIMED_OUT, None
     return INTERRUPTED, None
@@ -204,15 +211,28 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
+def _ask_to_end(ranks: list[_Rank]) -> None:
+    for rank in ranks:
+        with suppress(ProcessLookupError):
+            rank.process.terminate()
+
+
 @contextmanager
-def _signals_set(stop: threading.Event) -> Iterator[None]:
-    """Within, SIGINT and SIGTERM set `stop` rather than raise. Off the main thread: nothing."""
+def _signals_set(stop: threading.Event, on_term: Callable[[], None] | None = None) -> Iterator[None]:
+    """Within, SIGINT and SIGTERM set `stop` rather than raise; the first SIGTERM calls `on_term` if there is
+    one. Off the main thread: nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+    asked = False
 
-    def handle(_number: int, _frame: FrameType | None) -> None:
-        stop.set()
+    def handle(number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if number == signal.SIGTERM and on_term is not None and not asked:
+            asked = True
+            on_term()
+        else:
+            stop.set()
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

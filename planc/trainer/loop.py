@@ -25,6 +25,10 @@ class NotFiniteError(Exception):
         super().__init__(f"step {step}: loss {loss}, gradient norm {grad_norm}")
 
 
+class PreemptedError(Exception):
+    """The run was asked to end, and its state is saved."""
+
+
 @dataclass
 class History:
     """What the loop saw, step by step."""
@@ -35,6 +39,11 @@ class History:
     """Wall-clock of each step, batch included; held-out losses are not in it."""
     held_out: dict[int, float] = field(default_factory=dict)
     """Held-out loss by the number of steps done."""
+
+    @property
+    def steps(self) -> int:
+        """Steps done."""
+        return len(self.losses)
 
     @property
     def step_time_s(self) -> float:
@@ -50,16 +59,23 @@ def train(
     steps: int,
     tokens_per_step: int,
     tell: Callable[[Event], None],
+    history: History | None = None,
+    after_step: Callable[[int, History], None] = lambda _step, _history: None,
 ) -> History:
-    """Take `steps` steps. Raises NotFiniteError rather than train on nothing."""
-    history = History()
-    _evaluate(session, source, settings, history, 0, tell)
-    for step in range(1, steps + 1):
+    """Take the steps that `history` lacks, up to `steps`. Raises NotFiniteError rather than train on nothing.
+
+    `after_step` sees everything that belongs to a step done, held-out loss included.
+    """
+    history = history or History()
+    if history.steps == 0:
+        _evaluate(session, source, settings, history, 0, tell)
+    for step in range(history.steps + 1, steps + 1):
         rate = learning_rate(settings, step)
         _step(session, source, history, step, rate)
         tell(_done(history, step, steps, rate, tokens_per_step))
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             _evaluate(session, source, settings, history, step, tell)
+        after_step(step, history)
     return history
 
 

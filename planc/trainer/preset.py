@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -42,9 +42,29 @@ class Preset:
     def data(self) -> Data:
         return self.parts.data
 
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.parts.checkpoint
 
-def load_preset(path: Path | str) -> Preset:
-    """Read and check a preset. Raises PlanError with every mistake found."""
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder of the run's checkpoints; None when nothing is to be saved."""
+        folder = self.checkpoint.folder
+        return (self.path.parent / folder).absolute() if folder else None
+
+    def saving_in(self, folder: Path | str | None) -> Preset:
+        """The preset with its checkpoints in another folder; as it is for None."""
+        if folder is None:
+            return self
+        checkpoint = self.checkpoint.model_copy(update={"folder": str(Path(folder).absolute())})
+        return replace(self, parts=self.parts.model_copy(update={"checkpoint": checkpoint}))
+
+
+def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Preset:
+    """Read and check a preset. Raises PlanError with every mistake found.
+
+    `checkpoints` is the folder to save in, whatever the preset says.
+    """
     path = Path(path)
     text = read_text(path)
     parts = _parts(path, text)
@@ -53,7 +73,7 @@ def load_preset(path: Path | str) -> Preset:
     def at(*place: str) -> Span:
         return span_of(place, spans, str(path))
 
-    findings = [*_checkpoint(parts.checkpoint, at("checkpoint", "every_steps"))]
+    findings = [] if checkpoints else [*_nowhere(parts.checkpoint, at("checkpoint", "every_steps"))]
     plan = _compiled(parts.plan, path, at("plan", COMPILED))
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
@@ -62,7 +82,7 @@ def load_preset(path: Path | str) -> Preset:
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         raise PlanError(errors)
-    return Preset(path, plan, parts, tuple(findings))
+    return Preset(path, plan, parts, tuple(findings)).saving_in(checkpoints)
 
 
 def read_text(path: Path) -> str:
@@ -101,12 +121,12 @@ def _parts(path: Path, text: str) -> Parts:
         raise PlanError(diagnose(error.errors(), Parts, str(path), text)) from None
 
 
-def _checkpoint(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
+def _nowhere(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
     """Refused rather than dropped: someone would count on files that are never written."""
-    if checkpoint.every_steps == 0:
+    if checkpoint.every_steps == 0 or checkpoint.folder:
         return []
-    message = f"saving every {checkpoint.every_steps} steps: this version of planc writes no checkpoints"
-    return [Diagnostic("E1007", message, span, help="set every_steps = 0")]
+    message = f"saving every {checkpoint.every_steps} steps, and [checkpoint] names no folder"
+    return [Diagnostic("E1015", message, span, help='write `folder = "runs/NAME"`, or give --checkpoint DIR')]
 
 
 def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:

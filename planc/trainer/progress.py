@@ -45,8 +45,36 @@ class HeldOut:
         return f"{self.step:>6}  {self.loss:>8.4f}  held out"
 
 
-Event = StepDone | HeldOut
-KINDS: dict[str, type[StepDone] | type[HeldOut]] = {"step": StepDone, "held_out": HeldOut}
+@dataclass(frozen=True)
+class SaveDone:
+    """The checkpoint of `step` is on the disk. `stall_s`: what training waited for; `write_s`: the rest."""
+
+    step: int
+    stall_s: float
+    write_s: float
+
+    def line(self) -> str:
+        return f"{self.step:>6}  saved in {self.write_s:.2f} s; training waited {self.stall_s * 1e3:.0f} ms"
+
+
+@dataclass(frozen=True)
+class SaveFailed:
+    """The checkpoint of `step` could not be written."""
+
+    step: int
+    why: str
+
+    def line(self) -> str:
+        return f"{self.step:>6}  not saved: {self.why}"
+
+
+Event = StepDone | HeldOut | SaveDone | SaveFailed
+KINDS: dict[str, type[Event]] = {
+    "step": StepDone,
+    "held_out": HeldOut,
+    "saved": SaveDone,
+    "not_saved": SaveFailed,
+}
 
 
 def encode(event: Event) -> str:
@@ -74,7 +102,7 @@ class Table:
         if not self._headed:
             self._stream.write(HEAD + "\n")
             self._headed = True
-        keep = isinstance(event, HeldOut) or event.step in (1, event.steps)
+        keep = not isinstance(event, StepDone) or event.step in (1, event.steps)
         keep = keep or event.step % self._log_every == 0
         if self._live:
             self._stream.write(f"\r{event.line():<{len(HEAD)}}" + ("\n" if keep else ""))

@@ -16,9 +16,11 @@ from pathlib import Path
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.trainer import backend, launch
+from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import MARK, Event, decode
 from planc.trainer.receipt import Receipt, read_receipt
+from planc.trainer.resuming import start_of
 from planc.trainer.worker import EVENTS, Request, source_of
 
 MOST_PROCESSES = 64
@@ -42,19 +44,34 @@ class Prepared:
     steps: int
     processes: int
     notes: tuple[Diagnostic, ...]
+    start: Path | None = None
+    """The checkpoint to go on from."""
 
 
-def prepare(preset: Path | str, target: Target, *, steps: int | None = None, single: bool = False) -> Prepared:
-    """Read the preset and lower its plan, starting nothing. Raises PlanError for what cannot run."""
-    loaded = load_preset(preset)
+def prepare(
+    preset: Path | str,
+    target: Target,
+    *,
+    steps: int | None = None,
+    single: bool = False,
+    checkpoint: Path | str | None = None,
+    resume: int | None = None,
+) -> Prepared:
+    """Read the preset, lower its plan and verify the checkpoint, starting nothing and changing nothing.
+
+    `checkpoint` is the folder to save in; `resume` the step to go on from, or NEWEST.
+    Raises PlanError for what cannot run.
+    """
+    loaded = load_preset(preset, checkpoint)
     backend.trainable(loaded.plan, target)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
     errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span)]
     if errors:
         raise PlanError(errors)
-    notes = (*loaded.notes, *_oversubscribed(count, span))
-    return Prepared(loaded, target, steps or loaded.train.steps, count, notes)
+    start = start_of(loaded, resume, source_of(loaded).sha256)
+    notes = (*loaded.notes, *start.notes, *_oversubscribed(count, span))
+    return Prepared(loaded, target, steps or loaded.train.steps, count, notes, start.path)
 
 
 def train(
@@ -64,20 +81,25 @@ def train(
     steps: int | None = None,
     receipt: Path | str | None = None,
     single: bool = False,
+    checkpoint: Path | str | None = None,
+    resume: int | None = None,
     predicted: Mapping[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
     timeout_s: float | None = None,
 ) -> Receipt:
     """Train the preset's compiled plan here, and return the receipt (also written to `receipt`).
 
-    Raises PlanError for a preset that cannot run, TrainingError when a worker fails, and
-    KeyboardInterrupt on SIGINT or SIGTERM. No process is left behind in any case.
+    Raises PlanError for a preset that cannot run, TrainingError when a worker fails, KeyboardInterrupt on
+    SIGINT, and on SIGTERM too unless there is a folder for checkpoints: then the ranks save their state, and
+    PreemptedError is raised. No process is left behind in any case.
     """
-    ready = prepare(preset, target, steps=steps, single=single)
+    ready = prepare(preset, target, steps=steps, single=single, checkpoint=checkpoint, resume=resume)
     with tempfile.TemporaryDirectory(prefix="planc-train-") as folder:
         path = Path(folder) / "receipt.json"
-        request = Request(Path(preset), target, steps, path, single)
-        finished = _launch(request, ready.processes, on_event, timeout_s)
+        saving_in = Path(checkpoint) if checkpoint else None
+        chosen = ready.start.name if ready.start else ""
+        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen)
+        finished = _launch(request, ready, on_event, timeout_s)
         _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
         result = read_receipt(path)
     result = result.model_copy(update={"predicted": dict(predicted) if predicted else None})
@@ -87,7 +109,7 @@ def train(
 
 
 def _launch(
-    request: Request, processes: int, on_event: Callable[[Event], None] | None, timeout_s: float | None
+    request: Request, ready: Prepared, on_event: Callable[[Event], None] | None, timeout_s: float | None
 ) -> launch.Finished:
     def on_line(rank: int, line: str) -> None:
         event = decode(line) if rank == 0 else None
@@ -95,7 +117,14 @@ def _launch(
             on_event(event)
 
     argv = [sys.executable, "-m", "planc.trainer.worker", *request.arguments()]
-    return launch.run(argv, processes, env={EVENTS: "1"}, timeout_s=timeout_s, on_line=on_line)
+    return launch.run(
+        argv,
+        ready.processes,
+        env={EVENTS: "1"},
+        timeout_s=timeout_s,
+        on_line=on_line,
+        saves_on_term=ready.preset.checkpoints is not None,
+    )
 
 
 def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> None:
@@ -104,6 +133,8 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
         return
     if finished.returncode == launch.INTERRUPTED:
         raise KeyboardInterrupt
+    if finished.returncode == launch.PREEMPTED:
+        raise PreemptedError
     rank = finished.failed_rank
     output = _without_events(finished.outputs[rank or 0])
     if rank is None:

@@ -66,13 +66,37 @@ class Data(Frozen):
     """The most text to use, held-out part included."""
 
 
+COURSE = (
+    "seed", "lr", "warmup_steps", "schedule", "min_lr", "steps", "betas", "eps", "weight_decay", "clip_norm",
+    "batch_sequences", "sequence_tokens", "data",
+)  # fmt: skip
+"""What a run that goes on may not change unasked: each would bend the losses."""
+
+
 class Checkpoint(Frozen):
-    """`[checkpoint]`: where and how often state is saved."""
+    """`[checkpoint]`: where and how often state is saved, and what a resumed run accepts."""
 
     folder: str = ""
-    """Relative to the preset."""
+    """Relative to the preset; the folder of one run. Empty: nothing is saved."""
     every_steps: Count = 0
-    """0: never."""
+    """Steps between checkpoints; 0: after the last step and at a preemption alone."""
+    keep: Count = 3
+    """How many of the newest stay; 0: all."""
+    asynchronous: bool = True
+    """Training goes on while a checkpoint is written; false: it waits."""
+    timeout_s: Rate = 600.0
+    """The longest that rank 0 waits for the other ranks' files."""
+    on_damage: Literal["refuse", "previous"] = "refuse"
+    """When the newest checkpoint is damaged: stop and say so, or go on from the newest whole one."""
+    allow: tuple[str, ...] = ()
+    """Settings that may differ from the checkpoint's when a run goes on: keys of [train], `batch_sequences`,
+    `sequence_tokens`, `data`."""
+
+    @model_validator(mode="after")
+    def _known(self) -> Checkpoint:
+        if unknown := [name for name in self.allow if name not in COURSE]:
+            raise ValueError(f"allow: `{unknown[0]}` is none of {', '.join(COURSE)}")
+        return self
 
 
 class Parts(Frozen):

@@ -21,14 +21,17 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.trainer import backend, launch
-from planc.trainer.loop import History, NotFiniteError, train
+from planc.trainer.checkpoint.folder import verify
+from planc.trainer.loop import History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import Event, Table, encode
 from planc.trainer.receipt import Compile, Measured, Receipt
+from planc.trainer.resuming import NEWEST, start_of
 
 if TYPE_CHECKING:
     from planc.ir.session import Session, Settings
     from planc.trainer.data import Source
+    from planc.trainer.keeping import Keeper
 
 EVENTS = "PLANC_EVENTS"
 """Set by planc's launcher: rank 0 writes events for it rather than a table."""
@@ -43,13 +46,22 @@ class Request:
     steps: int | None
     receipt: Path
     single: bool = False
+    checkpoint: Path | None = None
+    """The folder to save in, rather than the preset's."""
+    resume: int | None = None
+    """The step to go on from, or NEWEST; None: from the beginning."""
+    chosen: str = ""
+    """The checkpoint that the launcher chose and verified, by its name in the folder."""
 
     def arguments(self) -> list[str]:
         """The command line that says the same; paths are made absolute for the child."""
         steps = [] if self.steps is None else ["--steps", str(self.steps)]
         single = ["--single"] if self.single else []
         paths = ["--preset", str(self.preset.absolute()), "--receipt", str(self.receipt.absolute())]
-        return [*paths, "--target", self.target, *steps, *single]
+        folder = [] if self.checkpoint is None else ["--checkpoint", str(self.checkpoint.absolute())]
+        resume = [] if self.resume is None else ["--resume", str(self.resume)]
+        chosen = ["--chosen", self.chosen] if self.chosen else []
+        return [*paths, "--target", self.target, *steps, *single, *folder, *resume, *chosen]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -62,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         for found in error.diagnostics:
             print(f"{found.severity}[{found.code}]: {found.message}", file=sys.stderr)
         return 1
+    except PreemptedError:
+        return launch.PREEMPTED
     except KeyboardInterrupt:
         return 130
     if receipt is not None:
@@ -70,25 +84,49 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(request: Request, started: float) -> Receipt | None:
-    """Train as asked: the receipt on rank 0, None on the others."""
-    preset = load_preset(request.preset)
+    """Train as asked: the receipt on rank 0, None on the others. Raises PreemptedError once all is saved."""
+    preset = load_preset(request.preset, request.checkpoint)
     span = Span(str(request.preset), 1, 1, 1, 1)
-    session, source = _start(preset, request, span)
-    start_s = time.perf_counter() - started
+    source = source_of(preset)
+    path = _from(preset, request, source)
+    session = _start(preset, request, span)
+    tell = _teller(session.rank, preset.train.log_every)
+    keeper: Keeper | None = None
     try:
+        if preset.checkpoints:
+            from planc.trainer.keeping import Keeper
+
+            keeper = Keeper(preset, request.target, session, source.sha256, tell)
+        history = keeper.resume(path) if keeper and path else History()
+        start_s = time.perf_counter() - started
         history = train(
             session,
             source,
             preset.train,
             steps=request.steps or preset.train.steps,
             tokens_per_step=preset.plan.batch.tokens,
-            tell=_teller(session.rank, preset.train.log_every),
+            tell=tell,
+            history=history,
+            after_step=keeper.after_step if keeper else lambda _step, _history: None,
         )
+        if keeper:
+            keeper.finish(history)
         return _receipt(preset, request, session, source, history, start_s) if session.rank == 0 else None
     except NotFiniteError as error:
         raise PlanError([Diagnostic("E1011", f"{error}: a lower lr or a warm-up may help", span)]) from None
     finally:
+        if keeper:
+            keeper.close()
         session.close()
+
+
+def _from(preset: Preset, request: Request, source: Source) -> Path | None:
+    """The checkpoint to go on from; None for the beginning. Raises PlanError."""
+    if preset.checkpoints is None or not request.chosen:
+        return start_of(preset, request.resume, source.sha256).path
+    path = preset.checkpoints / request.chosen
+    verify(path, share=(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))))
+    return path
 
 
 def source_of(preset: Preset) -> Source:
@@ -99,8 +137,8 @@ def source_of(preset: Preset) -> Source:
     return PythonStdlib(batch.sequences, batch.sequence_tokens, preset.train.seed, preset.data.max_bytes)
 
 
-def _start(preset: Preset, request: Request, span: Span) -> tuple[Session, Source]:
-    """The session and the data. The environment is prepared before anything loads a framework."""
+def _start(preset: Preset, request: Request, span: Span) -> Session:
+    """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
     program = backend.program(plan, target)
     try:
@@ -109,12 +147,11 @@ def _start(preset: Preset, request: Request, span: Span) -> tuple[Session, Sourc
         from planc.trainer.weights import initial
 
         start = runtime.start_single if request.single else runtime.start
-        session = start(program, _settings(preset), initial(plan.model, preset.train.seed))
+        return start(program, _settings(preset), initial(plan.model, preset.train.seed))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("planc"):
             raise
         raise backend.missing_framework(error, target, span) from None
-    return session, source_of(preset)
 
 
 def _settings(preset: Preset) -> Settings:
@@ -186,8 +223,11 @@ def _request(arguments: list[str] | None) -> Request:
     parser.add_argument("--steps", type=int, help="rather than the preset's")
     parser.add_argument("--receipt", type=Path, required=True)
     parser.add_argument("--single", action="store_true", help="the model undivided in one process")
+    parser.add_argument("--checkpoint", type=Path, help="save in this folder rather than the preset's")
+    parser.add_argument("--resume", type=int, nargs="?", const=NEWEST, help="go on from this step; the newest")
+    parser.add_argument("--chosen", default="", help="go on from this checkpoint of the folder")
     given = parser.parse_args(arguments)
-    return Request(given.preset, given.target, given.steps, given.receipt, given.single)
+    return Request(**vars(given))
 
 
 if __name__ == "__main__":

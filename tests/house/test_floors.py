@@ -31,7 +31,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.backends": (6, set()),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
-    "planc.trainer": (7, {"torch", "jax", "numpy", "tomlkit", "pydantic", "pydantic_core"}),
+    "planc.trainer": (7, {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}),
     "planc.driver": (8, set()),
     "planc.editor": (8, {"pygls", "lsprotocol"}),
     "planc.commands": (8, {"pygls", "lsprotocol"}),  # asked for by `planc lsp` alone
@@ -44,6 +44,7 @@ MAY_LOAD_FRAMEWORKS = (
     "backends/*/optimizer.py",
     "backends/*/shards.py",
     "backends/*/single.py",
+    "backends/*/state.py",
     "backends/*/models/*.py",
     "backends/*/audit/*.py",
     "planc/trainer/*.py",

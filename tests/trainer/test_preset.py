@@ -151,7 +151,8 @@ def test_a_compiled_text_that_is_no_plan(tmp_path: Path, text: str) -> None:
         ("lr = 1e-3", "lr = 1e-3\nmin_lr = 1.0", "E1003", "min_lr 1.0 is above lr 0.001", 3),
         ("lr = 1e-3", "lr = 1e-3\nschedule = 'linear'", "E1003", "[train] schedule", 5),
         ('"python-stdlib"', '"c4"', "E1003", "[data] source", 8),
-        ("[data]", "[checkpoint]\nevery_steps = 5\n[data]", "E1007", "every 5 steps", 8),
+        ("[data]", "[checkpoint]\nevery_steps = 5\n[data]", "E1015", "every 5 steps", 8),
+        ("[data]", "[checkpoint]\nallow = ['layers']\n[data]", "E1003", "`layers` is none of", 7),
         ("steps = 3", "steps = = 3", "E1001", "is not TOML", 5),
     ],
 )

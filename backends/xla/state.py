@@ -1,0 +1,110 @@
+"""The state of a session as boxes of whole tensors: what a checkpoint is written from and read into.
+
+A device's shard of an array is one box; a stack of layers is one tensor a layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from planc.ir.model import Model
+from planc.ir.session import Piece
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+    from planc.ir.session import Read, Weights
+
+Index = tuple[slice, ...]
+
+KINDS = {"params": "params", "mu": "exp_avg", "m": "exp_avg", "nu": "exp_avg_sq", "v": "exp_avg_sq"}
+"""What a subtree of the state holds, by its key or field: optax's names and the reference's."""
+COUNTS = ("count", "steps")
+"""Scalars that count updates."""
+
+
+def pieces(model: Model, current: Callable[[], Any]) -> list[Piece]:
+    """What this process saves: every shard that is the first copy of its values.
+
+    The shards' values are looked up in `current()` when they are copied: a step gives up its arrays.
+    """
+    found: list[Piece] = []
+    for place, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(current())):
+        if (kind := _kind(path)) is None:
+            continue
+        for at, shard in enumerate(array.addressable_shards):
+            if shard.replica_id == 0:
+                found += _of_shard(model, kind, path, array.shape, shard.index, _values(current, place, at))
+    return found
+
+
+def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: int) -> Any:
+    """A state of the same arrays with the values of `read`, laid out as `where` says."""
+
+    def leaf(path: Any, array: Any, sharding: Sharding) -> jax.Array:
+        kind = _kind(path)
+        if kind is None:
+            assert _name(path[-1]) in COUNTS, f"{jax.tree_util.keystr(path)} is in no checkpoint"
+            count = np.full(array.shape, optimizer_steps, array.dtype)
+            return jax.make_array_from_callback(array.shape, sharding, lambda index: count[index])
+        name, stacked, shape = f"{kind}.{_name(path[-1])}", _stacked(model, path), array.shape
+        return jax.make_array_from_callback(shape, sharding, lambda i: _read(read, name, stacked, shape, i or ()))
+
+    return jax.tree_util.tree_map_with_path(leaf, state, where)
+
+
+def _read(read: Read, name: str, stacked: bool, shape: tuple[int, ...], index: Index) -> Weights:
+    """A box of a leaf: of one tensor, or of one a layer."""
+    if not stacked:
+        return read(name, index)
+    layers = range(*index[0].indices(shape[0]))
+    return np.stack([read(name.replace("*", str(layer)), index[1:]) for layer in layers])
+
+
+def _of_shard(
+    model: Model, kind: str, path: Any, shape: tuple[int, ...], index: Index, values: Callable[[], Weights]
+) -> list[Piece]:
+    """One piece, or one a layer of a stack."""
+    name = f"{kind}.{_name(path[-1])}"
+    bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
+    if not _stacked(model, path):
+        return [_piece(name, shape, bounds, values)]
+    first, last = bounds[0]
+    return [
+        _piece(name.replace("*", str(layer)), shape[1:], bounds[1:], _layer(values, layer - first))
+        for layer in range(first, last)
+    ]
+
+
+def _layer(values: Callable[[], Weights], at: int) -> Callable[[], Weights]:
+    return lambda: values()[at]
+
+
+def _piece(name: str, shape: tuple[int, ...], bounds: list[tuple[int, int]], values: Callable[[], Weights]) -> Piece:
+    offset, size = tuple(a for a, _ in bounds), tuple(b - a for a, b in bounds)
+    assert prod(size) > 0, f"{name} has an empty shard"
+    return Piece(name, tuple(shape), offset, size, lambda array: np.copyto(array, values()))
+
+
+def _values(current: Callable[[], Any], place: int, at: int) -> Callable[[], Weights]:
+    """On the host; without a copy where the device is the CPU."""
+    return lambda: np.asarray(jax.tree.leaves(current())[place].addressable_shards[at].data)
+
+
+def _kind(path: Any) -> str | None:
+    """What the leaf is a tensor of; None for a count."""
+    return KINDS.get(_name(path[-2])) if len(path) > 1 else None
+
+
+def _stacked(model: Model, path: Any) -> bool:
+    return model.param[_name(path[-1])].section == "block"
+
+
+def _name(entry: Any) -> str:
+    """The key or field of one step of a path."""
+    return str(getattr(entry, "key", getattr(entry, "name", getattr(entry, "idx", ""))))

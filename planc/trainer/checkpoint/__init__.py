@@ -1,0 +1,13 @@
+"""Checkpoints: what a run needs to go on, under any plan of the same model and on either stack.
+
+A checkpoint is a folder `step-00000100` with
+
+- `part-RRRRR-KKKKK.safetensors`: boxes of the whole, named tensors of the state, as rank R held them. Their
+  metadata says where each box lies, in the way that torch.distributed.checkpoint's reader of safetensors
+  understands; a name occurs once in a file;
+- `history.json`: the losses so far;
+- `checkpoint.json`: step, model, data, settings, and the size and SHA-256 of every other file; and its own.
+
+It is written into a hidden folder beside the others and renamed when everything is on the disk, so a folder
+with that name is whole. No rank speaks to another while it is written: rank 0 waits for the others' files.
+"""

@@ -1,0 +1,211 @@
+"""The folder of a run's checkpoints: which there are, whether one is whole, and who is writing there."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from math import prod
+from pathlib import Path
+from typing import NamedTuple
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.trainer.checkpoint import manifest as manifests
+from planc.trainer.checkpoint.manifest import Manifest, Stored
+
+LOCK = ".lock"
+WRITING, LEAVING = ".writing-", ".leaving-"
+"""Begin the names of folders that are no checkpoint yet, or no more."""
+ASIDE = "aside-"
+"""Begins the names of checkpoints of steps that a run has gone back from: kept, and never looked at."""
+PASSED_OVER = ("E1019", "E1021")
+"""Findings about one checkpoint that say nothing against the one before it."""
+WAIT_S = 10.0
+"""How long the ranks of a run that has just been ended may take to be gone."""
+BLOCK = 1 << 20
+
+_NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
+
+
+class Kept(NamedTuple):
+    """A checkpoint by its name; `again` counts those of the same step before it."""
+
+    step: int
+    again: int
+    path: Path
+
+
+def kept(folder: Path) -> list[Kept]:
+    """The checkpoints in a folder, oldest first; none if there is no such folder."""
+    found = []
+    with suppress(FileNotFoundError, NotADirectoryError):
+        for path in folder.iterdir():
+            if match := _NAME.fullmatch(path.name):
+                found.append(Kept(int(match[1]), int(match[2] or 0), path))
+    return sorted(found)
+
+
+def free_name(folder: Path, step: int) -> Path:
+    """Where the next checkpoint of a step goes: what is there is never written over."""
+    taken = [k.again for k in kept(folder) if k.step == step]
+    again = f".{max(taken) + 1}" if taken else ""
+    return folder / f"step-{step:08}{again}"
+
+
+def prune(folder: Path, keep: int) -> None:
+    """Remove all but the `keep` newest; 0 keeps all. A folder is renamed before it is emptied."""
+    for old in kept(folder)[:-keep] if keep else []:
+        remove(old.path)
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, or what was to become one, at once for anyone who looks."""
+    leaving = path.with_name(f"{LEAVING}{path.name.lstrip('.')}-{os.getpid()}")
+    with suppress(OSError):
+        path.rename(leaving)
+        shutil.rmtree(leaving, ignore_errors=True)
+
+
+def put_aside(folder: Path, after: int) -> None:
+    """Rename the checkpoints of later steps, which the run from step `after` on takes another way to."""
+    for later in kept(folder):
+        if later.step > after:
+            number = sum(path.name.startswith(f"{ASIDE}{later.path.name}") for path in folder.iterdir())
+            later.path.rename(folder / f"{ASIDE}{later.path.name}-{number}")
+
+
+def tidy(folder: Path, up_to: int | None = None) -> None:
+    """Remove what was left half done, of steps up to this one or of all. Only the holder of the lock may."""
+    for path in folder.iterdir():
+        began = re.match(rf"{re.escape(WRITING)}(\d+)", path.name)
+        if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+class Lock:
+    """Held by rank 0 as long as its run may write; the kernel lets go of it when the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / LOCK
+        self._file: int | None = None
+
+    def taken(self, wait_s: float = WAIT_S) -> bool:
+        """Take it, if the holder lets go of it in time."""
+        import fcntl
+
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        limit = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() < limit:
+                    time.sleep(0.05)
+                    continue
+                os.close(file)
+                return False
+            self._file = file
+            return True
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of a checkpoint. Raises PlanError: E1019, E1021 or E1022."""
+    try:
+        text = (path / manifests.NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise _refused("E1019", path, f"{manifests.NAME} is missing") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _refused("E1021", path, f"{manifests.NAME} cannot be read: {error}") from None
+    try:
+        return manifests.read(text)
+    except manifests.LaterError as error:
+        raise _refused("E1022", path, str(error)) from None
+    except ValueError as error:
+        raise _refused("E1021", path, str(error).splitlines()[0]) from None
+
+
+def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
+    """The manifest, when every file is there and is what was written. Raises PlanError.
+
+    `share` is (index, count): of the files, in order, every count-th from the index on is read whole; all
+    are looked at for presence and size.
+    """
+    manifest = read_manifest(path)
+    missing = [name for name in manifest.files if not (path / name).is_file()]
+    if missing:
+        raise _refused("E1019", path, f"{_listed(missing)} of {len(manifest.files)} files {_are(missing)} missing")
+    for place, (name, file) in enumerate(sorted(manifest.files.items())):
+        size = (path / name).stat().st_size
+        if size != file.bytes:
+            raise _refused("E1021", path, f"{name} has {size:,} bytes, and {file.bytes:,} were written")
+        if place % share[1] == share[0] and _sha256(path / name) != file.sha256:
+            raise _refused("E1021", path, f"{name} is not what was written: its sum differs")
+    if gaps := [name for name, stored in manifest.tensors.items() if not _covered(stored)]:
+        raise _refused("E1019", path, f"{_listed(gaps)} {_are(gaps)} there in part only")
+    return manifest
+
+
+def newest_whole(folder: Path) -> tuple[Kept, Manifest, list[Diagnostic]]:
+    """The newest checkpoint that is whole, and a note for each newer one that is not.
+
+    Raises PlanError: that of the newest when none is whole, and at once one of a later version's.
+    """
+    notes: list[Diagnostic] = []
+    first: PlanError | None = None
+    for found in reversed(kept(folder)):
+        try:
+            return found, verify(found.path), notes
+        except PlanError as error:
+            first = first or error
+            why = error.diagnostics[0]
+            if why.code not in PASSED_OVER:
+                raise
+            notes.append(Diagnostic("N1027", f"passed over: {why.message}", why.span))
+    assert first is not None, "there is no checkpoint"
+    raise first
+
+
+def _covered(stored: Stored) -> bool:
+    """Boxes do not overlap, as each element is in one piece; so volumes tell."""
+    return sum(prod(box.size) for box in stored.boxes) == prod(stored.shape)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    for block in _blocks(path):
+        digest.update(block)
+    return digest.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK):
+            yield block
+
+
+def _refused(code: str, path: Path, why: str) -> PlanError:
+    intact = [k.path.name for k in kept(path.parent) if k.path != path]
+    other = f"older ones: {', '.join(intact)}; `--resume STEP` names one" if intact else "there is no other checkpoint"
+    return PlanError([Diagnostic(code, f"checkpoint {path.name}: {why}", _span(path), help=other)])
+
+
+def _span(path: Path) -> Span:
+    return Span(str(path / manifests.NAME), 1, 1, 1, 1)
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"{names[0]}{more}"
+
+
+def _are(names: list[str]) -> str:
+    return "is" if len(names) == 1 else "are"

@@ -1,0 +1,102 @@
+"""The tensors of a checkpoint as safetensors files: writing this rank's boxes, reading any box."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Sequence
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from planc.trainer.checkpoint.manifest import Box, File, Stored
+
+if TYPE_CHECKING:
+    from planc.ir.session import Piece, Weights
+
+MOST_BYTES = 256 * 2**20
+"""Of one file, unless a single tensor is larger: what a rank holds twice while it writes."""
+OFFSETS = "DCP_SHARDING_INFO"
+"""The metadata key under which torch.distributed.checkpoint looks for offsets (torch 2.13, `_hf_utils`)."""
+
+
+def write(
+    folder: Path, rank: int, pieces: Sequence[Piece], arrays: Sequence[Weights]
+) -> tuple[dict[str, File], dict[str, Stored]]:
+    """Write the pieces' values, each file to the disk before the next. Raises OSError."""
+    files: dict[str, File] = {}
+    tensors: dict[str, Stored] = {}
+    for number, group in enumerate(_grouped(pieces)):
+        name = f"part-{rank:05}-{number:05}.safetensors"
+        data = _encoded([pieces[i] for i in group], [arrays[i] for i in group])
+        write_through(folder / name, data)
+        files[name] = File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        for i in group:
+            piece = pieces[i]
+            box = Box(file=name, offset=piece.offset, size=piece.size)
+            before = tensors[piece.name].boxes if piece.name in tensors else ()
+            tensors[piece.name] = Stored(shape=piece.shape, boxes=(*before, box))
+    return files, tensors
+
+
+def write_through(path: Path, data: bytes) -> None:
+    """Write a file and wait until the disk has it. Raises OSError."""
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _encoded(pieces: Sequence[Piece], arrays: Sequence[Weights]) -> bytes:
+    offsets = {p.name: {"saved_offsets": list(p.offset)} for p in pieces}
+    values = {p.name: array for p, array in zip(pieces, arrays, strict=True)}
+    data: bytes = save(values, metadata={"format": "pt", OFFSETS: json.dumps(offsets)})
+    return data
+
+
+def _grouped(pieces: Sequence[Piece]) -> Iterator[list[int]]:
+    """The pieces of each file, by number: no name twice, and not much more than MOST_BYTES."""
+    left = list(range(len(pieces)))
+    while left:
+        taken: list[int] = []
+        names, size = set[str](), 0
+        for i in left:
+            nbytes = 4 * prod(pieces[i].size)
+            if pieces[i].name not in names and (not taken or size + nbytes <= MOST_BYTES):
+                taken.append(i)
+                names.add(pieces[i].name)
+                size += nbytes
+        yield taken
+        chosen = set(taken)
+        left = [i for i in left if i not in chosen]
+
+
+class Reader:
+    """Boxes of the tensors of a checkpoint whose files have been verified."""
+
+    def __init__(self, folder: Path, tensors: dict[str, Stored]) -> None:
+        self._folder, self._tensors = folder, tensors
+        self._open: dict[str, Any] = {}
+
+    def __call__(self, name: str, index: tuple[slice, ...]) -> Weights:
+        """The values of a box; only what overlaps it is read."""
+        stored = self._tensors[name]
+        bounds = [s.indices(n)[:2] for s, n in zip(index, stored.shape, strict=True)]
+        found = np.empty([stop - start for start, stop in bounds], np.float32)
+        for box in stored.boxes:
+            shared = [(max(a, o), min(b, o + n)) for (a, b), o, n in zip(bounds, box.offset, box.size, strict=True)]
+            if all(a < b for a, b in shared):
+                inside = tuple(slice(a - o, b - o) for (a, b), o in zip(shared, box.offset, strict=True))
+                target = tuple(slice(a - s, b - s) for (a, b), (s, _) in zip(shared, bounds, strict=True))
+                found[target] = self._file(box.file).get_slice(name)[inside]
+        return found
+
+    def _file(self, name: str) -> Any:
+        if name not in self._open:
+            self._open[name] = safe_open(self._folder / name, framework="np")
+        return self._open[name]
