@@ -11,7 +11,9 @@ ORDER = 2
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    numbers = [draft.integer(part) for part in sentence.node.parts]
+    whats = ("the number of sequences", "the number of tokens", "the microbatch")
+    parts = list(zip(sentence.node.parts, whats, strict=False))
+    numbers = [None if draft.free(part, what) else draft.integer(part) for part, what in parts]
     if None in numbers:
         return
     sequences, tokens, microbatch = [*numbers, 1][:3]

@@ -173,6 +173,13 @@ class Draft:
 
     # Numbers.
 
+    def free(self, part: Node | Word | None, what: str) -> bool:
+        """Whether `?` stands here, for `planc search` to fill in; reported."""
+        if not isinstance(part, Word) or part.kind != "FREE":
+            return False
+        self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")
+        return True
+
     def integer(self, part: Node | Word, *, least: int = 1) -> int | None:
         """A whole number at least `least`; None (reported) otherwise."""
         value = self._value(part)

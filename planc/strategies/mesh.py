@@ -35,12 +35,6 @@ def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
     if name.text in sizes:
         draft.report("E0108", name.span, f"axis `{name.text}` is in the mesh twice")
         return None
-    if isinstance(size, Word) and size.kind == "FREE":
-        draft.report(
-            "E0109",
-            size.span,
-            f"the size of `{name.text}` is left free, and planc does not search for it yet",
-            help="write a number",
-        )
+    if draft.free(size, f"the size of `{name.text}`"):
         return None
     return draft.integer(size)

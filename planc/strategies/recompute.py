@@ -12,6 +12,8 @@ ORDER = 5
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
+    if draft.free(sentence.node.parts[0], "what is recomputed"):
+        return
     layers = sentence.node.node("except_layers") or _with_layers(sentence)
     if layers is not None:
         draft.report("E0109", layers.span, "planc does not compile layer numbers after `recompute` yet")

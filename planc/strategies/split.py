@@ -25,6 +25,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
     axes = draft.axes([words[1]])
     method = node.node("method")
     assert method is not None
+    if draft.free(method.parts[0], "the schedule"):
+        return
     name = draft.one_of(method.words()[0], schedules(), "a pipeline schedule")
     if axes is None or name is None or draft.mesh is None or draft.model is None:
         return
@@ -42,7 +44,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
             help=f"at most {most} stages",
         )
         return
-    stages = _written(written, count, draft) if written else _even(draft, count)
+    stages = _written(written, count, draft) if written else even(draft.model.layers, count)
     if stages is not None:
         cause = draft.cause(sentence)
         draft.split = Split(
@@ -92,10 +94,9 @@ def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pip
     return Pipeline(sum(map(len, held)), max(map(len, held)), order)
 
 
-def _even(draft: Draft, count: int) -> tuple[tuple[int, int], ...]:
+def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
     """As even as it goes; the first stages take one layer more, the last ones also hold the head."""
-    assert draft.model is not None
-    base, extra = divmod(draft.model.layers, count)
+    base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]
     return _ranges(sizes)
 
@@ -137,7 +138,8 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
 
 
 def _even_text(draft: Draft, count: int) -> str:
-    return f"[{', '.join(_parts(_even(draft, count)))}]"
+    assert draft.model is not None
+    return f"[{', '.join(_parts(even(draft.model.layers, count)))}]"
 
 
 def _parts(stages: tuple[tuple[int, int], ...]) -> list[str]:

@@ -28,6 +28,8 @@ def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth:
 
 
 def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> list[Sentence]:
+    if draft.free(use.node.parts[0], "the layout"):
+        return []
     word = use.node.words("NAME")[0]
     if draft.one_of(word, [*own, *library.layouts()], "a layout") is None:
         return []
