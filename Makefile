@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test check all lint mutants fuzz goldens docs clean
+.PHONY: help demo test check all lint mutants fuzz goldens docs audit clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -39,6 +39,9 @@ fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" fo
 
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
+
+audit: $(READY) ## trace every audited layout on fake process groups, and write docs/audit-cuda.md (about 5 minutes)
+	@$(BIN)/python tests/audit/run.py
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

@@ -2,8 +2,8 @@
 
 A norm over a divided sequence has a whole weight and a gradient that is a sum over the tensor axes.
 torch all-reduces the whole gradient there, in the compute dtype, each time before fully_shard reduces
-over the data axes; while fully_shard only adds gradients up, their sum stays unreduced. Without
-fully_shard the emitted step reduces them itself, once.
+over the data axes; while fully_shard only adds gradients up, in the dtype of the reduction, their sum
+stays unreduced. Without fully_shard the emitted step reduces them itself, once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         yield row
         return
     plan = roles.plan
-    dtype = plan.precision.compute
+    dtype = plan.precision.reduce if _added_up(roles) else plan.precision.compute
     elements = param_elements(plan, roles.sharded.param[row.tensor])
     yield changed(
         row,
@@ -48,5 +48,14 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
 
 def _times(roles: Roles) -> int:
     """How often a step reduces gradients: where they are not kept whole, in every backward."""
-    each = roles.uses_fsdp and not roles.pipeline and Keeping.of(roles.plan).scatter_each_microbatch
-    return roles.plan.microbatches if each else 1
+    return roles.plan.microbatches if _each(roles) else 1
+
+
+def _each(roles: Roles) -> bool:
+    return roles.uses_fsdp and not roles.pipeline and Keeping.of(roles.plan).scatter_each_microbatch
+
+
+def _added_up(roles: Roles) -> bool:
+    """Whether fully_shard casts gradients to add them up; torch's schedules have it do so for one, too."""
+    several = roles.plan.microbatches > 1 or bool(roles.pipeline)
+    return roles.uses_fsdp and not _each(roles) and several
