@@ -10,7 +10,7 @@ import re
 
 from planc.ir.sharding import Sharded
 
-from . import emit_apply, emit_pipeline, emit_step, emit_whole
+from . import emit_apply, emit_context, emit_pipeline, emit_step, emit_whole
 from .placements import STRIDED
 from .roles import WHOLE, Roles
 from .styles import Styler
@@ -44,9 +44,10 @@ def emit(sharded: Sharded) -> str:
     styler = Styler(sharded, roles)
     functions = (
         _constants(roles),
-        BUILD_MESH,
+        _build_mesh(roles),
         emit_pipeline.split(roles),
         emit_apply.tensor_parallel(roles, styler),
+        emit_context.context(roles),
         emit_apply.recompute(sharded),
         emit_apply.fsdp(roles),
         _parallelize(roles, sharded),
@@ -67,11 +68,37 @@ GUARD = """\
 if not torch.__version__.startswith("2.13."):
     raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")"""
 
-BUILD_MESH = '''\
+
+def _build_mesh(roles: Roles) -> str:
+    """build_mesh. Ranks lie as the plan's mesh says; torch composes the dimensions in its own order."""
+    axes = [a for a in roles.plan.mesh.axes if a.size > 1]
+    names = [a.name for a in axes]
+    moved = list(roles.arranged) != names
+    return fill(
+        BUILD_MESH,
+        said="torch's order of them" if moved else "outermost axis first",
+        ranks=fill(
+            """
+            # Ranks lie as <laid>.
+            ranks = torch.arange(<devices>).view(<sizes>).permute(<order>).reshape(tuple(MESH.values()))
+            return DeviceMesh(device_type, ranks, mesh_dim_names=tuple(MESH))
+            """,
+            laid=" > ".join(f"{a.name} {a.size}" for a in axes),
+            devices=str(roles.plan.mesh.devices),
+            sizes=", ".join(str(a.size) for a in axes),
+            order=", ".join(str(names.index(a)) for a in roles.arranged),
+        )
+        if moved
+        else "return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))",
+    )
+
+
+BUILD_MESH = '''
 def build_mesh(device_type: str | None = None) -> DeviceMesh:
-    """The mesh over all ranks, outermost axis first. torch.distributed must be initialised."""
+    """The mesh over all ranks, <said>. torch.distributed must be initialised."""
     device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
-    return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))'''
+    <ranks>
+'''
 
 
 def _docstring(sharded: Sharded) -> str:
@@ -107,12 +134,13 @@ def _imports(body: str) -> str:
     """The import block: only what the body names."""
     standard = lines(
         "import copy" if "copy." in body else "",
-        "from collections.abc import Callable" + (", Iterable" if "Iterable[" in body else ""),
-        "from functools import partial" if "partial(" in body else "",
+        "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
+        _from("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
     )
     torch = [
         "import torch",
         "import torch.distributed as dist" if "dist." in body else "",
+        "import torch.distributed._functional_collectives as fc" if "fc." in body else "",
         "import torch.nn.functional as F",
     ]
     for module, names in IMPORTS:
@@ -121,6 +149,10 @@ def _imports(body: str) -> str:
         if used:
             torch.append(one if len(one) <= 110 else call(f"from {module} import (", used))
     return f"{standard}\n\n{lines(*torch)}"
+
+
+def _from(module: str, names: list[str]) -> str:
+    return f"from {module} import {', '.join(names)}" if names else ""
 
 
 def _constants(roles: Roles) -> str:
@@ -133,6 +165,7 @@ def _constants(roles: Roles) -> str:
         <mesh>
         <batch_cause>
         MICROBATCH_SEQUENCES = <microbatch>
+        <tokens>
         <stages>
         <data>
 
@@ -143,6 +176,7 @@ def _constants(roles: Roles) -> str:
         mesh=call("MESH = {", [f'"{f.name}": {f.size}' for f in roles.factors]),
         batch_cause=because(plan.batch.cause),
         microbatch=str(plan.batch.microbatch_sequences),
+        tokens=f"SEQUENCE_TOKENS = {plan.batch.sequence_tokens}" if roles.context else "",
         stages=emit_pipeline.constants(roles),
         data=_data_axes(roles),
     )
@@ -158,13 +192,15 @@ def _data_axes(roles: Roles) -> str:
     if not roles.data:
         return ""
     names = tuple_of([f'"{f.name}"' for f in roles.data])
-    return lines(because(roles.plan.cause_of_shard("batch", roles.plan.data_axes[0])), f"DATA_AXES = {names}")
+    dim, axes = ("batch", roles.plan.data_axes) if roles.plan.data_axes else ("sequence", roles.context)
+    return lines(because(roles.plan.cause_of_shard(dim, axes[0])), f"DATA_AXES = {names}")
 
 
 def _parallelize(roles: Roles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
         f"apply_tp({module}, mesh)" if roles.tensor else "",
+        f"apply_cp({module}, mesh)" if roles.context else "",
         f"apply_recompute({module})" if sharded.plan.recompute.ops else "",
         f"apply_fsdp({module}, mesh)" if roles.uses_fsdp else "",
     )

@@ -25,6 +25,7 @@ def step(roles: Roles, styler: Styler) -> str:
     if roles.pipeline:
         return fill(
             PIPELINED_STEP,
+            **_own_tokens(roles),
             run=_scheduled(styler, "step"),
             sums="sum_gradients(parameters)" if emit_whole.sums_left(roles) else "",
             parameters="parameters = [p for stage in stages for p in stage.parameters()]"
@@ -35,11 +36,19 @@ def step(roles: Roles, styler: Styler) -> str:
     policy = _policy(roles) if roles.plan.microbatches > 1 else ""
     return fill(
         STEP,
+        **_own_tokens(roles),
         policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
         forward=_forward(styler, backward=True),
         sums="sum_gradients(model.parameters())" if emit_whole.sums_left(roles) else "",
         returned=_returned(roles),
     )
+
+
+def _own_tokens(roles: Roles) -> dict[str, str]:
+    """Of the sequences that ranks share, each takes its own tokens."""
+    if not roles.context:
+        return {"rows": "", "own": ""}
+    return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
 
 
 STEP = '''
@@ -48,8 +57,10 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
 
     Both are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
     """
+    <rows>
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
         inputs = tokens.split(MICROBATCH_SEQUENCES)
         labels = targets.split(MICROBATCH_SEQUENCES)
         total = torch.zeros((), device=tokens.device)
@@ -71,8 +82,10 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
     """
     schedule = build_schedule(stages, mesh)
     <parameters>
+    <rows>
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
         <run>
         <sums>
         <collect>
@@ -86,6 +99,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
     if roles.pipeline:
         return fill(
             PIPELINED_EVALUATE,
+            **_own_tokens(roles),
             forwards=emit_pipeline.forwards_only(roles),
             run=_scheduled(styler, "eval"),
             let_go=fill(LET_GO, modules="[m for stage in stages for m in stage.modules()]") if roles.uses_fsdp else "",
@@ -93,6 +107,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
         )
     return fill(
         EVALUATE,
+        **_own_tokens(roles),
         forward=_forward(styler, backward=False),
         let_go=fill(LET_GO, modules="model.modules()") if roles.uses_fsdp else "",
         returned=_returned(roles),
@@ -102,9 +117,11 @@ def evaluate(roles: Roles, styler: Styler) -> str:
 EVALUATE = '''
 def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
     """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    <rows>
 
     @torch.no_grad()
     def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
         inputs = tokens.split(MICROBATCH_SEQUENCES)
         labels = targets.split(MICROBATCH_SEQUENCES)
         total = torch.zeros((), device=tokens.device)
@@ -121,9 +138,11 @@ def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
     """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
     schedule = build_schedule(stages, mesh)
     <forwards>
+    <rows>
 
     @torch.no_grad()
     def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
         <run>
         <let_go>
         <collect>

@@ -118,7 +118,7 @@ def data_rank(roles: Roles) -> str:
             <body>
         ''',
         rest="" if roles.data else ": all of it",
-        body=DATA_RANK if roles.data else "return 0, 1",
+        body=lines(DATA_RANK, _shared(roles)) if roles.data else "return 0, 1",
     )
 
 
@@ -126,5 +126,12 @@ DATA_RANK = """\
 index, count = 0, 1
 for axis in DATA_AXES:
     index = index * MESH[axis] + mesh.get_local_rank(axis)
-    count *= MESH[axis]
-return index, count"""
+    count *= MESH[axis]"""
+
+
+def _shared(roles: Roles) -> str:
+    """Ranks that divide sequences have the same ones, and follow each other in this order."""
+    size = roles.plan.mesh.size(*roles.context)
+    if size == 1:
+        return "return index, count"
+    return f"return index // {size}, count // {size}  # {size} ranks share their sequences"

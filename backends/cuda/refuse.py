@@ -10,6 +10,7 @@ from planc.ir.plan import NOUNS, Recompute
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
+from . import emit_context
 from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
 from .roles import Keeping, Roles
@@ -46,11 +47,15 @@ def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     plan = sharded.plan
     nouns = (plan.mesh.views, plan.quantize, plan.offloads, plan.overlaps, plan.compiles)
     causes = [noun.cause for group in nouns for noun in group] + [s.cause for s in plan.stores if s.region]
-    causes += [plan.attention.cause] if plan.attention else []
+    causes += [plan.attention.cause] if plan.attention and plan.attention.method not in PASSES_KEYS else []
     causes += [plan.route.cause] if plan.route.cause else []
     causes += [plan.recompute.cause] if plan.recompute.cause and _some_layers(plan.recompute) else []
     for cause in dict.fromkeys(causes):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
+
+
+PASSES_KEYS = ("ring", "all_gather")
+"""How attention meets the keys of other ranks; other methods are kernels."""
 
 
 def _some_layers(recompute: Recompute) -> bool:
@@ -72,9 +77,9 @@ def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         if axes and axes != roles.shard:
             what = f"{noun} over {_and(axes)} but optimizer over {_and(roles.shard) or 'nothing'}"
             yield plan.cause_of_store(noun), what, "store what is stored over the same axes, optimizer first"
-    strange = [a for a in roles.shard if a not in plan.data_axes]
+    strange = [a for a in roles.shard if a not in (*plan.data_axes, *roles.context)]
     if strange:
-        what = f"{_and(strange)} does not divide the batch"
+        what = f"{_and(strange)} does not divide the tokens"
         yield plan.cause_of_store("optimizer"), what, f"add `shard batch over {', '.join(roles.shard)}`"
 
 
@@ -109,24 +114,6 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             return
 
 
-def _apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    for axes in roles.apart():
-        what = f"{_and(axes)} have one role but are not neighbours"
-        yield sharded.plan.mesh.cause, what, "put them next to each other"
-
-
-def _order(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """torch composes its meshes in this order only."""
-    order = [f.role for f in roles.factors]
-    if order != [r for r in ("pipeline", "replicate", "shard", "tensor") if r in order]:
-        wanted = [a for r in ("pipeline", "replicate", "shard", "tensor") for a in _axes(roles, r)]
-        yield sharded.plan.mesh.cause, "torch composes them in another order", f"write {' > '.join(wanted)}"
-
-
-def _axes(roles: Roles, role: str) -> tuple[str, ...]:
-    return next((f.axes for f in roles.factors if f.role == role), ())
-
-
 def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Several axes of tensor parallelism work as one, so each use must name all of them."""
     whole = set(roles.tensor)
@@ -135,6 +122,64 @@ def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         if used and used != whole:
             what = f"{_and(roles.tensor)} are one dimension of torch's mesh, and this names {_and(used)} only"
             yield shard.cause, what, f"divide over {', '.join(roles.tensor)} together, or merge the axes"
+
+
+def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """The ranks that share sequences are one dimension; attention alone may mix its tokens."""
+    plan, axes = sharded.plan, set(roles.context)
+    if not axes:
+        return
+    cause = plan.cause_of_shard("sequence", roles.context[0])
+    if not any(axes <= set(f.axes) for f in roles.factors):
+        what = f"{_and(roles.context)} divide the sequence, and store state apart"
+        yield cause, what, "store state over all of them, or over none"
+    for kind, ops in sharded.ops.items():
+        for o in ops:
+            divided = axes & set(o.layout.get("sequence", ()))
+            if o.op.kind == "attention" and divided and divided != axes:
+                yield cause, f"{o.op.name} divides the sequence over {_and(divided)} only", "one way for all of them"
+            if o.op.kind == "attention" and divided and not Boundary(o, kind, sharded, roles).alone:
+                yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
+    kernel, ranks = plan.attention, plan.mesh.size(*roles.context)
+    tokens = plan.batch.sequence_tokens
+    if emit_context.balanced(roles) and tokens % (2 * ranks):
+        assert kernel is not None
+        what = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
+
+
+def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """What the context axes move besides keys: sequence and heads change places at linear layers."""
+    axes = set(roles.context)
+    for kind, ops in sharded.ops.items():
+        for o in ops:
+            b = Boundary(o, kind, sharded, roles)
+            for index, move in (*enumerate(o.moves), (None, o.settle)):
+                steps = [s for s in move.steps if axes & set(s.axes)] if move else []
+                keys = o.op.kind == "attention" and index is not None and all(s.kind == "all_gather" for s in steps)
+                swaps = b.linear and b.alone and all(s.kind == "all_to_all" and set(s.axes) == axes for s in steps)
+                if move is not None and steps and not keys and not swaps:
+                    what = f"{move.tensor} would be redistributed over {_and(roles.context)} at {o.op.name}"
+                    yield move.cause, what, "`use cp` or `use ulysses` over these axes"
+                    return
+
+
+def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """The emitted ring knows plain causal attention."""
+    kernel = sharded.plan.attention
+    if kernel is None or kernel.method not in PASSES_KEYS:
+        return
+    if not roles.context:
+        yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"
+        return
+    if kernel.rotate != "p2p":
+        yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
+    for o in emit_context.attentions(roles):
+        widths = {sharded.model.tensor[t].dims[-1] for t in (*o.op.inputs, o.op.output)}
+        if o.ring and (o.op.window or o.op.params or len(widths) > 1):
+            what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
+            yield kernel.cause, what, "`attention core as all_gather`"
+            return
 
 
 LOCAL_DIMS: dict[str, set[str]] = {
@@ -245,8 +290,9 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _store_dtypes,
     _stored_dims,
     _divided_inside,
-    _apart,
-    _order,
+    _context,
+    _heads_and_rows,
+    _ring,
     _tensor_axes,
     _tensor_dims,
     _grouped_heads,

@@ -6,10 +6,8 @@ tensor parallelism takes one. Axes of the plan that share a role are merged into
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import Literal
 
 from planc.ir.plan import NOUNS, Period, Plan
@@ -23,7 +21,7 @@ WHOLE = "whole"
 
 @dataclass(frozen=True)
 class Factor:
-    """One dimension of the emitted mesh: the plan's axes with one role, outermost first."""
+    """One dimension of the emitted mesh: the plan's axes with one role."""
 
     name: str
     size: int
@@ -48,8 +46,20 @@ class Roles:
 
     @cached_property
     def replicate(self) -> tuple[str, ...]:
-        """The axes that divide the batch but store nothing: gradients are all-reduced over them."""
-        return tuple(a for a in self.plan.data_axes if a not in self.shard)
+        """The axes that divide the tokens but store nothing: gradients are all-reduced over them."""
+        divides = self.plan.mesh.in_order({*self.plan.data_axes, *self.context})
+        return tuple(a for a in divides if a not in self.shard)
+
+    @cached_property
+    def context(self) -> tuple[str, ...]:
+        """The axes that divide the sequence where the loss is taken: each rank has a part of its tokens."""
+        losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
+        return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
+
+    @property
+    def context_name(self) -> str:
+        """The dimension of the mesh of the ranks that share sequences."""
+        return "_".join(self.context)
 
     @cached_property
     def pipeline(self) -> tuple[str, ...]:
@@ -60,7 +70,7 @@ class Roles:
         """The axes that divide an op's index space in another dim than the batch."""
         ops = (o for section in self.sharded.ops.values() for o in section)
         used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
-        return self.plan.mesh.in_order(used - {*self.shard, *self.plan.data_axes, *self.pipeline})
+        return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
     def uses_fsdp(self) -> bool:
@@ -69,9 +79,9 @@ class Roles:
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
-        """The emitted mesh's dimensions, outermost first."""
-        found = [f for role in ("pipeline", "replicate", "shard", "tensor") if (f := self._factor(role))]
-        found.sort(key=lambda f: -self.plan.mesh.axes[self._place(f.axes[0])].stride)
+        """The emitted mesh's dimensions, in the order in which torch composes them."""
+        roles: tuple[Role, ...] = ("pipeline", "replicate", "shard", "tensor")
+        found = [f for role in roles if (f := self._factor(role))]
         if (self.uses_fsdp and not self.shard) or not found:
             at = next((i for i, f in enumerate(found) if f.role == "tensor"), len(found))
             found.insert(at, Factor(WHOLE, 1, (), "shard"))
@@ -88,12 +98,20 @@ class Roles:
 
     @property
     def data(self) -> tuple[Factor, ...]:
-        """The dimensions that divide the batch, outermost first."""
-        return tuple(f for f in self.factors if set(f.axes) & set(self.plan.data_axes))
+        """The dimensions that divide the tokens. Ranks that share sequences follow each other."""
+        found = [f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context}]
+        return tuple(sorted(found, key=lambda f: bool(set(f.axes) & set(self.context))))
 
-    def apart(self) -> tuple[tuple[str, ...], ...]:
-        """The roles whose axes are not neighbours in the mesh, so that they cannot be merged."""
-        return tuple(axes for axes in self._axes().values() if not self._neighbours(axes))
+    @property
+    def arranged(self) -> tuple[str, ...]:
+        """The axes of more than one rank, in the order of the emitted mesh."""
+        return tuple(a for f in self.factors for a in f.axes if self.plan.mesh.size(a) > 1)
+
+    def dimension(self, axes: tuple[str, ...]) -> str:
+        """The name of the ranks that a collective over these axes runs over: a dimension of a mesh."""
+        if axes == self.context:
+            return self.context_name
+        return next(f.name for f in self.factors if set(axes) <= set(f.axes))
 
     def _axes(self) -> dict[Role, tuple[str, ...]]:
         return {
@@ -104,17 +122,9 @@ class Roles:
         }
 
     def _factor(self, role: Role) -> Factor | None:
-        axes = self._axes()[role]
+        # Context axes last: the ranks that share sequences are then neighbours in the dimension.
+        axes = tuple(sorted(self._axes()[role], key=lambda a: a in self.context))
         return Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role) if axes else None
-
-    def _place(self, axis: str) -> int:
-        return next(i for i, a in enumerate(self.plan.mesh.axes) if a.name == axis)
-
-    def _neighbours(self, axes: Iterable[str]) -> bool:
-        """Whether no axis of size above 1 lies between these."""
-        real = [a.name for a in self.plan.mesh.axes if a.size > 1]
-        places = sorted(real.index(a) for a in axes)
-        return all(b - a == 1 for a, b in pairwise(places))
 
 
 @dataclass(frozen=True)

@@ -106,11 +106,44 @@ PIPELINE: dict[str, tuple[str, ...]] = {
 }
 """Pipelines."""
 
+CP = "use cp over cp"
+RING = "use cp over cp as ring"
+ULYSSES = "use ulysses over cp"
+
+CONTEXT: dict[str, tuple[str, ...]] = {
+    "cp": ("cp 4", CP),
+    "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
+    "cp_fsdp": ("fsdp 2 > cp 2", FSDP, CP),
+    "cp_stored": ("fsdp 2 > cp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
+    "cp_recompute": ("fsdp 2 > cp 2", FSDP, CP, "recompute attention.core"),
+    "cp_tp": ("cp 2 > tp 2", CP, TP, SP),
+    "cp_pp": ("pp 2 > cp 2", PP.format("1f1b"), "store optimizer over cp", CP),
+    "ring": ("cp 4", RING),
+    "ring_in_order": (
+        "dp 2 > cp 2",
+        "use zero2 over dp",
+        "shard sequence over cp",
+        "attention core as ring(balance = none)",
+    ),
+    "ring_fsdp": ("fsdp 2 > cp 2", FSDP, RING, "recompute blocks"),
+    "ring_tp": ("cp 2 > tp 2", RING, TP, SP),
+    "ring_bf16": ("cp 4", RING, BF16),
+    "ulysses": ("cp 4", ULYSSES),
+    "ulysses_tp": ("cp 2 > tp 2", ULYSSES, "shard heads, ffn over tp"),
+    "ulysses_fsdp": ("cp 2 > fsdp 2", FSDP, ULYSSES),
+    "cp_mistral_micro": ("fsdp 2 > cp 2", FSDP, CP),
+    "outside_in": ("tp 2 > fsdp 2", FSDP, TP, SP),
+}
+"""Context parallelism, and meshes in another order than torch's."""
+
 ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1", TP, SP, BF16)}
 """One rank: axes of size 1 divide nothing."""
 
 THREE_D: dict[str, tuple[str, ...]] = {
     "pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), FSDP, TP, SP),
+    "roles_apart": ("a 2 > tp 2 > b 2", "shard batch over a, b", "shard heads, ffn over tp"),
+    "pp_fsdp_cp": ("pp 2 > fsdp 2 > cp 2", PP.format("zbv"), FSDP, STEP, CP),
+    "fsdp_cp_tp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
     "hsdp_tp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
 }
 """Eight ranks."""
@@ -122,14 +155,15 @@ MODELS: dict[str, tuple[str, ...]] = {
     "qwen3_micro": ("fsdp 2 > tp 2", FSDP, TP, SP),
     "qwen3_micro_tp": ("dp 2 > tp 2", "use zero1 over dp", "shard heads over tp"),
 }
-"""Further bundled families; the model's name begins the layout's."""
+"""Further bundled families; the model's name is in the layout's."""
 
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **THREE_D, **MODELS}
+LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **THREE_D, **MODELS}
 
 
 def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
-    microbatch = 2 if name in STATE or name.startswith(("zero_bubble", "zbv", "dualpipev", "eight")) else 4
-    model, tokens = ("_".join(name.split("_")[:2]), 32) if name in MODELS else ("llama_micro", 24)
+    microbatch = 2 if name in STATE or name.startswith(("zero_bubble", "zbv", "dualpipev", "eight", "ring_in")) else 4
+    model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
+    tokens = 24 if model == "llama_micro" else 32
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

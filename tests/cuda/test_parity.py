@@ -16,12 +16,22 @@ import pytest
 
 from planc.trainer.launch import run
 
-from .cases import MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
+from .cases import CONTEXT, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
-PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "models": 4, "three_d": 8}
-GROUPS = {"one": ONE, "state": STATE, "tensor": TENSOR, "pipeline": PIPELINE, "models": MODELS, "three_d": THREE_D}
+NARROW = {"gradient": 2**-4, "loss": 1e-3, "norm": 1e-2, "evaluated": 1e-3}
+"""Where bf16 sums are taken in another order than one process takes them: a few roundings of 2^-8 each."""
+PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "context": 4, "models": 4, "three_d": 8}
+GROUPS = {
+    "one": ONE,
+    "state": STATE,
+    "tensor": TENSOR,
+    "pipeline": PIPELINE,
+    "context": CONTEXT,
+    "models": MODELS,
+    "three_d": THREE_D,
+}
 
 
 Rows = dict[str, dict[str, Any]]
@@ -58,12 +68,12 @@ def params() -> list[Any]:
 
 @pytest.mark.parametrize(("group", "name"), params())
 def test_trains_as_one_process(group: str, name: str, rows: Callable[[str], Rows]) -> None:
-    row = rows(group)[name]
+    row, budget = rows(group)[name], NARROW if name == "ring_bf16" else dict.fromkeys(NARROW, BUDGET)
     assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
-    assert max(row["gradient"]) <= BUDGET, row["where"]
-    assert row["loss"] <= BUDGET
-    assert row["norm"] <= BUDGET
-    assert row["evaluated"] <= BUDGET
+    assert max(row["gradient"]) <= budget["gradient"], row["where"]
+    assert row["loss"] <= budget["loss"]
+    assert row["norm"] <= budget["norm"]
+    assert row["evaluated"] <= budget["evaluated"]
 
 
 @pytest.mark.parametrize(("group", "name"), params())

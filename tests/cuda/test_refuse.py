@@ -11,15 +11,20 @@ from planc.sharding import propagate
 from .cases import FSDP, LAYOUTS, TP, case, plan_of
 
 REFUSED = {
-    "tensor axis outside": (("tp 2 > fsdp 2", FSDP, TP), 5, "fsdp > tp"),
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
-    "sequence divided everywhere": (("fsdp 2 > cp 2", FSDP, "shard sequence over cp"), 8, "in residual"),
     "params without optimizer": (("dp 4", "shard batch over dp", "store params over dp"), 8, "optimizer"),
     "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
-    "axes of one role apart": (("a 2 > p 2 > b 2", "shard batch over a, b", "split layers over p as gpipe"), 5, "next"),
     "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
     "a backward in two parts": (("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP), 7, "per step"),
     "a schedule of another stack": (("pp 2", "split layers over pp as circular"), 7, "zbv"),
+    "tokens in unequal pieces": (("fsdp 2 > cp 8", FSDP, "use cp over cp"), 8, "balance = none"),
+    "a ring with a window": (("cp 4", "use cp over cp as ring"), 7, "all_gather"),
+    "keys of nobody": (("fsdp 4", FSDP, "attention core as ring"), 8, "use cp"),
+    "a ring of another kind": (
+        ("cp 4", "shard sequence over cp", "attention core as ring(rotate = alltoall)"),
+        8,
+        "rotate",
+    ),
     "rows that do not divide": (
         ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on ffn"),
         8,
@@ -31,7 +36,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_refuses_at_the_sentence(name: str) -> None:
     (mesh, *sentences), line, help_says = REFUSED[name]
-    found = refusals(propagate(plan_of("refused", mesh, *sentences)))
+    model = "mistral_micro" if "window" in name else "llama_micro"
+    found = refusals(propagate(plan_of("refused", mesh, *sentences, model=model)))
     assert {d.code for d in found} == {"E0901"}
     assert line in {d.span.line for d in found}
     assert any(help_says in d.help for d in found)
@@ -39,7 +45,7 @@ def test_it_refuses_at_the_sentence(name: str) -> None:
 
 def test_lower_raises_the_refusals() -> None:
     with pytest.raises(PlanError, match="E0901"):
-        lower(propagate(plan_of("refused", "tp 2 > fsdp 2", FSDP, TP)))
+        lower(propagate(plan_of("refused", "fsdp 2 > tp 2", TP, "store optimizer over tp")))
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

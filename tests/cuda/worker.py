@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.audit.observe import Observer
+from planc.backends.cuda.audit.observe import Observer, meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.roles import Roles
@@ -123,7 +123,7 @@ def main(names: list[str]) -> None:
         if key not in references:
             references[key] = train(start_single(program, settings, initial, build), plan)
         session = start(program, settings, initial, build)
-        observer = Observer(session.mesh)
+        observer = Observer(*meshes_of(program.load(), session.mesh))
         row = difference(train(session, plan, observer), references[key])
         row["collectives"] = unpredicted(sharded, session.mesh, observer)
         if dist.get_rank() == 0:

@@ -47,6 +47,15 @@ def ranks_of(group: Any) -> tuple[int, ...]:
     return tuple(dist.get_process_group_ranks(group))
 
 
+def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
+    """The mesh that an emitted program builds, and those that it makes of it for some collectives."""
+    return (mesh, *(getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name)))
+
+
+MADE = ("context_mesh",)
+"""Functions of an emitted program that give another mesh over the same ranks."""
+
+
 class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, every collective that a process group is asked for is counted.
 

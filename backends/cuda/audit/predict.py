@@ -14,12 +14,12 @@ from ..rules import realise
 
 def predicted(sharded: Sharded, stage: int) -> Totals:
     """The realised collectives of a pipeline stage, with what each send carries."""
-    factors = Roles(sharded).factors
+    roles = Roles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()
     for row in realise(sharded, semantic_collectives(sharded)):
         if row.stage == stage:
-            key = row.op, next(f.name for f in factors if set(row.axes) <= set(f.axes)), row.dtype
+            key = row.op, roles.dimension(row.axes), row.dtype
             calls[key] += row.count
             payload[key] += round(row.payload_bytes)
     return {k: Total(calls[k], payload[k]) for k in calls}

@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
 
 from planc.ir.model import Model, Section
 
@@ -92,9 +93,10 @@ class Attention(nn.Module):
 
 
 class Core(nn.Module):
-    """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, S, K, E] to [B, S, H, E].
+    """softmax(q k^T / sqrt(E)) v: q [B, S, H, E], k and v [B, T, K, E] to [B, S, H, E].
 
-    `window` is how many tokens back a row sees, itself included; 0: all.
+    The rows of q are the last S of T tokens, and see those up to their own: all, or with a `window` so
+    many tokens back, themselves included.
     """
 
     def __init__(self, window: int = 0) -> None:
@@ -103,23 +105,28 @@ class Core(nn.Module):
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-        seen = self._seen(q.shape[2], q.device) if self.window else None
+        rows, tokens = q.shape[2], k.shape[2]
+        seen = self._seen(rows, tokens, q.device) if self.window or rows < tokens else None
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True)
         return mixed.transpose(1, 2)
 
-    def _seen(self, tokens: int, device: torch.device) -> Tensor:
-        """[S, S]: whether a row sees a column."""
+    def _seen(self, rows: int, tokens: int, device: torch.device) -> Tensor:
+        """[S, T]: whether a row sees a column."""
+        if not self.window and device.type == "cuda":
+            return causal_lower_right(rows, tokens)  # the flash kernel knows it without a mask
         at = torch.arange(tokens, device=device)
-        back = at[:, None] - at[None, :]
-        return (back >= 0) & (back < self.window)
+        back = at[tokens - rows :, None] - at[None, :]
+        return (back >= 0) & (back < (self.window or tokens))
 
 
 class Rotary(nn.Module):
     """Turns the pairs (i, i + E/2) of each head by position * theta^(-2i/E).
 
     The angles are worked out from the configuration on each call: S * E/2 numbers, and no buffer
-    that a meta-device build could lose.
+    that a meta-device build could lose. `positions` are those of the rows it is given; None: all tokens.
     """
+
+    positions: Tensor | None = None
 
     def __init__(self, head_dim: int, theta: float) -> None:
         super().__init__()
@@ -134,8 +141,8 @@ class Rotary(nn.Module):
     def _turns(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each angle, [S, 1, E/2], fp32."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
-        positions = torch.arange(tokens, device=device, dtype=torch.float32)
-        angles = torch.outer(positions, self.theta ** (-even / self.head_dim))[:, None, :]
+        positions = torch.arange(tokens, device=device) if self.positions is None else self.positions
+        angles = torch.outer(positions.float(), self.theta ** (-even / self.head_dim))[:, None, :]
         return angles.cos(), angles.sin()
 
 

@@ -17,12 +17,14 @@ from . import (
     keep_last_group,
     pad_dim0,
     pipeline_keeps_state,
+    ring_gradients,
     scalars_by_dimension,
 )
 from .rule import Rows
 
 ORDER = (
     gather_per_sibling,
+    ring_gradients,
     dtensor_gradients,
     all_reduce_last,
     pipeline_keeps_state,
