@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from planc.diag.light import dataclass
@@ -45,11 +46,13 @@ class Program:
     def parallelize(self, model: Any) -> Any:
         """Torch: divide a user's own module over the running process group, as the plan says.
 
-        Returns the module (without a pipeline) or this rank's list of stage modules.
+        The module has the op graph's names, or is a causal model of the transformers package, which is
+        renamed in place. Returns the module (without a pipeline) or this rank's list of stage modules.
         """
         assert self.target == "cuda", "parallelize is of the cuda target; use shardings for xla"
         emitted = self.load()
-        return emitted.parallelize(model, emitted.build_mesh())
+        named = import_module(f"planc.backends.{self.target}.bind").bound(model, self.plan.batch.sequence_tokens)
+        return emitted.parallelize(named, emitted.build_mesh())
 
     def shardings(self, tree: Any) -> Any:
         """JAX: a NamedSharding for every leaf of a parameter pytree, by the leaf's path."""

@@ -1,0 +1,129 @@
+"""Run by every rank of a launch: models of transformers under plans, each beside the same model undivided.
+
+Rank 0 prints one line of JSON per layout: the largest relative differences of loss and gradients.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+import transformers
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.backends.cuda.bind import our_name
+from planc.backends.cuda.lower import lower
+from planc.ir.plan import Plan
+from planc.sharding import propagate
+from planc.strategies.build import build_file
+from planc.trainer.launch import leave
+from tests.cuda.cases import FSDP, PP, SP, TP
+
+SEQUENCES, TOKENS, VOCAB = 16, 24, 134
+SIZES = {
+    "hidden_size": 64,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 4,
+    "intermediate_size": 182,
+    "vocab_size": VOCAB,
+    "tie_word_embeddings": False,
+}
+HEADS = "shard heads, vocab over tp"
+
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    "llama_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "llama_pipeline": ("pp 2 > tp 2", PP.format("1f1b"), TP, SP),
+    "llama_recompute": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "recompute blocks"),
+    "qwen3_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "qwen3_zero2": ("dp 4", "use zero2 over dp"),
+    "mixtral_fsdp": ("fsdp 4", FSDP),
+    "mixtral_heads": ("fsdp 2 > tp 2", FSDP, HEADS),
+}
+
+
+def model_of(name: str) -> Any:
+    """The class of transformers that a layout is named after, small, with random weights."""
+    kind = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral"}[name.split("_")[0]]
+    more = (
+        {"head_dim": 8}
+        if kind == "Qwen3"
+        else {"num_local_experts": 4, "intermediate_size": 184}
+        if kind == "Mixtral"
+        else {}
+    )
+    torch.manual_seed(0)
+    return getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**{**SIZES, **more}))
+
+
+def plan_of(name: str, config: Any) -> Plan:
+    """A layout's plan, with the model read from its config."""
+    mesh, *sentences = LAYOUTS[name]
+    head = ["plan own", 'model from "config.json"', f"batch {SEQUENCES} x {TOKENS} tokens microbatch 2"]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "own.plan"
+        config.to_json_file(path.with_name("config.json"))
+        path.write_text("\n".join([*head, "cluster 4 x cpu_local", f"mesh {mesh}", *sentences]) + "\n")
+        built = build_file(path, target="cuda")
+    assert built.plan is not None, [d.message for d in built.diagnostics]
+    return built.plan
+
+
+def compared(name: str) -> dict[str, Any]:
+    """One step of the divided model beside the whole one, on the same batch."""
+    whole, model = model_of(name), model_of(name)
+    tokens = torch.randint(0, VOCAB, (SEQUENCES, TOKENS + 1))
+    inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+    expected = F.cross_entropy(whole(inputs).logits.flatten(0, 1), labels.flatten())
+    expected.backward()
+
+    program = lower(propagate(plan_of(name, model.config)))
+    divided = program.parallelize(model)
+    emitted = program.load()
+    mesh = emitted.build_mesh("cpu")
+    index, count = emitted.data_rank(mesh)
+    rows = slice(index * SEQUENCES // count, (index + 1) * SEQUENCES // count)
+    loss = emitted.build_step(divided, mesh)(inputs[rows], labels[rows])
+
+    modules: list[nn.Module] = divided if isinstance(divided, list) else [divided]
+    found = {name: p for module in modules for name, p in module.named_parameters()}
+    names = {our_name(model.config.model_type, n): p for n, p in whole.named_parameters()}
+    here = [n for n in names if n in found]
+    assert set(found) <= set(names) and all(names[n].grad.abs().max() > 0 for n in here)
+    return {
+        "loss": abs(loss.item() - expected.item()) / expected.item(),
+        "gradient": max(_apart(found[n], names[n]) for n in here),
+        "parameters": [len(here), len(names)],
+    }
+
+
+def _apart(found: Tensor, expected: Tensor) -> float:
+    """The largest difference of two gradients, against the largest element."""
+    assert found.grad is not None and expected.grad is not None
+    whole = found.grad.full_tensor() if isinstance(found.grad, DTensor) else found.grad
+    return ((whole - expected.grad).abs().max() / expected.grad.abs().max()).item()
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for name in LAYOUTS:
+        row = compared(name)
+        if dist.get_rank() == 0:
+            print("ROW", json.dumps({"name": name, **row}), flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    leave(0)
+
+
+if __name__ == "__main__":
+    main()
