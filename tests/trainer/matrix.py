@@ -1,0 +1,159 @@
+"""Run by every rank of a launch: `matrix.py STACK FOLDER`. Trains each layout of a stack, saves half-way, and
+goes on under the same layout, under others, and from checkpoints of the other stack.
+
+Rank 0 prints one line of JSON for each pair: the losses of the run that was not interrupted, and those after
+the load. The two stacks run at the same time and wait for each other's checkpoints, which appear whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.ir.plan import Plan
+from planc.ir.session import Session, Settings
+from planc.sharding import propagate
+from planc.trainer.checkpoint import folder as folders
+from planc.trainer.checkpoint.manifest import Manifest, Position
+from planc.trainer.checkpoint.parts import Reader
+from planc.trainer.checkpoint.saver import Failed, Saver, Where
+from planc.trainer.launch import leave
+from tests.cuda.cases import plan_of
+
+SAVED, STEPS, LR = 2, 4, 2e-4
+FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+
+CUDA: dict[str, tuple[str, ...]] = {
+    "fsdp": ("fsdp 4", FSDP),
+    "zero1": ("dp 4", "use zero1 over dp"),
+    "hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
+    "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
+    "pp_fsdp": ("pp 2 > fsdp 2", "split layers over pp as 1f1b", FSDP),
+    "interleaved": ("pp 2 > tp 2", "split layers over pp as interleaved_1f1b(chunks = 2)", TP, SP),
+    "single": ("dp 1", "use dp over dp"),
+}
+XLA: dict[str, tuple[str, ...]] = {
+    "fsdp_8": ("fsdp 8", FSDP),
+    "zero1_tp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
+    "one_device": ("dp 1", "use dp over dp"),
+}
+LAYOUTS = {"cuda": CUDA, "xla": XLA}
+"""By stack; `single` is the model undivided in one process."""
+
+CROSS = {"cuda": ["fsdp_8", "zero1_tp"], "xla": ["fsdp_tp", "pp_fsdp"]}
+"""What each stack loads of the other's, under its first two layouts."""
+
+
+def pairs(stack: str) -> list[tuple[str, str]]:
+    """(saved under, loaded under)."""
+    here = list(LAYOUTS[stack])
+    within = [(here[i - step], name) for i, name in enumerate(here) for step in (0, 1, 3)]
+    return list(dict.fromkeys(within)) + [(a, b) for b in here[:2] for a in CROSS[stack]]
+
+
+def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Seeded by the name; norms near one."""
+    stream = np.random.default_rng(list(name.encode()))
+    values = stream.standard_normal(shape, dtype=np.float32)
+    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
+
+
+def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    stream = np.random.default_rng(7)
+    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
+    for _ in range(STEPS):
+        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
+        yield tokens[:, :-1], tokens[:, 1:]
+
+
+def session_of(stack: str, name: str) -> tuple[Plan, Session]:
+    plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
+    program = import_module(f"planc.backends.{stack}.lower").lower(propagate(plan))
+    runtime = import_module(f"planc.backends.{stack}.runtime")
+    start = runtime.start_single if name == "single" else runtime.start
+    return plan, start(program, Settings(), initial)
+
+
+def train(session: Session, plan: Plan, first: int, last: int) -> list[float]:
+    """The losses of steps `first` to `last`, both included."""
+    taken = list(batches(plan))[first - 1 : last]
+    return [loss for tokens, targets in taken for loss in [session.step(tokens, targets, LR)[0]]]
+
+
+def manifest(session: Session, plan: Plan, stack: str) -> Manifest:
+    return Manifest(
+        step=SAVED, optimizer_steps=session.optimizer_steps, plan=plan.name, plan_sha256=plan.sha256,
+        mesh=plan.mesh.sizes, target=stack, runtime=session.runtime, versions=session.versions,
+        model=plan.model.name, course={}, data_sha256="", saved_at="",
+        position=Position(step=SAVED, sequences=SAVED * plan.batch.sequences, tokens=SAVED * plan.batch.tokens),
+    )  # fmt: skip
+
+
+def save(session: Session, plan: Plan, stack: str, folder: Path) -> None:
+    """Save; one process alone also saves for itself."""
+    saver = Saver(session, Where(folder, "matrix", keep=0, asynchronous=True, timeout_s=60))
+    saver.save(manifest(session, plan, stack), {})
+    saver.finish()
+    failed = [news for news in saver.news() if isinstance(news, Failed)]
+    assert not failed, failed
+
+
+def checkpoint(folder: Path) -> Path:
+    """The checkpoint in a folder, once it is there."""
+    limit = time.monotonic() + 120
+    while not folders.kept(folder):
+        assert time.monotonic() < limit, f"nothing was saved in {folder.name}"
+        time.sleep(0.05)
+    return folders.kept(folder)[-1].path
+
+
+def uninterrupted(stack: str, name: str, root: Path, rank: int) -> tuple[Plan, Any, list[float]]:
+    """A layout trained to the end and saved half-way: its session, and its losses after the save."""
+    plan, session = session_of(stack, name)
+    train(session, plan, 1, SAVED)
+    if name != "single" or rank == 0:  # every rank is a whole model here, and all train it
+        save(session, plan, stack, root / name)
+    losses = train(session, plan, SAVED + 1, STEPS)
+    if rank == 0:
+        (root / f"{name}.losses").write_text(json.dumps(losses))
+    return plan, session, losses
+
+
+def main(stack: str, root: Path) -> None:
+    rank = int(os.environ.get("RANK", "0"))
+    if stack == "xla":
+        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+        import_module("planc.backends.xla.runtime").prepare_environment(8)
+    else:
+        import torch
+
+        torch.set_num_threads(1)
+        torch.distributed.init_process_group("gloo")
+    trained = {name: uninterrupted(stack, name, root, rank) for name in LAYOUTS[stack]}
+    for saved_under, loaded_under in pairs(stack):
+        plan, session, own = trained[loaded_under]
+        path = checkpoint(root / saved_under)
+        found = folders.verify(path) if rank == 0 else folders.read_manifest(path)
+        session.restore(Reader(path, found.tensors), found.optimizer_steps)
+        losses = train(session, plan, SAVED + 1, STEPS)
+        if rank == 0:
+            row = {"from": saved_under, "to": loaded_under, "own": own, "losses": losses}
+            print("ROW", json.dumps(row), flush=True)
+    if stack == "cuda":
+        torch.distributed.barrier()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
+    leave(0)
