@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 from uuid import uuid4
 
 GRACE_S = 5.0
@@ -42,6 +42,8 @@ class Finished:
     outputs: tuple[str, ...]
     """What each rank wrote to stdout and stderr together."""
     failed_rank: int | None = None
+    why: str = ""
+    """Of a launch that was stuck."""
 
     @property
     def ok(self) -> bool:
@@ -62,26 +64,35 @@ def run(
     timeout_s: float | None = None,
     on_line: OnLine | None = None,
     saves_on_term: bool = False,
+    stuck: Callable[[], tuple[int, str] | None] = lambda: None,
 ) -> Finished:
     """Run `argv` in `processes` ranks and wait for all of them.
 
     `env` adds to this process's environment. If one rank fails, the others are ended after a short
     grace. SIGINT and SIGTERM to this process (when called on its main thread) and the timeout end
     every rank, with all that a rank started. With `saves_on_term` the first SIGTERM is passed on to the
-    ranks, which save and end with PREEMPTED; a second one ends them.
+    ranks, which save and end with PREEMPTED; a second one ends them. `stuck` is asked again and again for a
+    rank that keeps the others waiting, and why: then all are ended.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
-    stop = threading.Event()
+    stop, asked = threading.Event(), threading.Event()
     ranks: list[_Rank] = []
-    with _signals_set(stop, (lambda: _ask_to_end(ranks)) if saves_on_term else None):
+
+    def ask() -> None:
+        asked.set()
+        for rank in ranks:
+            with suppress(ProcessLookupError):
+                rank.process.terminate()
+
+    with _signals_set(stop, ask if saves_on_term else None):
         try:
             common = {**(env or {}), ATTEMPT: uuid4().hex, "MASTER_PORT": str(free_port())}
             for rank in range(processes):
                 ranks.append(_Rank(rank, argv, _environment(rank, processes, common), on_line))
-            returncode, failed = _wait(ranks, deadline, stop)
+            ending = _wait(ranks, deadline, stop, asked, stuck)
         finally:
             _end(ranks)
-    return Finished(returncode, tuple(r.output() for r in ranks), failed)
+    return Finished(ending.returncode, tuple(r.output() for r in ranks), ending.rank, ending.why)
 
 
 def free_port() -> int:
@@ -167,18 +178,34 @@ class _Rank:
             os.killpg(self.process.pid, number)
 
 
-def _wait(ranks: list[_Rank], deadline: float, stop: threading.Event) -> tuple[int, int | None]:
-    """Until all ranks ended well, one failed, time is up, or a signal came: (returncode, failed rank)."""
+class _Ending(NamedTuple):
+    returncode: int
+    rank: int | None = None
+    why: str = ""
+
+
+def _wait(
+    ranks: list[_Rank],
+    deadline: float,
+    stop: threading.Event,
+    asked: threading.Event,
+    stuck: Callable[[], tuple[int, str] | None],
+) -> _Ending:
+    """Until all ranks ended well, one failed or is stuck, time is up, or a signal came."""
     while not stop.wait(POLL_S):
         codes = [r.process.poll() for r in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0, PREEMPTED)), None)
+        if failed is not None and asked.is_set() and codes[failed] == -signal.SIGTERM:
+            return _Ending(PREEMPTED)  # it had not come so far as to have anything to save
         if failed is not None:
-            return _exit_status(codes[failed] or 1), failed
+            return _Ending(_exit_status(codes[failed] or 1), failed)
         if None not in codes:
-            return max(code or 0 for code in codes), None
+            return _Ending(max(code or 0 for code in codes))
         if time.monotonic() > deadline:
-            return TIMED_OUT, None
-    return INTERRUPTED, None
+            return _Ending(TIMED_OUT)
+        if found := stuck():
+            return _Ending(TIMED_OUT, *found)
+    return _Ending(INTERRUPTED)
 
 
 def _exit_status(code: int) -> int:
@@ -209,12 +236,6 @@ def leave(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _ask_to_end(ranks: list[_Rank]) -> None:
-    for rank in ranks:
-        with suppress(ProcessLookupError):
-            rank.process.terminate()
 
 
 @contextmanager

@@ -61,27 +61,35 @@ def train(
     tell: Callable[[Event], None],
     history: History | None = None,
     after_step: Callable[[int, History], None] = lambda _step, _history: None,
+    now: Callable[[str], None] = lambda _doing: None,
 ) -> History:
     """Take the steps that `history` lacks, up to `steps`. Raises NotFiniteError rather than train on nothing.
 
-    `after_step` sees everything that belongs to a step done, held-out loss included.
+    `after_step` sees everything that belongs to a step done, held-out loss included; `now` hears what begins.
     """
     history = history or History()
     if history.steps == 0:
+        now("held-out loss")
         _evaluate(session, source, settings, history, 0, tell)
     for step in range(history.steps + 1, steps + 1):
         rate = learning_rate(settings, step)
-        _step(session, source, history, step, rate)
+        _step(session, source, history, step, rate, now)
         tell(_done(history, step, steps, rate, tokens_per_step))
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
+            now(f"held-out loss after step {step}")
             _evaluate(session, source, settings, history, step, tell)
+        now(f"the end of step {step}")
         after_step(step, history)
     return history
 
 
-def _step(session: Session, source: Source, history: History, step: int, rate: float) -> None:
+def _step(
+    session: Session, source: Source, history: History, step: int, rate: float, now: Callable[[str], None]
+) -> None:
     start = time.perf_counter()
+    now(f"the data of step {step}")
     tokens, targets = source.batch(step)
+    now(f"step {step}")
     loss, grad_norm = session.step(tokens, targets, rate)
     history.seconds.append(time.perf_counter() - start)
     if not (math.isfinite(loss) and math.isfinite(grad_norm)):

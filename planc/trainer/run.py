@@ -15,10 +15,11 @@ from pathlib import Path
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
-from planc.trainer import backend, launch
+from planc.trainer import backend, launch, pulse
 from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import MARK, Event, decode
+from planc.trainer.pulse import Watch
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import start_of
 from planc.trainer.worker import EVENTS, Request, source_of
@@ -111,8 +112,11 @@ def train(
 def _launch(
     request: Request, ready: Prepared, on_event: Callable[[Event], None] | None, timeout_s: float | None
 ) -> launch.Finished:
+    longest_s = ready.preset.train.hang_s
+    watch = Watch(ready.processes, longest_s)
+
     def on_line(rank: int, line: str) -> None:
-        event = decode(line) if rank == 0 else None
+        event = decode(line) if not watch.hear(rank, line) and rank == 0 else None
         if event is not None and on_event is not None:
             on_event(event)
 
@@ -124,6 +128,7 @@ def _launch(
         timeout_s=timeout_s,
         on_line=on_line,
         saves_on_term=ready.preset.checkpoints is not None,
+        stuck=watch.stuck if longest_s else lambda: None,
     )
 
 
@@ -137,6 +142,8 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
         raise PreemptedError
     rank = finished.failed_rank
     output = _without_events(finished.outputs[rank or 0])
+    if finished.why:
+        raise TrainingError(Diagnostic("E1026", finished.why, span), output)
     if rank is None:
         raise TrainingError(Diagnostic("E1012", f"not done after {timeout_s:g} s", span), output)
     last = next((line for line in reversed(output.splitlines()) if line.strip()), "it wrote nothing")
@@ -145,7 +152,7 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
 
 
 def _without_events(output: str) -> str:
-    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith(MARK))
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith((MARK, pulse.MARK)))
 
 
 def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:

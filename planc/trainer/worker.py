@@ -25,6 +25,7 @@ from planc.trainer.checkpoint.folder import verify
 from planc.trainer.loop import History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import Event, Table, encode
+from planc.trainer.pulse import Pulse
 from planc.trainer.receipt import Compile, Measured, Receipt
 from planc.trainer.resuming import NEWEST, start_of
 
@@ -85,6 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def work(request: Request, started: float) -> Receipt | None:
     """Train as asked: the receipt on rank 0, None on the others. Raises PreemptedError once all is saved."""
+    now = _pulse()
     preset = load_preset(request.preset, request.checkpoint)
     span = Span(str(request.preset), 1, 1, 1, 1)
     source = source_of(preset)
@@ -108,6 +110,7 @@ def work(request: Request, started: float) -> Receipt | None:
             tell=tell,
             history=history,
             after_step=keeper.after_step if keeper else lambda _step, _history: None,
+            now=now,
         )
         if keeper:
             keeper.finish(history)
@@ -118,6 +121,13 @@ def work(request: Request, started: float) -> Receipt | None:
         if keeper:
             keeper.close()
         session.close()
+
+
+def _pulse() -> Callable[[str], None]:
+    """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
+    if EVENTS not in os.environ:
+        return lambda _doing: None
+    return Pulse(lambda line: print(line, flush=True)).now
 
 
 def _from(preset: Preset, request: Request, source: Source) -> Path | None:
