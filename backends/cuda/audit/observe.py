@@ -68,6 +68,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.dimension = dict(names)
         self.calls: Counter[Key] = Counter()
         self.payload: Counter[Key] = Counter()
+        self.log: list[tuple[Key, int]] = []
         self.unparsed: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -93,6 +94,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "all_to_all_single":  # and here how the output is split
             rows = sum(arguments[0][1])
             payload = max(payload, rows * tensors[0][0].numel() * tensors[0].element_size() if rows else 0)
+        self.log.append((key, payload))
         self.calls[key] += 1
         self.payload[key] += payload
 

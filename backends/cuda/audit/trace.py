@@ -32,7 +32,7 @@ from planc.sharding.local import local_length
 from ..optimizer import adamw
 from ..roles import Roles
 from .memory import MemoryTracker
-from .observe import Observer
+from .observe import Observer, meshes_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -60,7 +60,7 @@ def trace(program: Program, stage: int) -> Traced:
         mesh = emitted.build_mesh("cpu")
         divided = emitted.parallelize(_on_meta(program), mesh)
         modules = divided if isinstance(divided, list) else [divided]
-        observer, tracker = Observer(mesh), MemoryTracker()
+        observer, tracker = Observer(*meshes_of(emitted, mesh)), MemoryTracker()
         with FakeTensorMode(allow_non_fake_inputs=True):
             for module in modules:
                 module.to_empty(device="cpu")
