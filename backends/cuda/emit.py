@@ -10,7 +10,7 @@ import re
 
 from planc.ir.sharding import Sharded
 
-from . import emit_apply, emit_context, emit_pipeline, emit_step, emit_whole
+from . import emit_apply, emit_blocks, emit_context, emit_pipeline, emit_step, emit_whole
 from .placements import STRIDED
 from .roles import WHOLE, Roles
 from .styles import Styler
@@ -19,7 +19,7 @@ from .writing import because, call, fill, lines, tuple_of
 IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch", "nn"),
     ("torch.distributed.device_mesh", "DeviceMesh init_device_mesh"),
-    ("torch.distributed.fsdp", "FSDPModule MixedPrecisionPolicy fully_shard"),
+    ("torch.distributed.fsdp", "CPUOffloadPolicy FSDPModule MixedPrecisionPolicy fully_shard"),
     (
         "torch.distributed.pipelining",
         "PipelineStage Schedule1F1B ScheduleDualPipeV ScheduleGPipe ScheduleInterleaved1F1B "
@@ -33,7 +33,8 @@ IMPORTS: tuple[tuple[str, str], ...] = (
         "SequenceParallel loss_parallel parallelize_module",
     ),
     ("torch.distributed.tensor.placement_types", STRIDED),
-    ("torch.utils.checkpoint", "checkpoint"),
+    ("torch.nn.attention", "SDPBackend sdpa_kernel"),
+    ("torch.utils.checkpoint", "checkpoint create_selective_checkpoint_contexts"),
 )
 """Every torch name that an emitted file may use. All but one are public."""
 
@@ -48,7 +49,9 @@ def emit(sharded: Sharded) -> str:
         emit_pipeline.split(roles),
         emit_apply.tensor_parallel(roles, styler),
         emit_context.context(roles),
+        emit_blocks.kernel(roles),
         emit_apply.recompute(sharded),
+        emit_blocks.compiling(roles),
         emit_apply.fsdp(roles),
         _parallelize(roles, sharded),
         emit_step.loss(styler),
@@ -201,7 +204,7 @@ def _parallelize(roles: Roles, sharded: Sharded) -> str:
     steps = lines(
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",
-        f"apply_recompute({module})" if sharded.plan.recompute.ops else "",
+        *emit_blocks.in_order(roles, module),
         f"apply_fsdp({module}, mesh)" if roles.uses_fsdp else "",
     )
     if not roles.pipeline:

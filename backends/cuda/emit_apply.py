@@ -6,6 +6,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
+from . import emit_blocks
 from .boundary import relative
 from .roles import Keeping, Roles
 from .stored import stored_dim
@@ -132,13 +133,15 @@ def recompute(sharded: Sharded) -> str:
         def apply_recompute(model: nn.Module) -> None:
             """Keep the inputs of <what> only, and run <their> forward again in the backward."""
             <cause>
-            again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
-            for block in model.layers.values():
+            <again>
+            <selected>
                 <wraps>
         ''',
         what="each block" if whole else "these modules",
         their="its" if whole else "their",
         cause=because(sharded.plan.recompute.cause),
+        again=emit_blocks.again(sharded),
+        selected=emit_blocks.selected(sharded),
         wraps=lines(*(f"{m}.forward = partial(again, {m}.forward)" for m in modules)),
     )
 
@@ -159,11 +162,13 @@ def fsdp(roles: Roles) -> str:
     mesh = ", ".join(f'"{f.name}"' for f in roles.factors if f.role in ("replicate", "shard"))
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
+    arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
     return fill(
         '''
         def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
             """<doc>"""
             <policy>
+            <offload>
             <placement>
             <cause>
             <config>
@@ -171,6 +176,7 @@ def fsdp(roles: Roles) -> str:
         ''',
         doc=_fsdp_doc(roles),
         policy=policy,
+        offload=_offload(roles.plan),
         placement=_placement(roles, dims) if dims else "",
         cause=because(roles.plan.cause_of_store("optimizer")),
         config=call("config = {", arguments, depth=1),
@@ -194,6 +200,13 @@ def _policy(plan: Plan) -> str:
         return ""
     arguments = [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
     return lines(because(p.cause), call("policy = MixedPrecisionPolicy(", arguments, depth=1))
+
+
+def _offload(plan: Plan) -> str:
+    """Parameters, gradients and optimizer state rest in the host's memory."""
+    if not plan.offloads:
+        return ""
+    return lines(because(plan.offloads[0].cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")
 
 
 def _stored_dims(roles: Roles) -> dict[str, int]:

@@ -14,11 +14,14 @@ from .boundary import relative
 from .roles import Roles
 from .writing import because, call, fill, lines
 
+PASSES_KEYS = ("ring", "all_gather")
+"""How attention meets the keys of other ranks; other methods are kernels."""
+
 
 def balanced(roles: Roles) -> bool:
     """Whether a rank has one piece from each end of a sequence, rather than one stretch of it."""
     kernel = roles.plan.attention
-    passed = kernel is not None and kernel.method in ("ring", "all_gather") and kernel.balance == "headtail"
+    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
     return passed and any(_divided(roles, o) for o in attentions(roles))
 
 

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
-from planc.ir.plan import NOUNS, Recompute
+from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from . import emit_context
+from . import emit_context, refuse_blocks
 from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
 from .roles import Keeping, Roles
@@ -45,21 +45,11 @@ def _sentence(sharded: Sharded, cause: Cause | None) -> str:
 def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
     plan = sharded.plan
-    nouns = (plan.mesh.views, plan.quantize, plan.offloads, plan.overlaps, plan.compiles)
+    nouns = (plan.mesh.views, plan.quantize, plan.overlaps)
     causes = [noun.cause for group in nouns for noun in group] + [s.cause for s in plan.stores if s.region]
-    causes += [plan.attention.cause] if plan.attention and plan.attention.method not in PASSES_KEYS else []
     causes += [plan.route.cause] if plan.route.cause else []
-    causes += [plan.recompute.cause] if plan.recompute.cause and _some_layers(plan.recompute) else []
     for cause in dict.fromkeys(causes):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
-
-
-PASSES_KEYS = ("ring", "all_gather")
-"""How attention meets the keys of other ranks; other methods are kernels."""
-
-
-def _some_layers(recompute: Recompute) -> bool:
-    return bool(recompute.kept) or recompute.every > 1
 
 
 def _tied(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -167,7 +157,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """The emitted ring knows plain causal attention."""
     kernel = sharded.plan.attention
-    if kernel is None or kernel.method not in PASSES_KEYS:
+    if kernel is None or kernel.method not in emit_context.PASSES_KEYS:
         return
     if not roles.context:
         yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"
@@ -299,4 +289,8 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _kinds,
     _schedule,
     _recompute,
+    refuse_blocks.kernel,
+    refuse_blocks.kept,
+    refuse_blocks.compiled,
+    refuse_blocks.offloaded,
 )

@@ -38,8 +38,10 @@ def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for o in roles.experts.ops:
         for dim in o.layout:
             if dim not in ("experts", "expert_ffn", SLOTS):
-                yield plan.cause_of_shard(dim, o.layout[dim][0], EXPERTS), f"{o.op.name} with {dim} divided", (
-                    "divide experts or expert_ffn"
+                yield (
+                    plan.cause_of_shard(dim, o.layout[dim][0], EXPERTS),
+                    f"{o.op.name} with {dim} divided",
+                    ("divide experts or expert_ffn"),
                 )
                 return
 

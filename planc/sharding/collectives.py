@@ -8,17 +8,15 @@ Rows are per pipeline stage; the repeated block is derived once and counted.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import ceil
 from typing import Any
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
-from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.schedules import microbatch_copies
 from planc.sharding.activations import backward, forward, recompute
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements, stored_elements
-from planc.sharding.stages import boundaries_sent, copies_on, microbatches_each, sections_on
+from planc.sharding.stages import boundaries_sent, copies_on, microbatches_each, replayed_on, sections_on
 from planc.sharding.state import scalars, state
 
 
@@ -38,9 +36,15 @@ def semantic_collectives(sharded: Sharded) -> tuple[Collective, ...]:
     each = microbatches_each(plan)
     told = {section: [(c, _facts(sharded, c)) for c in found] for section, found in calls.items()}
     rows = [
-        Collective(stage=stage, section=section, count=_count(plan, call, copies, each), **facts)
+        Collective(
+            stage=stage,
+            section=section,
+            count=_count(call, again if call.phase == "recompute" else copies, each),
+            **facts,
+        )
         for stage in range(plan.pipeline)
         for section, copies in sections_on(plan, stage).items()
+        for again in (replayed_on(plan, stage, section, copies),)
         for call, facts in told.get(section, ())
         if facts["group_size"] > 1
     ]
@@ -66,9 +70,7 @@ def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
     }
 
 
-def _count(plan: Plan, call: Call, copies: int, each: int) -> int:
-    if call.phase == "recompute":
-        copies = ceil(copies / plan.recompute.every)
+def _count(call: Call, copies: int, each: int) -> int:
     return copies * call.times * (each if call.per == "microbatch" else 1)
 
 

@@ -39,6 +39,18 @@ def _sections_on(plan: Plan, rank: int) -> dict[str, int]:
     return {**{s: n for s, n in sections.items() if n}, "step": 1}
 
 
+def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
+    """Of the copies of a section on a pipeline rank, those that the backward runs again.
+
+    With `recompute ... every N layers` these are the layers whose number N divides.
+    """
+    every = plan.recompute.every
+    if every == 1 or section not in plan.model.blocks:
+        return copies
+    layers = (n for v in virtual_stages(plan, rank) for n in range(*plan.stages[v]) if n % every == 0)
+    return sum(plan.model.layers_of(section, n, n + 1) for n in layers)
+
+
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
     """Copies of each section in one virtual stage."""
     known = plan.memo.get(("sections_of", stage))

@@ -136,6 +136,31 @@ CONTEXT: dict[str, tuple[str, ...]] = {
 }
 """Context parallelism, and meshes in another order than torch's."""
 
+BLOCKS: dict[str, tuple[str, ...]] = {
+    "kernel_flash": ("fsdp 2 > tp 2", FSDP, TP, SP, "attention core as flash"),
+    "kernel_unfused": ("cp 4", ULYSSES, "attention core as unfused", "recompute blocks every 3 layers"),
+    "keep_attention": ("fsdp 4", FSDP, "recompute blocks except attention.core"),
+    "keep_attention_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks except attention.core"),
+    "keep_matmul": ("fsdp 4", FSDP, "recompute blocks except matmul"),
+    "every_other": (
+        "pp 2 > tp 2",
+        PP.format("interleaved_1f1b(chunks = 2)"),
+        TP,
+        SP,
+        "recompute blocks every 2 layers",
+    ),
+    "every_other_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.core, ffn.down every 2 layers"),
+    "offload": ("fsdp 4", FSDP, "offload params, optimizer to host"),
+    "offload_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "offload params, optimizer to host"),
+}
+"""What is done to blocks and state besides dividing them."""
+
+COMPILED: dict[str, tuple[str, ...]] = {
+    "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks"),
+    "compile_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "compile blocks as inductor"),
+}
+"""Compiled blocks: a minute of tracing on two cores."""
+
 ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1", TP, SP, BF16)}
 """One rank: axes of size 1 divide nothing."""
 
@@ -157,7 +182,7 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """Further bundled families; the model's name is in the layout's."""
 
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **THREE_D, **MODELS}
+LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **COMPILED, **THREE_D, **MODELS}
 
 
 def case(name: str) -> Plan:

@@ -100,3 +100,12 @@ def test_golden_of_the_emitted_text(plan: str, golden: Callable[[Path, str], Non
     built = build_file(ROOT / "plans" / f"{plan}.plan", target="cuda").plan
     assert built is not None
     golden(ROOT / "plans" / "goldens" / f"{plan}.cuda.py", emit(propagate(built)))
+
+
+def test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_its_replay_without() -> None:
+    """torch 2.13 fails to trace a checkpoint around DTensors."""
+    for name, order in (("compile_tp", ["apply_compile", "apply_recompute"]), ("compile_fsdp", [])):
+        calls = [line.strip().partition("(")[0] for line in text_of(name).splitlines() if line.startswith("    apply_")]
+        made = [c for c in calls if c in ("apply_compile", "apply_recompute")]
+        assert made == (order or ["apply_recompute", "apply_compile"])
+        assert calls[-1] == "apply_fsdp"

@@ -16,19 +16,31 @@ import pytest
 
 from planc.trainer.launch import run
 
-from .cases import CONTEXT, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
+from .cases import BLOCKS, COMPILED, CONTEXT, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
 NARROW = {"gradient": 2**-4, "loss": 1e-3, "norm": 1e-2, "evaluated": 1e-3}
 """Where bf16 sums are taken in another order than one process takes them: a few roundings of 2^-8 each."""
-PROCESSES = {"one": 1, "state": 4, "tensor": 4, "pipeline": 4, "context": 4, "models": 4, "three_d": 8}
+PROCESSES = {
+    "one": 1,
+    "state": 4,
+    "tensor": 4,
+    "pipeline": 4,
+    "context": 4,
+    "blocks": 4,
+    "compiled": 4,
+    "models": 4,
+    "three_d": 8,
+}
 GROUPS = {
     "one": ONE,
     "state": STATE,
     "tensor": TENSOR,
     "pipeline": PIPELINE,
     "context": CONTEXT,
+    "blocks": BLOCKS,
+    "compiled": COMPILED,
     "models": MODELS,
     "three_d": THREE_D,
 }
@@ -57,8 +69,8 @@ def launched(processes: int, names: list[str]) -> Rows:
 
 
 def params() -> list[Any]:
-    """(group, layout) of all groups; eight processes are slow on two cores."""
-    slow = {"three_d": [pytest.mark.slow]}
+    """(group, layout) of all groups; eight processes and compiling are slow on two cores."""
+    slow = {"three_d": [pytest.mark.slow], "compiled": [pytest.mark.slow]}
     return [
         pytest.param(group, name, marks=[pytest.mark.launch, *slow.get(group, [])], id=name)
         for group, layouts in GROUPS.items()
@@ -76,7 +88,7 @@ def test_trains_as_one_process(group: str, name: str, rows: Callable[[str], Rows
     assert row["evaluated"] <= budget["evaluated"]
 
 
-@pytest.mark.parametrize(("group", "name"), params())
+@pytest.mark.parametrize(("group", "name"), [p for p in params() if p.values[0] != "compiled"])
 def test_issues_the_collectives_that_the_rules_predict(group: str, name: str, rows: Callable[[str], Rows]) -> None:
     """Calls and bytes per operation and mesh dimension, on every rank, of one step after the first."""
     assert rows(group)[name]["collectives"] == []

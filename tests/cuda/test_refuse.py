@@ -8,7 +8,7 @@ from planc.backends.cuda.lower import lower, refusals
 from planc.diag.errors import PlanError
 from planc.sharding import propagate
 
-from .cases import FSDP, LAYOUTS, TP, case, plan_of
+from .cases import FSDP, LAYOUTS, SP, TP, case, plan_of
 
 REFUSED = {
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
@@ -25,6 +25,25 @@ REFUSED = {
         8,
         "rotate",
     ),
+    "matmuls kept under tp": (("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks except matmul"), 10, "attention.core"),
+    "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "except matmul"),
+    "ops but for one": (("fsdp 4", FSDP, "recompute matmul except attention.out"), 8, "blocks except"),
+    "a kernel without a reference": (("fsdp 4", FSDP, "attention core as flex"), 8, "flash"),
+    "a kernel and a window": (("fsdp 4", FSDP, "attention core as flash"), 8, "efficient"),
+    "a kernel and other ranks' keys": (
+        ("cp 4", "shard sequence over cp", "attention core as flash"),
+        8,
+        "all_gather",
+    ),
+    "a compiled ring": (("cp 4", "use cp over cp as ring", "compile blocks"), 8, "one of them"),
+    "compiled in two parts": (("pp 2 > tp 2", "split layers over pp as zbv", TP, "compile blocks"), 9, "1f1b"),
+    "replay inside a compiled block": (
+        ("tp 4", "shard heads over tp", "recompute attention.core", "compile blocks"),
+        9,
+        "blocks",
+    ),
+    "the optimizer alone elsewhere": (("fsdp 4", FSDP, "offload optimizer to host"), 8, "params, optimizer"),
+    "state of nobody elsewhere": (("tp 4", "shard heads over tp", "offload params, optimizer to host"), 8, "fsdp"),
     "rows that do not divide": (
         ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on ffn"),
         8,
@@ -36,7 +55,7 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_it_refuses_at_the_sentence(name: str) -> None:
     (mesh, *sentences), line, help_says = REFUSED[name]
-    model = "mistral_micro" if "window" in name else "llama_micro"
+    model = "mistral_micro" if "a window" in name else "llama_micro"
     found = refusals(propagate(plan_of("refused", mesh, *sentences, model=model)))
     assert {d.code for d in found} == {"E0901"}
     assert line in {d.span.line for d in found}

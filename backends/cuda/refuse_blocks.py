@@ -1,0 +1,79 @@
+"""What cannot be done to the blocks of a plan: kernels, recompute, compiling and offloading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.ir.base import Cause
+from planc.ir.sharding import Sharded
+
+from .emit_blocks import KERNELS, MASKED, keeps_kinds, kept_kinds
+from .emit_context import PASSES_KEYS, attentions
+from .emit_pipeline import SCHEDULES
+from .roles import Roles
+
+Refusal = tuple[Cause | None, str, str]
+
+
+def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """torch picks a kernel by its backend's name, and not every kernel does every kind of attention."""
+    chosen = sharded.plan.attention
+    if chosen is None or chosen.method in PASSES_KEYS:
+        return
+    if chosen.method not in KERNELS:
+        yield chosen.cause, f"{chosen.method} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
+        return
+    if any("sequence" in o.layout for o in attentions(roles)):
+        what = "other ranks hold keys, and the sentence does not say how they are met"
+        yield chosen.cause, what, "`attention core as all_gather`, which takes the kernel that fits"
+    for o in attentions(roles):
+        if o.op.params or (o.op.window and chosen.method not in MASKED):
+            what = f"{o.op.name} of {sharded.model.family} sees a window of tokens, which needs a mask"
+            yield chosen.cause, what, f"`attention core as {MASKED[0]}`"
+            return
+
+
+def kept(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Inside a replay torch knows kinds of op alone, and keeps their outputs."""
+    recompute = sharded.plan.recompute
+    if not recompute.kept:
+        return
+    if not recompute.blocks:
+        yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
+    elif not keeps_kinds(sharded):
+        what = "a replay keeps all ops of a kind, attention or matmul, and no other ones"
+        yield recompute.cause, what, "`recompute blocks except attention.core` or `except matmul`"
+    elif roles.tensor and "matmul" in kept_kinds(sharded):
+        what = "what lies between kept matmuls is moved again over " + " and ".join(roles.tensor)
+        yield recompute.cause, what, "`recompute blocks except attention.core`"
+    elif roles.context:
+        what = "what attention is given from other ranks would be gathered again"
+        yield recompute.cause, what, "`recompute blocks`"
+
+
+def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A block is compiled whole, without breaks in its graph."""
+    plan = sharded.plan
+    for sentence in plan.compiles:
+        if roles.context:
+            yield sentence.cause, "attention over other ranks' keys breaks the block's graph", "leave one of them out"
+        if (
+            plan.split is not None
+            and plan.split.schedule in SCHEDULES
+            and SCHEDULES[plan.split.schedule].split_backward
+        ):
+            what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
+            yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
+        if plan.recompute.ops and not plan.recompute.blocks and roles.tensor:
+            what = "recompute inside a compiled block fails with tensor parallelism (torch 2.13)"
+            yield sentence.cause, what, "`recompute blocks`, which wraps the compiled block"
+
+
+def offloaded(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard keeps parameters, gradients and optimizer state in one place."""
+    for sentence in sharded.plan.offloads:
+        if set(sentence.what) != {"params", "optimizer"}:
+            what = "fully_shard keeps parameters and optimizer state together"
+            yield sentence.cause, what, "`offload params, optimizer to host`"
+        elif not roles.uses_fsdp:
+            yield sentence.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
