@@ -10,7 +10,7 @@ import re
 
 from planc.ir.sharding import Sharded
 
-from . import emit_apply, emit_blocks, emit_context, emit_pipeline, emit_step, emit_whole
+from . import emit_apply, emit_blocks, emit_context, emit_experts, emit_pipeline, emit_step, emit_whole
 from .placements import STRIDED
 from .roles import WHOLE, Roles
 from .styles import Styler
@@ -26,7 +26,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
         "ScheduleInterleavedZeroBubble ScheduleLoopedBFS ScheduleZBVZeroBubble",
     ),
     ("torch.distributed.pipelining.schedules", "FORWARD RECV_F RESHARD SEND_F UNSHARD"),
-    ("torch.distributed.tensor", "DTensor Placement Replicate Shard distribute_module distribute_tensor"),
+    ("torch.distributed.tensor", "DTensor Partial Placement Replicate Shard distribute_module distribute_tensor"),
     (
         "torch.distributed.tensor.parallel",
         "ColwiseParallel ParallelStyle PrepareModuleInput PrepareModuleInputOutput PrepareModuleOutput RowwiseParallel "
@@ -49,6 +49,7 @@ def emit(sharded: Sharded) -> str:
         emit_pipeline.split(roles),
         emit_apply.tensor_parallel(roles, styler),
         emit_context.context(roles),
+        emit_experts.functions(roles),
         emit_blocks.kernel(roles),
         emit_apply.recompute(sharded),
         emit_blocks.compiling(roles),
@@ -137,6 +138,7 @@ def _imports(body: str) -> str:
     """The import block: only what the body names."""
     standard = lines(
         "import copy" if "copy." in body else "",
+        "import math" if "math." in body else "",
         "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
         _from("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
     )
@@ -204,17 +206,25 @@ def _parallelize(roles: Roles, sharded: Sharded) -> str:
     steps = lines(
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",
+        f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",
         *emit_blocks.in_order(roles, module),
-        f"apply_fsdp({module}, mesh)" if roles.uses_fsdp else "",
+        f"apply_fsdp({module}, mesh{', expert_mesh' if roles.experts.own_mesh else ''})" if roles.uses_fsdp else "",
     )
+    expert_mesh = "expert_mesh = build_expert_mesh(mesh)" if roles.experts.own_mesh else ""
     if not roles.pipeline:
-        return fill(PARALLELIZE, steps=steps)
-    return fill(PARALLELIZE_STAGES if steps else ONLY_SPLIT, steps=steps)
+        return fill(PARALLELIZE, experts=expert_mesh, steps=steps)
+    return fill(PARALLELIZE_STAGES if steps else ONLY_SPLIT, experts=expert_mesh, steps=steps)
+
+
+def _expert_mesh(roles: Roles) -> str:
+    """The mesh that experts are divided over, as a further argument; none where they are not."""
+    return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
 
 
 PARALLELIZE = '''
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
     """Divide `model` in place. The order matters: each function wraps what those before it made."""
+    <experts>
     <steps>
     return model
 '''
@@ -222,6 +232,7 @@ def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
 PARALLELIZE_STAGES = '''
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
     """This rank's stages, divided. The order matters: each function wraps what those before it made."""
+    <experts>
     stages = split_stages(model, mesh)
     for stage in stages:
         <steps>

@@ -6,12 +6,12 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from . import emit_blocks
+from . import emit_blocks, emit_experts
 from .boundary import relative
 from .roles import Keeping, Roles
 from .stored import stored_dim
 from .styles import DIVIDED, Style, Styler
-from .writing import because, call, fill, lines
+from .writing import because, call, fill, lines, tuple_of
 
 TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
 
@@ -20,7 +20,7 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
     """apply_tp, if any axis is of tensor parallelism."""
     if not roles.tensor:
         return ""
-    top, block = styler.top(), styler.block(roles.plan.model.blocks[0])
+    top, block = styler.top(), styler.blocks()
     text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
@@ -32,7 +32,7 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
         ''',
         axis=roles.name("tensor"),
         top=lines(_styles("top", top), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if top else "",
-        block=lines(_styles("inside", block), APPLY_BLOCKS) if block else "",
+        block=lines(_styles("inside", block), _apply_blocks(styler)) if block else "",
         clone=_clone(roles, styler),
     )
     own = any(style.name == DIVIDED for style in (*top, *block))
@@ -49,6 +49,18 @@ parallelize_module(model, tp, present, src_data_rank=None)"""
 APPLY_BLOCKS = """\
 for block in model.layers.values():
     parallelize_module(block, tp, inside, src_data_rank=None)"""
+
+APPLY_KINDS = """\
+for block in model.layers.values():
+    # A block of one kind has only some of these.
+    modules = dict(block.named_modules())
+    held = {path: style for path, style in inside.items() if path in modules}
+    parallelize_module(block, tp, held, src_data_rank=None)"""
+
+
+def _apply_blocks(styler: Styler) -> str:
+    kinds = [{style.path for style in styler.block(kind)} for kind in styler.sharded.model.blocks]
+    return APPLY_BLOCKS if all(paths == kinds[0] for paths in kinds) else APPLY_KINDS
 
 
 DIVIDED_STYLE = '''
@@ -127,7 +139,6 @@ def recompute(sharded: Sharded) -> str:
     if not sharded.plan.recompute.ops:
         return ""
     whole = sharded.plan.recompute.blocks
-    modules = ["block"] if whole else [f"block.{path}" for path in recomputed_modules(sharded)]
     return fill(
         '''
         def apply_recompute(model: nn.Module) -> None:
@@ -142,7 +153,26 @@ def recompute(sharded: Sharded) -> str:
         cause=because(sharded.plan.recompute.cause),
         again=emit_blocks.again(sharded),
         selected=emit_blocks.selected(sharded),
-        wraps=lines(*(f"{m}.forward = partial(again, {m}.forward)" for m in modules)),
+        wraps=_wraps(sharded),
+    )
+
+
+def _wraps(sharded: Sharded) -> str:
+    """Replaces the forward of a block, or of modules in it, which not every kind of block may have."""
+    if sharded.plan.recompute.blocks:
+        return "block.forward = partial(again, block.forward)"
+    paths, kinds = recomputed_modules(sharded), sharded.model.blocks
+    held = [{relative(o.op.module) for o in sharded.ops[kind]} for kind in kinds]
+    everywhere = all(path in modules for path in paths for modules in held)
+    if everywhere:
+        return lines(*(f"block.{path}.forward = partial(again, block.{path}.forward)" for path in paths))
+    return fill(
+        """
+        for path, module in block.named_modules():
+            if path in <paths>:
+                module.forward = partial(again, module.forward)
+        """,
+        paths=tuple_of([f'"{path}"' for path in paths]),
     )
 
 
@@ -165,16 +195,21 @@ def fsdp(roles: Roles) -> str:
     arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
     return fill(
         '''
-        def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
+        def apply_fsdp(model: nn.Module, mesh: DeviceMesh<experts_mesh>) -> None:
             """<doc>"""
             <policy>
             <offload>
             <placement>
+            <experts>
             <cause>
             <config>
             <groups>
         ''',
         doc=_fsdp_doc(roles),
+        experts_mesh=", expert_mesh: DeviceMesh" if roles.experts.own_mesh else "",
+        experts=emit_experts.fsdp(
+            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_again(roles)
+        ),
         policy=policy,
         offload=_offload(roles.plan),
         placement=_placement(roles, dims) if dims else "",
@@ -198,8 +233,18 @@ def _policy(plan: Plan) -> str:
     p = plan.precision
     if p.compute == "fp32" and p.reduce == "fp32":
         return ""
-    arguments = [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
-    return lines(because(p.cause), call("policy = MixedPrecisionPolicy(", arguments, depth=1))
+    return lines(because(p.cause), call("policy = MixedPrecisionPolicy(", _dtypes(plan), depth=1))
+
+
+def _dtypes(plan: Plan) -> list[str]:
+    """What computes and what reduces, as arguments."""
+    p = plan.precision
+    return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
+
+
+def _again(roles: Roles) -> bool:
+    """Whether each backward gathers anew."""
+    return Keeping.of(roles.plan).gather_per == "pass"
 
 
 def _offload(plan: Plan) -> str:
@@ -224,9 +269,15 @@ def _placement(roles: Roles, dims: dict[str, int]) -> str:
         inside = {p: n.split(".", 2)[2] if n.startswith("layers.") else n for n, p in model.named_parameters()}
         placement = {p: Shard(dims.get(name, 0)) for p, name in inside.items()}.get
         """,
-        cause=because(cause, "" if cause else "tensor parallelism divides these inside their first dimension"),
+        cause=because(cause, "" if cause else _why_placed(roles)),
         dims=call("dims = {", [f'"{name}": {dim}' for name, dim in sorted(dims.items())], depth=1),
     )
+
+
+def _why_placed(roles: Roles) -> str:
+    if any(stored_dim(roles, p) for p in roles.experts.params):
+        return "fewer experts than ranks: these are stored over another dimension"
+    return "tensor parallelism divides these inside their first dimension"
 
 
 SAID = {

@@ -20,7 +20,7 @@ def functions(roles: Roles) -> str:
     experts = roles.experts
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
-        _mesh(roles) if experts.apart else "",
+        _mesh(roles) if experts.own_mesh else "",
         MODULES.replace("<module>", experts.module) if experts.apart or experts.styled else "",
         SIZES if sorts else "",
         UNSORTED if sorts else "",
@@ -224,8 +224,9 @@ UNSORT = "rows = Unsorted.apply(rows, self.order, self.total)"
 
 GATHER_COUNTS = """
 # The ranks that share an expert have rows of their own. Each has as many places as the longest needs.
-every = arrived.new_empty(self.sharing.size(), *arrived.shape)
+every = arrived.new_empty(self.sharing.size() * len(arrived), arrived.shape[1])
 dist.all_gather_single(every, arrived, group=self.sharing.get_group())
+every = every.unflatten(0, (-1, len(arrived)))
 shared = sizes(every)
 lengths = [sum(map(sum, parts)) for parts in shared]
 here, self.length = [rows for parts in shared for rows in parts], len(rows)""".strip()
@@ -373,17 +374,16 @@ def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
     if not experts.apart or not roles.uses_fsdp:
         return ""
     dims = ", ".join(f'"{d}"' for d in experts.stored_dims)
-    arguments = [f'"mesh": expert_mesh[{dims}]']
+    arguments = [f'"mesh": {"expert_mesh" if experts.own_mesh else "mesh"}[{dims}]']
     arguments += ['"mp_policy": expert_policy'] if policy else []
     arguments += ['"shard_placement_fn": placement'] if placed else []
-    mean = roles.plan.mesh.size(*roles.shard, *roles.replicate)
     return fill(
         FSDP,
         policy=_policy(policy) if policy else "",
         cause=because(roles.plan.cause_of_store("optimizer", EXPERTS) if experts.shard else None),
         config=call("expert_config = {", arguments, depth=1),
         again=str(again),
-        mean=fill(MEAN, ranks=str(mean)) if mean != roles.plan.mesh.size(*experts.shard, *experts.replicate) else "",
+        mean=_mean(roles),
     )
 
 
@@ -401,7 +401,17 @@ for experts in expert_modules(model):
     <mean>
 """
 
-MEAN = """
-# Tokens of more ranks meet here than share these parameters: still a mean over <ranks>.
-experts.set_gradient_divide_factor(<ranks>)
-experts.set_force_sum_reduction_for_comms(True)"""
+
+def _mean(roles: Roles) -> str:
+    """Gradients are a mean over the data ranks, whatever the size of the experts' mesh."""
+    experts, mesh = roles.experts, roles.plan.mesh
+    ranks = mesh.size(*roles.shard, *roles.replicate)
+    if ranks == mesh.size(*experts.shard, *experts.replicate):
+        return ""
+    said = "# Tokens of other ranks meet here than share these parameters: still a mean over the data ranks."
+    return lines(said, f"experts.set_gradient_divide_factor({ranks})", SUMMED if experts.shard else "")
+
+
+SUMMED = """
+# As a sum that is divided after: gloo cannot multiply before. Over one rank torch 2.13 would divide twice.
+experts.set_force_sum_reduction_for_comms(True)""".strip()

@@ -88,7 +88,7 @@ def clip(roles: Roles) -> str:
 TOTAL = "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
 
 MIXED_NORM = """\
-# What tensor parallelism leaves alone lies on a smaller mesh: one norm a mesh.
+# Not all parameters lie on the same mesh: one norm a mesh.
 groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
 for parameter in parameters:
     groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
@@ -106,7 +106,8 @@ for group in groups.values():
 def _mixed(roles: Roles) -> bool:
     """Whether some parameters are DTensors over the tensor axis and others are not."""
     tensor = set(roles.tensor)
-    return bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
+    mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
+    return mixed or roles.experts.apart
 
 
 def data_rank(roles: Roles) -> str:

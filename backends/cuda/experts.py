@@ -116,6 +116,11 @@ class Experts:
         groups = [*rest, self.replicate, self.shard or (WHOLE,), self.exchange, self.tensor]
         return tuple(self._factor(group) for group in groups if group)
 
+    @cached_property
+    def own_mesh(self) -> bool:
+        """Whether that mesh is another one than the plan's."""
+        return self.apart and [(f.name, f.size) for f in self.factors] != [(f.name, f.size) for f in self.roles.factors]
+
     @property
     def axes(self) -> tuple[str, ...]:
         """Every axis of more than one rank that exists at the experts, outermost first."""

@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
 from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from . import emit_context, refuse_blocks
+from . import emit_context, refuse_blocks, refuse_experts
 from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
+from .experts import routed
 from .roles import Keeping, Roles
-from .stored import stored_dim, used
+from .stored import stored_dim, stored_over, used
 from .styles import Styler
 
 CODE = "E0901"
@@ -45,9 +47,9 @@ def _sentence(sharded: Sharded, cause: Cause | None) -> str:
 def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
     plan = sharded.plan
-    nouns = (plan.mesh.views, plan.quantize, plan.overlaps)
-    causes = [noun.cause for group in nouns for noun in group] + [s.cause for s in plan.stores if s.region]
-    causes += [plan.route.cause] if plan.route.cause else []
+    nouns = (plan.quantize, plan.overlaps)
+    causes = [noun.cause for group in nouns for noun in group]
+    causes += [s.cause for s in plan.stores if s.region not in ("", EXPERTS)]
     for cause in dict.fromkeys(causes):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
 
@@ -81,11 +83,11 @@ def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """fully_shard pads dimension 0 only."""
-    parts = sharded.plan.mesh.size(*roles.shard)
     for p in sharded.params:
         dim = stored_dim(roles, p)
         if dim == 0:
             continue
+        parts = sharded.plan.mesh.size(*stored_over(roles, p))
         length = sharded.model.shape(p.param)[dim] // sharded.plan.mesh.size(*p.compute[dim])
         if length % parts:
             what = f"dimension {dim} of {p.param.name} has {length} rows, which {parts} does not divide"
@@ -143,6 +145,8 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
         for o in ops:
+            if routed(o.op):
+                continue
             b = Boundary(o, kind, sharded, roles)
             for index, move in (*enumerate(o.moves), (None, o.settle)):
                 steps = [s for s in move.steps if axes & set(s.axes)] if move else []
@@ -197,6 +201,12 @@ def _tensor_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 def _unstyled(b: Boundary) -> Iterator[Refusal]:
     op = b.o.op
+    if routed(op):
+        return
+    joined = next((t for t, whole in op.whole_of.items() if whole and op.kind != "attention"), "")
+    if joined and b.divided:
+        what = f"the gradient of {joined} would be a sum over the ranks at {op.name}"
+        yield _cause(b, b.divided[0]), what, "leave it whole: divide other dims"
     for dim in b.divided:
         if dim in NEVER.get(op.kind, set()) or dim not in LOCAL_DIMS.get(op.kind, {dim}):
             what = f"there is no parallel style for {op.name} with {dim} divided"
@@ -232,10 +242,11 @@ def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """All blocks are divided by one table of styles."""
+    """All blocks are divided by one table of styles, of which a kind of block may have some only."""
     styler = Styler(sharded, roles)
     kinds = sharded.model.blocks
-    if roles.tensor and any(styler.block(k) != styler.block(kinds[0]) for k in kinds):
+    every = set(styler.blocks()) if roles.tensor else set()
+    if any(set(styler.block(k)) - every for k in kinds if roles.tensor):
         axes = _and(roles.tensor)
         what = f"{axes} would divide the blocks of {sharded.model.name} in {len(kinds)} ways"
         yield sharded.plan.mesh.cause, what, f"leave {axes} out"
@@ -289,6 +300,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _kinds,
     _schedule,
     _recompute,
+    refuse_experts.refused,
     refuse_blocks.kernel,
     refuse_blocks.kept,
     refuse_blocks.compiled,

@@ -13,7 +13,10 @@ from typing import Literal
 from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
 
-Role = Literal["pipeline", "replicate", "shard", "tensor"]
+from .experts import Experts, routed
+
+Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
+"""`rest`: an axis whose ranks do the same, but at the experts."""
 
 WHOLE = "whole"
 """A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state."""
@@ -67,20 +70,32 @@ class Roles:
 
     @cached_property
     def tensor(self) -> tuple[str, ...]:
-        """The axes that divide an op's index space in another dim than the batch."""
-        ops = (o for section in self.sharded.ops.values() for o in section)
+        """The axes that divide an op's index space in another dim than the batch, but at the experts."""
+        ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
         used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
         return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
     def uses_fsdp(self) -> bool:
         """fully_shard keeps the state, averages over data ranks, and casts for mixed precision."""
-        return bool(self.shard or self.replicate or self.plan.precision.compute != "fp32")
+        state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
+        return bool(state or self.plan.precision.compute != "fp32")
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The axes by their roles at the experts."""
+        return Experts(self)
+
+    @cached_property
+    def rest(self) -> tuple[str, ...]:
+        """The axes that have no role outside the experts."""
+        roles = {*self.pipeline, *self.replicate, *self.shard, *self.tensor}
+        return tuple(a.name for a in self.plan.mesh.axes if a.size > 1 and a.name not in roles)
 
     @cached_property
     def factors(self) -> tuple[Factor, ...]:
         """The emitted mesh's dimensions, in the order in which torch composes them."""
-        roles: tuple[Role, ...] = ("pipeline", "replicate", "shard", "tensor")
+        roles: tuple[Role, ...] = ("rest", "pipeline", "replicate", "shard", "tensor")
         found = [f for role in roles if (f := self._factor(role))]
         if (self.uses_fsdp and not self.shard) or not found:
             at = next((i for i, f in enumerate(found) if f.role == "tensor"), len(found))
@@ -111,10 +126,23 @@ class Roles:
         """The name of the ranks that a collective over these axes runs over: a dimension of a mesh."""
         if axes == self.context:
             return self.context_name
-        return next(f.name for f in self.factors if set(axes) <= set(f.axes))
+        named = [*((f.axes, f.name) for f in self.factors), *((f.axes, f.name) for f in self.experts.factors)]
+        same = (name for known, name in named if known and self._ranks(known) == self._ranks(axes))
+        return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
+
+    def _ranks(self, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+        """(size, stride) of the ranks over these axes, outermost first; equal for the same ranks by other names."""
+        found: list[tuple[int, int]] = []
+        for axis in sorted((self.plan.mesh.axis(a) for a in axes), key=lambda a: -a.stride):
+            if axis.size > 1 and found and found[-1][1] == axis.size * axis.stride:
+                found[-1] = (found[-1][0] * axis.size, axis.stride)
+            elif axis.size > 1:
+                found.append((axis.size, axis.stride))
+        return tuple(found)
 
     def _axes(self) -> dict[Role, tuple[str, ...]]:
         return {
+            "rest": self.rest,
             "pipeline": self.pipeline,
             "replicate": self.replicate,
             "shard": self.shard,

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+from math import ceil
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,6 +23,8 @@ class SingleStep:
         self.model = model
         self.sequences = plan.batch.microbatch_sequences
         self.dtype = DTYPES[plan.precision.compute]
+        if plan.route.method == "capacity":
+            limit_rows(model, plan)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of [sequences, S] tokens, and its gradient."""
@@ -50,3 +56,29 @@ class SingleStep:
         weights = {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def limit_rows(model: nn.Module, plan: Plan) -> None:
+    """Each expert takes the first rows of each rank's share of a microbatch, as many as it has places for it."""
+    ops = [op for section in plan.model.ops.values() for op in section]
+    route = next(op.module.removeprefix("layers.*.") for op in ops if op.kind == "route")
+    expert = next(op.module.removeprefix("layers.*.").rpartition(".")[0] for op in ops if "experts" in op.module)
+    shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+    for path, module in list(model.named_modules()):
+        if path.endswith(f".{route}"):
+            module.forward = partial(_in_shares, module.forward, shares)
+        if path.endswith(f".{expert}"):
+            module.register_forward_pre_hook(partial(_weighed, plan.route.factor))
+
+
+def _in_shares(forward: Callable[[Tensor], Tensor], shares: int, x: Tensor) -> Tensor:
+    """[B, S, D], some of the S tokens at a time."""
+    return torch.cat([forward(part) for part in x.chunk(shares, dim=1)], dim=1)
+
+
+def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """The same rows; those without a place at their expert weigh nothing."""
+    rows, weights, counts = inputs
+    places = ceil(len(rows) * factor / len(counts))
+    kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])
+    return rows, weights * kept, counts

@@ -18,6 +18,7 @@ from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
 from .boundary import Boundary, relative
+from .experts import routed
 from .placements import WHOLE
 from .roles import Roles
 from .writing import tuple_of
@@ -55,6 +56,14 @@ class Styler:
         """The styles of one kind of block, with paths relative to it."""
         return tuple(self._section(kind))
 
+    def blocks(self) -> tuple[Style, ...]:
+        """The styles of all kinds of block together; the first kind's where two have a module of one path."""
+        found: dict[str, Style] = {}
+        for kind in self.sharded.model.blocks:
+            for style in self.block(kind):
+                found.setdefault(style.path, style)
+        return tuple(found.values())
+
     @property
     def loss_parallel(self) -> bool:
         """Whether the loss is taken over a divided vocab."""
@@ -78,7 +87,7 @@ class Styler:
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):
-            for index, name in enumerate(b.o.op.inputs):
+            for index, name in enumerate(() if routed(b.o.op) else b.o.op.inputs):
                 if name == tensor and kind in (b.backward_kinds(index) if backward else b.forward_kinds(index)):
                     movers.add((self.shared_parent(b) or b.o.op.module, str(b.needed(index))))
         return max(Counter(layout for _, layout in movers).values(), default=1)
@@ -86,7 +95,7 @@ class Styler:
     def _section(self, section: Section) -> Iterator[Style]:
         prepared: set[str] = set()
         for b in self.section(section):
-            if b.o.op.kind == "loss":
+            if b.o.op.kind == "loss" or routed(b.o.op):
                 continue
             parent = self.shared_parent(b)
             if parent and parent not in prepared:

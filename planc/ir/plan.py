@@ -295,7 +295,8 @@ class Plan(Value):
         if view is not None:
             tokens = {a for a in tokens if a not in view.of} | set(view.names)
         if region == EXPERTS:
-            tokens -= {a for d in self.model.sizes for a in self.axes_of(d, EXPERTS)}
+            dims = {d for p in self.model.params if p.region == EXPERTS for d in p.dims}
+            tokens -= {a for d in dims for a in self.axes_of(d, EXPERTS)}
         return self.mesh.in_order(tokens)
 
     def view_of(self, region: str) -> View | None:

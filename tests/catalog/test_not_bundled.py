@@ -48,12 +48,12 @@ def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) ->
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_it_is_not_trained(tmp_path: Path, target: Target) -> None:
-    ((code, line, message),) = untrained(tmp_path, "model gpt3_6_7b", target)
-    assert (code, line) == ("E0901", 2) and "no module of the gpt family" in message
+    ((code, line, message),) = untrained(tmp_path, "model llama4_scout", target)
+    assert (code, line) == ("E0901", 2) and "no module of the llama4 family" in message
 
 
 def test_a_program_is_lowered_for_a_module_of_the_users_own(tmp_path: Path) -> None:
-    assert refusals(tmp_path, "model gpt3_6_7b", "cuda") == []
+    assert refusals(tmp_path, "model llama4_scout(layers = 8)", "cuda") == []
 
 
 def test_tied_weights_are_not_lowered(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.audit.observe import Observer, meshes_of
+from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.lower import lower
 from planc.backends.cuda.roles import Roles
@@ -32,6 +32,8 @@ from planc.sharding import propagate
 from planc.trainer.launch import leave
 from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import builder, family_case
+from tests.cuda.moe_cases import MOE, moe_case
+from tests.cuda.routing import Watch, as_routed
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -97,16 +99,24 @@ def relative(found: list[float], expected: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
 
 
-def unpredicted(sharded: Sharded, mesh: Any, observer: Observer) -> list[str]:
+def unpredicted(sharded: Sharded, mesh: Any, observer: Watch) -> list[str]:
     """Where the rules and torch differ, on any rank."""
     roles = Roles(sharded)
     stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
-    sizes = {f.name: f.size for f in roles.factors}
-    here = differences(compared(stage, predicted(sharded, stage), observer.totals(sizes)))
+    sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
+    expected = as_routed(sharded, stage, predicted(sharded, stage), observer.counted)
+    here = differences(compared(stage, expected, observer.totals(sizes)))
     here += sorted(observer.unparsed)
     everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everywhere, here)
     return [f"rank {rank}: {text}" for rank, found in enumerate(everywhere) for text in found]
+
+
+def plan_of(name: str) -> Plan:
+    """The plan of a named layout, whatever its group."""
+    if name in MOE:
+        return moe_case(name)
+    return case(name) if name in LAYOUTS else family_case(name)
 
 
 def main(names: list[str]) -> None:
@@ -115,17 +125,19 @@ def main(names: list[str]) -> None:
     references: dict[str, dict[str, Any]] = {}
     for name in names:
         began = time.monotonic()
-        plan, build = case(name) if name in LAYOUTS else family_case(name), builder(name)
+        plan, build = plan_of(name), builder(name)
         sharded = propagate(plan)
         program = lower(sharded)
         settings = Settings()
-        key = repr((plan.model.name, plan.batch.sequences, plan.batch.microbatch_sequences, plan.precision))
+        batch = plan.batch.sequences, plan.batch.microbatch_sequences
+        places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
+        key = repr((plan.model.name, batch, plan.precision, places))
         if key not in references:
             references[key] = train(start_single(program, settings, initial, build), plan)
         if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
             program.load().COMPILER = "aot_eager"
         session = start(program, settings, initial, build)
-        observer = Observer(*meshes_of(program.load(), session.mesh))
+        observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
         # torch compiles nothing while a dispatch mode watches: these collectives are those of the plain blocks.
         row = difference(train(session, plan, None if plan.compiles else observer), references[key])
         row["collectives"] = [] if plan.compiles else unpredicted(sharded, session.mesh, observer)

@@ -52,7 +52,7 @@ def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
     return (mesh, *(getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name)))
 
 
-MADE = ("context_mesh",)
+MADE = ("context_mesh", "build_expert_mesh")
 """Functions of an emitted program that give another mesh over the same ranks."""
 
 
@@ -93,7 +93,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
             payload *= dist.get_world_size(group)
         if name == "all_to_all_single":  # and here how the output is split
             rows = sum(arguments[0][1])
-            payload = max(payload, rows * tensors[0][0].numel() * tensors[0].element_size() if rows else 0)
+            payload = max(payload, rows * tensors[0].shape[1:].numel() * tensors[0].element_size())
         self.log.append((key, payload))
         self.calls[key] += 1
         self.payload[key] += payload

@@ -25,15 +25,15 @@ def build(model: Model) -> nn.Module:
 class Llama(nn.Module):
     """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D].
 
-    `attention` makes the attention of a kind of block; families that differ in nothing else bring theirs.
+    `block` makes a block of a kind; families that differ inside it alone bring theirs.
     """
 
-    def __init__(self, model: Model, attention: Callable[[Model, Section], nn.Module] | None = None) -> None:
+    def __init__(self, model: Model, block: Callable[[Model, Section], nn.Module] | None = None) -> None:
         super().__init__()
         sizes = model.sizes
         self.tok_embeddings = nn.Embedding(sizes["vocab"], sizes["embed"])
-        make = attention or Attention
-        self.layers = nn.ModuleDict({str(i): Block(model, make(model, kind)) for i, kind in enumerate(model.kinds)})
+        make = block or _block
+        self.layers = nn.ModuleDict({str(i): make(model, kind) for i, kind in enumerate(model.kinds)})
         self.norm = nn.RMSNorm(sizes["embed"], eps=model.norm_eps)
         self.output = nn.Linear(sizes["embed"], sizes["vocab"], bias=False)
 
@@ -47,20 +47,29 @@ class Llama(nn.Module):
 
 
 class Block(nn.Module):
-    """Hidden states [B, S, D] to the same; under sequence parallelism S is this rank's share."""
+    """Hidden states [B, S, D] to the same; under sequence parallelism S is this rank's share.
 
-    def __init__(self, model: Model, attention: nn.Module) -> None:
+    `attention` and `feed_forward` are its two halves, each from normed hidden states to what is added; the
+    second one lies under the name that its op graph gives it.
+    """
+
+    def __init__(self, model: Model, attention: nn.Module, feed_forward: nn.Module, name: str = "feed_forward") -> None:
         super().__init__()
         embed = model.sizes["embed"]
         self.attention_norm = nn.RMSNorm(embed, eps=model.norm_eps)
         self.attention = attention
         self.ffn_norm = nn.RMSNorm(embed, eps=model.norm_eps)
-        self.feed_forward = FeedForward(embed, model.sizes["ffn"])
+        self.second = name
+        self.add_module(name, feed_forward)
 
     def forward(self, hidden: Tensor) -> Tensor:
         hidden = hidden + self.attention(self.attention_norm(hidden))
-        after: Tensor = hidden + self.feed_forward(self.ffn_norm(hidden))
+        after: Tensor = hidden + self.get_submodule(self.second)(self.ffn_norm(hidden))
         return after
+
+
+def _block(model: Model, kind: Section) -> Block:
+    return Block(model, Attention(model, kind), FeedForward(model.sizes["embed"], model.sizes["ffn"]))
 
 
 class Attention(nn.Module):

@@ -6,12 +6,17 @@ from torch import Tensor, nn
 
 from planc.ir.model import Model, Section
 
-from .llama import Attention, Llama
+from .llama import Attention, Block, FeedForward, Llama
 
 
 def build(model: Model) -> nn.Module:
     """The module of a `Model` of this family, on the current default device (meta included)."""
-    return Llama(model, NormedAttention)
+    return Llama(model, dense)
+
+
+def dense(model: Model, kind: Section) -> Block:
+    """A block with an MLP."""
+    return Block(model, NormedAttention(model, kind), FeedForward(model.sizes["embed"], model.sizes["ffn"]))
 
 
 class NormedAttention(Attention):

@@ -11,6 +11,7 @@ from planc.ir.sharding import Sharded
 from ..roles import Roles
 from . import (
     all_reduce_last,
+    counts_travel,
     dtensor_gradients,
     gather_per_sibling,
     group_state,
@@ -18,12 +19,17 @@ from . import (
     pad_dim0,
     pipeline_keeps_state,
     ring_gradients,
+    rows_of_a_rank,
     scalars_by_dimension,
+    weights_travel,
 )
 from .rule import Rows
 
 ORDER = (
     gather_per_sibling,
+    rows_of_a_rank,
+    weights_travel,
+    counts_travel,
     ring_gradients,
     dtensor_gradients,
     all_reduce_last,

@@ -15,7 +15,7 @@ from planc.sharding.local import param_elements
 from planc.sharding.stages import sections_on
 
 from ..roles import Keeping, Roles
-from .rule import Rows, changed, over
+from .rule import Rows, changed, of_experts, over
 
 NAME = "dtensor_gradients"
 
@@ -26,7 +26,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 
 def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
     inside = tuple(a for a in row.axes if a in roles.tensor)
-    if row.carries != "grad" or not inside:
+    if row.carries != "grad" or not inside or of_experts(row, roles):
         yield row
         return
     plan = roles.plan

@@ -1,11 +1,14 @@
-"""fully_shard moves a group's parameters in one collective: the embedding, each block, norm with head."""
+"""fully_shard moves a group's parameters in one collective: the embedding, each block, norm with head.
+
+Experts that lie on a mesh of their own are a group apart from the rest of their block.
+"""
 
 from __future__ import annotations
 
 from planc.ir.collective import Collective
 
 from ..roles import Roles
-from .rule import Rows, changed, of_state
+from .rule import Rows, changed, of_experts, of_state
 
 NAME = "group_state"
 
@@ -14,7 +17,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     """The first row of each group stands for the sum; rows of one group are issued equally often."""
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
-        groups.setdefault(_key(row) if of_state(row, roles) else (place,), []).append(row)
+        groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)
     return tuple(_merged(group) for group in groups.values())
 
 

@@ -8,7 +8,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 
 from ..roles import Roles
-from ..stored import stored_dim
+from ..stored import stored_dim, stored_over
 from .rule import Rows, changed, of_state
 
 NAME = "pad_dim0"
@@ -22,14 +22,14 @@ def _padded(roles: Roles, row: Collective) -> Collective:
     """An all-reduce over the replicas sees the share that a reduce-scatter has left."""
     elements = padded_elements(roles, row.tensor)
     if row.op == "all_reduce":
-        elements //= roles.plan.mesh.size(*roles.shard)
+        elements //= roles.plan.mesh.size(*stored_over(roles, roles.sharded.param[row.tensor]))
     return changed(row, NAME, buffer_bytes=elements * DTYPE_BYTES[row.dtype])
 
 
 def padded_elements(roles: Roles, param: str) -> int:
     """Elements of one copy of a parameter after tensor parallelism, rows rounded up to the shard axes."""
     plan, p = roles.plan, roles.sharded.param[param]
-    parts = plan.mesh.size(*roles.shard)
+    parts = plan.mesh.size(*stored_over(roles, p))
     dim = stored_dim(roles, p)
     rows = ceil(roles.sharded.model.shape(p.param)[dim] / plan.mesh.size(*p.compute[dim]))
     return param_elements(plan, p) // rows * ceil(rows / parts) * parts

@@ -59,4 +59,4 @@ def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:
     held = virtual_stages(plan, row.stage)
     if row.section == "first":
         return {0: 1}
-    return {v: plan.stages[v][1] - plan.stages[v][0] for v in held}
+    return {v: plan.model.layers_of(row.section, *plan.stages[v]) for v in held}

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from planc.ir.collective import Collective
+from planc.ir.model import EXPERTS
 
 from ..roles import Roles
 
@@ -24,5 +25,21 @@ def over(row: Collective, roles: Roles, axes: tuple[str, ...]) -> dict[str, Any]
 
 
 def of_state(row: Collective, roles: Roles) -> bool:
-    """Whether fully_shard issues this row: a parameter or gradient over the data axes alone."""
-    return row.carries in ("param", "grad") and not set(row.axes) & set(roles.tensor)
+    """Whether fully_shard issues this row: a parameter or gradient over the data axes alone, or of experts
+    that it keeps apart."""
+    if row.carries not in ("param", "grad"):
+        return False
+    return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)
+
+
+def of_experts(row: Collective, roles: Roles) -> bool:
+    """Whether a parameter or gradient is one of experts that lie on a mesh of their own."""
+    known = roles.sharded.param.get(row.tensor)
+    return roles.experts.apart and known is not None and known.param.region == EXPERTS
+
+
+def routed_tensors(roles: Roles) -> dict[str, str]:
+    """Tensors of rows laid out by expert, by name: `there` on the way to the experts, `back` on the way home."""
+    ops = [o.op for section in roles.sharded.ops.values() for o in section]
+    there = {op.output: "there" for op in ops if op.kind == "route"}
+    return there | {op.inputs[0]: "back" for op in ops if op.kind == "combine"}

@@ -1,7 +1,8 @@
 """A scalar is all-reduced over one mesh dimension after the other; a pipeline also sums the loss.
 
 The gradient norm is taken per mesh, as parameters that tensor parallelism leaves alone lie on a smaller
-one. What DTensor reduces there is the vector of the parameters' norms, not their one norm.
+one, and experts may lie on their own. What DTensor reduces there is the vector of the parameters' norms,
+not their one norm.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.ir.collective import DTYPE_BYTES, Collective
-from planc.sharding.stages import sections_on
+from planc.ir.sharding import ParamSharding
+from planc.sharding.stages import copies_on, sections_on
 
 from ..roles import Factor, Roles
 from .rule import Rows, changed, over
@@ -24,14 +26,37 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 
 
 def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
+    dividing = _dividing(roles) if row.tensor == "grad_norm" else set(row.axes)
     for factor in roles.factors:
-        axes = tuple(a for a in row.axes if a in factor.axes)
+        axes = tuple(a for a in factor.axes if a in dividing)
         if not axes:
             continue
         if row.tensor != "grad_norm" or factor.role == "pipeline":
             yield changed(row, NAME, **over(row, roles, axes))
             continue
         for norms in _norms(roles, factor, row.stage):
+            yield changed(row, NAME, **over(row, roles, axes), buffer_bytes=norms * DTYPE_BYTES["fp32"])
+    if row.tensor == "grad_norm":
+        yield from _of_experts(roles, row)
+
+
+def _dividing(roles: Roles) -> set[str]:
+    """The axes that divide gradients, but those of experts on a mesh of their own."""
+    rest = [p for p in roles.sharded.params if not apart(roles, p)]
+    return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
+
+
+def apart(roles: Roles, p: ParamSharding) -> bool:
+    return roles.experts.own_mesh and p in roles.experts.params
+
+
+def _of_experts(roles: Roles, row: Collective) -> Iterator[Collective]:
+    """The norms of experts on a mesh of their own, over each dimension of it that divides them."""
+    experts = roles.experts
+    held = sections_on(roles.plan, row.stage)
+    norms = sum(copies_on(roles.plan, p.param, held) for p in experts.params) if experts.own_mesh else 0
+    for axes in (experts.shard, experts.exchange, experts.tensor):
+        if axes and norms:
             yield changed(row, NAME, **over(row, roles, axes), buffer_bytes=norms * DTYPE_BYTES["fp32"])
 
 
@@ -40,8 +65,10 @@ def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     held = sections_on(roles.plan, stage)
     counts: Counter[bool] = Counter()
     for p in roles.sharded.params:
+        if apart(roles, p):
+            continue
         on_tensor = bool(set(roles.tensor) & {*p.axes(), *p.grad_partial})
-        counts[on_tensor] += held.get(p.param.section, 0)
+        counts[on_tensor] += copies_on(roles.plan, p.param, held)
     return [n for on_tensor, n in counts.items() if n and (on_tensor or factor.role != "tensor")]
 
 

@@ -1,0 +1,75 @@
+"""The DeepSeek family: latent attention, dense first layers, then routed experts beside a shared one.
+
+Shapes as in llama; N nope_dim and P rope_dim make a head's queries and keys N + P wide, its values E.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from planc.ir.model import Model, Section
+
+from .llama import Block, Core, FeedForward, Llama, Rotary
+from .moe import MoE, sigmoid_picks
+
+
+def build(model: Model) -> nn.Module:
+    """The module of a `Model` of this family, on the current default device (meta included)."""
+    return Llama(model, _block)
+
+
+def _block(model: Model, kind: Section) -> Block:
+    attention = LatentAttention(model)
+    if any(op.kind == "route" for op in model.ops[kind]):
+        return Block(model, attention, MoE(model, sigmoid_picks), "moe")
+    return Block(model, attention, FeedForward(model.sizes["embed"], model.sizes["ffn"]))
+
+
+class LatentAttention(nn.Module):
+    """Multi-head latent attention over whole sequences: [B, S, D] to [B, S, D] (DeepSeek-V2, section 2.1).
+
+    The rotary part of the keys, [B, S, P], is one for all heads. Without `q_lora` queries are made in one step.
+    """
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        sizes = model.sizes
+        embed, heads, self.head_dim = sizes["embed"], sizes["heads"], sizes["head_dim"]
+        self.nope_dim, self.rope_dim = sizes["nope_dim"], sizes["rope_dim"]
+        query = heads * (self.nope_dim + self.rope_dim)
+        if "q_lora" in sizes:
+            self.wq_a = nn.Linear(embed, sizes["q_lora"], bias=False)
+            self.q_norm = nn.RMSNorm(sizes["q_lora"], eps=model.norm_eps)
+            self.wq_b = nn.Linear(sizes["q_lora"], query, bias=False)
+        else:
+            self.wq = nn.Linear(embed, query, bias=False)
+        self.wkv_a = nn.Linear(embed, sizes["kv_lora"], bias=False)
+        self.kv_norm = nn.RMSNorm(sizes["kv_lora"], eps=model.norm_eps)
+        self.wk_rope = nn.Linear(embed, self.rope_dim, bias=False)
+        self.wk_b = nn.Linear(sizes["kv_lora"], heads * self.nope_dim, bias=False)
+        self.wv_b = nn.Linear(sizes["kv_lora"], heads * self.head_dim, bias=False)
+        self.wo = nn.Linear(heads * self.head_dim, embed, bias=False)
+        self.rotary = Rotary(self.rope_dim, model.rope_theta)
+        self.core = Core()
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = _heads(self._queries(x), self.nope_dim + self.rope_dim)
+        still, turning = torch.split(q, [self.nope_dim, self.rope_dim], dim=-1)
+        q = torch.cat((still, self.rotary(turning)), dim=-1)
+        latent = self.kv_norm(self.wkv_a(x))
+        k, v = _heads(self.wk_b(latent), self.nope_dim), _heads(self.wv_b(latent), self.head_dim)
+        turned = self.rotary(self.wk_rope(x)[:, :, None])
+        k = torch.cat((k, turned.expand(-1, -1, k.shape[2], -1)), dim=-1)
+        out: Tensor = self.wo(self.core(q, k, v).flatten(2))
+        return out
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """[B, S, H * (N + P)], for however many heads this rank has."""
+        q: Tensor = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
+        return q
+
+
+def _heads(x: Tensor, width: int) -> Tensor:
+    """[B, S, H * width] to [B, S, H, width]."""
+    return x.view(x.shape[0], x.shape[1], -1, width)

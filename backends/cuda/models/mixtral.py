@@ -1,0 +1,19 @@
+"""The Mixtral family: Llama with a mixture of experts in place of the MLP."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from planc.ir.model import Model, Section
+
+from .llama import Attention, Block, Llama
+from .moe import MoE, softmax_picks
+
+
+def build(model: Model) -> nn.Module:
+    """The module of a `Model` of this family, on the current default device (meta included)."""
+    return Llama(model, _block)
+
+
+def _block(model: Model, kind: Section) -> Block:
+    return Block(model, Attention(model, kind), MoE(model, softmax_picks), "moe")

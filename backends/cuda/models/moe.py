@@ -1,0 +1,117 @@
+"""A mixture of experts as plain modules: router, experts, and the shared expert beside them.
+
+Shapes: T tokens, D embed, X experts, k experts a token, R rows (a token's k copies, by expert), F expert_ffn.
+Nothing here knows a mesh: what divides experts over ranks stands around `Experts`, whose rows may come
+from anywhere. Runs on torch 2.9 and later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planc.ir.model import Model
+
+from .llama import FeedForward
+
+Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
+"""(logits [T, X] fp32, k) -> (weights [T, k], experts [T, k])."""
+
+
+def softmax_picks(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k most probable experts; their probabilities, scaled to sum to one (Mixtral, Qwen3)."""
+    weights, chosen = logits.softmax(-1).topk(k, dim=-1)
+    return weights / weights.sum(-1, keepdim=True), chosen
+
+
+def sigmoid_picks(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """The k experts of the highest affinity, affinities scaled to sum to one (DeepSeek-V3, equations 12 to 15)."""
+    weights, chosen = logits.sigmoid().topk(k, dim=-1)
+    return weights / weights.sum(-1, keepdim=True), chosen
+
+
+class MoE(nn.Module):
+    """[B, S, D] to [B, S, D]: each token's k experts, weighted, and the shared expert where there is one.
+
+    Under sequence parallelism S is this rank's share.
+    """
+
+    def __init__(self, model: Model, picks: Pick) -> None:
+        super().__init__()
+        sizes = model.sizes
+        self.picks, self.top_k = picks, model.top_k
+        self.router = nn.Linear(sizes["embed"], sizes["experts"], bias=False)
+        self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"])
+        self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
+        shared = self.shared(x) if self.shared is not None else None
+        weights, chosen = self.picks(self.router(x).flatten(0, 1).float(), self.top_k)
+        order = chosen.flatten().argsort(stable=True)
+        counts = order.new_zeros(self.router.out_features).index_add_(0, chosen.flatten(), torch.ones_like(order))
+        rows = x.flatten(0, 1)[order // self.top_k]
+        made = self.experts(rows, weights.flatten()[order], counts)
+        rows = Unsorted.apply(made, order)  # type: ignore[no-untyped-call]
+        out: Tensor = rows.view(*x.shape[:2], self.top_k, -1).sum(2)
+        return out if shared is None else out + shared
+
+
+class Experts(nn.Module):
+    """Every expert's gated MLP over its own rows.
+
+    rows [R, D] in the order of their experts, a weight for each row [R], and how many rows each expert has,
+    [X] or as a list; to weighted rows [R, D].
+    """
+
+    def __init__(self, experts: int, embed: int, width: int) -> None:
+        super().__init__()
+        self.w1 = ExpertLinear(experts, embed, width)
+        self.w3 = ExpertLinear(experts, embed, width)
+        self.w2 = ExpertLinear(experts, width, embed)
+
+    def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
+        each = counts if isinstance(counts, list) else sizes(counts)
+        # The weights multiply where the rows are narrow, and the outputs need not be kept for their gradient.
+        mid = F.silu(self.w1(rows, each)) * self.w3(rows, each) * weights[:, None].to(rows.dtype)
+        out: Tensor = self.w2(mid, each)
+        return out
+
+
+def sizes(counts: Tensor) -> list[int]:
+    """Numbers of rows on the host, where the rows are split: a wait for the device."""
+    each: list[int] = counts.tolist()
+    return each
+
+
+class ExpertLinear(nn.Module):
+    """One matrix an expert, [X, out, in]; on a rank that has some experts, or a part of each, these."""
+
+    def __init__(self, experts: int, wide: int, made: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(experts, made, wide))
+
+    def forward(self, rows: Tensor, each: list[int]) -> Tensor:
+        weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
+        return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
+
+
+class Unsorted(torch.autograd.Function):
+    """rows [R, D] that were put in this order, where they came from.
+
+    A permutation, so its backward is one too, and keeps no tensor that a replay would have to make.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, order: Tensor) -> Tensor:
+        ctx.order = order
+        return torch.empty_like(rows).index_copy_(0, order, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0][ctx.order], None

@@ -1,0 +1,22 @@
+"""Qwen3 with experts: the Qwen3 block with a mixture of experts in place of the MLP, in all layers or most."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from planc.ir.model import Model, Section
+
+from .llama import Block, Llama
+from .moe import MoE, softmax_picks
+from .qwen3 import NormedAttention, dense
+
+
+def build(model: Model) -> nn.Module:
+    """The module of a `Model` of this family, on the current default device (meta included)."""
+    return Llama(model, _block)
+
+
+def _block(model: Model, kind: Section) -> Block:
+    if not any(op.kind == "route" for op in model.ops[kind]):
+        return dense(model, kind)
+    return Block(model, NormedAttention(model, kind), MoE(model, softmax_picks), "moe")

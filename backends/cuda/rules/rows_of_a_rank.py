@@ -1,0 +1,39 @@
+"""A rank sends the rows of its own tokens: top_k of each, or the places that a capacity makes for them.
+
+The semantic figure is an even share of all tokens' rows. Places are rounded up on every rank.
+"""
+
+from __future__ import annotations
+
+from math import ceil
+
+from planc.ir.collective import Collective
+from planc.ir.model import ROUTED, SLOTS
+from planc.sharding.local import local_length
+
+from ..roles import Roles
+from .rule import Rows, changed, routed_tensors
+
+NAME = "rows_of_a_rank"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    routed = routed_tensors(roles)
+    return tuple(_own(roles, row) if row.tensor in routed else row for row in rows)
+
+
+def _own(roles: Roles, row: Collective) -> Collective:
+    plan = roles.plan
+    share = plan.model.sizes["experts"] * local_length(plan, SLOTS, plan.axes_of(SLOTS, ROUTED))
+    return changed(row, NAME, buffer_bytes=row.buffer_bytes / share * rows_sent(roles))
+
+
+def rows_sent(roles: Roles) -> int:
+    """Rows that one rank sends for a microbatch, if every expert is picked equally often."""
+    plan = roles.plan
+    divided = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+    rows = plan.batch.microbatch_sequences * plan.batch.sequence_tokens // divided * plan.model.top_k
+    if plan.route.method != "capacity":
+        return rows
+    experts = plan.model.sizes["experts"]
+    return ceil(rows * plan.route.factor / experts) * experts

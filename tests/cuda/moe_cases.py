@@ -1,0 +1,69 @@
+"""Layouts of models with experts."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Plan
+
+from .cases import FSDP, PP, SP, plan_of
+
+TP = "shard heads, vocab over tp"
+EP = "use ep over ep"
+BOTH = "shard batch over fsdp, ep"
+STORED = "store params, grads, optimizer over fsdp, ep"
+EFSDP = "store params, grads, optimizer over efsdp for experts"
+CAPACITY = "route experts as capacity(factor = 1.25)"
+
+MIXTRAL: dict[str, tuple[str, ...]] = {
+    "moe_fsdp": ("fsdp 4", FSDP),
+    "moe_dp_tp_sp": ("dp 2 > tp 2", "use dp over dp", TP, SP),
+    "ep": ("ep 4", "use dp over ep", EP),
+    "ep_fsdp": ("fsdp 2 > ep 2", BOTH, STORED, EP),
+    "ep_outside": ("ep 2 > fsdp 2", "shard batch over ep, fsdp", "store params, grads, optimizer over fsdp", EP),
+    "ep_recomputed": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks"),
+    "ep_hsdp": ("replica 2 > ep 2", "shard batch over replica, ep", "store params, grads, optimizer over ep", EP),
+    "ep_zero1": ("dp 2 > ep 2", "shard batch over dp, ep", "store optimizer over dp, ep", EP),
+    "ep_pipeline": ("pp 2 > ep 2", PP.format("1f1b"), "use fsdp over ep", EP),
+    "ep_over_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "use ep over tp"),
+    "etp": ("fsdp 2 > tp 2", FSDP, TP, SP, "use etp over tp"),
+    "etp_same_tokens": ("fsdp 2 > tp 2", FSDP, TP, "use etp over tp"),
+    "ep_tp_view": ("fsdp 2 > tp 2", "view efsdp 2 > ep 2 of fsdp, tp for experts", FSDP, TP, SP, EP, EFSDP),
+    "ep_etp_view": ("fsdp 2 > tp 2", "view ep 2 > etp 2 of fsdp, tp for experts", FSDP, TP, SP, EP, "use etp over etp"),
+    "ep_view_crossed": ("fsdp 4", "view ep 2 > efsdp 2 of fsdp for experts", FSDP, EP, EFSDP),
+    "capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY),
+    "capacity_alone": ("fsdp 4", FSDP, CAPACITY),
+    "capacity_etp": (
+        "fsdp 2 > tp 2",
+        "view ep 2 > etp 2 of fsdp, tp for experts",
+        FSDP,
+        TP,
+        SP,
+        EP,
+        "use etp over etp",
+        CAPACITY,
+    ),
+}
+"""Dropless unless it says so. Tokens are divided by batch, and by sequence where tp divides it."""
+
+QWEN3: dict[str, tuple[str, ...]] = {
+    "qwen3_moe_ep": ("fsdp 2 > ep 2", BOTH, STORED, EP),
+    "qwen3_moe_view": ("fsdp 4", "view efsdp 2 > ep 2 of fsdp for experts", FSDP, EP, EFSDP, "gather params per step"),
+}
+
+DEEPSEEK: dict[str, tuple[str, ...]] = {
+    "deepseek_ep": ("fsdp 2 > ep 2", BOTH, STORED, EP),
+    "deepseek_pipeline": ("pp 2 > ep 2", PP.format("interleaved_1f1b(chunks = 2)"), "use zero1 over ep", EP),
+    "deepseek_recomputed": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks"),
+}
+"""A dense first layer, latent attention, and a shared expert beside the routed ones."""
+
+CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline")
+"""Those that every run trains."""
+
+MOE = {**MIXTRAL, **QWEN3, **DEEPSEEK}
+
+
+def moe_case(name: str) -> Plan:
+    """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
+    mesh, *sentences = MOE[name]
+    model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
+    return plan_of(f"case_{name}", mesh, *sentences, model=model, batch="16 x 24 tokens microbatch 2")

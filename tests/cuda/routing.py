@@ -1,0 +1,70 @@
+"""What a step's routing really was, and what it makes of the predicted bytes.
+
+A rank always sends the rows of its own tokens; how many it gets is the router's choice. The payload of a
+call is the larger of the two, so the prediction is of an even choice.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from planc.backends.cuda.audit.observe import Observer
+from planc.backends.cuda.roles import Roles
+from planc.backends.cuda.rules import counts_travel, realise, rows_of_a_rank, weights_travel
+from planc.backends.cuda.rules.rows_of_a_rank import rows_sent
+from planc.ir.audit import Total, Totals
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+from planc.sharding import semantic_collectives
+
+
+class Watch(Observer):
+    """Also remembers what the program's dispatch counted while it was entered."""
+
+    def __init__(self, emitted: Any, *meshes: Any) -> None:
+        super().__init__(*meshes)
+        self.emitted, self.counted = emitted, []
+        self.read = getattr(emitted, "sizes", None)
+
+    def __enter__(self) -> Any:
+        if self.read is not None:
+            self.emitted.sizes = self._remember
+        return super().__enter__()
+
+    def __exit__(self, *reason: Any) -> None:
+        if self.read is not None:
+            self.emitted.sizes = self.read
+        super().__exit__(*reason)
+
+    def _remember(self, counts: Any) -> Any:
+        self.counted.append(self.read(counts))
+        return self.counted[-1]
+
+
+def as_routed(sharded: Sharded, stage: int, expected: Totals, counted: list[Any]) -> Totals:
+    """The predicted totals with the rows that there were in place of an even share of them."""
+    roles = Roles(sharded)
+    found = dict(expected)
+    for row in realise(sharded, semantic_collectives(sharded)):
+        if row.stage == stage and counted and _of_rows(row):
+            key = row.op, roles.dimension(row.axes), row.dtype
+            more = round(row.payload_bytes * (_times(roles, row, counted) - 1))
+            found[key] = Total(found[key].count, found[key].bytes + more)
+    return found
+
+
+def _of_rows(row: Collective) -> bool:
+    named = {rows_of_a_rank.NAME, weights_travel.NAME} & set(row.realised_by)
+    return bool(named) and counts_travel.NAME not in row.realised_by
+
+
+def _times(roles: Roles, row: Collective, counted: list[Any]) -> float:
+    """The rows of all calls over those of as many even ones: exchanged, or padded to the longest and gathered."""
+    experts, even = roles.experts, rows_sent(roles)
+    both = experts.exchange and experts.gathers
+    exchanged = counted[::2] if both else counted
+    if row.op == "all_to_all":
+        rows = [max(sum(map(sum, way)) for way in ways) for ways in exchanged]
+    else:
+        rows = [max(sum(map(sum, held)) for held in shared) for shared in (counted[1::2] if both else counted)]
+    return sum(rows) / (len(rows) * even)

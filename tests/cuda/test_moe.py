@@ -1,0 +1,82 @@
+"""Models with experts: every layout trains as one process does, and moves what the rules say it moves.
+
+With the rows that the router really sent: a dropless exchange is as large as its choice.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.backends.cuda.lower import lower, refusals
+from planc.sharding import propagate
+from planc.trainer.launch import run
+
+from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case
+
+WORKER = Path(__file__).with_name("worker.py")
+BUDGET = 1e-5
+GROUPS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "deepseek": DEEPSEEK}
+
+
+@cache
+def rows(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """These layouts compared with one process, one after the other in one launch of four."""
+    finished = run([sys.executable, str(WORKER), *names], 4, timeout_s=900)
+    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
+    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
+    return {row["name"]: row for row in found}
+
+
+def cases() -> list[Any]:
+    """A launch for those that every run makes, one for the others."""
+    every = [name for group in GROUPS.values() for name in group]
+    groups = {name: tuple(n for n in every if (n in CI) == (name in CI)) for name in every}
+    slow = {name: [] if name in CI else [pytest.mark.slow] for name in every}
+    return [pytest.param(groups[n], n, marks=[pytest.mark.launch, *slow[n]], id=n) for n in every]
+
+
+@pytest.mark.parametrize(("group", "name"), cases())
+def test_trains_as_one_process(group: tuple[str, ...], name: str) -> None:
+    row = rows(group)[name]
+    assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
+    assert max(row["gradient"]) <= BUDGET, row["where"]
+    assert row["loss"] <= BUDGET
+    assert row["norm"] <= BUDGET
+    assert row["evaluated"] <= BUDGET
+
+
+@pytest.mark.parametrize(("group", "name"), cases())
+def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], name: str) -> None:
+    """Calls and bytes per operation and mesh dimension, on every rank, of one step after the first."""
+    assert rows(group)[name]["collectives"] == []
+
+
+@pytest.mark.parametrize("name", [name for group in GROUPS.values() for name in group])
+def test_it_is_lowered(name: str) -> None:
+    sharded = propagate(moe_case(name))
+    assert refusals(sharded) == []
+    compile(lower(sharded).text, name, "exec")
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "absent"),
+    [
+        ("moe_fsdp", "fully_shard(block", "moe.experts"),
+        ("ep_fsdp", "fc.all_to_all_single_autograd(t, self.received, self.sent", "self.sharing"),
+        ("ep_over_tp", 'mesh["fsdp"]', "build_expert_mesh"),
+        ("etp", "redistribute(placements=[Shard(0)])", "all_to_all_single"),
+        ("etp_same_tokens", "grad_placements=[Partial()]", "sizes("),
+        ("capacity", "math.ceil(len(rows) * 1.25 / len(counts))", "sizes("),
+        ("deepseek_ep", "fully_shard(experts", "apply_tp"),
+    ],
+)
+def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:
+    text = lower(propagate(moe_case(name))).text
+    assert present in text
+    assert absent not in text
