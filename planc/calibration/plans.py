@@ -98,7 +98,7 @@ def _sentences(row: Row, layout: Layout) -> Iterator[str]:
     yield "optimizer adamw"
     reduce = "bf16" if _narrow_gradients(row) else "fp32"
     yield f"compute bf16 reduce {reduce}"
-    yield from _kernels(row)
+    yield from _kernels(row, used)
     yield from recompute_words(row)
     if facts["options"].get("gradient_bucket") is False:
         yield from (f"overlap {axis} as none" for axis in ("data", "replica") if axis in used)
@@ -308,9 +308,13 @@ def _narrow_gradients(row: Row) -> bool:
     return options.get("fsdp_mixed_precision") == "PURE" or row.publisher == "VIA-Research/vTrain"
 
 
-def _kernels(row: Row) -> Iterator[str]:
+def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
     if row.source.startswith(UNFUSED):
         yield "attention core as unfused"
+    elif row.publisher.startswith("mosaicml"):
+        yield "attention core as triton"
+    elif "cp" not in used and (row.publisher.startswith("NVIDIA") or row.id.startswith("maxtext-a3")):
+        yield "attention core as cudnn"
     narrow = _narrow(row)
     if narrow:
         ops = "attention.proj, experts" if row.moe else "attention.proj, ffn"

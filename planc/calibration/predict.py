@@ -8,6 +8,7 @@ from dataclasses import replace
 from planc.calibration.plans import plan_of
 from planc.calibration.rows import Row, measured_s
 from planc.cost import Costed, cost_plan
+from planc.cost.step import step_time
 from planc.diag.light import dataclass
 from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster
@@ -26,10 +27,20 @@ class Prepared:
 
     def cost(self, change: Callable[[Cluster], Cluster] | None = None) -> Costed:
         """The cost on the row's machine, or on what `change` makes of it."""
+        return cost_plan(self._on(change), self.collectives)
+
+    def step_s(self, change: Callable[[Cluster], Cluster] | None = None) -> float:
+        """Seconds of the step alone."""
+        return step_time(self._on(change), self.collectives).step.time_s
+
+    def _on(self, change: Callable[[Cluster], Cluster] | None) -> Sharded:
+        """The layouts on another machine. What a plan has worked out for itself depends on no machine."""
         if change is None:
-            return cost_plan(self.sharded, self.collectives)
-        plan = replace(self.sharded.plan, cluster=change(self.sharded.plan.cluster))
-        return cost_plan(replace(self.sharded, plan=plan), self.collectives)
+            return self.sharded
+        before = self.sharded.plan
+        plan = replace(before, cluster=change(before.cluster))
+        plan.memo.update(before.memo)
+        return replace(self.sharded, plan=plan)
 
 
 @dataclass(frozen=True)

@@ -162,13 +162,13 @@ def read_rows(path: Path) -> list[Row]:
 @cache
 def training_rows() -> tuple[Row, ...]:
     """The bundled training runs."""
-    return tuple(_rows(_bundled("training.json")))
+    return tuple(_rows(bundled("training.json")))
 
 
 @cache
 def sweep_rows() -> tuple[Row, ...]:
     """The bundled sweep of layouts in one node (VIA-Research/vTrain), from its compact table."""
-    table = _bundled("sweep.json")
+    table = bundled("sweep.json")
     return tuple(Row(_swept(table, values)) for values in table["rows"])
 
 
@@ -202,5 +202,6 @@ def _rows(found: Iterable[dict[str, Any]]) -> list[Row]:
     return [Row(facts) for facts in found if facts.get("kind", "training") == "training"]
 
 
-def _bundled(name: str) -> Any:
+def bundled(name: str) -> Any:
+    """A data file of this room."""
     return json.loads(files(__package__).joinpath("data").joinpath(name).read_text())

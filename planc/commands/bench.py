@@ -1,4 +1,4 @@
-"""`planc bench`: how long planc itself takes, as ratios measured in one run.
+"""`planc bench`: how long planc itself takes, as ratios measured in one run; `accuracy` is another table.
 
 Whole processes, in turn (A B A B ...), so that a machine whose speed drifts drifts for both.
 """
@@ -26,10 +26,18 @@ BASE = "import pydantic, lark"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "what", nargs="?", choices=("speed", "accuracy"), default="speed", help="what to measure (speed)"
+    )
+    parser.add_argument("--rows", metavar="FILE", help="accuracy: runs of one's own, as in planc/calibration/data")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="measured runs of each (7)")
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.what == "accuracy":
+        from planc.commands import accuracy
+
+        return accuracy.run(options)
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))

@@ -1,4 +1,5 @@
-"""`planc report FILE --trace`: the simulated step as a trace, for Perfetto and other viewers."""
+"""`planc report FILE --trace`: the simulated step as a trace, for Perfetto and other viewers; `planc report
+--accuracy RECEIPT...`: predicted beside measured."""
 
 from __future__ import annotations
 
@@ -12,15 +13,24 @@ from planc.driver import examine
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--trace", action="store_true", required=True, help="the step in the Trace Event format")
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a plan; with --accuracy, receipts")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--trace", action="store_true", help="the step in the Trace Event format")
+    what.add_argument("--accuracy", action="store_true", help="predicted beside measured, of receipts")
     parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
     add_target(parser, required=False)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    checked = examine(options.file, set=dict(options.set), target=options.target)
+    if options.accuracy:
+        from planc.commands import accuracy_of_receipts
+
+        return accuracy_of_receipts.run(options.files, as_json=options.format == "json")
+    if len(options.files) > 1:
+        print("planc report: --trace takes one plan", file=sys.stderr)
+        return 2
+    checked = examine(options.files[0], set=dict(options.set), target=options.target)
     if checked.costed is None:
         if options.format == "json":
             print_json({"diagnostics": [d.to_json() for d in checked.report.diagnostics]})

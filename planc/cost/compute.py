@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import prod
+from collections.abc import Iterable
+from math import ceil, prod
 
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES
@@ -31,36 +32,226 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     again = set(replay(plan, section).ops) if section in plan.model.blocks else set()
     ops = sharded.ops[section]
     return SectionTime(
-        forward_s=sum(op_s(sharded, o, chip) for o in ops),
-        backward_s=sum(op_s(sharded, o, chip, backward=True) for o in ops),
-        recompute_s=sum(op_s(sharded, o, chip) for o in ops if o.op.name in again) / plan.recompute.every,
-        weight_s=sum(op_s(sharded, o, chip, backward=True) / 2 for o in ops if o.op.kind == "matmul"),
+        forward_s=dispatched_s((op_s(sharded, o, chip) for o in ops), chip),
+        backward_s=dispatched_s((op_s(sharded, o, chip, backward=True) for o in ops), chip),
+        recompute_s=dispatched_s((op_s(sharded, o, chip) for o in ops if o.op.name in again), chip)
+        / plan.recompute.every,
+        weight_s=sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul"),
     )
 
 
+def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
+    """Of a section's seconds, those that wait for the host: forward and backward, and what is run again."""
+    plan, ops = sharded.plan, sharded.ops[section]
+    again = set(replay(plan, section).ops) if section in plan.model.blocks else set()
+    forward = [op_s(sharded, o, chip) for o in ops]
+    backward = [op_s(sharded, o, chip, backward=True) for o in ops]
+    rerun = [s for o, s in zip(ops, forward, strict=True) if o.op.name in again]
+    wait = dispatched_s(forward, chip) - sum(forward) + dispatched_s(backward, chip) - sum(backward)
+    return wait, (dispatched_s(rerun, chip) - sum(rerun)) / plan.recompute.every
+
+
+def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
+    """Seconds of some ops in a row: what their kernels take, or the host's time to ask for them."""
+    seconds = tuple(ops)
+    return max(sum(seconds), len(seconds) * chip.dispatch_s)
+
+
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Roofline: the slower of arithmetic and memory traffic, and the launch of its kernels.
+    """Seconds of one op for one microbatch: its kernels one after the other, each with its launch."""
+    if o.op.kind == "matmul":
+        return sum(_matmuls(sharded, o, chip, backward=backward)) + _casts_s(sharded, o, chip, backward=backward)
+    if o.op.kind == "attention":
+        return attention_s(sharded, o, chip, backward=backward)
+    traffic = op_bytes(sharded, o) * BACKWARD_BYTES.get(o.op.kind, 1.0) if backward else op_bytes(sharded, o)
+    return traffic / memory_rate(chip) + chip.launch_s
 
-    The backward does twice the work of a matmul (both operands' gradients) and 2.5 times that of
-    flash attention (it recomputes the scores: Dao 2023, FlashAttention-2).
+
+BACKWARD_BYTES = {"norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
+"""What the backward of an op moves, in units of its forward; 1 for the others. A norm reads its input and a
+gradient and writes one; a gated product reads three and writes two where the forward reads two and writes
+one. The loss makes its gradient in the forward (`LOSS_PASSES`)."""
+LOSS_PASSES = 4
+"""Times that the loss goes over fp32 logits: the copy, maximum and sum, the gradient."""
+
+
+def memory_rate(chip: Chip) -> float:
+    """Bytes per second of one device's memory, with its efficiency."""
+    return chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
+
+
+def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Seconds of the part of a matmul's backward that only its weights' gradient takes."""
+    return _matmuls(sharded, o, chip, backward=True)[1]
+
+
+# Matmuls.
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One matrix product on one device: `groups` of [m, k] x [k, n]."""
+
+    m: float
+    n: float
+    k: float
+    groups: float = 1.0
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.groups
+
+    @property
+    def elements(self) -> float:
+        """Of the two inputs and the output."""
+        return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
+    """The product that a matmul's forward is: rows of its input by columns of its weight.
+
+    Dims that input, weight and output share (experts) count the products.
     """
-    flops = op_flops(sharded, o)
-    times = 1.0 if not backward else 2.5 if o.op.kind == "attention" else 2.0
-    efficiency = chip.attention_efficiency if o.op.kind == "attention" else chip.matmul_efficiency
-    arithmetic = times * flops * _s_per_flop(sharded.plan, o.op, chip) / efficiency
-    bandwidth = chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
-    traffic = times * op_bytes(sharded, o) / bandwidth
-    return max(arithmetic, traffic) + chip.launch_s * (2 if backward else 1)
+    key = ("gemm", o.op.name, o.op.output)
+    known: Gemm | None = sharded.plan.memo.get(key)
+    if known is not None:
+        return known
+    model = sharded.model
+    taken = model.tensor[o.op.inputs[0]].dims
+    made = model.tensor[o.op.output].dims
+    weight = tuple(dict.fromkeys(d for p in o.op.params for d in model.param[p].dims))
+    sizes = {d: _local(sharded, o, d) for d in dict.fromkeys((*taken, *weight))}
+    known = Gemm(
+        m=prod(sizes[d] for d in taken if d not in weight),
+        n=prod(sizes[d] for d in weight if d not in taken),
+        k=prod(sizes[d] for d in weight if d in taken and d not in made),
+        groups=prod(sizes[d] for d in weight if d in taken and d in made),
+    )
+    sharded.plan.memo[key] = known
+    return known
 
 
-def _s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
-    """One FLOP at the peak of the dtype it is done in; a mean over the layers when some are quantized."""
-    wide = chip.devices / peak_flops_per_s(chip, plan.precision.compute)
+def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> float:
+    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch.
+
+    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction; the last
+    wave of tiles leaves `matmul_tail` of the cores' time unused (NVIDIA, "Matrix Multiplication Background
+    User's Guide": tile and wave quantization).
+    """
+    depth = 1 + chip.matmul_depth / gemm.k
+    tail = 1.0
+    if chip.matmul_tail:
+        tiles = gemm.groups * ceil(gemm.m / TILE_ROWS) * ceil(gemm.n / TILE_COLUMNS)
+        tail += chip.matmul_tail * max(1, chip.cores) / tiles
+    arithmetic = gemm.flops * s_per_flop * depth * tail
+    traffic = gemm.elements * element_bytes / memory_rate(chip)
+    return max(arithmetic, traffic) + chip.launch_s
+
+
+TILE_ROWS, TILE_COLUMNS = 128, 256
+"""Of a matmul's output, the tile that one core makes: the usual one of large products."""
+
+
+def _matmuls(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> tuple[float, ...]:
+    """Seconds of the forward's product, or of the backward's two: the input's gradient and the weight's."""
+    gemm = gemm_of(sharded, o)
+    one = s_per_flop(sharded.plan, o.op, chip)
+    size = DTYPE_BYTES[sharded.plan.precision.compute]
+    if not backward:
+        return (gemm_s(gemm, chip, one, size),)
+    to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
+    to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
+    return gemm_s(to_input, chip, one, size), gemm_s(to_weight, chip, one, size)
+
+
+def _casts_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of making narrow copies of a quantized matmul's inputs: read once, written twice.
+
+    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone.
+    The forward casts the input and the weight, the backward the gradient of the output.
+    """
+    chosen = quantized(sharded.plan, o.op)
+    if chosen is None:
+        return 0.0
+    gemm = gemm_of(sharded, o)
+    elements = gemm.groups * (gemm.m * gemm.n if backward else gemm.m * gemm.k + gemm.k * gemm.n)
+    narrow = DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
+    kept = sum(end - begin for begin, end in chosen.kept_layers) / sharded.plan.model.layers
+    size = DTYPE_BYTES[sharded.plan.precision.compute] + 2 * narrow
+    return (1 - kept) * (elements * size / memory_rate(chip) + chip.launch_s)
+
+
+HALF_A_BYTE = 0.5
+"""Bytes of a float4."""
+
+
+def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
+    """One FLOP at the reached rate of the dtype it is done in; a mean over layers when some are quantized."""
+    wide = _s_per_flop(chip, plan.precision.compute)
     chosen = quantized(plan, op)
     if chosen is None:
         return wide
     kept = sum(end - begin for begin, end in chosen.kept_layers) / plan.model.layers
-    return kept * wide + (1 - kept) * chip.devices / peak_flops_per_s(chip, chosen.dtype)
+    return kept * wide + (1 - kept) * _s_per_flop(chip, chosen.dtype)
+
+
+def _s_per_flop(chip: Chip, dtype: str) -> float:
+    return chip.devices / (peak_flops_per_s(chip, dtype) * chip.efficiency(dtype))
+
+
+# Attention.
+
+FLASH_BACKWARD = 2.5
+"""Work of flash attention's backward in units of its forward: it makes the scores again (Dao 2023)."""
+UNFUSED_BYTES = {False: 13.0, True: 19.0}
+"""Bytes moved for each score of unfused attention in 16 bits, forward and backward: written by the product,
+read and written by the softmax and by the dropout (with a byte of mask), read by the second product; then
+back: both products' gradients, dropout, softmax."""
+
+
+def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of attention's core: one kernel that never stores a score, or products with scores between."""
+    plan = sharded.plan
+    if plan.attention is not None and plan.attention.method == "unfused":
+        return _unfused_s(sharded, o, chip, backward=backward)
+    times = FLASH_BACKWARD if backward else 1.0
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    arithmetic = times * op_flops(sharded, o) / (peak * attention_efficiency(sharded, o, chip))
+    return max(arithmetic, times * op_bytes(sharded, o) / memory_rate(chip)) + chip.launch_s * (2 if backward else 1)
+
+
+KERNELS = {"triton": 0.5, "cudnn": 1.5}
+"""Speed of some kernels of attention beside FlashAttention-2: its predecessor in Triton, and cuDNN's."""
+MOST_EFFICIENT = 0.9
+EXPONENTIALS = 32
+"""Width of a head whose products take as long as the exponentials between them: narrow heads run slower."""
+USUAL_WIDTH = 128
+"""Of a head; `attention_efficiency` is that of such heads."""
+
+
+def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """The fraction of the peak that the plan's kernel reaches with this op's heads."""
+    plan = sharded.plan
+    speed = KERNELS.get(plan.attention.method, 1.0) if plan.attention else 1.0
+    width = _widths(sharded.model, o.op) / 2
+    shape = (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
+    return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
+
+
+def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """The whole square of scores, masked or not: two products a head each way, and passes over the scores."""
+    plan, model = sharded.plan, sharded.model
+    rows, heads = (prod(_local(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
+    keys = plan.batch.sequence_tokens
+    query, value = (model.sizes[model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+    products = [Gemm(rows, keys, query, heads), Gemm(rows, value, keys, heads)]
+    if backward:
+        products += [Gemm(rows, query, keys, heads), Gemm(keys, query, rows, heads)]
+        products[:2] = [Gemm(rows, keys, value, heads), Gemm(keys, value, rows, heads)]
+    one = _s_per_flop(chip, plan.precision.compute)
+    arithmetic = sum(gemm_s(g, chip, one, 0.0) for g in products)
+    launches = (4 if backward else 3) * chip.launch_s
+    return arithmetic + UNFUSED_BYTES[backward] * heads * rows * keys / memory_rate(chip) + launches
 
 
 def quantized(plan: Plan, op: Op) -> Quantize | None:
@@ -124,7 +315,7 @@ def _passes_keys(kernel: Kernel) -> bool:
 def op_bytes(sharded: Sharded, o: OpSharding) -> float:
     """Bytes through device memory: every input, parameter and output once.
 
-    The loss goes over fp32 logits three times (maximum, sum, gradient).
+    The loss goes over fp32 logits `LOSS_PASSES` times.
     """
     plan = sharded.plan
     names = [n for n in (*o.op.inputs, o.op.output) if n != "loss"]
@@ -133,7 +324,7 @@ def op_bytes(sharded: Sharded, o: OpSharding) -> float:
         if o.op.kind == "matmul":
             total += param_elements(plan, sharded.param[name]) * DTYPE_BYTES[plan.precision.compute]
     if o.op.kind == "loss":
-        total *= 3 * 4 / DTYPE_BYTES[plan.precision.compute]
+        total *= LOSS_PASSES * 4 / DTYPE_BYTES[plan.precision.compute]
     return total
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cost.compute import op_s
+from planc.cost.compute import host_s, op_s
 from planc.cost.costed import Costed
 from planc.diag.light import dataclass
 from planc.ir.base import Cause, Value
@@ -41,18 +41,27 @@ def _compute(costed: Costed) -> Iterator[Seconds]:
     for section, copies in sections_on(plan, costed.slowest).items():
         ops = sharded.ops.get(section, ())
         names = set(replay(plan, section).ops) if section in plan.model.blocks else set()
+        times = microbatches_each(plan) * copies
         for o in ops:
             what = f"{o.op.kind} of {o.op.region}" if o.op.kind == "matmul" else o.op.kind
             forward, backward = op_s(sharded, o, chip), op_s(sharded, o, chip, backward=True)
-            done[what] = done.get(what, 0.0) + microbatches_each(plan) * copies * (forward + backward)
+            done[what] = done.get(what, 0.0) + times * (forward + backward)
             if o.op.name in names:
-                times = microbatches_each(plan) * copies / plan.recompute.every
-                again[what] = again.get(what, 0.0) + times * forward
+                again[what] = again.get(what, 0.0) + times / plan.recompute.every * forward
+        if ops:
+            waits, waits_again = host_s(sharded, section, chip)
+            done[HOST] = done.get(HOST, 0.0) + times * waits
+            again[HOST] = again.get(HOST, 0.0) + times * waits_again
     for what, spent in done.items():
-        yield Seconds(part="compute", name=what, seconds=spent, why="forward and backward of every microbatch")
+        why = WAITS if what == HOST else "forward and backward of every microbatch"
+        yield Seconds(part="compute", name=what, seconds=spent, why=why)
     for what, spent in again.items():
-        why = "run again in the backward instead of kept"
+        why = WAITS if what == HOST else "run again in the backward instead of kept"
         yield Seconds(part="recompute", name=what, seconds=spent, why=why, cause=plan.recompute.cause)
+
+
+HOST = "the host"
+WAITS = "kernels are done before the host asks for the next"
 
 
 def _exposed(costed: Costed) -> Iterator[Seconds]:

@@ -18,6 +18,7 @@ from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
 from planc.ir.model import Section
+from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
 from planc.schedules.engine import StageTimes
@@ -148,13 +149,15 @@ def _expose(
     plan = sharded.plan
     held, times = sections_on(plan, stage), microbatches_each(plan)
     forward, backward = _compute(sharded, stage, sections)
-    state = [r for r in here if r.carries in ("param", "grad")]
+    waits = {o.axis for o in plan.overlaps if o.method == "none"}
+    contention = plan.cluster.chip.contention
+    state = [r for r in here if r.carries in ("param", "grad") and not waits.intersection(r.axes)]
     for phases, cover in ((("forward",), forward), (("backward", "optimizer"), backward)):
         group = [r for r in state if r.phase in phases]
         often = [r for r in group if r.count > held.get(r.section, 1)]
         once = [r for r in group if r.count <= held.get(r.section, 1)]
-        left_s = _hide(often, cover * times, seconds, exposed)
-        _hide(once, left_s / times, seconds, exposed)
+        left_s = _hide(often, cover * times, seconds, exposed, contention)
+        _hide(once, left_s / times, seconds, exposed, contention)
     for section, copies in held.items():
         mine = [r for r in here if r.section == section and r.carries == "activation"]
         if mine and section in sharded.ops and (plan.overlaps or any(r.op == "send_recv" for r in mine)):
@@ -186,14 +189,22 @@ def _beside(
         chosen = [o for o in ops if o.op.kind in kinds or not kinds]
         return times * sum(op_s(sharded, o, chip, backward=phase == "backward") for o in chosen)
 
-    groups = [([r for r in rows if r.op == "send_recv"], cover("attention"))]
-    for overlap in plan.overlaps:
+    groups = [([r for r in rows if r.op == "send_recv"], cover("attention"), chip.contention)]
+    for overlap in (o for o in plan.overlaps if o.method != "none"):
         over = [r for r in rows if overlap.axis in r.axes and r.op != "send_recv"]
-        groups.append((over, cover() if overlap.method == "dual_batch" else cover("matmul")))
-    for group, covered in groups:
+        if overlap.method == "dual_batch":
+            groups.append((over, cover(), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention))
+        else:
+            groups.append((over, cover("matmul"), chip.contention))
+    for group, covered, contention in groups:
         total = sum(seconds[id(r)] for r in group)
+        share = _bare_share(max(0.0, 1 - covered / total), contention) if total else 0.0
         for r in group:
-            exposed[id(r)] = seconds[id(r)] * max(0.0, total - covered) / total if total else 0.0
+            exposed[id(r)] = seconds[id(r)] * share
+
+
+DUAL_BATCH_CORES = 20
+"""Cores that two microbatches' transfers keep from compute (DeepSeek-V3 report, section 3.2.2)."""
 
 
 def _between_stages(row: Collective) -> bool:
@@ -209,11 +220,17 @@ def _compute(sharded: Sharded, stage: int, sections: dict[Section, SectionTime])
     return forward, sum((t.backward_s + t.recompute_s) * n for t, n in times)
 
 
-def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], exposed: dict[int, float]) -> float:
+def _hide(
+    group: list[Collective],
+    cover_s: float,
+    seconds: dict[int, float],
+    exposed: dict[int, float],
+    contention: float,
+) -> float:
     """Transfers share the cover, one after the other on the same links; returns what they leave of it.
 
     The rest is exposed, and always one call of each phase: the first gather has no compute before it, the
-    last reduction none after.
+    last reduction none after. Of what hides, compute is slowed down by the share `contention`.
     """
     total = sum(seconds[id(r)] for r in group)
     if total <= 0:
@@ -225,8 +242,14 @@ def _hide(group: list[Collective], cover_s: float, seconds: dict[int, float], ex
     least = sum(sum_s / calls for sum_s, calls in apart.values())
     bare = max(total - cover_s, least)
     for r in group:
-        exposed[id(r)] = seconds[id(r)] * min(1.0, bare / total)
+        exposed[id(r)] = seconds[id(r)] * _bare_share(bare / total, contention)
     return max(0.0, cover_s - total)
+
+
+def _bare_share(share: float, contention: float) -> float:
+    """The exposed part of a transfer whose `share` nothing hides."""
+    bare = min(1.0, share)
+    return bare + contention * (1 - bare)
 
 
 def _once(rows: Iterable[Collective], exposed: dict[int, float]) -> dict[int, float]:
@@ -305,7 +328,7 @@ def _step(
     exposed_s = sum(exposed[id(r)] for r in rows if r.stage == rank)
     bubble = timeline.makespan_s - timeline.busy_s[rank]
     optimizer = optimizer_s(sharded, rank)
-    overhead = plan.cluster.chip.launch_s * times * len(mine)
+    overhead = overhead_s(plan, rank)
     offload = offload_s(sharded, rank, compute + recompute)
     total = compute + recompute + exposed_s + bubble + optimizer + offload + overhead
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
@@ -324,6 +347,13 @@ def _step(
         offload_s=offload,
         overhead_s=overhead,
     )
+
+
+def overhead_s(plan: Plan, rank: int) -> float:
+    """What a step takes on a rank besides compute and transfers: the host once a step, a launch a stage and
+    microbatch."""
+    chip = plan.cluster.chip
+    return chip.step_s + chip.launch_s * microbatches_each(plan) * len(virtual_stages(plan, rank))
 
 
 def optimizer_s(sharded: Sharded, rank: int) -> float:

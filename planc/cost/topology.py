@@ -299,7 +299,19 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
     """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless asked, no latency."""
     keep = float(latency)
     link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, efficiency=1.0, half_bytes=0.0)
-    chip = replace(cluster.chip, matmul_efficiency=1.0, attention_efficiency=1.0, memory_efficiency=1.0, launch_s=0.0)
+    chip = replace(
+        cluster.chip,
+        matmul_efficiency=1.0,
+        attention_efficiency=1.0,
+        memory_efficiency=1.0,
+        launch_s=0.0,
+        narrow_efficiency={},
+        dispatch_s=0.0,
+        matmul_depth=0.0,
+        matmul_tail=0.0,
+        contention=0.0,
+        step_s=0.0,
+    )
     levels = tuple(replace(v, latency_s=keep * v.latency_s, efficiency=1.0, half_bytes=0.0) for v in cluster.levels)
     return replace(cluster, chip=chip, link=link, levels=levels)
 

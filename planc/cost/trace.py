@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from planc.cost.costed import Costed
 from planc.cost.offload import offload_s
-from planc.cost.step import StageCost, optimizer_s
+from planc.cost.step import StageCost, optimizer_s, overhead_s
 from planc.schedules import orders
 from planc.schedules.actions import LETTERS
 from planc.schedules.engine import Ran, simulate, spans
@@ -89,7 +89,7 @@ def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
         ("optimizer", "optimizer", optimizer_s(sharded, rank)),
         ("offload", "offload", offload_s(sharded, rank, busy)),
-        ("overhead", "overhead", plan.cluster.chip.launch_s * each * len(mine)),
+        ("overhead", "overhead", overhead_s(plan, rank)),
     )
     for name, part, seconds in parts:
         yield Span(rank, name, part, start, seconds)

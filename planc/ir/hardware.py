@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from math import prod
 from typing import Literal
 
@@ -24,6 +25,18 @@ class Chip(Value):
     memory_efficiency: float
     launch_s: float
     """Fixed cost of starting one kernel."""
+    narrow_efficiency: dict[str, float] = field(default_factory=dict)
+    """Matmul efficiency of dtypes narrower than 16 bits, where it is another."""
+    dispatch_s: float = 0.0
+    """The host's time to ask for one op; kernels that are shorter wait for it."""
+    matmul_depth: float = 0.0
+    """Steps of the contraction that starting and ending a matmul's tile takes as long as."""
+    matmul_tail: float = 0.0
+    """Part of a wave of tiles that the last one leaves unused."""
+    contention: float = 0.0
+    """Of a transfer that runs beside compute, the share that slows compute down all the same."""
+    step_s: float = 0.0
+    """What a step takes besides kernels: reading data, logging, waiting for the host."""
     runtime_bytes: float
     """Held by the framework, its context and the allocator's fragmentation."""
     runtime_fraction: float
@@ -38,6 +51,10 @@ class Chip(Value):
     """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
     core_lanes: int = 0
     """fp32 lanes of one core."""
+
+    def efficiency(self, dtype: str) -> float:
+        """The fraction of a dtype's peak that large matmuls reach."""
+        return self.narrow_efficiency.get(dtype, self.matmul_efficiency)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,6 +17,7 @@ OPTIONS: dict[str, dict[str, Option]] = {
     "ring": {"balance": BALANCE, "rotate": Option(words=("p2p", "alltoall"))},
     "all_gather": {"balance": BALANCE},
     "flash": {},
+    "triton": {},
     "unfused": {},
     "cudnn": {},
     "efficient": {},

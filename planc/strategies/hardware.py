@@ -26,6 +26,13 @@ CHIP: dict[str, tuple[str, float | None]] = {
     "die_bandwidth": ("bandwidth", None),
     "cores": ("count", 0),
     "core_lanes": ("count", 0),
+    "float8_efficiency": ("share", None),
+    "float4_efficiency": ("share", None),
+    "dispatch": ("time", 0.0),
+    "matmul_depth": ("count", 0),
+    "matmul_tail": ("share", 0.0),
+    "contention": ("share", 0.0),
+    "step": ("time", 0.0),
 }
 """Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
 from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
@@ -89,7 +96,10 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
     return {k: v for k, (_, v) in fields.items() if v is not None} | values
 
 
-MAY_BE_ZERO = ("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes")
+MAY_BE_ZERO = (
+    *("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes"),
+    *("matmul_depth", "matmul_tail", "contention", "step", "dispatch"),
+)
 
 
 WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
@@ -97,7 +107,7 @@ WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails
 
 def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
     """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole."""
-    share = name.endswith("efficiency") or name == "fragmentation"
+    share = name.endswith("efficiency") or name in ("fragmentation", "contention", "matmul_tail")
     part = name in WHOLE and number != int(number)
     if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1) and not part:
         return True
@@ -136,6 +146,12 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
         die_bandwidth_bytes_per_s=values.get("die_bandwidth", values["memory_bandwidth"] / 2),
         cores=int(values["cores"]),
         core_lanes=int(values["core_lanes"]),
+        narrow_efficiency={d: values[f"{d}_efficiency"] for d in ("float8", "float4") if f"{d}_efficiency" in values},
+        dispatch_s=values["dispatch"],
+        matmul_depth=float(values["matmul_depth"]),
+        matmul_tail=values["matmul_tail"],
+        contention=values["contention"],
+        step_s=values["step"],
     )
 
 

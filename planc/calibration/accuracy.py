@@ -1,0 +1,194 @@
+"""The error table: published runs beside predictions, by publisher, chip and kind of model.
+
+`in use` are the hardware files as they are. `held out` predicts each run with the numbers fitted without its
+publisher (`data/fitted.json`, written by `planc.calibration.fit`). `not fitted` has every fitted number at
+what the language takes when a hardware file says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+from statistics import fmean, median
+from typing import Any
+
+from planc.calibration.parameters import PARAMETERS, with_values
+from planc.calibration.predict import Predicted, Prepared, predicted, prepare
+from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows
+from planc.diag.light import dataclass
+from planc.ir.hardware import Cluster
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one group of rows: shares of the measured value. `bias` is the median with its sign."""
+
+    group: str
+    rows: int
+    median: float
+    p90: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Layouts of one model, devices and batch, in the order of their predicted times."""
+
+    rows: int
+    spearman: float
+    loss: float
+    """Time lost by running the layout that is predicted to be the fastest."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """Every figure of `planc bench accuracy`."""
+
+    held_out: tuple[Errors, ...]
+    in_use: tuple[Errors, ...]
+    not_fitted: tuple[Errors, ...]
+    memory: tuple[Errors, ...]
+    validation: tuple[Errors, ...]
+    sweep: Errors
+    rankings: tuple[Ranking, ...]
+    dropped: dict[str, int]
+
+    @property
+    def spearman(self) -> float:
+        return median(r.spearman for r in self.rankings)
+
+    @property
+    def loss(self) -> float:
+        return median(r.loss for r in self.rankings)
+
+
+FEWEST_LAYOUTS = 5
+"""Groups of the sweep with fewer layouts are not ranked."""
+VALIDATION = "calculon-ai/calculon"
+"""Published validation of another model, on the catalog's A100."""
+
+
+def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
+    """The table of the bundled rows, or of others in the same format."""
+    given = list(rows) or list(training_rows())
+    why = [missing(row) for row in given]
+    runs = [prepare(row) for row, reason in zip(given, why, strict=True) if not reason]
+    used = [predicted(run) for run in runs]
+    held = [predicted(run, left_out(run.row.publisher)) for run in runs]
+    plain = [predicted(run, not_fitted) for run in runs]
+    sweep = [predicted(prepare(row)) for row in sweep_rows()] if swept else []
+    return Accuracy(
+        held_out=by_group(held),
+        in_use=by_group(used),
+        not_fitted=by_group(plain),
+        memory=memory_errors(used),
+        validation=tuple(one_row(p) for p in used if p.row.publisher == VALIDATION),
+        sweep=errors("single-node sweep", [p.error for p in sweep]),
+        rankings=rankings(sweep),
+        dropped={reason: why.count(reason) for reason in sorted(set(why) - {""})},
+    )
+
+
+# Other machines.
+
+
+def left_out(publisher: str) -> Callable[[Cluster], Cluster]:
+    """The machines as fitted without a publisher's rows; as fitted with all for one that had none."""
+    facts = fitted()
+    values = facts["without"].get(publisher, facts["values"])
+    return lambda cluster: with_values(cluster, values)
+
+
+@cache
+def fitted() -> dict[str, Any]:
+    """What the last fit found. Its parameters are those of `PARAMETERS`, or it must be run again."""
+    facts: dict[str, Any] = bundled("fitted.json")
+    assert facts["parameters"] == [p.name for p in PARAMETERS]
+    return facts
+
+
+def not_fitted(cluster: Cluster) -> Cluster:
+    """The machine with every fitted number as when its file says nothing."""
+    from planc.strategies.hardware import CHIP
+
+    default = {name: value for name, (_, value) in CHIP.items()}
+    names = {p.field for p in PARAMETERS if p.place == "chip"}
+    chip = replace(cluster.chip, narrow_efficiency={})
+    cluster = replace(cluster, chip=chip, link=replace(cluster.link, half_bytes=0.0))
+    cluster = replace(cluster, levels=tuple(replace(v, half_bytes=0.0) for v in cluster.levels))
+    for parameter in PARAMETERS:
+        value = default.get(parameter.field)
+        if parameter.field in names and value is not None:
+            cluster = parameter.put(cluster, value)
+    return cluster
+
+
+# Groups.
+
+
+def by_group(found: Sequence[Predicted]) -> tuple[Errors, ...]:
+    """All rows, dense and of experts, each publisher, each chip."""
+    groups: dict[str, list[float]] = {}
+    for p in found:
+        kind = "experts" if p.row.moe else "dense"
+        for name in ("all", kind, p.row.publisher, f"{p.row.chip}, {kind}"):
+            groups.setdefault(name, []).append(p.error)
+    first = [name for name in ("all", "dense", "experts") if name in groups]
+    publishers = sorted({p.row.publisher for p in found})
+    rest = sorted(set(groups) - set(first) - set(publishers))
+    return tuple(errors(name, groups[name]) for name in (*first, *publishers, *rest))
+
+
+def errors(group: str, values: Sequence[float]) -> Errors:
+    """Median and 90th percentile of the sizes, and the median."""
+    if not values:
+        return Errors(group, 0, 0.0, 0.0, 0.0)
+    sizes = sorted(abs(v) for v in values)
+    return Errors(group, len(values), median(sizes), sizes[min(len(sizes) - 1, int(0.9 * len(sizes)))], median(values))
+
+
+def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
+    """Of the rows that print a peak memory: together, and each."""
+    known = [(p, p.memory_error) for p in found if p.memory_error is not None]
+    each = tuple(Errors(p.row.id, 1, abs(e), abs(e), e) for p, e in known if e is not None)
+    return (errors("all", [e for _, e in known if e is not None]), *each) if known else ()
+
+
+def one_row(p: Predicted) -> Errors:
+    return Errors(p.row.id, 1, abs(p.error), abs(p.error), p.error)
+
+
+def rankings(found: Sequence[Predicted]) -> tuple[Ranking, ...]:
+    """One for each model, number of devices and batch of the sweep."""
+    groups: dict[tuple[Any, ...], list[Predicted]] = {}
+    for p in found:
+        model = p.row.model
+        groups.setdefault((model["layers"], model["d_model"], p.row.devices, p.row.sequences), []).append(p)
+    return tuple(ranking(group) for group in groups.values() if len(group) >= FEWEST_LAYOUTS)
+
+
+def ranking(group: Sequence[Predicted]) -> Ranking:
+    """Spearman's rank correlation of predicted and measured times, and the loss of the first choice."""
+    predicted_s, measured = [p.predicted_s for p in group], [p.measured_s for p in group]
+    first = min(group, key=lambda p: p.predicted_s)
+    return Ranking(len(group), correlation(ranks(predicted_s), ranks(measured)), first.measured_s / min(measured) - 1)
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """Places in ascending order; equal values share the mean of theirs."""
+    order = sorted(values)
+    return [fmean((order.index(v), len(order) - 1 - order[::-1].index(v))) for v in values]
+
+
+def correlation(one: Sequence[float], other: Sequence[float]) -> float:
+    """Pearson's; 1 when one of them does not vary."""
+    a, b = fmean(one), fmean(other)
+    both = sum((x - a) * (y - b) for x, y in zip(one, other, strict=True))
+    size = sum((x - a) ** 2 for x in one) * sum((y - b) ** 2 for y in other)
+    return float(both / size**0.5) if size else 1.0
+
+
+def runs_of(rows: Iterable[Row]) -> list[Prepared]:
+    """The rows that count, prepared."""
+    return [prepare(row) for row in rows if not missing(row)]

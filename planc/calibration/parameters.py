@@ -1,0 +1,156 @@
+"""The numbers that are fitted: of which chips, in which field of the hardware language, within which bounds.
+
+A number that several chips share is one number. `prior` is where it stays without data, `spread` how far a
+row of data may pull it (a standard deviation of its logarithm), so that no publisher alone decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from planc.diag.light import dataclass
+from planc.ir.hardware import Chip, Cluster
+
+Place = Literal["chip", "link", "network"]
+NARROW = ("float8", "float4")
+FIELDS = {
+    "launch": "launch_s",
+    "dispatch": "dispatch_s",
+    "step": "step_s",
+    "half_size": "half_bytes",
+}
+"""Names of the language that the nouns call otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parameter:
+    """`field` as a hardware file writes it; `low` and `high` are physical bounds in `unit`."""
+
+    name: str
+    field: str
+    chips: tuple[str, ...]
+    prior: float
+    why: str
+    unit: str = "share"
+    low: float = 0.05
+    high: float = 0.95
+    spread: float = 0.1
+    place: Place = "chip"
+
+    def put(self, cluster: Cluster, value: float) -> Cluster:
+        """The cluster with this number, when it is one of its chip."""
+        if cluster.chip.name not in self.chips:
+            return cluster
+        name = FIELDS.get(self.field, self.field)
+        change: dict[str, Any] = {name: value}
+        if self.place == "link":
+            return replace(cluster, link=replace(cluster.link, **change))
+        if self.place == "network":
+            return replace(cluster, levels=tuple(replace(v, **change) for v in cluster.levels))
+        return replace(cluster, chip=_put(cluster.chip, name, value))
+
+
+def _put(chip: Chip, name: str, value: float) -> Chip:
+    narrow = name.removesuffix("_efficiency")
+    if narrow in NARROW:
+        return replace(chip, narrow_efficiency={**chip.narrow_efficiency, narrow: value})
+    change: dict[str, Any] = {name: value}
+    return replace(chip, **change)
+
+
+def with_values(cluster: Cluster, values: Sequence[float]) -> Cluster:
+    """The cluster with every parameter at its value, in the order of `PARAMETERS`."""
+    for parameter, value in zip(PARAMETERS, values, strict=True):
+        cluster = parameter.put(cluster, value)
+    return cluster
+
+
+AMPERE = ("a100", "a100_40")
+HOPPER = ("h100", "h200", "h800")
+BLACKWELL, ULTRA = ("b200", "gb200"), ("b300", "gb300")
+GPUS = (*AMPERE, *HOPPER, *BLACKWELL, *ULTRA)
+TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+SUSTAINED = "measured best shape (public ml-engineering notes) x 0.77, what training sustains"
+KERNEL = "FlashAttention-2 forward, causal, heads of 128"
+XLA = "round figure between the published runs"
+
+
+def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str = SUSTAINED) -> Parameter:
+    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.08)
+
+
+def _narrow(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:
+    field = f"{dtype}_efficiency"
+    return Parameter(name=f"{dtype} {name}", field=field, chips=chips, prior=prior, why=SUSTAINED, spread=0.08)
+
+
+def _attention(name: str, chips: tuple[str, ...], prior: float, why: str = KERNEL) -> Parameter:
+    return Parameter(name=f"attention {name}", field="attention_efficiency", chips=chips, prior=prior, why=why)
+
+
+def _shared(field: str, chips: tuple[str, ...], prior: float, unit: str, low: float, high: float) -> Parameter:
+    kind = "GPUs" if chips == GPUS else "TPUs"
+    return Parameter(
+        name=f"{field} {kind}", field=field, chips=chips, prior=prior, unit=unit, low=low, high=high, why=SHARED[field]
+    )
+
+
+SHARED = {
+    "memory_efficiency": "achieved share of the data sheet's rate, streaming",
+    "launch": "gap between two kernels of one stream",
+    "dispatch": "the framework's Python and C++ for one op of the graph",
+    "matmul_depth": "prologue and epilogue of a tile, in steps of the contraction",
+    "matmul_tail": "half a wave at most, less what smaller tiles and split contractions win back",
+    "contention": "cores and memory bandwidth that transfers take from compute",
+    "step": "data, logging and the host's waiting once a step",
+}
+
+PARAMETERS: tuple[Parameter, ...] = (
+    _matmul("A100", AMPERE, 0.73),
+    _matmul("H100", HOPPER, 0.61),
+    _matmul("B200", ("b200",), 0.60),
+    _matmul("B300", ("b300",), 0.60),
+    _matmul("GB200 and GB300", ("gb200", "gb300"), 0.54),
+    _narrow("H100", "float8", HOPPER, 0.56),
+    _narrow("B200", "float8", ("b200", "b300"), 0.58),
+    _narrow("GB200", "float8", ("gb200",), 0.57),
+    _narrow("GB300", "float8", ("gb300",), 0.62),
+    _narrow("GB200", "float4", BLACKWELL, 0.48),
+    _narrow("GB300", "float4", ULTRA, 0.48),
+    _attention("A100", AMPERE, 0.60),
+    _attention("H100", HOPPER, 0.37),
+    _attention("B200", BLACKWELL, 0.25),
+    _attention("B300", ULTRA, 0.32, "twice the exponentials of a B200 (NVIDIA, Blackwell Ultra)"),
+    _shared("memory_efficiency", GPUS, 0.78, "share", 0.5, 0.95),
+    _shared("launch", GPUS, 3e-6, "s", 1e-6, 10e-6),
+    _shared("dispatch", GPUS, 85e-6, "s", 5e-6, 300e-6),
+    _shared("matmul_depth", GPUS, 200.0, "steps", 32.0, 1024.0),
+    _shared("matmul_tail", GPUS, 0.30, "share of a wave", 0.05, 0.9),
+    _shared("contention", GPUS, 0.38, "share", 0.02, 0.8),
+    _shared("step", GPUS, 8e-3, "s", 1e-3, 50e-3),
+    _matmul("TPU v4", ("v4",), 0.74, XLA),
+    _matmul("TPU v5e", ("v5e",), 0.80, XLA),
+    _matmul("TPU v5p", ("v5p",), 0.80, XLA),
+    _matmul("TPU v6e", ("v6e",), 0.70, XLA),
+    _matmul("TPU 7x", ("tpu7x",), 0.72, XLA),
+    _narrow("TPU 7x", "float8", ("tpu7x",), 0.66),
+    _attention("TPU", TPUS, 0.26, "splash attention, causal"),
+    _shared("memory_efficiency", TPUS, 0.75, "share", 0.5, 0.95),
+    _shared("matmul_depth", TPUS, 120.0, "steps", 32.0, 1024.0),
+    _shared("contention", TPUS, 0.27, "share", 0.02, 0.8),
+    _shared("step", TPUS, 10e-3, "s", 1e-3, 50e-3),
+    Parameter(
+        name="half_size NVLink 3", field="half_size", chips=AMPERE, place="link", unit="B", prior=3 * 2.0**20,
+        low=2.0**18, high=2.0**26, why="a message that runs at half the rate",
+    ),
+    Parameter(
+        name="half_size NVLink 4", field="half_size", chips=HOPPER, place="link", unit="B", prior=8 * 2.0**20,
+        low=2.0**18, high=2.0**26, why="a message that runs at half the rate",
+    ),
+    Parameter(
+        name="half_size network", field="half_size", chips=GPUS, place="network", unit="B", prior=1.5 * 2**20,
+        low=2.0**18, high=2.0**26, why="a message that runs at half the rate",
+    ),
+)  # fmt: skip
