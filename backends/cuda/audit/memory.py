@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
@@ -52,10 +52,19 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._mark(str(func))
         return made
 
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """What is made meanwhile does not count: it stands for what one kernel does."""
+        self._metadata += 1
+        try:
+            yield
+        finally:
+            self._metadata -= 1
+
     def hold(self, values: Iterable[Any]) -> None:
         """Count the storages of these tensors (a DTensor's local one), each once."""
         for value in values:
-            local = value.to_local() if isinstance(value, DTensor) else value
+            local = value._local_tensor if isinstance(value, DTensor) else value
             if isinstance(local, torch.Tensor):
                 self._hold(local.untyped_storage())
 
@@ -90,11 +99,8 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _silenced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._metadata += 1
-            try:
+            with self.quiet():
                 return function(*args, **kwargs)
-            finally:
-                self._metadata -= 1
 
         return call
 

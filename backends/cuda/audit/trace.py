@@ -32,6 +32,7 @@ from planc.sharding.local import local_length
 from ..optimizer import adamw
 from ..roles import Roles
 from .memory import MemoryTracker
+from .norms import one_kernel_norms
 from .observe import Observer, meshes_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -65,7 +66,7 @@ def trace(program: Program, stage: int) -> Traced:
             for module in modules:
                 module.to_empty(device="cpu")
             step = _Step(program, emitted, divided, modules, mesh)
-            with tracker:
+            with tracker, one_kernel_norms(tracker):
                 tracker.hold(step.state())
                 with observer:
                     step()
