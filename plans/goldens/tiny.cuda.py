@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 8414bad18990e5ef)
+plan     tiny (sha256 4655aec2067b6b52)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 
