@@ -15,6 +15,7 @@ from importlib import import_module
 COMMANDS: dict[str, str] = {
     "check": "check and cost plans: memory, step time, collectives, mistakes",
     "cost": "the report of one plan",
+    "search": "the best layouts for what a plan leaves free with `?`",
     "lower": "write the program of a plan for cuda or xla",
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",

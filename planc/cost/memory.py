@@ -24,6 +24,9 @@ GIB = 2.0**30
 PREFETCHED = 2
 """Blocks whose gathered parameters are there at once: the one in use and the next."""
 
+Held = list[tuple[ParamSharding, int]]
+"""Parameters with their copies on a device."""
+
 
 def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -> Memory:
     """The memory of every pipeline stage; the fullest one speaks for the plan.
@@ -33,7 +36,7 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     whole = _whole_until_the_end(sharded, rows)
-    saved = _saved(sharded)
+    saved = saved_by_section(sharded)
     alike: dict[tuple[tuple[str, int], ...], dict[str, float]] = {}
     stages = []
     for rank in range(sharded.plan.pipeline):
@@ -44,7 +47,7 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
         capacity_gib=capacity / GIB,
-        usable_gib=(capacity - _reserve(chip)) / GIB,
+        usable_gib=(capacity - reserve_bytes(chip)) / GIB,
         per_device_gib=worst.per_device_gib,
         stages=tuple(stages),
     )
@@ -68,12 +71,20 @@ def _state(sharded: Sharded, rank: int, whole: bool) -> dict[str, float]:
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     return {
-        "params": _params(sharded, held),
-        "grads": _grads(sharded, held, whole=whole),
-        "optimizer": 0.0 if "optimizer" in offloaded(plan) else 2 * _noun(sharded, held, "optimizer"),
+        **resting(sharded, held, whole=whole),
         "buffers": _buffers(sharded, held),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
-        "reserve": _reserve(plan.cluster.chip),
+        "reserve": reserve_bytes(plan.cluster.chip),
+    }
+
+
+def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
+    """Bytes of masters, gradients and moments of these parameters, each so many times, between steps."""
+    kept = "optimizer" not in offloaded(sharded.plan)
+    return {
+        "params": _params(sharded, held),
+        "grads": _grads(sharded, held, whole=whole),
+        "optimizer": 2 * _noun(sharded, held, "optimizer") if kept else 0.0,
     }
 
 
@@ -90,9 +101,6 @@ def _stage(
         per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
         peak_at=moment,
     )
-
-
-Held = list[tuple[ParamSharding, int]]
 
 
 def _params(sharded: Sharded, held: Held) -> float:
@@ -171,7 +179,7 @@ def _logits(sharded: Sharded) -> float:
     return 2 * one * 4 / DTYPE_BYTES[sharded.plan.precision.compute]
 
 
-def _saved(sharded: Sharded) -> dict[Section, float]:
+def saved_by_section(sharded: Sharded) -> dict[Section, float]:
     """Bytes that one microbatch leaves behind in each section."""
     saved = {kind: _kept_of_block(sharded, kind) for kind in sharded.model.blocks}
     return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
@@ -250,5 +258,6 @@ def communicators(sharded: Sharded) -> int:
     return len([a for a in sharded.plan.mesh.every.values() if a.size > 1]) + 1
 
 
-def _reserve(chip: Chip) -> float:
+def reserve_bytes(chip: Chip) -> float:
+    """What the framework holds of a device, and what its allocator loses."""
     return chip.runtime_bytes + chip.runtime_fraction * chip.memory_bytes / chip.devices

@@ -77,6 +77,24 @@ def _held(schedule: Schedule, size: Shape) -> tuple[tuple[dict[int, int], ...], 
     return tuple(h for h, _ in held), tuple(w for _, w in held)
 
 
+def held_by_first(split: Split, ranks: int, microbatches: int) -> dict[int, int]:
+    """Microbatches of each virtual stage that the first rank holds at its fullest moment, at least.
+
+    Those of a shorter step: a longer one begins like it.
+    """
+    whole = shape(split, ranks, microbatches)
+    period = whole.round if of(split).in_rounds else ranks
+    short = _short(whole, min(microbatches, 2 * period))
+    if of(split).need(short) is not None:
+        return {0: 1}
+    return _held_by_first(of(split), short)
+
+
+@lru_cache(maxsize=1024)
+def _held_by_first(schedule: Schedule, size: Shape) -> dict[int, int]:
+    return most_held(schedule.order(size, 0))[0]
+
+
 def _busy(split: Split, whole: Shape, times: StageTimes) -> tuple[float, ...]:
     """Every rank runs its share of the microbatches on every stage it holds."""
     each = whole.microbatches / of(split).copies

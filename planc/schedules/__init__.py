@@ -24,6 +24,7 @@ __all__ = [
     "orders",
     "schedules",
     "shape",
+    "splits_backward",
     "stages_of",
 ]
 
@@ -72,6 +73,15 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
         return own.stages(split.order, rank)
     return stages_at(of(split).placement, ranks, split.chunks, rank)
+
+
+def splits_backward(split: Split) -> bool:
+    """Whether gradients of inputs and of weights are actions of their own."""
+    if split.order:
+        return any(a.kind == "backward_weight" for row in orders(split, 0, 0) for a in row)
+    schedule = of(split)
+    size = Shape(2, schedule.chunks, 4)
+    return any(a.kind == "backward_weight" for rank in range(2) for a in schedule.order(size, rank))
 
 
 def microbatch_copies(split: Split | None) -> int:

@@ -1,0 +1,216 @@
+"""The best layouts of a space: bounded from below, costed in the order of their bounds, ranked.
+
+A layout is decided when it is costed, when it breaks a rule of the language, or when its bound says that
+neither its time nor its memory can get it among those that are asked for. What is returned is what costing
+every single one would return.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from planc.checks import check_plan
+from planc.cost.costed import Costed, cost_plan
+from planc.diag.diagnostic import has_errors
+from planc.diag.light import dataclass
+from planc.search.bound import Bounds
+from planc.search.space import Point, Space
+from planc.sharding import semantic_collectives
+
+NEAR = 1.1
+"""The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout of the space that was costed: its file's text and what `planc cost` says of it."""
+
+    text: str
+    """The plan file with every `?` filled in."""
+    label: str
+    """What was filled in, on one line."""
+    costed: Costed
+    point: Point
+    why: str = ""
+    """Why it beats the next one."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a step."""
+        return self.costed.step.time_s
+
+    @property
+    def s_per_sequence(self) -> float:
+        """What is made least: seconds of a step for each of its sequences."""
+        return self.time_s / self.point.sequences
+
+    @property
+    def memory_gib(self) -> float:
+        """GiB of the fullest device."""
+        return self.costed.memory.per_device_gib.total
+
+    def to_json(self) -> dict[str, Any]:
+        step = self.costed.step
+        return {
+            "plan": self.text,
+            "time_s": self.time_s,
+            "memory_gib": self.memory_gib,
+            "mfu": step.mfu,
+            "tokens_per_s_per_device": step.tokens_per_s_per_device,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """`planc.search/1`. `decided` counts the layouts of the space, `fully_costed` those of them that were costed."""
+
+    best: tuple[Candidate, ...]
+    pareto: tuple[Candidate, ...]
+    decided: int
+    fully_costed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "planc.search/1",
+            "decided": self.decided,
+            "fully_costed": self.fully_costed,
+            "seconds": self.seconds,
+            "best": [c.to_json() for c in self.best],
+            "pareto": [c.to_json() for c in self.pareto],
+        }
+
+
+def search(
+    source: str | Path,
+    *,
+    set: dict[str, int] | None = None,
+    top: int = 10,
+    most_sequences: int | None = None,
+    memory_gib: float | None = None,
+) -> Found:
+    """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
+
+    `most_sequences` is the largest batch when the plan leaves it free; the time of a sequence is then what
+    counts. `memory_gib` is what a device may hold; the chip's memory unless it is given. Raises PlanError
+    when the plan has mistakes that no filling-in mends.
+    """
+    started = time.perf_counter()
+    space = Space(Path(source), set, most_sequences)
+    run = _Run(space, top, memory_gib)
+    run.go()
+    best = tuple(sorted(run.best, key=_order))[:top]
+    from planc.search.why import reasons
+
+    told = reasons(best)
+    return Found(
+        best=told,
+        pareto=tuple(_front(run.fitting)),
+        decided=run.decided,
+        fully_costed=run.costed,
+        seconds=time.perf_counter() - started,
+    )
+
+
+def _order(c: Candidate) -> tuple[float, float, str]:
+    """Fastest first; then the least memory, then the text: the same every time."""
+    return c.s_per_sequence, c.memory_gib, c.text
+
+
+def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Those that no other one beats in time and memory, the fastest first."""
+    least = float("inf")
+    for c in sorted(candidates, key=_order):
+        if c.memory_gib < least:
+            least = c.memory_gib
+            yield c
+
+
+OF_THE_BATCH = {"E0205", "E0402", "E0413"}
+"""Rules on the batch, the microbatches and the schedule, which differ from point to point of one mesh."""
+
+Key = tuple[float, float, int]
+"""Least seconds a sequence, least GiB, and the place in the enumeration."""
+
+
+class _Run:
+    """One search."""
+
+    def __init__(self, space: Space, top: int, memory_gib: float | None) -> None:
+        chip = space.plan.cluster.chip
+        self.space, self.bounds, self.top = space, Bounds(space), top
+        self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
+        self.best: list[Candidate] = []
+        self.fitting: list[Candidate] = []
+        self.decided = self.costed = self.kept = 0
+
+    def go(self) -> None:
+        bounded = sorted(self._bounded(), key=lambda pair: pair[0])
+        for (least_s, least_gib, _), point in bounded:
+            if least_s > self._limit_s() or self._beaten(least_s, least_gib):
+                continue
+            candidate = self._cost(point)
+            if candidate is not None:
+                self.fitting.append(candidate)
+                self.best = sorted([*self.best, candidate], key=_order)[: self.top]
+
+    def _bounded(self) -> Iterator[tuple[Key, Point]]:
+        """Every point that might fit, with its least seconds a sequence and GiB."""
+        space = self.space
+        for sizes in space.sizes():
+            ranks = self.bounds.ranks(sizes)
+            pipelines = space.pipelines(ranks) if self._lawful(sizes) else ()
+            for variant in range(len(space.variants)):
+                data = self.bounds.data_parallel(variant, sizes)
+                full = False
+                for sequences, microbatch in space.batches(data):
+                    points = [Point(variant, sizes, sequences, microbatch, p) for p in pipelines]
+                    self.decided += len(space.pipelines(ranks))
+                    full = full or all(self.bounds.alone_gib(p) > self.room_gib for p in points)
+                    if not full:
+                        yield from self._possible(points, ranks, sequences // (data * microbatch))
+
+    def _lawful(self, sizes: tuple[int, ...]) -> bool:
+        """Whether the mesh breaks no rule that holds for every batch and schedule."""
+        space, data = self.space, self.bounds.data_parallel(0, sizes)
+        pipelines = space.pipelines(self.bounds.ranks(sizes))
+        if not pipelines:
+            return False
+        plan = space.plan_of(Point(0, sizes, data, 1, pipelines[0]))
+        return {d.code for d in check_plan(plan) if d.severity == "error"} <= OF_THE_BATCH
+
+    def _possible(self, points: list[Point], ranks: int, times: int) -> Iterator[tuple[Key, Point]]:
+        """Those that their schedule and their least memory allow, with their bounds."""
+        for point in points:
+            if point.pipeline is None or self.space.fits_schedule(point.pipeline, ranks, times):
+                bound = self.bounds.of(point)
+                if bound.memory_gib <= self.room_gib:
+                    self.kept += 1
+                    yield (bound.time_s / point.sequences, bound.memory_gib, self.kept), point
+
+    def _limit_s(self) -> float:
+        """Nothing slower is asked for, neither among the best nor on the front."""
+        if len(self.best) < self.top:
+            return float("inf")
+        return max(self.best[-1].s_per_sequence, NEAR * self.best[0].s_per_sequence)
+
+    def _beaten(self, least_s: float, least_gib: float) -> bool:
+        """Whether enough layouts are better in time, and one of them in memory too."""
+        if len(self.best) < self.top or least_s <= self.best[-1].s_per_sequence:
+            return False
+        return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
+
+    def _cost(self, point: Point) -> Candidate | None:
+        """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
+        sharded = self.bounds.sharded(point)
+        if has_errors(check_plan(sharded.plan)):
+            return None
+        self.costed += 1
+        costed = cost_plan(sharded, semantic_collectives(sharded))
+        if costed.memory.per_device_gib.total > self.room_gib:
+            return None
+        return Candidate(self.space.text_of(point), self.space.label_of(point), costed, point)

@@ -1,0 +1,243 @@
+"""The layouts that a file with free parts stands for."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.light import dataclass
+from planc.diag.span import Span
+from planc.ir.mesh import Mesh
+from planc.ir.plan import Plan, Split
+from planc.schedules import Shape, schedules
+from planc.search.free import Free, filled, free_in
+from planc.strategies.build import build_file
+from planc.strategies.imports import Files
+from planc.strategies.split import MOST_STAGES, even
+
+DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
+"""Layouts that `use ?` stands for, by the number of its axes."""
+SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev")
+"""Schedules that `split ... as ?` stands for. GPipe and looped BFS take no less time than these with the same
+stages and hold more microbatches."""
+MOST_CHUNKS = 16
+MOST_MICROBATCH = 16
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A schedule as it is written, and the plan's `split` with it on some number of ranks."""
+
+    text: str
+    split: Split
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One choice of layouts and recompute: the plan with every axis of size 1, and what was written."""
+
+    plan: Plan
+    values: Mapping[Span, str]
+    recompute: str
+    """What is run again, where that is free."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One layout of the space."""
+
+    variant: int
+    sizes: tuple[int, ...]
+    """Of the mesh's axes, outermost first."""
+    sequences: int
+    microbatch: int
+    pipeline: Pipeline | None
+
+
+class Space:
+    """A plan file with something free in it.
+
+    Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
+    needed when the number of sequences is free.
+    """
+
+    def __init__(self, path: Path, given: dict[str, int] | None = None, most_sequences: int | None = None) -> None:
+        self.path, self.given, self.most_sequences = path, given or {}, most_sequences
+        files = Files(root=path.parent)
+        read = files.read(path, path.name)
+        if isinstance(read, Diagnostic):
+            raise PlanError((read,))
+        self.text = read.source.text
+        self.free = free_in(read)
+        for free in self._of("sequences") if most_sequences is None else ():
+            raise PlanError((_no_batch(free),))
+        self.variants = tuple(self._variants())
+
+    def _of(self, kind: str) -> list[Free]:
+        return [f for f in self.free if f.kind == kind]
+
+    def _variants(self) -> Iterator[Variant]:
+        """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
+        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
+        words = [f for f in self.free if f.kind in ("layout", "recompute")]
+        for chosen in itertools.product(*(self._words(f) for f in words)):
+            values = dict(zip((f.span for f in words), chosen, strict=True))
+            text = filled(self.text, {**plain, **values})
+            built = build_file(self.path, self.given, "", {self.path.resolve(): text})
+            if built.plan is None:
+                raise PlanError(built.diagnostics)
+            again = next((values[f.span] for f in words if f.kind == "recompute"), "")
+            yield Variant(built.plan, values, again)
+
+    def _words(self, free: Free) -> tuple[str, ...]:
+        if free.kind == "recompute":
+            return ("none", "attention.core", "blocks")
+        return DATA_PARALLEL.get(len(free.axes), ("fsdp",))
+
+    @cached_property
+    def plan(self) -> Plan:
+        return self.variants[0].plan
+
+    # Numbers.
+
+    def sizes(self) -> Iterator[tuple[int, ...]]:
+        """Sizes of the mesh's axes whose product is the cluster's devices."""
+        free = {f.axes[0] for f in self._of("size")}
+        fixed = [None if a.name in free else a.size for a in self.plan.mesh.axes]
+        yield from _factored(self.plan.cluster.devices, fixed)
+
+    def batches(self, data_parallel: int) -> Iterator[tuple[int, int]]:
+        """(sequences, microbatch) pairs that this many data-parallel ranks can share evenly."""
+        batch = self.plan.batch
+        given = self.most_sequences if self._of("sequences") else batch.sequences
+        assert given is not None
+        if self._of("microbatch"):
+            micro = [m for m in range(1, MOST_MICROBATCH + 1) if m * data_parallel <= given]
+        else:
+            micro = [batch.microbatch_sequences]
+        for m in micro:
+            most = given // (m * data_parallel) * m * data_parallel if self._of("sequences") else given
+            if most and most % (m * data_parallel) == 0:
+                yield most, m
+
+    def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
+        """The schedules for this many ranks; a plan without `split` has one way: none."""
+        known = self._pipelines.get(ranks)
+        if known is None:
+            known = self._pipelines[ranks] = tuple(self._schedules(ranks))
+        return known
+
+    @cached_property
+    def _pipelines(self) -> dict[int, tuple[Pipeline | None, ...]]:
+        return {}
+
+    def _schedules(self, ranks: int) -> Iterator[Pipeline | None]:
+        split = self.plan.split
+        if split is None:
+            yield None
+        elif not self._of("schedule"):
+            if ranks == self.plan.pipeline:
+                yield Pipeline("", split)
+            elif (restaged := self._staged(split, split.schedule, split.chunks, ranks)) is not None:
+                yield Pipeline("", restaged)
+        elif ranks == 1:
+            yield Pipeline("1f1b", replace(split, schedule="1f1b", chunks=1, stages=even(self.plan.model.layers, 1)))
+        else:
+            for name in SCHEDULES:
+                for chunks in _chunks(name, self.plan.model.layers, ranks):
+                    made = self._staged(split, name, chunks, ranks)
+                    text = f"{name}(chunks = {chunks})" if schedules()[name].free_chunks else name
+                    if made is not None:
+                        yield Pipeline(text, made)
+
+    def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
+        """The split over this many ranks, evenly; None when the layers do not reach."""
+        layers = self.plan.model.layers
+        if ranks * chunks > min(layers, MOST_STAGES):
+            return None
+        return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
+
+    def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
+        """Whether the schedule takes this many microbatches."""
+        schedule = schedules()[pipeline.split.schedule]
+        if ranks > 1 and schedule.even_ranks and ranks % 2:
+            return False
+        return schedule.need(Shape(ranks, pipeline.split.chunks, microbatches)) is None
+
+    # A point as a plan, and as a file.
+
+    def plan_of(self, point: Point) -> Plan:
+        """The plan of a point, equal to the one that its file would be read as."""
+        base = self.variants[point.variant].plan
+        names = [a.name for a in base.mesh.axes]
+        return replace(
+            base,
+            mesh=Mesh.of(dict(zip(names, point.sizes, strict=True)), base.mesh.cause),
+            batch=replace(base.batch, sequences=point.sequences, microbatch_sequences=point.microbatch),
+            split=point.pipeline.split if point.pipeline else base.split,
+        )
+
+    def text_of(self, point: Point) -> str:
+        """The file with the point's values in the place of every `?`."""
+        return filled(self.text, {f.span: self._value(f, point) for f in self.free})
+
+    def label_of(self, point: Point) -> str:
+        """What was filled in, in the order of the file."""
+        return ", ".join(self._named(f, self._value(f, point)) for f in self.free)
+
+    def _named(self, free: Free, value: str) -> str:
+        if free.kind == "size":
+            return f"{free.axes[0]} {value}"
+        if free.kind == "layout":
+            return value
+        return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
+
+    def _value(self, free: Free, point: Point) -> str:
+        """What stands in the place of a `?`."""
+        if free.kind == "size":
+            names = [a.name for a in self.plan.mesh.axes]
+            return str(point.sizes[names.index(free.axes[0])])
+        if free.kind == "sequences":
+            return str(point.sequences)
+        if free.kind == "microbatch":
+            return str(point.microbatch)
+        if free.kind == "schedule":
+            assert point.pipeline is not None
+            return point.pipeline.text
+        return self.variants[point.variant].values[free.span]
+
+
+def _no_batch(free: Free) -> Diagnostic:
+    what = "the number of sequences is left free, and no largest batch is given"
+    return Diagnostic("E0115", what, free.span, help="`planc search FILE --sequences N`; or write the number")
+
+
+def _chunks(schedule: str, layers: int, ranks: int) -> list[int]:
+    """Virtual stages a rank: for looping schedules every number that divides the layers evenly."""
+    kind = schedules()[schedule]
+    if not kind.free_chunks:
+        return [kind.chunks]
+    return [c for c in range(2, MOST_CHUNKS + 1) if layers % (ranks * c) == 0]
+
+
+def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]]:
+    """Every way to fill in the free sizes."""
+    if not sizes:
+        if devices == 1:
+            yield ()
+        return
+    first, rest = sizes[0], sizes[1:]
+    for n in [first] if first is not None else _divisors(devices):
+        if devices % n == 0:
+            for more in _factored(devices // n, rest):
+                yield (n, *more)
+
+
+def _divisors(n: int) -> list[int]:
+    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    return sorted({*small, *(n // d for d in small)})

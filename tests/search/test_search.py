@@ -1,0 +1,173 @@
+"""A search returns what costing every layout of its space returns, and its files cost what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from planc.checks import check_plan
+from planc.cli import main
+from planc.cost.costed import cost_plan
+from planc.diag.diagnostic import has_errors
+from planc.diag.errors import PlanError
+from planc.driver import cost, load
+from planc.search import Found, search
+from planc.search.bound import Bounds
+from planc.search.space import Point, Space
+from planc.sharding import propagate, semantic_collectives
+
+HEAD = """plan space
+model     {model}
+batch     {batch}
+cluster   {cluster}
+"""
+DENSE = HEAD.format(model="llama3_8b(layers = 8)", batch="32 x 4096 tokens microbatch 1", cluster="1 x h100_node")
+LAYOUT = """use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+"""
+PIPELINE = "split     layers over pp as {}\n"
+
+SPACES = {
+    "fsdp_tp": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT,
+    "tp_outside": DENSE + "mesh tp ? > fsdp ?\n" + LAYOUT,
+    "recompute": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "recompute ?\n",
+    "layout": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT.replace("use       fsdp", "use       ?"),
+    "pp": DENSE + "mesh pp ? > fsdp ? > tp ?\n" + LAYOUT + PIPELINE.format("1f1b"),
+    "pp_schedule": DENSE + "mesh pp 2 > fsdp ? > tp ?\n" + LAYOUT + PIPELINE.format("?"),
+    "pp_free_schedule": DENSE + "mesh pp ? > fsdp ? > tp 1\n" + LAYOUT + PIPELINE.format("?"),
+    "pp_interleaved": DENSE
+    + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
+    + PIPELINE.format("interleaved_1f1b(chunks = 2)"),
+    "pp_recompute": DENSE + "mesh pp ? > fsdp ?\nuse zero1 over fsdp\n" + PIPELINE.format("1f1b") + "recompute ?\n",
+    "microbatch": DENSE.replace("microbatch 1", "microbatch ?") + "mesh fsdp ? > tp 4\n" + LAYOUT,
+    "microbatch_pp": DENSE.replace("microbatch 1", "microbatch ?")
+    + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
+    + PIPELINE.format("1f1b"),
+    "batch": DENSE.replace("32 x", "? x") + "mesh fsdp ? > tp ?\n" + LAYOUT,
+    "overlapped": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "overlap tp as async_matmul\n",
+    "gathered_once": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "gather params per step\n",
+    "cp": DENSE + "mesh fsdp ? > cp ?\nuse fsdp over fsdp\nuse cp over cp\n",
+    "hsdp": DENSE + "mesh replica ? > fsdp ?\nuse ? over replica, fsdp\n",
+    "nodes": DENSE.replace("1 x h100", "4 x h100") + "mesh fsdp ? > tp ?\n" + LAYOUT,
+    "torus": DENSE.replace("1 x h100_node", "tpu_v5p(2x2x4)") + "mesh fsdp ? > tp ?\n" + LAYOUT,
+    "experts": HEAD.format(
+        model="mixtral_8x7b(layers = 4)", batch="32 x 4096 tokens microbatch 1", cluster="2 x h100_node"
+    )
+    + "mesh fsdp ? > ep ?\nuse fsdp over fsdp, ep\nuse ep over ep\n",
+    "everything": DENSE.replace("microbatch 1", "microbatch ?")
+    + "mesh pp ? > fsdp ? > tp ?\nuse ? over fsdp\nuse tp over tp\n"
+    + PIPELINE.format("?")
+    + "recompute ?\n",
+}
+"""Small ones, each with something else free."""
+MOST = 40
+
+
+def searched(folder: Path, text: str, top: int = 5) -> tuple[Path, Found]:
+    path = folder / "space.plan"
+    path.write_text(text)
+    return path, search(path, top=top, most_sequences=MOST)
+
+
+def every(path: Path) -> list[tuple[float, float, str]]:
+    """Every layout of the space that is right and fits: seconds a sequence, GiB and text. No bounds."""
+    space = Space(path, None, MOST)
+    helper = Bounds(space)
+    room = space.plan.cluster.chip.memory_bytes / 2**30
+    found = []
+    for sizes in space.sizes():
+        ranks = helper.ranks(sizes)
+        for variant in range(len(space.variants)):
+            data = helper.data_parallel(variant, sizes)
+            for sequences, microbatch in space.batches(data):
+                for pipeline in space.pipelines(ranks):
+                    times = sequences // (data * microbatch)
+                    if pipeline is not None and not space.fits_schedule(pipeline, ranks, times):
+                        continue
+                    plan = space.plan_of(point := Point(variant, sizes, sequences, microbatch, pipeline))
+                    if has_errors(check_plan(plan)):
+                        continue
+                    sharded = propagate(plan)
+                    costed = cost_plan(sharded, semantic_collectives(sharded))
+                    gib = costed.memory.per_device_gib.total
+                    bound = helper.of(point)
+                    assert bound.time_s <= costed.step.time_s * (1 + 1e-12), space.text_of(point)
+                    assert bound.memory_gib <= gib * (1 + 1e-12), space.text_of(point)
+                    if gib <= room:
+                        found.append((costed.step.time_s / sequences, gib, space.text_of(point)))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", SPACES)
+def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
+    """And no layout takes less than its bound."""
+    path, found = searched(tmp_path, SPACES[name])
+    layouts = every(path)
+    assert len(layouts) > 1
+    assert [c.text for c in found.best] == [text for _, _, text in layouts[:5]]
+    near = [(s, gib) for s, gib, _ in layouts if s <= 1.1 * layouts[0][0]]
+    front = [(s, gib) for s, gib in near if not any(t <= s and g < gib for t, g in near)]
+    assert {(c.s_per_sequence, c.memory_gib) for c in found.pareto} >= {front[0], min(front, key=lambda p: p[1])}
+
+
+def test_its_files_cost_what_it_says(tmp_path: Path) -> None:
+    _, found = searched(tmp_path, SPACES["everything"], top=20)
+    assert len(found.best) == 20 and found.fully_costed < found.decided
+    for i, candidate in enumerate(found.best):
+        written = tmp_path / f"found_{i}.plan"
+        written.write_text(candidate.text)
+        report = cost(written)
+        assert report.step and report.memory
+        assert math.isclose(report.step.time_s, candidate.time_s, rel_tol=1e-9)
+        assert math.isclose(report.memory.per_device_gib.total, candidate.memory_gib, rel_tol=1e-9)
+
+
+def test_the_plan_of_a_point_is_that_of_its_file(tmp_path: Path) -> None:
+    path, found = searched(tmp_path, SPACES["everything"], top=3)
+    for candidate in found.best:
+        written = tmp_path / "found.plan"
+        written.write_text(candidate.text)
+        assert load(written).sha256 == Space(path).plan_of(candidate.point).sha256
+
+
+def test_it_finds_the_same_twice(tmp_path: Path) -> None:
+    one, two = (searched(tmp_path, SPACES["pp_recompute"])[1] for _ in range(2))
+    assert {**one.to_json(), "seconds": 0} == {**two.to_json(), "seconds": 0}
+
+
+def test_what_is_written_is_kept(tmp_path: Path) -> None:
+    text = DENSE + "mesh fsdp ? > tp 2  # as the team likes it\n" + LAYOUT
+    _, found = searched(tmp_path, text)
+    assert [c.label for c in found.best] == ["fsdp 4"]
+    assert found.best[0].text == text.replace("fsdp ?", "fsdp 4")
+
+
+def test_why_names_what_differs(tmp_path: Path) -> None:
+    _, found = searched(tmp_path, SPACES["recompute"])
+    assert all("less time" in c.why or "as fast" in c.why for c in found.best[:-1]) and found.best[-1].why == ""
+
+
+def test_mistakes_are_reported(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as error:
+        searched(tmp_path, SPACES["fsdp_tp"].replace("llama3_8b", "lama"))
+    assert [d.code for d in error.value.diagnostics] == ["E0108"]
+    path = tmp_path / "free.plan"
+    path.write_text(SPACES["batch"])
+    with pytest.raises(PlanError) as error:
+        search(path)
+    assert [d.code for d in error.value.diagnostics] == ["E0115"]
+
+
+def test_the_command_writes_plans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["fsdp_tp"])
+    assert main(["search", str(path), "--top", "2", "-o", str(tmp_path / "found"), "--format", "json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["format"] == "planc.search/1" and len(answer["best"]) == 2
+    written = sorted((tmp_path / "found").glob("*.plan"))
+    assert [p.read_text() for p in written] == [b["plan"] for b in answer["best"]]
+    assert main(["search", str(path), "--memory", "1"]) == 1
