@@ -123,6 +123,14 @@ mistakes and are run by the tests. A code that refuses (E0901) stops a thread be
 sentence that a target cannot do."""
 
 
+def accuracy_page() -> str:
+    """Published runs beside predictions: half a minute."""
+    from planc.calibration.accuracy import accuracy
+    from planc.commands.accuracy import page
+
+    return page(accuracy())
+
+
 def tidy(output: str) -> str:
     """Output as a page holds it: no blanks at the ends of lines, one newline at the end."""
     return "\n".join(line.rstrip() for line in output.strip("\n").splitlines()) + "\n" if output else ""
@@ -162,6 +170,7 @@ def main() -> None:
     for name, text in wanted.items():
         (FOLDER / name).write_text(text)
     (ROOT / "docs" / "field-notes.md").write_text(field_notes())
+    (ROOT / "docs" / "accuracy.md").write_text(accuracy_page())
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
             text = refreshed(page, workspace(page, Path(folder)))

@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from planc.calibration.parameters import PARAMETERS, with_values
-from planc.calibration.predict import Predicted, Prepared, predicted, prepare
+from planc.calibration.predict import Predicted, Prepared, predicted, prepare, timed
 from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows
 from planc.diag.light import dataclass
 from planc.ir.hardware import Cluster
@@ -75,9 +75,9 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
     why = [missing(row) for row in given]
     runs = [prepare(row) for row, reason in zip(given, why, strict=True) if not reason]
     used = [predicted(run) for run in runs]
-    held = [predicted(run, left_out(run.row.publisher)) for run in runs]
-    plain = [predicted(run, not_fitted) for run in runs]
-    sweep = [predicted(prepare(row)) for row in sweep_rows()] if swept else []
+    held = [timed(run, left_out(run.row.publisher)) for run in runs]
+    plain = [timed(run, not_fitted) for run in runs]
+    sweep = [timed(prepare(row), lambda cluster: cluster) for row in sweep_rows()] if swept else []
     return Accuracy(
         held_out=by_group(held),
         in_use=by_group(used),

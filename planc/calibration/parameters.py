@@ -78,7 +78,7 @@ XLA = "round figure between the published runs"
 
 
 def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str = SUSTAINED) -> Parameter:
-    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.08)
+    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.06)
 
 
 def _narrow(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:
@@ -108,11 +108,11 @@ SHARED = {
 }
 
 PARAMETERS: tuple[Parameter, ...] = (
-    _matmul("A100", AMPERE, 0.73),
+    _matmul("A100", AMPERE, 0.77),
     _matmul("H100", HOPPER, 0.61),
     _matmul("B200", ("b200",), 0.60),
     _matmul("B300", ("b300",), 0.60),
-    _matmul("GB200 and GB300", ("gb200", "gb300"), 0.54),
+    _matmul("GB200 and GB300", ("gb200", "gb300"), 0.52),
     _narrow("H100", "float8", HOPPER, 0.56),
     _narrow("B200", "float8", ("b200", "b300"), 0.58),
     _narrow("GB200", "float8", ("gb200",), 0.57),
@@ -121,13 +121,13 @@ PARAMETERS: tuple[Parameter, ...] = (
     _narrow("GB300", "float4", ULTRA, 0.48),
     _attention("A100", AMPERE, 0.60),
     _attention("H100", HOPPER, 0.37),
-    _attention("B200", BLACKWELL, 0.25),
+    _attention("B200", BLACKWELL, 0.22),
     _attention("B300", ULTRA, 0.32, "twice the exponentials of a B200 (NVIDIA, Blackwell Ultra)"),
     _shared("memory_efficiency", GPUS, 0.78, "share", 0.5, 0.95),
     _shared("launch", GPUS, 3e-6, "s", 1e-6, 10e-6),
     _shared("dispatch", GPUS, 85e-6, "s", 5e-6, 300e-6),
-    _shared("matmul_depth", GPUS, 200.0, "steps", 32.0, 1024.0),
-    _shared("matmul_tail", GPUS, 0.30, "share of a wave", 0.05, 0.9),
+    _shared("matmul_depth", GPUS, 350.0, "steps", 32.0, 1024.0),
+    _shared("matmul_tail", GPUS, 0.35, "share of a wave", 0.05, 0.9),
     _shared("contention", GPUS, 0.38, "share", 0.02, 0.8),
     _shared("step", GPUS, 8e-3, "s", 1e-3, 50e-3),
     _matmul("TPU v4", ("v4",), 0.74, XLA),

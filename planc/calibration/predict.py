@@ -74,8 +74,17 @@ def predict(rows: Iterable[Row]) -> list[Predicted]:
     return [predicted(prepare(row)) for row in rows]
 
 
-def predicted(one: Prepared, change: Callable[[Cluster], Cluster] | None = None) -> Predicted:
-    """A row's step on its machine, or on what `change` makes of it."""
-    costed = one.cost(change)
+def predicted(one: Prepared) -> Predicted:
+    """A row's step and memory on its machine.
+
+    Published peaks are those of the framework's allocator, without the context and the communicators.
+    """
+    costed = one.cost()
     worst = costed.memory.per_device_gib
-    return Predicted(one.row, one.measured_s, costed.step.time_s, worst.total)
+    context = one.sharded.plan.cluster.chip.runtime_bytes / 2**30
+    return Predicted(one.row, one.measured_s, costed.step.time_s, worst.total - worst.comm_buffers - context)
+
+
+def timed(one: Prepared, change: Callable[[Cluster], Cluster]) -> Predicted:
+    """A row's step alone, on what `change` makes of its machine; no memory."""
+    return Predicted(one.row, one.measured_s, one.step_s(change), 0.0)

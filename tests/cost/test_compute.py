@@ -1,0 +1,119 @@
+"""What one op takes: shapes of matmuls, kernels of attention, the host, transfers beside compute."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planc.cost.compute import Gemm, attention_efficiency, attention_s, gemm_of, gemm_s, host_s, op_s, section_time
+from planc.driver import examine
+from planc.ir.hardware import Chip
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding import propagate
+from tests.plans import HEAD, cluster_of, plan_of
+
+BF16 = "compute bf16 reduce fp32\n"
+DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp over fsdp\n" + BF16
+
+
+def sharded_of(folder: Path, text: str, **chip: object) -> Sharded:
+    plan = plan_of(folder, text)
+    changed = replace(plan.cluster.chip, **chip)
+    return propagate(replace(plan, cluster=replace(plan.cluster, chip=changed)))
+
+
+def op_of(sharded: Sharded, name: str) -> OpSharding:
+    return sharded.op[name]
+
+
+@pytest.fixture
+def h100() -> Chip:
+    return cluster_of("1 x h100_node").chip
+
+
+def test_a_product_has_the_shape_of_its_shards(tmp_path: Path) -> None:
+    text = HEAD + "use fsdp over fsdp\nuse tp over tp\n" + BF16
+    gemm = gemm_of(sharded_of(tmp_path, text), op_of(sharded_of(tmp_path, text), "ffn.gate"))
+    assert gemm == Gemm(m=8192, n=14336 / 8, k=4096)
+
+
+def test_experts_are_several_products(tmp_path: Path) -> None:
+    sharded = sharded_of(tmp_path, DATA.replace("llama3_8b", "mixtral_8x7b"))
+    gemm = gemm_of(sharded, op_of(sharded, "moe.gate"))
+    assert (gemm.groups, gemm.n, gemm.k) == (8, 14336, 4096) and gemm.m == 8192 * 2 / 8
+
+
+def test_small_products_are_less_efficient(h100: Chip) -> None:
+    """Per FLOP, a short contraction and few tiles cost more; a large square comes near the efficiency."""
+
+    def each(m: int, n: int, k: int) -> float:
+        gemm = Gemm(m, n, k)
+        return (gemm_s(gemm, h100, 1e-15, 2) - h100.launch_s) / gemm.flops
+
+    assert each(8192, 8192, 256) > each(8192, 8192, 8192) and each(512, 512, 8192) > each(8192, 8192, 8192)
+    assert each(65536, 65536, 65536) == pytest.approx(1e-15, rel=0.02)
+
+
+def test_kernels_of_attention(tmp_path: Path) -> None:
+    """cuDNN's is faster and Triton's slower than the plain one; unfused moves every score."""
+
+    def seconds(sentence: str) -> float:
+        sharded = sharded_of(tmp_path, DATA + sentence)
+        return attention_s(sharded, op_of(sharded, "attention.core"), sharded.plan.cluster.chip, backward=False)
+
+    plain, words = seconds(""), "attention core as {}\n"
+    assert seconds(words.format("cudnn")) < plain == seconds(words.format("flash")) < seconds(words.format("triton"))
+    moved = 13 * 32 * 8192 * 8192 / (0.95 * 3350e9)
+    assert seconds(words.format("unfused")) > moved > plain
+
+
+def test_narrow_heads_are_slower(tmp_path: Path) -> None:
+    wide, narrow = (sharded_of(tmp_path, DATA.replace("llama3_8b", f"llama3_8b(head_dim = {d})")) for d in (128, 64))
+    chip = wide.plan.cluster.chip
+    assert attention_efficiency(wide, op_of(wide, "attention.core"), chip) == pytest.approx(chip.attention_efficiency)
+    assert attention_efficiency(narrow, op_of(narrow, "attention.core"), chip) < 0.9 * chip.attention_efficiency
+
+
+def test_quantized_matmuls_cast_their_inputs(tmp_path: Path) -> None:
+    """At the same rate a float8 matmul is slower: its inputs are read once more and written twice."""
+    same = {"narrow_efficiency": {"float8": 0.4}, "matmul_efficiency": 0.8}
+    wide = sharded_of(tmp_path, DATA, **same)
+    narrow = sharded_of(tmp_path, DATA + "quantize ffn as float8\n", **same)
+    chip = wide.plan.cluster.chip
+    gap = op_s(narrow, op_of(narrow, "ffn.gate"), chip) - op_s(wide, op_of(wide, "ffn.gate"), chip)
+    cast = (8192 * 4096 + 4096 * 14336) * 4 / (chip.memory_bandwidth_bytes_per_s * chip.memory_efficiency)
+    assert gap == pytest.approx(cast, rel=0.05)
+
+
+def test_kernels_wait_for_the_host(tmp_path: Path) -> None:
+    """A section takes the host's time for its ops when that is more; what waits is told apart."""
+    slow = sharded_of(tmp_path, DATA, dispatch_s=1.0)
+    chip = slow.plan.cluster.chip
+    ops = slow.ops["block"]
+    assert section_time(slow, "block", chip).forward_s == len(ops)
+    wait, _ = host_s(slow, "block", chip)
+    busy = sum(op_s(slow, o, chip) + op_s(slow, o, chip, backward=True) for o in ops)
+    assert wait + busy == pytest.approx(2 * len(ops))
+    assert host_s(slow, "block", replace(chip, dispatch_s=0.0)) == (0.0, 0.0)
+
+
+def test_overlap_as_none_hides_nothing(tmp_path: Path) -> None:
+    costed = examine(plan_of(tmp_path, DATA + "overlap fsdp as none\n")).costed
+    hidden = examine(plan_of(tmp_path, DATA)).costed
+    assert costed is not None and hidden is not None
+    rows = [r for r in costed.collectives if r.row.axes == ("fsdp",)]
+    assert rows and all(r.exposed_s == r.time_s for r in rows)
+    assert costed.step.time_s > hidden.step.time_s
+
+
+def test_what_hides_slows_compute_down(tmp_path: Path) -> None:
+    """The share `contention` of a hidden transfer is exposed."""
+    plan = plan_of(tmp_path, DATA)
+    times = []
+    for share in (0.0, 0.5):
+        chip = replace(plan.cluster.chip, contention=share)
+        costed = examine(replace(plan, cluster=replace(plan.cluster, chip=chip))).costed
+        assert costed is not None
+        times.append(costed.step.exposed_comm_s)
+        total = sum(r.time_s for r in costed.collectives)
+    assert times[1] - times[0] == pytest.approx(0.5 * (total - times[0]), rel=1e-6)
