@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test check all lint mutants fuzz goldens docs audit clean
+.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -36,6 +36,9 @@ mutants: $(READY) ## plant faults one by one: each must turn its named test red
 
 fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" for others; about 15 minutes)
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
+
+faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
+	@$(BIN)/python tests/faults/run.py $(FAULTS)
 
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden

@@ -5,6 +5,7 @@ Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL where there are CUDA 
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 from collections.abc import Callable, Iterator
@@ -122,8 +123,9 @@ class TorchSession:
         norm = self._clip(self._clip_norm or float("inf"))
         for group in self._optimizer.param_groups:
             group["lr"] = lr
-        self._optimizer.step()
-        self.optimizer_steps += 1
+        if math.isfinite(float(loss)) and math.isfinite(float(norm)):  # else nothing is spoilt, and the rank is found
+            self._optimizer.step()
+            self.optimizer_steps += 1
         return float(loss), float(norm)
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
@@ -150,6 +152,16 @@ class TorchSession:
         state.with_moments(self._optimizer, optimizer_steps)
         state.restore(self._modules, self._optimizer, read)
         self.optimizer_steps = optimizer_steps
+
+    def not_finite(self) -> list[str]:
+        """Ranks whose own parameters are not finite, else those whose gradients are not, with the first of them."""
+        here = state.not_finite(self._modules)
+        if self.mesh is None:
+            return [f"rank {self.rank}: {here}"] if here else []
+        every: list[str] = [""] * self.world
+        dist.all_gather_object(every, here)
+        parameters = [f"rank {rank}: {what}" for rank, what in enumerate(every) if what.startswith("parameter")]
+        return parameters or [f"rank {rank}: {what}" for rank, what in enumerate(every) if what]
 
     def any(self, flag: bool) -> bool:
         """Whether any rank says so; collective."""

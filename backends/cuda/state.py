@@ -139,6 +139,14 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
                 target[box.inside].copy_(torch.from_numpy(read(f"{kind}.{name}", box.whole)))
 
 
+def not_finite(modules: list[nn.Module]) -> str:
+    """The first of this rank's parameters, else gradients, that is not finite; empty if all are."""
+    held = list(_named(modules))
+    values = [("parameter", name, p.detach()) for name, p in held]
+    values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]
+    return next((f"{kind} {name}" for kind, name, v in values if not bool(torch.isfinite(_local(v)).all())), "")
+
+
 def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     for module in modules:
         yield from module.named_parameters()

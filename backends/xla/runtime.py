@@ -46,6 +46,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     from planc.backends.xla import shards
     from planc.backends.xla.models import family
     from planc.backends.xla.session import JaxSession, Steps
+    from planc.backends.xla.state import guarded
 
     _join()
     emitted, model = program.load(), program.plan.model
@@ -61,8 +62,15 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
         state=emitted.state_shardings(mesh, shapes, optimizer),
         rows=jax.sharding.NamedSharding(mesh, emitted.BATCH),
     )
-    process = (jax.process_index(), jax.process_count())
-    return JaxSession(model, steps, state, process=process, versions=_versions(), keep_gradients=keep_gradients)
+    return JaxSession(
+        model,
+        guarded(steps) if settings.skip_not_finite else steps,
+        state,
+        process=(jax.process_index(), jax.process_count()),
+        versions=_versions(),
+        keep_gradients=keep_gradients,
+        skip_not_finite=settings.skip_not_finite,
+    )
 
 
 def start_single(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:

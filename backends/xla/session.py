@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,7 @@ class JaxSession:
         process: tuple[int, int],
         versions: dict[str, str],
         keep_gradients: bool = False,
+        skip_not_finite: bool = False,
     ) -> None:
         self.rank, self.world = process
         self.versions = versions
@@ -55,6 +57,7 @@ class JaxSession:
         self._compilations = shards.Compilations()
         self._uncached = 0
         self._taken = 0
+        self._skip = skip_not_finite
         self.optimizer_steps = 0
         self._keep_gradients = keep_gradients
         self._gradients: Any = None
@@ -67,7 +70,7 @@ class JaxSession:
         before = self._compilations.count
         loss, norm = self._run(*rows, lr)
         self._taken += 1
-        self.optimizer_steps += 1
+        self.optimizer_steps += not self._skip or (math.isfinite(loss) and math.isfinite(norm))
         if self._taken > 1:
             self._uncached += self._compilations.count - before
         if self._taken == CHECKED_AFTER:
@@ -108,6 +111,10 @@ class JaxSession:
         """Take parameters and moments from `read`, as after that many updates."""
         self._state = state.restored(self._model, self._state, self._steps.state, read, optimizer_steps)
         self.optimizer_steps = optimizer_steps
+
+    def not_finite(self) -> list[str]:
+        """Devices of this process whose parameters are not finite, with the first of them."""
+        return state.not_finite(self._state["params"])
 
     def any(self, flag: bool) -> bool:
         """Whether any process says so; collective."""

@@ -6,10 +6,12 @@ A device's shard of an array is one box; a stack of layers is one tensor a layer
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from planc.ir.model import Model
@@ -18,6 +20,7 @@ from planc.ir.session import Piece
 if TYPE_CHECKING:
     from jax.sharding import Sharding
 
+    from planc.backends.xla.session import Steps
     from planc.ir.session import Read, Weights
 
 Index = tuple[slice, ...]
@@ -56,6 +59,27 @@ def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: 
         return jax.make_array_from_callback(shape, sharding, lambda i: _read(read, name, stacked, shape, i or ()))
 
     return jax.tree_util.tree_map_with_path(leaf, state, where)
+
+
+def guarded(steps: Steps) -> Steps:
+    """Its step gives the old state back where the loss or the gradient norm is no number."""
+
+    def unless_nan(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
+        new, metrics = steps.step(state, tokens, targets, lr)
+        fine = jnp.isfinite(metrics["loss"]) & jnp.isfinite(metrics["grad_norm"])
+        return jax.tree.map(lambda a, b: jnp.where(fine, a, b), new, state), metrics
+
+    return replace(steps, step=jax.jit(unless_nan, donate_argnums=0, out_shardings=(steps.state, None)))
+
+
+def not_finite(params: Any) -> list[str]:
+    """Devices of this process whose parameters are not finite, with the first of them."""
+    found: dict[int, str] = {}
+    for path, array in jax.tree_util.tree_leaves_with_path(params):
+        for shard in array.addressable_shards:
+            if not np.isfinite(np.asarray(shard.data)).all():
+                found.setdefault(shard.device.id, f"device {shard.device.id}: parameter {_name(path[-1])}")
+    return [found[device] for device in sorted(found)]
 
 
 def _read(read: Read, name: str, stacked: bool, shape: tuple[int, ...], index: Index) -> Weights:

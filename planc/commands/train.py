@@ -95,7 +95,11 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
 
     report = cost(ready.preset.plan, target=options.target)
     assert report.step is not None and report.memory is not None
-    predicted = {"step_time_s": report.step.time_s, "memory_gib": report.memory.per_device_gib.total}
+    predicted = {
+        "step_time_s": report.step.time_s,
+        "memory_gib": report.memory.per_device_gib.total,
+        "exposed_comm_s": report.step.exposed_comm_s,
+    }
     stream = sys.stderr if options.format == "json" else sys.stdout
     return train(
         options.preset,
@@ -143,7 +147,8 @@ def _steps_of(ready: Prepared) -> str:
 
 def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
     measured = receipt.measured
-    line = f"loss {receipt.losses[0]:.4f} -> {receipt.losses[-1]:.4f}"
+    losses = [loss for loss in receipt.losses if loss is not None]
+    line = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "every step was skipped"
     if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
         line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
     print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")

@@ -61,6 +61,8 @@ class Settings:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
+    skip_not_finite: bool = False
+    """A step whose loss or gradient norm is no number leaves the state as it was."""
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,10 @@ class Session(Protocol):
     @property
     def optimizer_steps(self) -> int:
         """Updates made: AdamW's count."""
+        ...
+
+    def not_finite(self) -> list[str]:
+        """After a step whose loss or norm was no number: which ranks hold what that is none; collective."""
         ...
 
     def any(self, flag: bool) -> bool:

@@ -77,5 +77,12 @@ def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
 
 
 def spreads(receipts: Sequence[Receipt]) -> list[float]:
-    """At each step, the largest loss less the smallest one."""
-    return [max(losses) - min(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
+    """At each step, the largest loss less the smallest one; infinite where only some runs skipped it."""
+    return [_spread(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
+
+
+def _spread(losses: tuple[float | None, ...]) -> float:
+    known = [loss for loss in losses if loss is not None]
+    if not known:
+        return 0.0
+    return max(known) - min(known) if len(known) == len(losses) else float("inf")

@@ -16,7 +16,7 @@ HEAD = ("run", "first", "last", "held out", "tokens/s")
 def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> str:
     """Plain text of at most `width` columns; no colour, so nothing to switch off."""
     parts = [*_table(receipts, width), "", *_wrapped(_verdict(check, receipts), width)]
-    if all(r.losses for r in receipts):
+    if all(_known(r) for r in receipts):
         parts += ["", plot(curves(receipts), min(width, 100))]
     return "\n".join(parts)
 
@@ -27,7 +27,7 @@ def picture(receipts: Sequence[Receipt]) -> str:
 
 
 def curves(receipts: Sequence[Receipt]) -> list[Curve]:
-    return [Curve(name, r.losses) for name, r in zip(names(receipts), receipts, strict=True)]
+    return [Curve(name, _known(r)) for name, r in zip(names(receipts), receipts, strict=True)]
 
 
 def names(receipts: Sequence[Receipt]) -> list[str]:
@@ -36,6 +36,11 @@ def names(receipts: Sequence[Receipt]) -> list[str]:
     if len(set(plain)) == len(plain):
         return plain
     return [f"{number} {name}" for number, name in enumerate(plain, 1)]
+
+
+def _known(receipt: Receipt) -> tuple[float, ...]:
+    """The losses of the steps that were not skipped."""
+    return tuple(loss for loss in receipt.losses if loss is not None)
 
 
 def _table(receipts: Sequence[Receipt], width: int) -> list[str]:
@@ -58,7 +63,7 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 
 def _row(name: str, receipt: Receipt) -> tuple[str, ...]:
-    measured, losses = receipt.measured, receipt.losses
+    measured, losses = receipt.measured, _known(receipt)
     held_out = measured.heldout_loss_last
     return (
         name,

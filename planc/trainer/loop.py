@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import TYPE_CHECKING
 
-from planc.trainer.progress import Event, HeldOut, StepDone
+from planc.trainer.progress import Event, HeldOut, Skipped, StepDone
 from planc.trainer.schedule import learning_rate
 from planc.trainer.settings import Train
 
@@ -18,11 +18,16 @@ if TYPE_CHECKING:
     from planc.trainer.data import Source
 
 
+MOST_SKIPPED = 10
+"""Steps in a row without an update: more are no accident of the data."""
+
+
 class NotFiniteError(Exception):
     """The loss or the gradient norm is no longer a number."""
 
-    def __init__(self, step: int, loss: float, grad_norm: float) -> None:
-        super().__init__(f"step {step}: loss {loss}, gradient norm {grad_norm}")
+    def __init__(self, step: int, loss: float, grad_norm: float, where: list[str]) -> None:
+        found = f"; not finite on {'; on '.join(where)}" if where else ""
+        super().__init__(f"step {step}: loss {loss}, gradient norm {grad_norm}{found}")
 
 
 class PreemptedError(Exception):
@@ -33,8 +38,9 @@ class PreemptedError(Exception):
 class History:
     """What the loop saw, step by step."""
 
-    losses: list[float] = field(default_factory=list)
-    grad_norms: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    """None for a step that was skipped, its loss or its gradient being no number."""
+    grad_norms: list[float | None] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     """Wall-clock of each step, batch included; held-out losses are not in it."""
     held_out: dict[int, float] = field(default_factory=dict)
@@ -73,8 +79,7 @@ def train(
         _evaluate(session, source, settings, history, 0, tell)
     for step in range(history.steps + 1, steps + 1):
         rate = learning_rate(settings, step)
-        _step(session, source, history, step, rate, now)
-        tell(_done(history, step, steps, rate, tokens_per_step))
+        tell(_step(session, source, settings, history, step, rate, now) or _done(history, steps, rate, tokens_per_step))
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             now(f"held-out loss after step {step}")
             _evaluate(session, source, settings, history, step, tell)
@@ -84,18 +89,36 @@ def train(
 
 
 def _step(
-    session: Session, source: Source, history: History, step: int, rate: float, now: Callable[[str], None]
-) -> None:
+    session: Session,
+    source: Source,
+    settings: Train,
+    history: History,
+    step: int,
+    rate: float,
+    now: Callable[[str], None],
+) -> Skipped | None:
+    """Take a step. What was skipped, where the policy is to go on without an update that is no number."""
     start = time.perf_counter()
     now(f"the data of step {step}")
     tokens, targets = source.batch(step)
     now(f"step {step}")
     loss, grad_norm = session.step(tokens, targets, rate)
     history.seconds.append(time.perf_counter() - start)
-    if not (math.isfinite(loss) and math.isfinite(grad_norm)):
-        raise NotFiniteError(step, loss, grad_norm)
-    history.losses.append(loss)
-    history.grad_norms.append(grad_norm)
+    if math.isfinite(loss) and math.isfinite(grad_norm):
+        history.losses.append(loss)
+        history.grad_norms.append(grad_norm)
+        return None
+    where = session.not_finite()
+    if settings.on_nan == "stop" or _in_a_row(history.losses) >= MOST_SKIPPED:
+        raise NotFiniteError(step, loss, grad_norm, where)
+    history.losses.append(None)
+    history.grad_norms.append(None)
+    return Skipped(step, f"loss {loss}, gradient norm {grad_norm}", where)
+
+
+def _in_a_row(losses: list[float | None]) -> int:
+    """Steps skipped last, one after the other."""
+    return next((n for n, loss in enumerate(reversed(losses)) if loss is not None), len(losses))
 
 
 def _evaluate(
@@ -113,12 +136,14 @@ def _evaluate(
     tell(HeldOut(step, history.held_out[step]))
 
 
-def _done(history: History, step: int, steps: int, rate: float, tokens_per_step: int) -> StepDone:
+def _done(history: History, steps: int, rate: float, tokens_per_step: int) -> StepDone:
+    step, loss, grad_norm = history.steps, history.losses[-1], history.grad_norms[-1]
+    assert loss is not None and grad_norm is not None
     return StepDone(
         step=step,
         steps=steps,
-        loss=history.losses[-1],
-        grad_norm=history.grad_norms[-1],
+        loss=loss,
+        grad_norm=grad_norm,
         lr=rate,
         tokens_per_s=tokens_per_step / history.seconds[-1],
         left_s=(steps - step) * history.step_time_s,

@@ -68,12 +68,25 @@ class SaveFailed:
         return f"{self.step:>6}  not saved: {self.why}"
 
 
-Event = StepDone | HeldOut | SaveDone | SaveFailed
+@dataclass(frozen=True)
+class Skipped:
+    """No update was made in `step`. `where`: ranks and what of theirs was no number."""
+
+    step: int
+    why: str
+    where: list[str]
+
+    def line(self) -> str:
+        return f"{self.step:>6}  skipped: {self.why}" + "".join(f"; {place}" for place in self.where)
+
+
+Event = StepDone | HeldOut | SaveDone | SaveFailed | Skipped
 KINDS: dict[str, type[Event]] = {
     "step": StepDone,
     "held_out": HeldOut,
     "saved": SaveDone,
     "not_saved": SaveFailed,
+    "skipped": Skipped,
 }
 
 

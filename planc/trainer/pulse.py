@@ -68,7 +68,9 @@ class Watch:
             return False
         beat, now = Beat(**json.loads(line.removeprefix(MARK))), self._clock()
         self._heard[rank] = now
-        if rank not in self._beats or beat.moves != self._beats[rank].moves:
+        before = self._beats.get(rank)
+        starting = before is not None and before.moves == 0 and before.line != beat.line  # it imports, it fills
+        if before is None or beat.moves != before.moves or starting:
             self._moved[rank] = now
         self._beats[rank] = beat
         return True

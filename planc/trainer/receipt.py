@@ -46,7 +46,8 @@ class Measured(Frozen):
 
 
 class Receipt(Frozen):
-    """One run. `losses[i]` is the mean loss of step i + 1 before its update, unrounded."""
+    """One run. `losses[i]` is the mean loss of step i + 1 before its update, unrounded; null
+    where a step was skipped because its loss or gradient was no number."""
 
     plan_sha256: str
     target: str
@@ -59,8 +60,8 @@ class Receipt(Frozen):
     tokens_per_step: int
     dtype: str
     features: tuple[str, ...]
-    losses: tuple[float, ...]
-    grad_norms: tuple[float, ...]
+    losses: tuple[float | None, ...]
+    grad_norms: tuple[float | None, ...]
     step_time_s: float
     peak_memory_gib: float | None
     compile: Compile

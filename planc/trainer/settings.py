@@ -48,6 +48,8 @@ class Train(Frozen):
     """Steps between held-out losses; 0: before the first step and after the last one alone."""
     eval_batches: Count = 4
     """Global batches of one held-out loss; 0: none."""
+    on_nan: Literal["stop", "skip"] = "stop"
+    """When a loss or gradient norm is no number: end the run, or go on without that update (10 in a row end it)."""
     hang_s: NotNegative = 600.0
     """The longest that no rank may get on, compilation included, before the run is ended; 0: for ever."""
 

@@ -168,7 +168,14 @@ def _settings(preset: Preset) -> Settings:
     from planc.ir.session import Settings
 
     t = preset.train
-    return Settings(seed=t.seed, betas=t.betas, eps=t.eps, weight_decay=t.weight_decay, clip_norm=t.clip_norm)
+    return Settings(
+        seed=t.seed,
+        betas=t.betas,
+        eps=t.eps,
+        weight_decay=t.weight_decay,
+        clip_norm=t.clip_norm,
+        skip_not_finite=t.on_nan == "skip",
+    )
 
 
 def _teller(rank: int, log_every: int) -> Callable[[Event], None]:

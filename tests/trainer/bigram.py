@@ -35,6 +35,9 @@ class BigramSession:
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         yield "logits", self.logits.astype(np.float32)
 
+    def not_finite(self) -> list[str]:
+        return ["rank 0: gradient logits"]
+
     def peak_memory_gib(self) -> float | None:
         return None
 

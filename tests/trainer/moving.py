@@ -75,6 +75,9 @@ class MovingSession:
     def any(self, flag: bool) -> bool:
         return flag
 
+    def not_finite(self) -> list[str]:
+        return []
+
     def peak_memory_gib(self) -> float | None:
         return None
 

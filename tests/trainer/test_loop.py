@@ -8,13 +8,15 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from bigram import BigramRuntime
+from bigram import BigramRuntime, BigramSession
 
 from planc.ir.plan import Plan
 from planc.ir.program import Program
-from planc.trainer import backend, worker
+from planc.trainer import backend, loop, worker
+from planc.trainer.data import PythonStdlib
+from planc.trainer.loop import History, NotFiniteError
 from planc.trainer.preset import load_preset
-from planc.trainer.progress import HeldOut, StepDone, Table, decode, encode
+from planc.trainer.progress import Event, HeldOut, Skipped, StepDone, Table, decode, encode
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.schedule import learning_rate
 from planc.trainer.settings import Train
@@ -78,10 +80,36 @@ def test_a_loss_that_is_no_number_stops_the_run(
 ) -> None:
     runtime = BigramRuntime(breaks_at=3)
     assert work(monkeypatch, runtime, tmp_path, "--steps", "9") == 1
-    assert "error[E1011]: step 3: loss nan" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "error[E1011]: step 3: loss nan" in said
+    assert "not finite on rank 0: gradient logits" in said
     assert not (tmp_path / "r.json").exists()
     assert runtime.session is not None
     assert runtime.session.closed
+
+
+def train_on(session: BigramSession, steps: int, told: list[Event]) -> History:
+    source = PythonStdlib(4, 16, 0, 65536)
+    settings = Train(steps=steps, lr=1e-3, on_nan="skip", eval_batches=0)
+    return loop.train(session, source, settings, steps=steps, tokens_per_step=64, tell=told.append)
+
+
+def test_a_loss_that_is_no_number_may_be_skipped() -> None:
+    told: list[Event] = []
+    history = train_on(BigramSession(256, breaks_at=3), 5, told)
+    assert [loss is None for loss in history.losses] == [False, False, True, False, False]
+    assert [norm is None for norm in history.grad_norms] == [loss is None for loss in history.losses]
+    (skipped,) = (event for event in told if isinstance(event, Skipped))
+    assert (skipped.step, skipped.where) == (3, ["rank 0: gradient logits"])
+    assert "skipped: loss nan" in skipped.line()
+
+
+def test_a_run_that_only_skips_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(BigramSession, "step", lambda *_: (math.nan, 1.0))
+    told: list[Event] = []
+    with pytest.raises(NotFiniteError, match="step 11"):
+        train_on(BigramSession(256), 50, told)
+    assert len(told) == 10
 
 
 def test_a_framework_that_is_not_installed(

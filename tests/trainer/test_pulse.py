@@ -42,6 +42,11 @@ def test_a_long_step_is_no_hang() -> None:
     assert watched(*([dict.fromkeys(range(3), STEP)] * 10)) is None
 
 
+def test_a_start_may_take_longer_than_a_step() -> None:
+    assert watched(*({r: Beat(0, "start", f"torch.py:{n} <module>") for r in range(3)} for n in range(30))) is None
+    assert watched(*([{r: Beat(0, "start", "rendezvous.py:3 wait") for r in range(3)}] * 30)) is not None
+
+
 def test_a_silent_rank_is_named() -> None:
     found = watched(dict.fromkeys(range(3), STEP), *([{0: STEP, 1: STEP}] * 12))
     assert found is not None
