@@ -23,6 +23,7 @@ COMMANDS: dict[str, str] = {
     "explain": "the manual page of a code, or the list of codes",
     "embed": "write a compiled plan into a training preset",
     "train": "train a preset with the bundled trainer",
+    "weights": "write a checkpoint's parameters in Hugging Face's format",
     "crosscheck": "compare the losses of two or more receipts",
     "report": "a plan's step as a trace for Perfetto and other viewers",
     "lsp": "the language server, for editors",

@@ -22,7 +22,7 @@ from planc.trainer.progress import MARK, Event, decode
 from planc.trainer.pulse import Watch
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import start_of
-from planc.trainer.worker import EVENTS, Request, source_of
+from planc.trainer.worker import EVENTS, Request, first_values, source_of
 
 MOST_PROCESSES = 64
 """More ranks than this on one machine is a plan meant for a cluster."""
@@ -70,6 +70,7 @@ def prepare(
     errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span)]
     if errors:
         raise PlanError(errors)
+    first_values(loaded)
     start = start_of(loaded, resume, source_of(loaded).sha256)
     notes = (*loaded.notes, *start.notes, *_oversubscribed(count, span))
     return Prepared(loaded, target, steps or loaded.train.steps, count, notes, start.path)

@@ -32,6 +32,8 @@ class Train(Frozen):
 
     steps: Positive
     seed: Count = 0
+    weights: str = ""
+    """A folder of first values in Hugging Face's format, relative to the preset; empty: drawn from the seed."""
     lr: Rate
     """The peak, reached after the warm-up."""
     warmup_steps: Count = 0

@@ -52,9 +52,9 @@ def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield param.name.replace("*", str(copy)), model.shape(param)
 
 
-def init_sha256(model: Model, seed: int) -> str:
+def init_sha256(model: Model, values: Initial) -> str:
     """Of all names, shapes and bytes. One parameter is in memory at a time."""
-    values, digest = initial(model, seed), hashlib.sha256()
+    digest = hashlib.sha256()
     for name, shape in sorted(names(model)):
         digest.update(f"{name} {shape}\n".encode())
         digest.update(values(name, shape).astype("<f4", copy=False).tobytes())

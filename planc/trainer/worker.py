@@ -30,7 +30,7 @@ from planc.trainer.receipt import Compile, Measured, Receipt
 from planc.trainer.resuming import NEWEST, start_of
 
 if TYPE_CHECKING:
-    from planc.ir.session import Session, Settings
+    from planc.ir.session import Initial, Session, Settings
     from planc.trainer.data import Source
     from planc.trainer.keeping import Keeper
 
@@ -147,6 +147,18 @@ def source_of(preset: Preset) -> Source:
     return PythonStdlib(batch.sequences, batch.sequence_tokens, preset.train.seed, preset.data.max_bytes)
 
 
+def first_values(preset: Preset) -> Initial:
+    """What the parameters are before the first step. Raises PlanError for weights that are not the model's."""
+    model, folder = preset.plan.model, preset.train.weights
+    if folder:
+        from planc.trainer.hugging_face import imported
+
+        return imported(model, preset.path.parent / folder, Span(str(preset.path), 1, 1, 1, 1))
+    from planc.trainer.weights import initial
+
+    return initial(model, preset.train.seed)
+
+
 def _start(preset: Preset, request: Request, span: Span) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
@@ -154,10 +166,8 @@ def _start(preset: Preset, request: Request, span: Span) -> Session:
     try:
         runtime = backend.runtime(target)
         runtime.prepare_environment(1 if request.single else plan.mesh.devices)
-        from planc.trainer.weights import initial
-
         start = runtime.start_single if request.single else runtime.start
-        return start(program, _settings(preset), initial(plan.model, preset.train.seed))
+        return start(program, _settings(preset), first_values(preset))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("planc"):
             raise
@@ -191,7 +201,7 @@ def _receipt(
 ) -> Receipt:
     from planc.trainer.weights import init_sha256
 
-    plan, seed = preset.plan, preset.train.seed
+    plan = preset.plan
     facts = session.compile_facts()
     return Receipt(
         plan_sha256=plan.sha256,
@@ -199,8 +209,8 @@ def _receipt(
         runtime=session.runtime,
         versions={"planc": __version__, "python": sys.version.split()[0], **session.versions},
         mesh=plan.mesh.sizes,
-        seed=seed,
-        init_sha256=init_sha256(plan.model, seed),
+        seed=preset.train.seed,
+        init_sha256=init_sha256(plan.model, first_values(preset)),
         data_sha256=source.sha256,
         tokens_per_step=plan.batch.tokens,
         dtype=plan.precision.compute,

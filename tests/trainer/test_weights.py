@@ -27,7 +27,7 @@ def test_layers_and_seeds_differ() -> None:
     layer0, layer1 = (draw(f"layers.{n}.attention.wq.weight", shape) for n in (0, 1))
     assert not np.array_equal(layer0, layer1)
     assert not np.array_equal(layer0, initial(MODEL, 1)("layers.0.attention.wq.weight", shape))
-    assert init_sha256(MODEL, 0) == init_sha256(MODEL, 0) != init_sha256(MODEL, 1)
+    assert init_sha256(MODEL, draw) == init_sha256(MODEL, initial(MODEL, 0)) != init_sha256(MODEL, initial(MODEL, 1))
 
 
 def test_names_cover_the_model() -> None:
