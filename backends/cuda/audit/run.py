@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from planc.cost import cost_plan
 from planc.ir.audit import Audit, PeakMemory, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import propagate
 
 from ...shrunk import said, shrunk
 from ..lower import lower
-from ..rules import realise
+from ..peak import peaks
 from .predict import predicted
 from .trace import Traced
-
-GIB = 2.0**30
 
 
 def audit(plan: Plan, ranks: int | None = None) -> Audit:
@@ -41,14 +38,8 @@ def audit(plan: Plan, ranks: int | None = None) -> Audit:
 
 
 def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
-    stages = predicted_bytes(sharded)
+    predicted_peaks = peaks(sharded)
     return tuple(
-        PeakMemory(stage=t.stage, predicted_bytes=stages[t.stage], observed_bytes=t.peak_bytes) for t in traced
+        PeakMemory(stage=t.stage, predicted_bytes=predicted_peaks[t.stage].bytes, observed_bytes=t.peak_bytes)
+        for t in traced
     )
-
-
-def predicted_bytes(sharded: Sharded) -> list[float]:
-    """Of each pipeline stage: what the program's own tensors take, without communicators and the runtime."""
-    stages = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).memory.stages
-    parts = [s.per_device_gib for s in stages]
-    return [(p.total - p.reserve - p.comm_buffers) * GIB for p in parts]
