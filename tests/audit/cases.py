@@ -15,10 +15,13 @@ NO_VOCAB = "shard heads, ffn over tp"
 SP = "shard sequence over tp in residual"
 FSDP = "use fsdp over fsdp"
 HSDP = "use hsdp over replica, fsdp"
+CP = "use cp over cp as {}"
+EXPERTS = ("shard batch over fsdp, ep", "store params, grads, optimizer over fsdp, ep", "use ep over ep")
+CAPACITY = "route experts as capacity(factor = 1.25)"
 BF16 = "compute bf16 reduce fp32"
 BLOCKS = "recompute blocks"
 PER_STEP = "gather params per step"
-DATA = ("replica", "dp", "fsdp", "efsdp")
+DATA = ("replica", "dp", "fsdp", "ep")
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,9 @@ CASES: dict[str, Case] = {
     "tp_70b_512": Case("llama3_70b(layers = 4)", "fsdp 64 > tp 8", (FSDP, TP, SP, BLOCKS)),
     "tp_405b_16384": Case("llama3_405b(layers = 2)", "fsdp 2048 > tp 8", (FSDP, TP, SP)),
     "mistral_fsdp_64": Case("mistral_7b(layers = 4)", "fsdp 64", (FSDP,)),
+    "cp_ring_64": Case("llama3_8b(layers = 4)", "fsdp 16 > cp 4", (FSDP, CP.format("ring")), tokens=32768),
+    "cp_gather_128": Case("llama3_8b(layers = 4)", "fsdp 32 > cp 4", (FSDP, CP.format("all_gather")), tokens=32768),
+    "ep_capacity_64": Case("mixtral_8x7b(layers = 4)", "fsdp 8 > ep 8", (*EXPERTS, CAPACITY)),
     "gpipe_64": _pipelined("gpipe", "pp 4 > fsdp 16", FSDP),
     "one_f_one_b_64": _pipelined("1f1b", "pp 4 > fsdp 4 > tp 4", FSDP, TP, SP),
     "uneven_1024": _pipelined("1f1b stages [embed + 1, 2, 3, 2 + head]", "pp 4 > fsdp 256", FSDP, BLOCKS),
