@@ -72,9 +72,9 @@ class Rank:
             )
         if "last" in self.sections:
             copies = DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES
-            moments["backward of the loss"] = (
-                always + self._of_loss(copies) + self._gathered("last") + self._grads(begun=False)
-            )
+            first = self.flying.get(len(self.plan.stages) - 1, 0) == self.plan.microbatches  # and no backward before
+            grads = 0.0 if first else self._grads(begun=False)
+            moments["backward of the loss"] = always + self._of_loss(copies) + self._gathered("last") + grads
         moment = max(moments, key=lambda name: moments[name])
         return Peak(bytes=moments[moment], moment=moment)
 
@@ -154,7 +154,7 @@ class Rank:
         ops = self.sharded.model.ops[section]
         if section not in self.sharded.model.blocks:
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
-            return self._kept(tuple(names), section) + (self._of_loss(1) if section == "last" else 0.0)
+            return self._kept(tuple(names), section) + (self._outcome() if section == "last" else 0.0)
         again = replay(self.plan, section)
         some = self._kept(again.kept, section) + self._inside(section, frozenset(again.ops))
         every = self.plan.recompute.every
@@ -185,6 +185,11 @@ class Rank:
             mask = self.plan.batch.sequence_tokens**2 * self.computed if op.window else 0.0
             return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask
         return 0.0
+
+    def _outcome(self) -> float:
+        """The saved log-probabilities, and the logits too where a schedule holds on to what a stage gave."""
+        saved = self._of_loss(1)
+        return saved + (saved / FP32 * self.computed if self.roles.pipeline else 0.0)
 
     def _of_loss(self, copies: int) -> float:
         """So many fp32 tensors of one microbatch like this rank's logits."""

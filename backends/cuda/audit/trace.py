@@ -70,7 +70,8 @@ def trace(program: Program, stage: int) -> Traced:
                 tracker.hold(step.state())
                 with observer:
                     step()
-        sizes = {f.name: f.size for f in Roles(sharded).factors}
+        roles = Roles(sharded)
+        sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
         return Traced(
             stage=stage,
             totals=observer.totals(sizes),
