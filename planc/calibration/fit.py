@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SIGMA = 0.08
 """What a good model misses a run by; with the priors' spreads it says what a row is worth."""
-HUBER = 0.12
+HUBER = 0.08
 """Errors beyond it count linearly."""
 SWEEP_EVERY, SWEEP_WEIGHT = 13, 0.5
 """Runs of the single-node sweep are alike: every so many is used, each for so much of a row."""

@@ -78,7 +78,7 @@ XLA = "round figure between the published runs"
 
 
 def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str = SUSTAINED) -> Parameter:
-    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.06)
+    return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.05)
 
 
 def _narrow(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:

@@ -237,13 +237,10 @@ def _data(layout: Layout, used: dict[str, int]) -> Iterator[str]:
     divided = [a for a in ("data", "cp") if a in used]
     if not divided:
         return
-    if layout.zero == 3 and layout.pp > 1:  # torchtitan's pipelines: gathered for the step, gradients reduced once
-        yield f"store params, optimizer over {', '.join(divided)}"
-        yield "gather params per step"
-    elif layout.zero in (2, 3):
+    if layout.zero in (2, 3):
         yield f"store params, grads, optimizer over {', '.join(divided)}"
-        if layout.zero == 2:
-            yield "gather params per microbatch"
+        if layout.zero == 2 or layout.pp > 1:
+            yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
     elif layout.zero == 1:
         yield f"store optimizer over {', '.join(divided)}"
 
