@@ -59,6 +59,7 @@ class JaxSession:
         self._taken = 0
         self._skip = skip_not_finite
         self.optimizer_steps = 0
+        self._pieces: list[Piece] | None = None
         self._keep_gradients = keep_gradients
         self._gradients: Any = None
 
@@ -105,7 +106,9 @@ class JaxSession:
 
     def pieces(self) -> list[Piece]:
         """This process's share of the state."""
-        return state.pieces(self._model, lambda: self._state)
+        if self._pieces is None:
+            self._pieces = state.pieces(self._model, lambda: self._state)
+        return self._pieces
 
     def restore(self, read: Read, optimizer_steps: int) -> None:
         """Take parameters and moments from `read`, as after that many updates."""

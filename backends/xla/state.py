@@ -36,13 +36,15 @@ def pieces(model: Model, current: Callable[[], Any]) -> list[Piece]:
 
     The shards' values are looked up in `current()` when they are copied: a step gives up its arrays.
     """
-    found: list[Piece] = []
+    shards, found = _Shards(current), list[Piece]()
     for place, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(current())):
         if (kind := _kind(path)) is None:
             continue
         for at, shard in enumerate(array.addressable_shards):
             if shard.replica_id == 0:
-                found += _of_shard(model, kind, path, array.shape, shard.index, _values(current, place, at))
+                found += _of_shard(model, kind, path, array.shape, shard.index, shards.values(place, at))
+    last = found[-1]
+    found[-1] = replace(last, copy_to=lambda array: shards.forget_after(last.copy_to, array))
     return found
 
 
@@ -115,9 +117,30 @@ def _piece(name: str, shape: tuple[int, ...], bounds: list[tuple[int, int]], val
     return Piece(name, tuple(shape), offset, size, lambda array: np.copyto(array, values()))
 
 
-def _values(current: Callable[[], Any], place: int, at: int) -> Callable[[], Weights]:
-    """On the host; without a copy where the device is the CPU."""
-    return lambda: np.asarray(jax.tree.leaves(current())[place].addressable_shards[at].data)
+class _Shards:
+    """The shards of the state as it is now, on the host; without a copy where the device is the CPU."""
+
+    def __init__(self, current: Callable[[], Any]) -> None:
+        self._current = current
+        self._state: Any = None
+        self._shards: list[list[Any]] = []
+
+    def values(self, place: int, at: int) -> Callable[[], Weights]:
+        """Of one leaf, the part of one device; when it is called."""
+        return lambda: np.asarray(self._of_now()[place][at])
+
+    def forget_after(self, copy_to: Callable[[Weights], None], array: Weights) -> None:
+        """With the last piece: views would hold on to a state that a step has given up."""
+        copy_to(array)
+        self._state, self._shards = None, []
+
+    def _of_now(self) -> list[list[Any]]:
+        """The state is flattened once for all pieces of a save."""
+        state = self._current()
+        if state is not self._state:
+            self._state = state
+            self._shards = [[s.data for s in array.addressable_shards] for array in jax.tree.leaves(state)]
+        return self._shards
 
 
 def _kind(path: Any) -> str | None:

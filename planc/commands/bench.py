@@ -27,7 +27,7 @@ BASE = "import pydantic, lark"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", choices=("speed", "accuracy"), default="speed", help="what to measure (speed)"
+        "what", nargs="?", choices=("speed", "accuracy", "saves"), default="speed", help="what to measure (speed)"
     )
     parser.add_argument("--rows", metavar="FILE", help="accuracy: runs of one's own, as in planc/calibration/data")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="measured runs of each (7)")
@@ -38,6 +38,10 @@ def run(options: argparse.Namespace) -> int:
         from planc.commands import accuracy
 
         return accuracy.run(options)
+    if options.what == "saves":
+        from planc.commands import saves
+
+        return saves.run(options)
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))

@@ -91,7 +91,8 @@ class Keeper:
     def _save(self, step: int, history: History) -> None:
         if step == self._last:
             return
-        self._saver.save(self._manifest(step), asdict(history))
+        manifest = manifest_of(self._preset, self._target, self._session, self._data_sha256, step)
+        self._saver.save(manifest, asdict(history))
         self._last = step
 
     def _complete(self) -> None:
@@ -109,24 +110,25 @@ class Keeper:
             else:
                 self._tell(SaveDone(news.step, news.stall_s, news.write_s))
 
-    def _manifest(self, step: int) -> Manifest:
-        """All but the files."""
-        plan = self._preset.plan
-        return Manifest(
-            step=step,
-            optimizer_steps=self._session.optimizer_steps,
-            plan=plan.name,
-            plan_sha256=plan.sha256,
-            mesh=plan.mesh.sizes,
-            target=self._target,
-            runtime=self._session.runtime,
-            versions={"planc": __version__, **self._session.versions},
-            model=plan.model.name,
-            course=course(self._preset),
-            data_sha256=self._data_sha256,
-            position=Position(step=step, sequences=step * plan.batch.sequences, tokens=step * plan.batch.tokens),
-            saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        )
+
+def manifest_of(preset: Preset, target: Target, session: Session, data_sha256: str, step: int) -> Manifest:
+    """All but the files."""
+    plan = preset.plan
+    return Manifest(
+        step=step,
+        optimizer_steps=session.optimizer_steps,
+        plan=plan.name,
+        plan_sha256=plan.sha256,
+        mesh=plan.mesh.sizes,
+        target=target,
+        runtime=session.runtime,
+        versions={"planc": __version__, **session.versions},
+        model=plan.model.name,
+        course=course(preset),
+        data_sha256=data_sha256,
+        position=Position(step=step, sequences=step * plan.batch.sequences, tokens=step * plan.batch.tokens),
+        saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
 
 
 def read_history(path: Path) -> History:

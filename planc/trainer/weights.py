@@ -48,8 +48,9 @@ def pattern(name: str) -> str:
 def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every parameter of every layer with its global shape, in the order of the op graph."""
     for param in model.params:
-        for copy in range(model.copies(param)):
-            yield param.name.replace("*", str(copy)), model.shape(param)
+        layers = [layer for layer, kind in enumerate(model.kinds) if kind in param.sections]
+        for layer in layers or [0]:
+            yield param.name.replace("*", str(layer)), model.shape(param)
 
 
 def init_sha256(model: Model, values: Initial) -> str:

@@ -8,16 +8,20 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from moving import MovingRuntime, MovingSession
 
 import planc
-from planc.diag import PlanError
+from planc import cli
+from planc.diag import PlanError, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.trainer import backend, launch, worker
 from planc.trainer.checkpoint import folder
+from planc.trainer.checkpoint.parts import Reader
 from planc.trainer.embed import embed
+from planc.trainer.hugging_face import imported
 from planc.trainer.preset import load_preset
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import NEWEST, start_of
@@ -269,3 +273,26 @@ def test_the_request_survives_its_command_line(said: Callable[[worker.Request], 
     assert (
         said(worker._request(request.arguments())) == said(request) != said(worker.Request(Path(), "xla", None, Path()))
     )
+
+
+def test_the_newest_checkpoint_is_written_for_transformers(preset: Path, tmp_path: Path) -> None:
+    assert work(preset) == 0
+    before = (preset.parent / "kept" / "step-00000009" / "checkpoint.json").read_text()
+    assert cli.main(["weights", str(preset), str(tmp_path / "hf")]) == 0
+    read = imported(load_preset(preset).plan.model, tmp_path / "hf", Span("p", 1, 1, 1, 1))
+    path = preset.parent / "kept" / "step-00000009"
+    reader = Reader(path, folder.read_manifest(path).tensors)
+    name = "layers.2.attention.wk.weight"
+    whole = reader(f"params.{name}", (slice(None), slice(None)))
+    assert np.array_equal(read(name, whole.shape), whole)
+    assert (path / "checkpoint.json").read_text() == before
+    assert cli.main(["weights", str(preset), str(tmp_path / "hf")]) == 1, "the folder is not empty"
+
+
+def test_a_run_may_start_from_weights(preset: Path, tmp_path: Path) -> None:
+    assert work(preset) == 0
+    assert cli.main(["weights", str(preset), str(tmp_path / "hf")]) == 0
+    written(preset, PLAN, ("lr = 1e-2", 'lr = 1e-2\nweights = "hf"'), ('"kept"', '"again"'))
+    from_seed = receipt(preset).init_sha256
+    assert work(preset) == 0
+    assert receipt(preset).init_sha256 != from_seed

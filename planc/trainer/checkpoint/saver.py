@@ -70,7 +70,7 @@ class Saver:
     """
 
     def __init__(self, session: Session, where: Where) -> None:
-        self._session, self._where = session, where
+        self._session, self.where = session, where
         self._buffers: list[Weights] = []
         self._thread: threading.Thread | None = None
         self._news: list[Saved | Failed] = []
@@ -90,7 +90,7 @@ class Saver:
         arguments = (manifest, pieces, data, time.perf_counter() - start)
         self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
         self._thread.start()
-        if not self._where.asynchronous:
+        if not self.where.asynchronous:
             self.finish()
 
     def finish(self) -> None:
@@ -106,7 +106,7 @@ class Saver:
 
     def _write(self, manifest: Manifest, pieces: list[Piece], history: bytes, stall_s: float) -> None:
         start = time.perf_counter()
-        folder = self._where.folder / f"{folders.WRITING}{manifest.step:08}-{self._where.run}"
+        folder = self.where.folder / f"{folders.WRITING}{manifest.step:08}-{self.where.run}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
             self._part(folder, pieces)
@@ -148,23 +148,23 @@ class Saver:
         whole = manifest.model_copy(update={"files": files, "tensors": dict(sorted(tensors.items()))})
         parts.write_through(folder / NAME, whole.text().encode())
         _sync(folder)
-        final = folders.free_name(self._where.folder, manifest.step)
+        final = folders.free_name(self.where.folder, manifest.step)
         folder.rename(final)
-        _sync(self._where.folder)
-        folders.prune(self._where.folder, self._where.keep)
+        _sync(self.where.folder)
+        folders.prune(self.where.folder, self.where.keep)
         # What ranks have begun late of a save that was given up; some may be writing the next one already.
-        folders.tidy(self._where.folder, up_to=manifest.step)
+        folders.tidy(self.where.folder, up_to=manifest.step)
         return final
 
     def _awaited(self, folder: Path) -> list[Path]:
         """Every rank's word that its files are written. Raises OSError when one fails or takes too long."""
         wanted = [folder / f"rank-{rank:05}.json" for rank in range(self._session.world)]
-        limit = time.monotonic() + self._where.timeout_s
+        limit = time.monotonic() + self.where.timeout_s
         while missing := [path.stem for path in wanted if not path.exists()]:
             if failed := sorted(folder.glob(f"{FAILED}*")):
                 raise OSError(f"rank {int(failed[0].name.removeprefix(FAILED))}: {failed[0].read_text()}")
             if time.monotonic() > limit:
-                raise OSError(f"{missing[0]} has not written its part in {self._where.timeout_s:g} s")
+                raise OSError(f"{missing[0]} has not written its part in {self.where.timeout_s:g} s")
             time.sleep(POLL_S)
         return wanted
 
