@@ -22,8 +22,8 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True)
-class ExpertFactor:
-    """One dimension of the experts' mesh: the axes with one role, outermost first; () for `whole`."""
+class Dimension:
+    """One dimension of an emitted mesh: the axes with one role, () for `whole`."""
 
     name: str
     size: int
@@ -107,7 +107,7 @@ class Experts:
         return bool(self.params) and (bool(self.exchange or self.tensor) or not same)
 
     @cached_property
-    def factors(self) -> tuple[ExpertFactor, ...]:
+    def factors(self) -> tuple[Dimension, ...]:
         """The dimensions of the experts' mesh, in the order in which torch composes them; () without one."""
         if not self.apart:
             return ()
@@ -140,10 +140,10 @@ class Experts:
     def name(self, axes: tuple[str, ...]) -> str:
         return "_".join(axes)
 
-    def _factor(self, axes: tuple[str, ...]) -> ExpertFactor:
+    def _factor(self, axes: tuple[str, ...]) -> Dimension:
         if axes == (WHOLE,):
-            return ExpertFactor(WHOLE, 1, ())
-        return ExpertFactor(self.name(axes), self.roles.plan.mesh.size(*axes), axes)
+            return Dimension(WHOLE, 1, ())
+        return Dimension(self.name(axes), self.roles.plan.mesh.size(*axes), axes)
 
     def _dividing(self, dim: str) -> tuple[str, ...]:
         return self.roles.plan.axes_of(dim, EXPERTS) if self.ops else ()

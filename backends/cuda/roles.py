@@ -13,7 +13,7 @@ from typing import Literal
 from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
 
-from .experts import Experts, routed
+from .experts import Dimension, Experts, routed
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
 """`rest`: an axis whose ranks do the same, but at the experts."""
@@ -23,12 +23,9 @@ WHOLE = "whole"
 
 
 @dataclass(frozen=True)
-class Factor:
-    """One dimension of the emitted mesh: the plan's axes with one role."""
+class Factor(Dimension):
+    """One dimension of the plan's mesh as it is emitted."""
 
-    name: str
-    size: int
-    axes: tuple[str, ...]
     role: Role
 
 
@@ -126,7 +123,7 @@ class Roles:
         """The name of the ranks that a collective over these axes runs over: a dimension of a mesh."""
         if axes == self.context:
             return self.context_name
-        named = [*((f.axes, f.name) for f in self.factors), *((f.axes, f.name) for f in self.experts.factors)]
+        named = [(f.axes, f.name) for f in (*self.factors, *self.experts.factors)]
         same = (name for known, name in named if known and self._ranks(known) == self._ranks(axes))
         return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
 

@@ -19,31 +19,36 @@ from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
 from planc.catalog.parts.sizes import Size, layers_of
-from planc.ir.model import Model
+from planc.ir.model import Model, Routing
 
 FAMILY = "deepseek"
 DENSE = "dense"
 """The first layers' kind of block."""
 
 
+V3 = Routing(scores="sigmoid", scale=2.5, groups=8, groups_kept=4)
+"""Figures of the two published configs, as the sizes."""
+
 SIZES: dict[str, Size] = {
     "deepseek_micro": Size(
         layers=4, dense_layers=1, embed=64, heads=8, head_dim=8, nope_dim=8, rope_dim=4, q_lora=24, kv_lora=16,
         ffn=182, experts=8, expert_ffn=90, shared_ffn=90, vocab=134, top_k=2, norm_eps=1e-6,
+        routing=replace(V3, groups=4, groups_kept=2),
     ),
     "deepseek_v2_lite": Size(
         layers=27, dense_layers=1, embed=2048, heads=16, head_dim=128, nope_dim=128, rope_dim=64, kv_lora=512,
         ffn=10944, experts=64, expert_ffn=1408, shared_ffn=2 * 1408, vocab=102400, top_k=6, norm_eps=1e-6,
+        routing=Routing(normed=False),
     ),
     "deepseek_v2": Size(
         layers=60, dense_layers=1, embed=5120, heads=128, head_dim=128, nope_dim=128, rope_dim=64, q_lora=1536,
         kv_lora=512, ffn=12288, experts=160, expert_ffn=1536, shared_ffn=2 * 1536, vocab=102400, top_k=6,
-        norm_eps=1e-6,
+        norm_eps=1e-6, routing=Routing(normed=False, scale=16.0, groups=8, groups_kept=3),
     ),
     "deepseek_v3": Size(
         layers=61, dense_layers=3, embed=7168, heads=128, head_dim=128, nope_dim=128, rope_dim=64, q_lora=1536,
         kv_lora=512, ffn=18432, experts=256, expert_ffn=2048, shared_ffn=2048, vocab=129280, top_k=8,
-        norm_eps=1e-6,
+        norm_eps=1e-6, routing=V3,
     ),
 }  # fmt: skip
 """Without `q_lora` the queries are projected in one step. `deepseek_micro` is for parity tests: its vocab and
@@ -89,12 +94,32 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         shared_ffn=expert_ffn * config.whole("n_shared_experts", default=0, least=0),
         vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok"),
+        routing=_routing(config),
         rope_theta=theta,
         rope_scaling=scaling,
         norm_eps=config.number("rms_norm_eps", default=1e-6),
         tied=config.flag("tie_word_embeddings", default=False),
     )
     return _build(name, size), config.unused
+
+
+def _routing(config: Config) -> Routing:
+    """The defaults are those of the two model types' configuration classes; V2 without groups has no limit."""
+    third = config.value("model_type") == "deepseek_v3"
+    scores = config.value("scoring_func", default="sigmoid" if third else "softmax")
+    method = config.value("topk_method", default="noaux_tc" if third else "greedy")
+    if scores not in ("softmax", "sigmoid") or method not in ("greedy", "group_limited_greedy", "noaux_tc"):
+        raise ValueError(f"scoring_func = {scores!r} and topk_method = {method!r} are no way to route that is known")
+    groups = config.whole("n_group", default=8 if third else 1)
+    kept = config.whole("topk_group", default=4 if third else 1)
+    normed = config.flag("norm_topk_prob", default=third)
+    return Routing(
+        scores=scores,
+        normed=normed,
+        scale=config.number("routed_scaling_factor", default=2.5 if third else 1.0),
+        groups=1 if method == "greedy" else groups,
+        groups_kept=1 if method == "greedy" else kept,
+    )
 
 
 def _agrees(config: Config, field: str, *values: int) -> None:

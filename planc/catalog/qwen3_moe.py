@@ -15,7 +15,7 @@ from planc.catalog.parts.experts import experts
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
 from planc.catalog.parts.sizes import Size
-from planc.ir.model import Model, Section
+from planc.ir.model import Model, Routing, Section
 
 FAMILY = "qwen3_moe"
 DENSE = "dense"
@@ -71,6 +71,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
         expert_ffn=config.whole("moe_intermediate_size"),
         vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", default=8),
+        routing=Routing(normed=config.flag("norm_topk_prob", default=False)),
         kinds=kinds,
         rope_theta=theta,
         rope_scaling=scaling,

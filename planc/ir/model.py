@@ -101,6 +101,22 @@ class Run(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Routing(Value):
+    """How a token's experts are weighed and picked.
+
+    `scores` are softmax or sigmoid of the logits. The `top_k` best are picked, from the `groups_kept` best of
+    `groups` equal groups of experts; `normed` weights sum to one before they are scaled by `scale`.
+    DeepSeek-AI 2024, "DeepSeek-V2" (section 2.2) and "DeepSeek-V3 Technical Report" (section 2.1).
+    """
+
+    scores: Literal["softmax", "sigmoid"] = "softmax"
+    normed: bool = True
+    scale: float = 1.0
+    groups: int = 1
+    groups_kept: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
 class Model(Value):
     """A model family applied to sizes. `sizes` maps dim to length; `layers` is the block count.
 
@@ -117,6 +133,7 @@ class Model(Value):
     tied: bool = False
     top_k: int = 0
     """Experts a token is sent to; 0 without experts."""
+    routing: Routing = Routing()
     runs: tuple[Run, ...] = ()
     params: tuple[Param, ...]
     tensors: tuple[Tensor, ...]

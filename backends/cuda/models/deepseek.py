@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from planc.ir.model import Model, Section
 
 from .llama import Block, Core, FeedForward, Llama, Rotary
-from .moe import MoE, sigmoid_picks
+from .moe import MoE
 
 
 def build(model: Model) -> nn.Module:
@@ -22,7 +22,7 @@ def build(model: Model) -> nn.Module:
 def _block(model: Model, kind: Section) -> Block:
     attention = LatentAttention(model)
     if any(op.kind == "route" for op in model.ops[kind]):
-        return Block(model, attention, MoE(model, sigmoid_picks), "moe")
+        return Block(model, attention, MoE(model), "moe")
     return Block(model, attention, FeedForward(model.sizes["embed"], model.sizes["ffn"]))
 
 

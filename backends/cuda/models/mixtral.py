@@ -7,7 +7,7 @@ from torch import nn
 from planc.ir.model import Model, Section
 
 from .llama import Attention, Block, Llama
-from .moe import MoE, softmax_picks
+from .moe import MoE
 
 
 def build(model: Model) -> nn.Module:
@@ -16,4 +16,4 @@ def build(model: Model) -> nn.Module:
 
 
 def _block(model: Model, kind: Section) -> Block:
-    return Block(model, Attention(model, kind), MoE(model, softmax_picks), "moe")
+    return Block(model, Attention(model, kind), MoE(model), "moe")

@@ -7,7 +7,6 @@ from anywhere. Runs on torch 2.9 and later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -15,24 +14,31 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from planc.ir.model import Model
+from planc.ir.model import Model, Routing
 
 from .llama import FeedForward
 
-Pick = Callable[[Tensor, int], tuple[Tensor, Tensor]]
-"""(logits [T, X] fp32, k) -> (weights [T, k], experts [T, k])."""
+
+def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
+    """Logits [T, X] in fp32 to the weights and the numbers of each token's experts, [T, k] each."""
+    scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(-1)
+    chosen = (_limited(scores, routing) if routing.groups > 1 else scores).topk(k, dim=-1).indices
+    weights = scores.gather(-1, chosen)
+    if routing.normed:
+        weights = weights / weights.sum(-1, keepdim=True)
+    return weights * routing.scale, chosen
 
 
-def softmax_picks(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k most probable experts; their probabilities, scaled to sum to one (Mixtral, Qwen3)."""
-    weights, chosen = logits.softmax(-1).topk(k, dim=-1)
-    return weights / weights.sum(-1, keepdim=True), chosen
+def _limited(scores: Tensor, routing: Routing) -> Tensor:
+    """Scores to pick by: none but in a token's best groups.
 
-
-def sigmoid_picks(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k experts of the highest affinity, affinities scaled to sum to one (DeepSeek-V3, equations 12 to 15)."""
-    weights, chosen = logits.sigmoid().topk(k, dim=-1)
-    return weights / weights.sum(-1, keepdim=True), chosen
+    A group is as good as its best expert, with sigmoid scores as its best two together (DeepSeek-V3).
+    """
+    groups = scores.detach().view(*scores.shape[:-1], routing.groups, -1)
+    best = groups.topk(min(2, groups.shape[-1]) if routing.scores == "sigmoid" else 1, dim=-1).values.sum(-1)
+    kept = torch.zeros_like(best).scatter_(-1, best.topk(routing.groups_kept, dim=-1).indices, 1.0)
+    limited: Tensor = groups.masked_fill(kept[..., None] == 0, float("-inf"))
+    return limited.flatten(-2)
 
 
 class MoE(nn.Module):
@@ -41,10 +47,10 @@ class MoE(nn.Module):
     Under sequence parallelism S is this rank's share.
     """
 
-    def __init__(self, model: Model, picks: Pick) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         sizes = model.sizes
-        self.picks, self.top_k = picks, model.top_k
+        self.routing, self.top_k = model.routing, model.top_k
         self.router = nn.Linear(sizes["embed"], sizes["experts"], bias=False)
         self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"])
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
@@ -52,7 +58,7 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
         shared = self.shared(x) if self.shared is not None else None
-        weights, chosen = self.picks(self.router(x).flatten(0, 1).float(), self.top_k)
+        weights, chosen = picks(self.router(x).flatten(0, 1).float(), self.top_k, self.routing)
         order = chosen.flatten().argsort(stable=True)
         counts = order.new_zeros(self.router.out_features).index_add_(0, chosen.flatten(), torch.ones_like(order))
         rows = x.flatten(0, 1)[order // self.top_k]

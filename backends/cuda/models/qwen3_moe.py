@@ -7,7 +7,7 @@ from torch import nn
 from planc.ir.model import Model, Section
 
 from .llama import Block, Llama
-from .moe import MoE, softmax_picks
+from .moe import MoE
 from .qwen3 import NormedAttention, dense
 
 
@@ -19,4 +19,4 @@ def build(model: Model) -> nn.Module:
 def _block(model: Model, kind: Section) -> Block:
     if not any(op.kind == "route" for op in model.ops[kind]):
         return dense(model, kind)
-    return Block(model, NormedAttention(model, kind), MoE(model, softmax_picks), "moe")
+    return Block(model, NormedAttention(model, kind), MoE(model), "moe")

@@ -46,6 +46,8 @@ def assemble(
     sizes = dims_of(size, changes)
     if size.top_k > sizes.get("experts", size.top_k):
         raise ValueError(f"{name} sends a token to {size.top_k} experts, and there are {sizes['experts']}")
+    if sizes.get("experts", 0) % size.routing.groups:
+        raise ValueError(f"{name} picks from {size.routing.groups} groups, and {sizes['experts']} experts are not even")
     sections = {"first": first, **_present(blocks, kinds), "last": last}
     return Model(
         name=name,
@@ -56,6 +58,7 @@ def assemble(
         norm_eps=size.norm_eps,
         tied=size.tied,
         top_k=size.top_k,
+        routing=size.routing,
         runs=_runs(kinds),
         params=_params(sections),
         tensors=_tensors(sections.values()),

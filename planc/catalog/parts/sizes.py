@@ -7,7 +7,7 @@ from dataclasses import field, fields
 
 from planc.diag.light import dataclass
 from planc.ir.dims import DIMS, INNER
-from planc.ir.model import Section
+from planc.ir.model import Routing, Section
 
 MAX_LAYERS = 100_000
 Scaling = dict[str, float | str | bool]
@@ -36,6 +36,7 @@ class Size:
     vocab: int
     positions: int = 0
     top_k: int = 0
+    routing: Routing = Routing()
     dense_layers: int = 0
     """The first layers, which have no experts."""
     window: int = 0
