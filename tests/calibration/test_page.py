@@ -1,0 +1,32 @@
+"""docs/accuracy.md is what `planc bench accuracy` says today."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from planc.calibration.parameters import PARAMETERS
+from planc.calibration.rows import missing, training_rows
+from planc.commands.accuracy import markdown, numbers
+from tests.plans import ROOT
+
+HEAD = ("number", "value", "prior", "bounds", "most moved, by leaving out", "why")
+PAGE = (ROOT / "docs" / "accuracy.md").read_text()
+
+
+def test_the_page_lists_every_number_with_its_unit_and_bounds() -> None:
+    lines = PAGE.splitlines()
+    assert [line for line in markdown(HEAD, numbers()) if line not in lines] == []
+    assert len(numbers()) == len(PARAMETERS)
+
+
+def test_the_page_counts_every_run() -> None:
+    assert f"| all | {sum(not missing(row) for row in training_rows())} |" in PAGE
+
+
+@pytest.mark.slow
+def test_the_page_is_fresh() -> None:
+    sys.path.insert(0, str(Path(ROOT, "docs")))
+    import generate
+
+    assert generate.accuracy_page() == PAGE, "make docs"
