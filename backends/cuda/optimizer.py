@@ -12,7 +12,7 @@ from planc.ir.model import Model
 from planc.ir.session import Settings
 
 
-def adamw(modules: list[nn.Module], model: Model, settings: Settings) -> torch.optim.Optimizer:
+def adamw(modules: list[nn.Module], model: Model, settings: Settings, *, fused: bool = False) -> torch.optim.Optimizer:
     """Decay only where `Param.decay` says so. One group per decay and mesh.
 
     The multi-tensor kernels take DTensors of one mesh at a time, and a norm's weight may lie on a
@@ -32,5 +32,6 @@ def adamw(modules: list[nn.Module], model: Model, settings: Settings) -> torch.o
         lr=0.0,
         betas=settings.betas,
         eps=settings.eps,
-        foreach=True,
+        foreach=not fused,
+        fused=fused,
     )

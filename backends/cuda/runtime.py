@@ -23,7 +23,8 @@ from planc.ir.program import Program
 from planc.ir.session import CompileFacts, Piece, Read, Settings
 from planc.sharding import propagate
 
-from . import state
+from . import state, waiting
+from .audit.observe import meshes_of
 from .optimizer import adamw
 from .roles import Roles
 from .shards import Initial, fill, gathered
@@ -37,6 +38,7 @@ GIB = 2**30
 def prepare_environment(devices: int) -> None:
     """One thread a process, unless the user says otherwise: ranks share the cores."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    waiting.prepare()
 
 
 def start(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
@@ -45,20 +47,24 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
     `build` makes the module of the plan's model; None: the bundled one of its family.
     """
     device = _device()
+    _choose_algorithms(settings)
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if device.type == "cuda" else "gloo", device_id=_only_cuda(device))
+        waiting.prepare()
+        dist.init_process_group(_backend(program, device), timeout=waiting.timeout(), device_id=_only_cuda(device))
     emitted = program.load()
     mesh = emitted.build_mesh(device.type)
     divided = emitted.parallelize(_on_meta(program.plan.model, build), mesh)
     modules = divided if isinstance(divided, list) else [divided]
-    _fill(modules, device, initial)
+    meshes = meshes_of(emitted, mesh)
+    waiting.limit(meshes)
+    _fill(modules, torch.device("cpu") if program.plan.offloads else device, initial)
     return TorchSession(
         program,
         settings,
         modules,
         device,
-        step=emitted.build_step(divided, mesh),
-        evaluate=emitted.build_evaluate(divided, mesh),
+        step=waiting.named(emitted.build_step(divided, mesh), meshes),
+        evaluate=waiting.named(emitted.build_evaluate(divided, mesh), meshes),
         clip=lambda max_norm: emitted.clip_grad_norm(divided, mesh, max_norm),
         slice_of=emitted.data_rank(mesh),
         mesh=mesh,
@@ -69,6 +75,7 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
 def start_single(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
     """The same model undivided in this one process: what every plan is compared with."""
     device = _device()
+    _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
     _fill([model], device, initial)
     single = SingleStep(model, program.plan)
@@ -87,7 +94,6 @@ class TorchSession:
     """A model under training on this process; see `planc.ir.session.Session`."""
 
     runtime = "torch"
-    features: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -112,7 +118,8 @@ class TorchSession:
         self._step, self._evaluate, self._clip = step, evaluate, clip
         self._slice_of = slice_of
         self._clip_norm = settings.clip_norm
-        self._optimizer = adamw(modules, program.plan.model, settings)
+        self.features = features_of(program, device)
+        self._optimizer = adamw(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
 
@@ -230,6 +237,37 @@ def _device() -> torch.device:
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
     torch.cuda.set_device(device)
     return device
+
+
+def _backend(program: Program, device: torch.device) -> str:
+    """NCCL moves what is on a CUDA device; offloaded state is reduced where it rests."""
+    if device.type != "cuda":
+        return "gloo"
+    return "cpu:gloo,cuda:nccl" if program.plan.offloads else "nccl"
+
+
+def _choose_algorithms(settings: Settings) -> None:
+    """Seed torch's own random numbers, the same on every rank; and keep to algorithms that repeat their bits."""
+    torch.manual_seed(settings.seed)
+    if settings.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(settings.deterministic)
+
+
+def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
+    """Kernels, compilers and policies in use, by name, for the receipt."""
+    plan = program.plan
+    kernel = f"attention.{plan.attention.method}" if plan.attention else ""
+    settled = "deterministic" if torch.are_deterministic_algorithms_enabled() else ""
+    update = "adamw.fused" if fused(program, device) else "adamw.foreach"
+    compiled = [f"compile.{c.method}" for c in plan.compiles]
+    return tuple(name for name in (kernel, update, *compiled, "offload" if plan.offloads else "", settled) if name)
+
+
+def fused(program: Program, device: torch.device) -> bool:
+    """Whether the update is one kernel: on a CUDA device that holds the state."""
+    return device.type == "cuda" and not program.plan.offloads
 
 
 def _only_cuda(device: torch.device) -> torch.device | None:

@@ -9,12 +9,16 @@ from pathlib import Path
 from planc.commands.common import add_set, add_target, print_diagnostics, print_json
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower
+from planc.ir.plan import Plan
+
+LAUNCHERS = ("torchrun", "slurm", "k8s")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
     parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
+    parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead (cuda)")
     add_target(parser, required=True)
     add_set(parser)
 
@@ -30,17 +34,30 @@ def run(options: argparse.Namespace) -> int:
             print_diagnostics(error.diagnostics)
         return 1
     _warn(options)
+    if options.launch and options.target != "cuda":
+        print(
+            "planc lower: --launch is of the cuda target: one process drives all devices of an XLA host",
+            file=sys.stderr,
+        )
+        return 2
+    text = _launch(program.plan, options.launch) if options.launch else program.text
     if options.output:
         path = Path(options.output)
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(program.text)
+        path.write_text(text)
         if not as_json:
-            print(f"{path}: {len(program.text.splitlines())} lines for {options.target}")
+            print(f"{path}: {len(text.splitlines())} lines for {options.launch or options.target}")
     if as_json:
-        print_json(program.to_json())
+        print_json({**program.to_json(), "launch": text} if options.launch else program.to_json())
     elif not options.output:
-        print(program.text, end="")
+        print(text, end="")
     return 0
+
+
+def _launch(plan: Plan, kind: str) -> str:
+    from planc.backends.cuda.launch_files import launch_file
+
+    return launch_file(plan, kind)
 
 
 def _warn(options: argparse.Namespace) -> None:

@@ -63,6 +63,8 @@ class Settings:
     """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
     skip_not_finite: bool = False
     """A step whose loss or gradient norm is no number leaves the state as it was."""
+    deterministic: bool = False
+    """Only algorithms that give the same bits every time; those that have no such form are an error."""
 
 
 @dataclass(frozen=True)

@@ -45,6 +45,8 @@ class Train(Frozen):
     weight_decay: NotNegative = 0.1
     clip_norm: NotNegative = 1.0
     """0: gradients are not clipped."""
+    deterministic: bool = False
+    """The same bits at every run on the same machines, at some cost in speed."""
     log_every: Positive = 10
     eval_every: Count = 0
     """Steps between held-out losses; 0: before the first step and after the last one alone."""

@@ -185,6 +185,7 @@ def _settings(preset: Preset) -> Settings:
         weight_decay=t.weight_decay,
         clip_norm=t.clip_norm,
         skip_not_finite=t.on_nan == "skip",
+        deterministic=t.deterministic,
     )
 
 

@@ -44,6 +44,7 @@ MAY_LOAD_FRAMEWORKS = (
     "backends/*/optimizer.py",
     "backends/*/shards.py",
     "backends/*/single.py",
+    "backends/*/waiting.py",
     "backends/*/state.py",
     "backends/*/models/*.py",
     "backends/*/audit/*.py",

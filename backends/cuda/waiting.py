@@ -1,0 +1,114 @@
+"""Time limits of collectives, and what is said when one of them fails: which, over what, and who was missing.
+
+torch says that a peer closed its connection or did not answer, but neither the collective nor the peer.
+Its flight recorder knows the collective; the ranks that are left tell each other that they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch.distributed as dist
+from torch._C import _distributed_c10d
+from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeout
+
+VARIABLE = "PLANC_TIMEOUT_S"
+TIMEOUT_S = 600.0
+ANSWER_S = 3.0
+"""How long the ranks that are left are given to say so."""
+_c10d: Any = _distributed_c10d
+"""Its functions of the flight recorder are not in torch's type stubs."""
+GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer")
+"""What gloo's errors, which have no type of their own, are known by."""
+
+
+class CollectiveError(RuntimeError):
+    """A collective did not complete."""
+
+
+def prepare() -> None:
+    """Have the flight recorder keep the last collectives; before torch makes a process group."""
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "64")
+
+
+def timeout() -> timedelta:
+    """How long a rank waits for the others, in a collective."""
+    return timedelta(seconds=float(os.environ.get(VARIABLE, TIMEOUT_S)))
+
+
+def limit(meshes: tuple[Any, ...]) -> None:
+    """Give the groups of these meshes the time limit: torch gives new ones its own."""
+    for mesh in meshes:
+        for name in mesh.mesh_dim_names:
+            _set_pg_timeout(timeout(), mesh.get_group(name))
+
+
+def named(function: Callable[..., Any], meshes: tuple[Any, ...]) -> Callable[..., Any]:
+    """The function, whose failing collectives are named after the meshes' axes."""
+
+    @wraps(function)
+    def call(*arguments: Any) -> Any:
+        with collectives_named(meshes):
+            return function(*arguments)
+
+    return call
+
+
+@contextmanager
+def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
+    """Raise CollectiveError, with the collective, its axis and the missing ranks, for a failed collective."""
+    try:
+        yield
+    except Exception as error:
+        if not _of_collective(error):
+            raise
+        said = str(error).strip().splitlines()[0]
+        raise CollectiveError(f"rank {dist.get_rank()}: {_last(meshes)} failed; {_missing()} ({said})") from error
+
+
+def _of_collective(error: Exception) -> bool:
+    causes: list[BaseException] = [error]
+    while (before := causes[-1].__cause__) is not None:
+        causes.append(before)
+    return any(isinstance(e, dist.DistError) or any(word in str(e) for word in GLOO) for e in causes)
+
+
+def _last(meshes: tuple[Any, ...]) -> str:
+    """The collective that this rank began last: `all_gather over fsdp (ranks 0, 2)`."""
+    entries = json.loads(_c10d._dump_fr_trace_json()).get("entries", [])
+    if not entries:
+        return "a collective"
+    last = entries[-1]
+    kind = str(last["profiling_name"]).partition(":")[2].split(" ")[0]
+    groups = ((name, mesh.get_group(name)) for mesh in meshes for name in mesh.mesh_dim_names)
+    over = next((g for g in groups if g[1].group_name == last["process_group"][0]), None)
+    if over is None:
+        return f"{kind} over all ranks"
+    return f"{kind} over {over[0]} (ranks {', '.join(map(str, dist.get_process_group_ranks(over[1])))})"
+
+
+def _missing() -> str:
+    """Who does not answer. Without an answer from the store, its keeper: rank 0."""
+    world = range(dist.get_world_size())
+    try:
+        store = _get_default_store()
+        store.set(f"planc/left/{dist.get_rank()}", "1")
+        until = time.monotonic() + ANSWER_S
+        missing = [r for r in world if not store.check([f"planc/left/{r}"])]
+        while missing and time.monotonic() < until:
+            time.sleep(0.1)
+            missing = [r for r in missing if not store.check([f"planc/left/{r}"])]
+        if dist.get_rank() == 0:
+            time.sleep(ANSWER_S)  # it keeps the store that the others still ask
+    except (RuntimeError, dist.DistError):
+        return "rank 0 does not answer"
+    if not missing:
+        return "all ranks are still there"
+    return f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))} did not answer"

@@ -1,0 +1,42 @@
+"""Run by every rank: trains a layout in which the last rank stops answering at the third step."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.backends.cuda.lower import lower
+from planc.backends.cuda.runtime import prepare_environment, start
+from planc.ir.session import Settings
+from planc.sharding import propagate
+from planc.trainer.launch import leave
+from tests.cuda.cases import case
+from tests.cuda.worker import LR, batches, initial
+
+
+def main(name: str) -> None:
+    torch.set_num_threads(1)
+    prepare_environment(1)
+    plan = case(name)
+    session = start(lower(propagate(plan)), Settings(), initial)
+    for number, (tokens, targets) in enumerate(batches(plan), start=1):
+        if number == 3 and session.rank == session.world - 1:
+            print("STOPS", flush=True)
+            time.sleep(60)
+            leave(0)
+        try:
+            session.step(tokens, targets, LR)
+        except RuntimeError as error:
+            print("SAID", error, flush=True)
+            os._exit(0)  # a launcher that ended the others here would hide what they say
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
+    leave(0)
