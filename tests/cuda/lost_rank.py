@@ -28,7 +28,7 @@ def main(name: str) -> None:
     for number, (tokens, targets) in enumerate(batches(plan), start=1):
         if number == 3 and session.rank == session.world - 1:
             print("STOPS", flush=True)
-            time.sleep(60)
+            time.sleep(45)
             leave(0)
         try:
             session.step(tokens, targets, LR)
