@@ -1,0 +1,113 @@
+"""The short form of the audit: some layouts traced, what finds a fault, and the yardsticks of its memory."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from planc.backends.cuda.audit import run as auditing
+from planc.backends.cuda.audit.predict import predicted
+from planc.backends.shrunk import said, shrunk
+from planc.cli import main
+from planc.ir.audit import Audit, AuditRow, Total, compared, differences
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+
+from .cases import CASES, plan_of
+
+ROOT = Path(__file__).parents[2]
+QUICK = [name for name, case in CASES.items() if case.quick]
+PEAK_WITHIN = 0.05
+TRACKERS_WITHIN = 0.02
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", QUICK)
+def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
+    found = auditing.audit(plan_of(name))
+    assert differences(found.rows) == [] and found.unparsed == ()
+    assert sum(row.observed.count for row in found.rows) > 10
+    assert all(abs(m.relative) <= PEAK_WITHIN for m in found.memory)
+
+
+@pytest.mark.launch
+def test_a_prediction_without_a_rule_is_found_wrong() -> None:
+    """The audit can fail: without the padding of fully_shard's groups, bytes differ."""
+
+    def halved(sharded: Sharded, stage: int) -> dict:
+        return {
+            k: replace(t, bytes=t.bytes // 2) if k[0] == "all_gather" else t
+            for k, t in predicted(sharded, stage).items()
+        }
+
+    with patch.object(auditing, "predicted", halved):
+        found = auditing.audit(plan_of("fsdp_64"), ranks=8)
+    assert not found.ok
+    assert [row.op for row in found.rows if not row.agrees] == ["all_gather"]
+    assert found.traced_devices == 8 and "fsdp 64 -> 8" in found.normalisations[0]
+
+
+@pytest.mark.launch
+def test_our_tracker_and_that_of_torch_agree() -> None:
+    """Without tensor parallelism, where torch's counts no metadata of DTensors either."""
+    script = ROOT / "tests" / "audit" / "both_trackers.py"
+    ours, theirs = (
+        int(subprocess.run([sys.executable, script, "fsdp_64", who], capture_output=True, check=True).stdout)
+        for who in ("ours", "torch")
+    )
+    assert ours == pytest.approx(theirs, rel=TRACKERS_WITHIN)
+
+
+@pytest.mark.launch
+def test_the_command_prints_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["audit", str(ROOT / "plans" / "tiny.plan"), "--target", "cuda", "--format", "json"]
+    assert main(argv) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], found["ok"], found["unparsed"]) == ("planc.audit/1", True, [])
+    for row in found["rows"]:
+        assert set(row) == {"op", "axis", "dtype", "stage", "predicted", "observed", "difference"}
+        assert row["difference"] == {"count": 0, "bytes": 0}
+
+
+def test_a_difference_is_said_and_makes_the_answer_no() -> None:
+    key = ("all_gather", "tp", "bf16")
+    rows = compared(1, {key: Total(4, 400)}, {key: Total(3, 300)})
+    assert rows[0].difference == Total(-1, -100)
+    assert "stage 1: all_gather over tp in bf16: predicted 4 calls" in differences(rows)[0]
+    assert not _audit(rows).ok
+    assert not _audit((), unparsed=("broadcast_",)).ok
+    assert _audit(compared(0, {key: Total(4, 400)}, {key: Total(4, 400)})).ok
+
+
+def _audit(rows: tuple[AuditRow, ...], unparsed: tuple[str, ...] = ()) -> Audit:
+    return Audit(plan="p", plan_sha256="", target="cuda", devices=4, traced_devices=4, rows=rows, unparsed=unparsed)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "sizes"),
+    [
+        ("tp_sp_16384", 64, {"fsdp": 8, "tp": 8}),
+        ("hsdp_1024_recompute", 16, {"replica": 4, "fsdp": 4}),
+        ("tp_sp_64", 1, {"fsdp": 2, "tp": 8}),
+        ("gpipe_64", 4096, {"pp": 4, "fsdp": 16}),
+    ],
+)
+def test_a_smaller_world_changes_data_parallel_ranks_alone(name: str, ranks: int, sizes: dict[str, int]) -> None:
+    plan = plan_of(name)
+    small = shrunk(plan, ranks)
+    assert small.mesh.sizes == sizes
+    assert small.microbatches == plan.microbatches
+    assert bool(said(plan, small)) == (sizes != plan.mesh.sizes)
+
+
+def test_calls_do_not_depend_on_the_world() -> None:
+    """What makes a smaller world a fair stand-in: calls stay, bytes change with padding alone."""
+    plan = plan_of("tp_sp_16384")
+    large, small = (predicted(propagate(p), 0) for p in (plan, shrunk(plan, 64)))
+    assert {k: t.count for k, t in large.items()} == {k: t.count for k, t in small.items()}
