@@ -55,6 +55,9 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A block is compiled whole, without breaks in its graph."""
     plan = sharded.plan
     for sentence in plan.compiles:
+        if any(o.op.kind == "route" for ops in sharded.ops.values() for o in ops):
+            what = "how many tokens an expert is given is known only when it runs, which breaks the block's graph"
+            yield sentence.cause, what, "leave it out"
         if roles.context:
             yield sentence.cause, "attention over other ranks' keys breaks the block's graph", "leave one of them out"
         if (
