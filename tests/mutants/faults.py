@@ -456,4 +456,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="if not axis:",
         test="tests/checks/test_findings.py::test_an_axis_of_a_view_that_does_not_divide_is_a_finding",
     ),
+    Fault(
+        name="a damaged file of a checkpoint is taken for whole",
+        file="planc/trainer/checkpoint/folder.py",
+        text="and _sha256(path / name) != file.sha256",
+        planted="and False",
+        test="tests/trainer/test_checkpoint.py::test_damage_is_found_and_nothing_is_touched",
+    ),
+    Fault(
+        name="a run goes on with other data",
+        file="planc/trainer/checkpoint/suits.py",
+        text="if sha256 != manifest.data_sha256 and DATA not in allowed:",
+        planted="if False:",
+        test="tests/trainer/test_resume.py::test_a_run_that_would_not_be_the_same_is_refused",
+    ),
+    Fault(
+        name="the oldest checkpoints are kept",
+        file="planc/trainer/checkpoint/folder.py",
+        text="kept(folder)[:-keep] if keep else []",
+        planted="kept(folder)[keep:] if keep else []",
+        test="tests/trainer/test_checkpoint.py::test_the_newest_few_are_kept",
+    ),
 )
