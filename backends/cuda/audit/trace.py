@@ -31,6 +31,7 @@ from planc.sharding.local import local_length
 
 from ..optimizer import adamw
 from ..roles import Roles
+from .balance import balanced
 from .memory import MemoryTracker
 from .norms import one_kernel_norms
 from .observe import Observer, meshes_of
@@ -57,7 +58,7 @@ def trace(program: Program, stage: int) -> Traced:
     """
     sharded = propagate(program.plan)
     emitted = program.load()
-    with _fake_group(sharded, stage), _static_stages(emitted, sharded):
+    with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")
         divided = emitted.parallelize(_on_meta(program), mesh)
         modules = divided if isinstance(divided, list) else [divided]

@@ -1,0 +1,62 @@
+"""A router that picks every expert equally often: rows on the host without a tensor that has values.
+
+Dropless dispatch reads how many rows there are; fake tensors have no numbers to read. Ranks are those of a
+traced one, the first along every axis, so its experts are the first ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from itertools import cycle
+from types import ModuleType
+from typing import Any
+from unittest.mock import patch
+
+from torch import Tensor
+
+from planc.ir.sharding import Sharded
+
+from ..models import moe
+from ..roles import Roles
+from ..rules.rows_of_a_rank import rows_sent
+
+
+@contextmanager
+def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
+    """While it is entered, the program counts as many rows for each expert as an even router would send it."""
+    roles = Roles(sharded)
+    experts = roles.experts
+    if not experts.ops or experts.capacity:
+        yield
+        return
+    even = _each(rows_sent(roles), roles.plan.model.sizes["experts"])
+    reads = [_exchanged] * bool(experts.exchange) + [_gathered] * experts.gathers
+    asked = cycle(reads)
+
+    def sizes(counts: Tensor) -> Any:
+        return next(asked)(even, tuple(counts.shape))
+
+    with ExitStack() as stack:
+        if hasattr(emitted, "sizes"):
+            stack.enter_context(patch.object(emitted, "sizes", sizes))
+        stack.enter_context(patch.object(moe, "sizes", lambda counts: even))
+        yield
+
+
+def _each(rows: int, experts: int) -> list[int]:
+    """Rows of each expert; where they do not divide, the first ones have one more."""
+    return [rows // experts + (expert < rows % experts) for expert in range(experts)]
+
+
+def _exchanged(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
+    """[arrived, sent], each [ranks, experts of a rank]: every rank sends alike."""
+    _, ranks, held = shape
+    sent = [even[rank * held : (rank + 1) * held] for rank in range(ranks)]
+    return [[sent[0]] * ranks, sent]
+
+
+def _gathered(even: list[int], shape: tuple[int, ...]) -> list[list[list[int]]]:
+    """[members, ranks, experts of a rank]: every member has the same."""
+    members, ranks, held = shape
+    return [[even[:held]] * ranks] * members
