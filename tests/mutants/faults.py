@@ -54,6 +54,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/sharding/test_semantics.py::test_pipeline_sends_once_per_boundary_and_microbatch",
     ),
     Fault(
+        name="gradients that fully_shard adds up are summed in the compute dtype",
+        file="backends/cuda/rules/dtensor_gradients.py",
+        text="dtype = plan.precision.reduce if _added_up(roles) else plan.precision.compute",
+        planted="dtype = plan.precision.compute",
+        test="tests/audit/test_predictions.py::test_golden_of_the_predictions",
+    ),
+    Fault(
+        name="a smaller world keeps the whole batch",
+        file="backends/shrunk.py",
+        text="sequences=plan.batch.sequences // share",
+        planted="sequences=plan.batch.sequences",
+        test="tests/audit/test_audit.py::test_a_smaller_world_changes_data_parallel_ranks_alone",
+    ),
+    Fault(
         name="state is counted whole on every device",
         file="planc/cost/memory.py",
         text="n * stored_elements(plan, p, p.stored[noun]) *",
