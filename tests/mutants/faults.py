@@ -491,4 +491,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="kept(folder)[keep:] if keep else []",
         test="tests/trainer/test_checkpoint.py::test_the_newest_few_are_kept",
     ),
+    Fault(
+        name="an expert's gradient is a mean over the ranks that store it",
+        file="backends/cuda/emit_experts.py",
+        text="    ranks = mesh.size(*roles.shard, *roles.replicate)",
+        planted="    ranks = mesh.size(*experts.shard, *experts.replicate)",
+        test="tests/cuda/test_moe.py::test_trains_as_one_process[ep_fsdp]",
+    ),
+    Fault(
+        name="the weights of a token's experts do not sum to one",
+        file="backends/cuda/models/moe.py",
+        text="    if routing.normed:",
+        planted="    if routing.groups > 1:",
+        test="tests/cuda/test_picks.py::test_softmax_weights_sum_to_one",
+    ),
+    Fault(
+        name="rows go to their experts without their weights, as far as the prediction knows",
+        file="backends/cuda/rules/__init__.py",
+        text="    weights_travel,\n    counts_travel,\n",
+        planted="    counts_travel,\n",
+        test="tests/audit/test_experts.py::test_a_layout_with_experts_moves_what_was_predicted[ep_fsdp]",
+    ),
 )
