@@ -47,7 +47,7 @@ lr = 1e-3
 warmup_steps = 2
 eval_batches = 0
 log_every = 1
-hang_s = 30
+hang_s = 90
 [data]
 max_bytes = 65536
 [checkpoint]
@@ -55,7 +55,7 @@ folder = "kept"
 every_steps = 2
 """
 STEPS = 40
-ENDS_WITHIN_S = 180.0
+ENDS_WITHIN_S = 300.0
 SAVED_LINE = re.compile(r"^ *(\d+)  saved in")
 STEP_LINE = re.compile(r"^ *(\d+) +\d+\.\d+ +\d+\.\d+ ")
 
