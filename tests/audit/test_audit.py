@@ -38,7 +38,7 @@ def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
 
 @pytest.mark.launch
 def test_a_prediction_without_a_rule_is_found_wrong() -> None:
-    """The audit can fail: without the padding of fully_shard's groups, bytes differ."""
+    """The audit can fail: where the prediction of a gather has half its bytes, it says so."""
 
     def halved(sharded: Sharded, stage: int) -> dict:
         return {
