@@ -132,8 +132,14 @@ def _around(roles: Roles) -> str:
         sharing=f'self.sharing = mesh["{experts.name(experts.tensor)}"]' if experts.tensor else "",
         there=lines(*there),
         each=each,
-        back=lines(*back),
+        back=_returning(lines(*back)),
     )
+
+
+def _returning(text: str) -> str:
+    """The lines with their last assignment to `rows` returned instead; `return rows` where there is none."""
+    before, _, after = f"\n{text}".rpartition("\nrows = ")
+    return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
 def _what(experts: Experts) -> str:
@@ -144,13 +150,14 @@ def _what(experts: Experts) -> str:
         "ranks that share an expert gather its rows" if experts.gathers else "",
         "ranks that share an expert do a part of each row" if experts.tensor and not experts.gathers else "",
     ]
-    said = ", ".join(p for p in parts if p)
-    return f"{said[0].upper()}{said[1:]}; and back"
+    return lines(*(f"{p[0].upper()}{p[1:]}." for p in parts if p))
 
 
 EXPERT_PARALLEL = '''
 class ExpertParallel:
-    """<what>.
+    """Brings rows to their experts and back.
+
+    <what>
 
     Stands around a module that takes rows [R, D] in the order of their experts, a weight for each row, and
     how many rows each expert has; it gives rows [R, D].
@@ -171,7 +178,6 @@ class ExpertParallel:
     def combine(self, module: nn.Module, inputs: tuple, rows: torch.Tensor) -> torch.Tensor:
         """What the experts made, to where the tokens are."""
         <back>
-        return rows
 '''
 
 Body = tuple[list[str], str, list[str]]
@@ -195,7 +201,7 @@ def _returned(experts: Experts) -> list[str]:
     return [RETURN] if experts.exchange else []
 
 
-EACH = "[sum(rows) for rows in zip(*here)]"
+EACH = "[sum(rows) for rows in zip(*here, strict=True)]"
 
 EXCHANGE_COUNTS = """
 # How many rows of each expert here come from each rank.
@@ -207,8 +213,9 @@ self.received, self.sent = [sum(rows) for rows in here], [sum(rows) for rows in 
 
 EXCHANGE = """
 # Each row and its weight to the rank that holds its expert.
-rows, weights = (fc.all_to_all_single_autograd(t, self.received, self.sent, self.group) for t in (rows, weights))
-""".strip()
+rows, weights = (
+    fc.all_to_all_single_autograd(t, self.received, self.sent, self.group) for t in (rows, weights)
+)""".strip()
 
 RETURN = "rows = fc.all_to_all_single_autograd(rows, self.sent, self.received, self.group)"
 
@@ -263,7 +270,7 @@ ORDER = """
 expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(arrived))
 placed = [
     F.pad(expert.repeat_interleave(counted.flatten(), output_size=n), (0, max(lengths) - n), value=len(expert))
-    for counted, n in zip(every, lengths)
+    for counted, n in zip(every, lengths, strict=True)
 ]
 self.total = len(rows)
 self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
@@ -297,7 +304,9 @@ place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts
 total = len(counts) * self.places
 # A row without a place goes behind the last one, which is cut off.
 self.taken = torch.where(place < self.places, expert * self.places + place, total)
-rows, weights = (t.new_zeros(total + 1, *t.shape[1:]).index_copy(0, self.taken, t)[:-1] for t in (rows, weights))
+rows, weights = (
+    t.new_zeros(total + 1, *t.shape[1:]).index_copy(0, self.taken, t)[:-1] for t in (rows, weights)
+)
 """.strip()
 
 EXCHANGE_EVEN = "rows, weights = (fc.all_to_all_single_autograd(t, None, None, self.group) for t in (rows, weights))"
@@ -306,9 +315,8 @@ RETURN_EVEN = "rows = fc.all_to_all_single_autograd(rows, None, None, self.group
 
 BY_EXPERT = """
 # [senders, experts here, places] to [experts here, senders, places].
-rows, weights = (
-    t.unflatten(0, (<senders>, -1, self.places)).transpose(0, 1).flatten(0, 2) for t in (rows, weights)
-)""".strip()
+rows, weights = (t.unflatten(0, (<senders>, -1, self.places)).transpose(0, 1).flatten(0, 2) for t in (rows, weights))
+""".strip()
 
 BY_SENDER = "rows = rows.unflatten(0, (-1, <senders>, self.places)).transpose(0, 1).flatten(0, 2)"
 

@@ -6,6 +6,7 @@ With the rows that the router really sent: a dropless exchange is as large as it
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from functools import cache
 from pathlib import Path
@@ -20,6 +21,7 @@ from planc.trainer.launch import run
 from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case
 
 WORKER = Path(__file__).with_name("worker.py")
+ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 1e-5
 GROUPS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "deepseek": DEEPSEEK}
 
@@ -80,3 +82,12 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
     text = lower(propagate(moe_case(name))).text
     assert present in text
     assert absent not in text
+
+
+def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
+    for name in (*MIXTRAL, *QWEN3, *DEEPSEEK):
+        (tmp_path / f"{name}.py").write_text(lower(propagate(moe_case(name))).text)
+    for command in (["format", "--check"], ["check"]):
+        argv = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout
