@@ -6,7 +6,7 @@ from planc.cost.compute import model_flops_per_token
 from planc.cost.goodput import goodput
 from planc.cost.memory import memory
 from planc.cost.step import Timed, axis_spans, step_time
-from planc.cost.topology import Span, span_of
+from planc.cost.topology import Span
 from planc.diag.light import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
@@ -21,7 +21,6 @@ class Costed:
     sharded: Sharded
     memory: Memory
     step: Step
-    collectives: tuple[TimedCollective, ...]
     slowest: int
     """The pipeline rank whose seconds `step` holds."""
     timed: Timed
@@ -30,6 +29,11 @@ class Costed:
     goodput: Goodput
     model: ModelFacts
     cluster: ClusterFacts
+
+    @property
+    def collectives(self) -> tuple[TimedCollective, ...]:
+        """Every collective with its time and what it adds to the step."""
+        return self.timed.collectives
 
 
 def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
@@ -42,11 +46,10 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...]) -> Costed:
         sharded=sharded,
         memory=used,
         step=timed.step,
-        collectives=timed.rows,
         slowest=timed.slowest,
         timed=timed,
         axes=_axes(sharded, spans),
-        limits=_limits(plan, timed.step, timed.rows, used),
+        limits=_limits(plan, timed, used),
         goodput=goodput(plan, timed.step.mfu),
         model=ModelFacts(
             name=plan.model.name,
@@ -74,8 +77,9 @@ def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
     )
 
 
-def _limits(plan: Plan, step: Step, rows: tuple[TimedCollective, ...], used: Memory) -> Limits:
+def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
     """What takes the most of the step; memory when it does not fit."""
+    step = timed.step
     worst = used.worst
     if worst.per_device_gib.total > used.capacity_gib:
         return Limits(bound_by="memory", what=f"stage {worst.stage} needs {worst.per_device_gib.total:.1f} GiB")
@@ -89,8 +93,9 @@ def _limits(plan: Plan, step: Step, rows: tuple[TimedCollective, ...], used: Mem
     share = parts[bound] / step.time_s
     what = f"{share:.0%} of the step"
     if bound != "communication" and step.exposed_comm_s > 0:
-        row = max(rows, key=lambda r: r.exposed_s)
-        what += f"; the largest exposed transfer is {row.row.op} over {row.row.axis} on {row.level}"
-        full = span_of(plan.mesh, plan.cluster, row.row.axes).slowest
-        what += f", which saturates {full.name}" if full is not None and full.name != row.level else ""
+        row = max(timed.rows, key=timed.exposed_s)
+        span = timed.spans[row.axes]
+        what += f"; the largest exposed transfer is {row.op} over {row.axis} on {span.level}"
+        full = span.slowest
+        what += f", which saturates {full.name}" if full is not None and full.name != span.level else ""
     return Limits(bound_by=bound, what=what)

@@ -9,6 +9,7 @@ behind one microbatch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cached_property
 
 from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
@@ -34,7 +35,13 @@ class Timed:
     """The step with the rows and the timeline it is made of."""
 
     step: Step
-    rows: tuple[TimedCollective, ...]
+    rows: tuple[Collective, ...]
+    seconds: dict[int, float]
+    """Of each row, by `id`: all its calls."""
+    exposed: dict[int, float]
+    """Of each row, by `id`: what nothing hides."""
+    spans: dict[tuple[str, ...], Span]
+    """Where the groups of the rows lie, by axes."""
     timeline: Timeline
     slowest: int
     times: StageTimes
@@ -43,6 +50,26 @@ class Timed:
     """What the times are made of, by virtual stage."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
+
+    def exposed_s(self, row: Collective) -> float:
+        """What a row adds to the step: nothing on other ranks than the slowest."""
+        return self.exposed[id(row)] if row.stage == self.slowest else 0.0
+
+    @cached_property
+    def collectives(self) -> tuple[TimedCollective, ...]:
+        """The rows of the report, made when they are asked for: a search asks for none."""
+        calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
+        ways = {(op, axes, size): algorithm(op, self.spans[axes], size) for op, axes, size in calls}
+        return tuple(
+            TimedCollective(
+                row=r,
+                time_s=self.seconds[id(r)],
+                exposed_s=self.exposed_s(r),
+                level=self.spans[r.axes].level,
+                algorithm=ways[r.op, r.axes, r.buffer_bytes],
+            )
+            for r in self.rows
+        )
 
 
 @dataclass
@@ -79,19 +106,18 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     after = tuple(late.get(r, 0.0) for r in range(plan.pipeline))
     slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + after[r])
     step = _step(sharded, timeline, slowest, costs, rows, exposed)
-    calls = {(r.op, r.axes, r.buffer_bytes) for r in rows}
-    ways = {(op, axes, size): algorithm(op, spans[axes], size) for op, axes, size in calls}
-    timed = tuple(
-        TimedCollective(
-            row=r,
-            time_s=seconds[id(r)],
-            exposed_s=exposed[id(r)] if r.stage == slowest else 0.0,
-            level=spans[r.axes].level,
-            algorithm=ways[r.op, r.axes, r.buffer_bytes],
-        )
-        for r in rows
+    return Timed(
+        step=step,
+        rows=rows,
+        seconds=seconds,
+        exposed=exposed,
+        spans=spans,
+        timeline=timeline,
+        slowest=slowest,
+        times=times,
+        costs=tuple(costs),
+        after_s=after,
     )
-    return Timed(step, timed, timeline, slowest, times, tuple(costs), after)
 
 
 def _seconds(rows: tuple[Collective, ...], spans: dict[tuple[str, ...], Span]) -> dict[int, float]:
