@@ -12,7 +12,7 @@ import pytest
 from tests.faults import campaign
 from tests.faults.campaign import Site, Trial
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.slow]  # it aims at moments: minutes on a quiet machine
 
 
 @pytest.fixture(params=["cuda", "xla"], scope="module")
