@@ -18,6 +18,7 @@ from planc.diag.diagnostic import has_errors
 from planc.diag.light import dataclass
 from planc.search.bound import Bounds
 from planc.search.space import Point, Space
+from planc.search.why import reasons
 from planc.sharding import semantic_collectives
 
 NEAR = 1.1
@@ -104,11 +105,8 @@ def search(
     run = _Run(space, top, memory_gib)
     run.go()
     best = tuple(sorted(run.best, key=_order))[:top]
-    from planc.search.why import reasons
-
-    told = reasons(best)
     return Found(
-        best=told,
+        best=reasons(best),
         pareto=tuple(_front(run.fitting)),
         decided=run.decided,
         fully_costed=run.costed,
@@ -122,10 +120,11 @@ def _order(c: Candidate) -> tuple[float, float, str]:
 
 
 def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
-    """Those that no other one beats in time and memory, the fastest first."""
+    """Those near the fastest that no other one beats in time and memory, the fastest first."""
     least = float("inf")
-    for c in sorted(candidates, key=_order):
-        if c.memory_gib < least:
+    ranked = sorted(candidates, key=_order)
+    for c in ranked:
+        if c.memory_gib < least and c.s_per_sequence <= NEAR * ranked[0].s_per_sequence:
             least = c.memory_gib
             yield c
 

@@ -16,6 +16,7 @@ from planc.diag.errors import PlanError
 from planc.driver import cost, load
 from planc.search import Found, search
 from planc.search.bound import Bounds
+from planc.search.rank import NEAR
 from planc.search.space import Point, Space
 from planc.sharding import propagate, semantic_collectives
 
@@ -109,9 +110,9 @@ def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
     layouts = every(path)
     assert len(layouts) > 1
     assert [c.text for c in found.best] == [text for _, _, text in layouts[:5]]
-    near = [(s, gib) for s, gib, _ in layouts if s <= 1.1 * layouts[0][0]]
-    front = [(s, gib) for s, gib in near if not any(t <= s and g < gib for t, g in near)]
-    assert {(c.s_per_sequence, c.memory_gib) for c in found.pareto} >= {front[0], min(front, key=lambda p: p[1])}
+    near = [(s, gib) for s, gib, _ in layouts if s <= NEAR * layouts[0][0]]
+    front = {(s, gib) for s, gib in near if not any((t, g) != (s, gib) and t <= s and g <= gib for t, g in near)}
+    assert {(c.s_per_sequence, c.memory_gib) for c in found.pareto} == front
 
 
 def test_its_files_cost_what_it_says(tmp_path: Path) -> None:
