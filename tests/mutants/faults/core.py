@@ -1,20 +1,8 @@
-"""The planted faults. Each is one edit that a tired colleague could make, and the test that sees it."""
+"""Faults in the language, the checks, the layouts, the cost and the editor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Fault:
-    """Replace `text`, which occurs once in `file`, by `planted`; then `test` must fail."""
-
-    name: str
-    file: str
-    text: str
-    planted: str
-    test: str
-
+from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
@@ -52,20 +40,6 @@ FAULTS: tuple[Fault, ...] = (
         text="count=count * microbatches_each(plan),",
         planted="count=(count - 1) * microbatches_each(plan),",
         test="tests/sharding/test_semantics.py::test_pipeline_sends_once_per_boundary_and_microbatch",
-    ),
-    Fault(
-        name="gradients that fully_shard adds up are summed in the compute dtype",
-        file="backends/cuda/rules/dtensor_gradients.py",
-        text="dtype = plan.precision.reduce if _added_up(roles) else plan.precision.compute",
-        planted="dtype = plan.precision.compute",
-        test="tests/audit/test_predictions.py::test_golden_of_the_predictions",
-    ),
-    Fault(
-        name="a smaller world keeps the whole batch",
-        file="backends/shrunk.py",
-        text="sequences=plan.batch.sequences // share",
-        planted="sequences=plan.batch.sequences",
-        test="tests/audit/test_audit.py::test_a_smaller_world_changes_data_parallel_ranks_alone",
     ),
     Fault(
         name="state is counted whole on every device",
@@ -136,182 +110,6 @@ FAULTS: tuple[Fault, ...] = (
         text="if path.is_relative_to(root) and not Path(name).is_absolute():",
         planted="if not Path(name).is_absolute():",
         test="tests/strategies/test_build.py::test_imports_stay_in_their_folder",
-    ),
-    Fault(
-        name="a stale preset is trained",
-        file="planc/trainer/preset.py",
-        text="if actual != expected:",
-        planted="if not actual:",
-        test="tests/trainer/test_preset.py::test_a_source_that_changed_is_refused",
-    ),
-    Fault(
-        name="an edited compiled plan is trained",
-        file="planc/trainer/preset.py",
-        text="if expected != hashlib.sha256(part.compiled.encode()).hexdigest():",
-        planted="if expected is None:",
-        test="tests/trainer/test_preset.py::test_a_compiled_plan_that_was_edited_is_refused",
-    ),
-    Fault(
-        name="receipts of other seeds are compared",
-        file="planc/trainer/crosscheck.py",
-        text="fields = [f for f in MUST_AGREE if",
-        planted='fields = [f for f in MUST_AGREE if f != "seed" and',
-        test="tests/trainer/test_crosscheck.py::test_runs_that_had_no_reason_to_agree_are_refused",
-    ),
-    Fault(
-        name="the third receipt is not looked at",
-        file="planc/trainer/crosscheck.py",
-        text="zip(*(r.losses for r in receipts), strict=True)",
-        planted="zip(*(r.losses for r in receipts[:2]), strict=True)",
-        test="tests/trainer/test_crosscheck.py::test_the_third_run_counts_too",
-    ),
-    Fault(
-        name="every seed gives the same weights",
-        file="planc/trainer/weights.py",
-        text='f"{seed} {name}".encode()',
-        planted='f"{name}".encode()',
-        test="tests/trainer/test_weights.py::test_layers_and_seeds_differ",
-    ),
-    Fault(
-        name="held-out text is trained on",
-        file="planc/trainer/data.py",
-        text='self._draw(self._parts[1], "held out", index)',
-        planted='self._draw(self._parts[0], "held out", index)',
-        test="tests/trainer/test_data.py::test_held_out_text_is_not_trained_on",
-    ),
-    Fault(
-        name="cuda: the loss is summed over microbatches",
-        file="backends/cuda/emit_step.py",
-        text="labels[index]) / len(inputs)",
-        planted="labels[index])",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[fsdp]",
-    ),
-    Fault(
-        name="cuda: replicas do not reduce their gradients",
-        file="backends/cuda/emit_step.py",
-        text="model.set_requires_all_reduce(last)",
-        planted="model.set_requires_all_reduce(False)",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[hsdp]",
-    ),
-    Fault(
-        name="cuda: two data ranks train on the same rows",
-        file="backends/cuda/emit_whole.py",
-        text="index = index * MESH[axis] + mesh.get_local_rank(axis)",
-        planted="index = index + mesh.get_local_rank(axis)",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[hsdp]",
-    ),
-    Fault(
-        name="cuda: clipping ignores the pipeline's axis",
-        file="backends/cuda/emit_whole.py",
-        text='_sum_of_stages(roles, "Each stage knows the norm of its own layers.", "norm"),',
-        planted='"",',
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[1f1b]",
-    ),
-    Fault(
-        name="cuda: the stages are swapped",
-        file="backends/cuda/emit_pipeline.py",
-        text="begin, end = STAGES[index]",
-        planted="begin, end = STAGES[len(STAGES) - 1 - index]",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[1f1b]",
-    ),
-    Fault(
-        name="cuda: gradients that are left as sums stay so",
-        file="backends/cuda/emit_whole.py",
-        text="parameter.grad = grad.redistribute(placements=parameter.placements)",
-        planted="parameter.grad = grad",
-        test="tests/cuda/test_parity.py::test_issues_the_collectives_that_the_rules_predict[eight_microbatches]",
-    ),
-    Fault(
-        name="cuda: the stages of a V go round the ranks",
-        file="backends/cuda/emit_pipeline.py",
-        text='"[rank, len(STAGES) - 1 - rank]"',
-        planted='"[rank, rank + len(STAGES) // 2]"',
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[zbv]",
-    ),
-    Fault(
-        name="cuda: gathered tails of sequences are in the order of ranks",
-        file="backends/cuda/emit_context.py",
-        text="torch.cat((heads, tails.flip(0)))",
-        planted="torch.cat((heads, tails))",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[cp]",
-    ),
-    Fault(
-        name="cuda: every rank's rotary positions begin at zero",
-        file="backends/cuda/emit_context.py",
-        text="module.positions = sequence_rows(mesh)",
-        planted="module.positions = None",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[ring]",
-    ),
-    Fault(
-        name="cuda: what the ring has summed is not rescaled",
-        file="backends/cuda/emit_context.py",
-        text="out[:, :, rows] * weights[0] + part",
-        planted="out[:, :, rows] + part",
-        test="tests/cuda/test_parity.py::test_trains_as_one_process[ring]",
-    ),
-    Fault(
-        name="cuda: a checkpoint is traced around DTensors",
-        file="backends/cuda/emit_blocks.py",
-        text="return not roles.tensor",
-        planted="return True",
-        test="tests/cuda/test_emit.py::"
-        "test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_its_replay_without",
-    ),
-    Fault(
-        name="cuda: the missing rank is not asked for",
-        file="backends/cuda/waiting.py",
-        text='store.set(f"planc/left/{dist.get_rank()}", "1")',
-        planted="pass",
-        test="tests/cuda/test_waiting.py::test_the_others_stop_and_name_the_rank_the_axis_and_the_collective",
-    ),
-    Fault(
-        name="cuda: the embedding's output is not cloned",
-        file="backends/cuda/emit_apply.py",
-        text="lambda module, inputs, output: output.clone()",
-        planted="lambda module, inputs, output: output",
-        test="tests/cuda/test_emit.py::test_a_sentence_writes_what_it_needs",
-    ),
-    Fault(
-        name="cuda: rows are not padded to the shard axes",
-        file="backends/cuda/rules/pad_dim0.py",
-        text="// rows * ceil(rows / parts) * parts",
-        planted="// rows * rows",
-        test="tests/cuda/test_rules.py::test_padding_at_2048_ranks",
-    ),
-    Fault(
-        name="xla: gradients are summed over microbatches",
-        file="backends/xla/emit_step.py",
-        text="lambda x: x / batches[0].shape[0], total",
-        planted="lambda x: x, total",
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
-    ),
-    Fault(
-        name="xla: the clipped norm is squared",
-        file="backends/xla/emit_step.py",
-        text="norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))",
-        planted="norm = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads))",
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
-    ),
-    Fault(
-        name="xla: a step leaves its state whole on every device",
-        file="backends/xla/emit_step.py",
-        text='out_shardings=(state, {"loss": whole, "grad_norm": whole}),',
-        planted='out_shardings=(jax.tree.map(lambda _: whole, state), {"loss": whole, "grad_norm": whole}),',
-        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
-    ),
-    Fault(
-        name="xla: optimizer state is stored whole",
-        file="backends/xla/layouts.py",
-        text="further = plan.mesh.in_order(p.stored[use])",
-        planted="further = ()",
-        test="tests/xla/test_emit.py::test_zero_stages_differ_in_what_is_divided",
-    ),
-    Fault(
-        name="xla: parameters are cut on the smallest dimension",
-        file="backends/xla/layouts.py",
-        text="return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
-        planted="return min(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
-        test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
     ),
     Fault(
         name="editor: positions count code points",
@@ -469,47 +267,5 @@ FAULTS: tuple[Fault, ...] = (
         text="if axis not in sizes:",
         planted="if not axis:",
         test="tests/checks/test_findings.py::test_an_axis_of_a_view_that_does_not_divide_is_a_finding",
-    ),
-    Fault(
-        name="a damaged file of a checkpoint is taken for whole",
-        file="planc/trainer/checkpoint/folder.py",
-        text="and _sha256(path / name) != file.sha256",
-        planted="and False",
-        test="tests/trainer/test_checkpoint.py::test_damage_is_found_and_nothing_is_touched",
-    ),
-    Fault(
-        name="a run goes on with other data",
-        file="planc/trainer/checkpoint/suits.py",
-        text="if sha256 != manifest.data_sha256 and DATA not in allowed:",
-        planted="if False:",
-        test="tests/trainer/test_resume.py::test_a_run_that_would_not_be_the_same_is_refused",
-    ),
-    Fault(
-        name="the oldest checkpoints are kept",
-        file="planc/trainer/checkpoint/folder.py",
-        text="kept(folder)[:-keep] if keep else []",
-        planted="kept(folder)[keep:] if keep else []",
-        test="tests/trainer/test_checkpoint.py::test_the_newest_few_are_kept",
-    ),
-    Fault(
-        name="an expert's gradient is a mean over the ranks that store it",
-        file="backends/cuda/emit_experts.py",
-        text="    ranks = mesh.size(*roles.shard, *roles.replicate)",
-        planted="    ranks = mesh.size(*experts.shard, *experts.replicate)",
-        test="tests/cuda/test_moe.py::test_trains_as_one_process[ep_fsdp]",
-    ),
-    Fault(
-        name="the weights of a token's experts do not sum to one",
-        file="backends/cuda/models/moe.py",
-        text="    if routing.normed:",
-        planted="    if routing.groups > 1:",
-        test="tests/cuda/test_picks.py::test_softmax_weights_sum_to_one",
-    ),
-    Fault(
-        name="rows go to their experts without their weights, as far as the prediction knows",
-        file="backends/cuda/rules/__init__.py",
-        text="    weights_travel,\n    counts_travel,\n",
-        planted="    counts_travel,\n",
-        test="tests/audit/test_experts.py::test_a_layout_with_experts_moves_what_was_predicted[ep_fsdp]",
     ),
 )

@@ -1,0 +1,10 @@
+"""The planted faults. Each is one edit that a tired colleague could make, and the test that sees it."""
+
+from __future__ import annotations
+
+from . import core, cuda, trainer, xla
+from .fault import Fault
+
+__all__ = ["FAULTS", "Fault"]
+
+FAULTS: tuple[Fault, ...] = (*core.FAULTS, *cuda.FAULTS, *xla.FAULTS, *trainer.FAULTS)

@@ -1,0 +1,16 @@
+"""What a planted fault is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Replace `text`, which occurs once in `file`, by `planted`; then `test` must fail."""
+
+    name: str
+    file: str
+    text: str
+    planted: str
+    test: str

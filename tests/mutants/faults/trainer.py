@@ -1,0 +1,71 @@
+"""Faults in presets, receipts and checkpoints."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="a stale preset is trained",
+        file="planc/trainer/preset.py",
+        text="if actual != expected:",
+        planted="if not actual:",
+        test="tests/trainer/test_preset.py::test_a_source_that_changed_is_refused",
+    ),
+    Fault(
+        name="an edited compiled plan is trained",
+        file="planc/trainer/preset.py",
+        text="if expected != hashlib.sha256(part.compiled.encode()).hexdigest():",
+        planted="if expected is None:",
+        test="tests/trainer/test_preset.py::test_a_compiled_plan_that_was_edited_is_refused",
+    ),
+    Fault(
+        name="receipts of other seeds are compared",
+        file="planc/trainer/crosscheck.py",
+        text="fields = [f for f in MUST_AGREE if",
+        planted='fields = [f for f in MUST_AGREE if f != "seed" and',
+        test="tests/trainer/test_crosscheck.py::test_runs_that_had_no_reason_to_agree_are_refused",
+    ),
+    Fault(
+        name="the third receipt is not looked at",
+        file="planc/trainer/crosscheck.py",
+        text="zip(*(r.losses for r in receipts), strict=True)",
+        planted="zip(*(r.losses for r in receipts[:2]), strict=True)",
+        test="tests/trainer/test_crosscheck.py::test_the_third_run_counts_too",
+    ),
+    Fault(
+        name="every seed gives the same weights",
+        file="planc/trainer/weights.py",
+        text='f"{seed} {name}".encode()',
+        planted='f"{name}".encode()',
+        test="tests/trainer/test_weights.py::test_layers_and_seeds_differ",
+    ),
+    Fault(
+        name="held-out text is trained on",
+        file="planc/trainer/data.py",
+        text='self._draw(self._parts[1], "held out", index)',
+        planted='self._draw(self._parts[0], "held out", index)',
+        test="tests/trainer/test_data.py::test_held_out_text_is_not_trained_on",
+    ),
+    Fault(
+        name="a damaged file of a checkpoint is taken for whole",
+        file="planc/trainer/checkpoint/folder.py",
+        text="and _sha256(path / name) != file.sha256",
+        planted="and False",
+        test="tests/trainer/test_checkpoint.py::test_damage_is_found_and_nothing_is_touched",
+    ),
+    Fault(
+        name="a run goes on with other data",
+        file="planc/trainer/checkpoint/suits.py",
+        text="if sha256 != manifest.data_sha256 and DATA not in allowed:",
+        planted="if False:",
+        test="tests/trainer/test_resume.py::test_a_run_that_would_not_be_the_same_is_refused",
+    ),
+    Fault(
+        name="the oldest checkpoints are kept",
+        file="planc/trainer/checkpoint/folder.py",
+        text="kept(folder)[:-keep] if keep else []",
+        planted="kept(folder)[keep:] if keep else []",
+        test="tests/trainer/test_checkpoint.py::test_the_newest_few_are_kept",
+    ),
+)

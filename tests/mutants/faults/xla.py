@@ -1,0 +1,43 @@
+"""Faults in the JAX program."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="xla: gradients are summed over microbatches",
+        file="backends/xla/emit_step.py",
+        text="lambda x: x / batches[0].shape[0], total",
+        planted="lambda x: x, total",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+    ),
+    Fault(
+        name="xla: the clipped norm is squared",
+        file="backends/xla/emit_step.py",
+        text="norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))",
+        planted="norm = sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads))",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+    ),
+    Fault(
+        name="xla: a step leaves its state whole on every device",
+        file="backends/xla/emit_step.py",
+        text='out_shardings=(state, {"loss": whole, "grad_norm": whole}),',
+        planted='out_shardings=(jax.tree.map(lambda _: whole, state), {"loss": whole, "grad_norm": whole}),',
+        test="tests/xla/test_parity.py::test_trains_as_one_device[fsdp]",
+    ),
+    Fault(
+        name="xla: optimizer state is stored whole",
+        file="backends/xla/layouts.py",
+        text="further = plan.mesh.in_order(p.stored[use])",
+        planted="further = ()",
+        test="tests/xla/test_emit.py::test_zero_stages_differ_in_what_is_divided",
+    ),
+    Fault(
+        name="xla: parameters are cut on the smallest dimension",
+        file="backends/xla/layouts.py",
+        text="return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
+        planted="return min(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
+        test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
+    ),
+)
