@@ -17,7 +17,8 @@ from planc.ir.session import Settings
 from planc.sharding import propagate
 from planc.trainer.launch import leave
 from tests.cuda.cases import case
-from tests.cuda.worker import LR, batches, initial
+from tests.cuda.worker import LR, STEPS, initial
+from tests.seeded import batches
 
 
 def main(name: str) -> None:
@@ -25,7 +26,7 @@ def main(name: str) -> None:
     prepare_environment(1)
     plan = case(name)
     session = start(lower(propagate(plan)), Settings(), initial)
-    for number, (tokens, targets) in enumerate(batches(plan), start=1):
+    for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         if number == 3 and session.rank == session.world - 1:
             print("STOPS", flush=True)
             time.sleep(45)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import builder, family_case
 from tests.cuda.moe_cases import MOE, moe_case
 from tests.cuda.routing import Watch, as_routed
+from tests.seeded import batches
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -46,19 +46,10 @@ def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
     return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
 
 
-def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """STEPS global batches of tokens and their next tokens."""
-    stream = np.random.default_rng(7)
-    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
-    for _ in range(STEPS):
-        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
-        yield tokens[:, :-1], tokens[:, 1:]
-
-
 def train(session: Any, plan: Plan, observer: Any = None) -> dict[str, Any]:
     """Losses, norms, and the gradients after the checked steps; `observer` watches the second step."""
     found: dict[str, Any] = {"loss": [], "norm": [], "evaluated": [], "gradients": {}}
-    for number, (tokens, targets) in enumerate(batches(plan), start=1):
+    for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         with observer if observer is not None and number == 2 else nullcontext():
             loss, norm = session.step(tokens, targets, lr=LR)
         found["loss"].append(loss)

@@ -11,12 +11,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -29,6 +26,7 @@ from planc.trainer.checkpoint.parts import Reader
 from planc.trainer.checkpoint.saver import Failed, Saver, Where
 from planc.trainer.launch import leave
 from tests.cuda.cases import plan_of
+from tests.seeded import batches, initial
 
 SAVED, STEPS, LR = 2, 4, 2e-4
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
@@ -62,21 +60,6 @@ def pairs(stack: str) -> list[tuple[str, str]]:
     return list(dict.fromkeys(within)) + [(a, b) for b in here[:2] for a in CROSS[stack]]
 
 
-def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Seeded by the name; norms near one."""
-    stream = np.random.default_rng(list(name.encode()))
-    values = stream.standard_normal(shape, dtype=np.float32)
-    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
-
-
-def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    stream = np.random.default_rng(7)
-    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
-    for _ in range(STEPS):
-        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
-        yield tokens[:, :-1], tokens[:, 1:]
-
-
 def session_of(stack: str, name: str) -> tuple[Plan, Session]:
     plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
     program = import_module(f"planc.backends.{stack}.lower").lower(propagate(plan))
@@ -87,7 +70,7 @@ def session_of(stack: str, name: str) -> tuple[Plan, Session]:
 
 def train(session: Session, plan: Plan, first: int, last: int) -> list[float]:
     """The losses of steps `first` to `last`, both included."""
-    taken = list(batches(plan))[first - 1 : last]
+    taken = list(batches(plan, STEPS))[first - 1 : last]
     return [loss for tokens, targets in taken for loss in [session.step(tokens, targets, LR)[0]]]
 
 

@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from planc.ir.session import Settings
 from planc.trainer.launch import leave
 from tests.cuda.cases import plan_of
-from tests.trainer.matrix import batches, initial
+from tests.seeded import batches, initial
 
 POISONED = "layers.1.attention.wk.weight"
 
@@ -30,7 +30,7 @@ def main(stack: str) -> None:
     plan = plan_of("nan", "fsdp 2", "use fsdp over fsdp")
     program = import_module(f"planc.backends.{stack}.lower").lower(propagate(plan))
     session = runtime.start(program, Settings(skip_not_finite=True), initial)
-    data = list(batches(plan))
+    data = list(batches(plan, 2))
     session.step(*data[0], 1e-3)
     whole = {piece.name: np.zeros(piece.shape, np.float32) for piece in session.pieces()}
     whole |= {f"params.{name}": value.copy() for name, value in session.parameters()}

@@ -10,17 +10,20 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from cases import LAYOUTS, NARROW, plan_of
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime import prepare_environment, start, start_single
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.sharding import propagate
+from tests.seeded import batches, initial
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
@@ -28,26 +31,10 @@ EPS = 1e-5
 """Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own."""
 
 
-def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """Seeded by the name; norms near one."""
-    stream = np.random.default_rng(list(name.encode()))
-    values = stream.standard_normal(shape, dtype=np.float32)
-    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
-
-
-def batches(plan: Plan) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """STEPS global batches of tokens and their next tokens."""
-    stream = np.random.default_rng(7)
-    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
-    for _ in range(STEPS):
-        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
-        yield tokens[:, :-1], tokens[:, 1:]
-
-
 def train(session: Any, plan: Plan) -> dict[str, Any]:
     """Losses, norms, the gradients of the checked steps and the parameters after the last."""
     found: dict[str, Any] = {"loss": [], "norm": [], "gradients": {}}
-    for number, (tokens, targets) in enumerate(batches(plan), start=1):
+    for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         loss, norm = session.step(tokens, targets, lr=LR)
         found["loss"].append(loss)
         found["norm"].append(norm)

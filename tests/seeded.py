@@ -1,0 +1,25 @@
+"""Numbers that every stack starts from and trains on in the tests: seeded, the same everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from planc.ir.plan import Plan
+
+
+def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
+    """Seeded by the name; norms near one."""
+    stream = np.random.default_rng(list(name.encode()))
+    values = stream.standard_normal(shape, dtype=np.float32)
+    return 1 + 0.1 * values if len(shape) == 1 else 0.08 * values
+
+
+def batches(plan: Plan, steps: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Global batches of tokens and their next tokens, [sequences, tokens] each."""
+    stream = np.random.default_rng(7)
+    shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
+    for _ in range(steps):
+        tokens = stream.integers(0, plan.model.sizes["vocab"], shape, dtype=np.int32)
+        yield tokens[:, :-1], tokens[:, 1:]
