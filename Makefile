@@ -8,7 +8,7 @@ BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit clean
+.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -38,13 +38,19 @@ fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" fo
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
-	@$(BIN)/python tests/faults/run.py $(FAULTS)
+	@$(BIN)/python tests/faults/run.py --page docs/faults.md $(FAULTS)
 
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
 
 audit: $(READY) ## trace every audited layout on fake process groups, and write docs/audit-cuda.md (about 5 minutes)
 	@$(BIN)/python tests/audit/run.py
+
+parity: $(READY) ## train every layout of both stacks beside one process, and write docs/parity.md (30 minutes)
+	@mkdir -p build && rm -f build/parity.jsonl
+	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
+	  tests/cuda/test_family.py tests/xla/test_parity.py
+	@$(BIN)/python tests/parity.py build/parity.jsonl
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

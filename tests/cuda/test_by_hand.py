@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +11,7 @@ from typing import Any
 import pytest
 
 from planc.trainer.launch import run
+from tests.rows import rows_of
 
 WORKER = Path(__file__).parent / "by_hand" / "worker.py"
 SCALARS_BYTES = 160
@@ -27,8 +27,7 @@ def rows() -> Callable[[], dict[str, list[dict[str, Any]]]]:
 def launched() -> dict[str, list[dict[str, Any]]]:
     finished = run([sys.executable, str(WORKER)], 4, timeout_s=600)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
-    return {row["name"]: row["ranks"] for row in found}
+    return {row["name"]: row["ranks"] for row in rows_of(finished.outputs[0])}
 
 
 @pytest.mark.launch

@@ -5,7 +5,6 @@ So nothing between a plan and its program looks at the name of a family, a model
 
 from __future__ import annotations
 
-import json
 import sys
 from functools import cache
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 from planc.backends.cuda.lower import lower, refusals
 from planc.sharding import propagate
 from planc.trainer.launch import run
+from tests.rows import parity_rows
 
 from .family_cases import FAMILY, family_case
 
@@ -29,8 +29,7 @@ def rows() -> dict[str, dict[str, Any]]:
     """Every layout compared with one process, in one launch of four."""
     finished = run([sys.executable, str(WORKER), *FAMILY], 4, timeout_s=900)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
-    return {row["name"]: row for row in found}
+    return parity_rows("cuda", finished.outputs[0])
 
 
 @pytest.mark.launch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 
 from planc.backends.cuda.bind import bound, our_name
 from planc.trainer.launch import run
+from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("hugging_face.py")
 BUDGET = 1e-5
@@ -20,7 +20,7 @@ def test_models_of_transformers_train_as_undivided_ones() -> None:
     pytest.importorskip("transformers")
     finished = run([sys.executable, str(WORKER)], 4, timeout_s=600)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    rows = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
+    rows = rows_of(finished.outputs[0])
     assert {row["name"].split("_")[0] for row in rows} == {"llama", "qwen3", "mixtral"}
     for row in rows:
         assert row["loss"] <= BUDGET, row

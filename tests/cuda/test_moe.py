@@ -5,7 +5,6 @@ With the rows that the router really sent: a dropless exchange is as large as it
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from functools import cache
@@ -17,6 +16,7 @@ import pytest
 from planc.backends.cuda.lower import lower, refusals
 from planc.sharding import propagate
 from planc.trainer.launch import run
+from tests.rows import parity_rows
 
 from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case
 
@@ -31,8 +31,7 @@ def rows(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     """These layouts compared with one process, one after the other in one launch of four."""
     finished = run([sys.executable, str(WORKER), *names], 4, timeout_s=900)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
-    return {row["name"]: row for row in found}
+    return parity_rows("cuda", finished.outputs[0])
 
 
 def cases() -> list[Any]:

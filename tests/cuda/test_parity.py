@@ -5,7 +5,6 @@ One launch per group of layouts: starting four processes costs more than a layou
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from planc.trainer.launch import run
+from tests.rows import parity_rows
 
 from .cases import BLOCKS, COMPILED, CONTEXT, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
 
@@ -64,8 +64,7 @@ def launched(processes: int, names: list[str]) -> Rows:
     """Train these layouts one after the other in one launch."""
     finished = run([sys.executable, str(WORKER), *names], processes, timeout_s=900)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    found = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
-    return {row["name"]: row for row in found}
+    return parity_rows("cuda", finished.outputs[0])
 
 
 def params() -> list[Any]:

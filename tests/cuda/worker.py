@@ -30,7 +30,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from planc.trainer.launch import leave
 from tests.cuda.cases import LAYOUTS, case
-from tests.cuda.family_cases import builder, family_case
+from tests.cuda.family_cases import FAMILY, builder, family_case
 from tests.cuda.moe_cases import MOE, moe_case
 from tests.cuda.routing import Watch, as_routed
 from tests.seeded import batches
@@ -110,6 +110,13 @@ def plan_of(name: str) -> Plan:
     return case(name) if name in LAYOUTS else family_case(name)
 
 
+def sentences_of(name: str) -> tuple[str, ...]:
+    """The mesh of a named layout, and its sentences."""
+    if name in FAMILY:
+        return FAMILY[name].mesh, *FAMILY[name].sentences
+    return {**LAYOUTS, **MOE}[name]
+
+
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -133,7 +140,8 @@ def main(names: list[str]) -> None:
         row = difference(train(session, plan, None if plan.compiles else observer), references[key])
         row["collectives"] = [] if plan.compiles else unpredicted(sharded, session.mesh, observer)
         if dist.get_rank() == 0:
-            print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
+            about = {"name": name, "model": plan.model.name, "plan": sentences_of(name)}
+            print("ROW", json.dumps({**about, "seconds": time.monotonic() - began, **row}), flush=True)
     dist.barrier()  # nobody leaves while another still talks to it
     dist.destroy_process_group()
 

@@ -17,6 +17,7 @@ from planc.catalog import build_model
 from planc.diag import PlanError, Span
 from planc.trainer.hugging_face import INDEX, exported, imported, their_name
 from planc.trainer.weights import initial, names
+from tests.rows import rows_of
 
 MODEL = build_model("llama_micro")
 SPAN = Span("run.toml", 1, 1, 1, 1)
@@ -29,7 +30,7 @@ def test_logits_are_equal_before_and_after_a_step(kind: str) -> None:
     pytest.importorskip("transformers")
     done = subprocess.run([sys.executable, str(WORKER), kind], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
-    row = json.loads(next(line for line in done.stdout.splitlines() if line.startswith("ROW "))[4:])
+    row = rows_of(done.stdout)[0]
     assert min(row["shards"]) > 1, "the index is used"
     assert row["before"] <= 1e-5
     assert row["after"] <= 1e-5

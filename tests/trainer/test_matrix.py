@@ -16,6 +16,7 @@ import pytest
 from matrix import LAYOUTS, pairs
 
 from planc.trainer.launch import run
+from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("matrix.py")
 PROCESSES = {"cuda": 4, "xla": 1}
@@ -34,7 +35,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
     def launched(stack: str) -> Rows:
         done = run([sys.executable, str(WORKER), stack, str(root)], PROCESSES[stack], timeout_s=600)
         assert done.ok, done.outputs[done.failed_rank or 0][-4000:]
-        found = [json.loads(line[4:]) for line in done.outputs[0].splitlines() if line.startswith("ROW ")]
+        found = rows_of(done.outputs[0])
         return {(row["from"], row["to"]): row for row in found}
 
     with ThreadPoolExecutor() as pool:

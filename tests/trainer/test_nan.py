@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import pytest
 
 from planc.trainer.launch import run
+from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("nan.py")
 
@@ -20,7 +20,7 @@ WORKER = Path(__file__).with_name("nan.py")
 def test_a_number_that_is_lost_on_one_rank(stack: str, processes: int, place: str) -> None:
     done = run([sys.executable, str(WORKER), stack], processes, timeout_s=300)
     assert done.ok, done.outputs[done.failed_rank or 0][-3000:]
-    row = json.loads(next(line for line in done.outputs[0].splitlines() if line.startswith("ROW "))[4:])
+    row = rows_of(done.outputs[0])[0]
     assert row["loss"] == "nan"
     assert [where[: len(place)] for where in row["where"]] == [place], row["where"]
     assert row["same"], "a parameter was updated with what is no number"

@@ -5,7 +5,6 @@ One process of eight virtual devices holds all cases; each test reads its row.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from planc.trainer.launch import run
+from tests.rows import parity_rows
 from tests.xla.cases import LAYOUTS, NARROW
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -33,8 +33,7 @@ def rows(request: pytest.FixtureRequest) -> dict[str, Any]:
     ]
     done = run([sys.executable, str(WORKER), *dict.fromkeys(selected)], 1, timeout_s=3600)
     assert done.ok, done.outputs[0]
-    found = [json.loads(line[4:]) for line in done.outputs[0].splitlines() if line.startswith("ROW ")]
-    return {row["name"]: row for row in found}
+    return parity_rows("xla", done.outputs[0])
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -82,7 +82,8 @@ def main(names: list[str]) -> None:
     reference: dict[str, Any] = {}
     for name in names:
         began = time.monotonic()
-        plan = plan_of(name, *{**LAYOUTS, **NARROW}[name])
+        sentences = {**LAYOUTS, **NARROW}[name]
+        plan = plan_of(name, *sentences)
         program, settings = lower(propagate(plan)), Settings(eps=EPS)
         try:
             if not reference:
@@ -91,7 +92,8 @@ def main(names: list[str]) -> None:
             row = difference(found, reference)
         except Exception:
             row = {"failed": traceback.format_exc(limit=-4)}
-        print("ROW", json.dumps({"name": name, "seconds": time.monotonic() - began, **row}), flush=True)
+        about = {"name": name, "model": plan.model.name, "plan": sentences}
+        print("ROW", json.dumps({**about, "seconds": time.monotonic() - began, **row}), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ Writes docs/by-hand.md.
 
 from __future__ import annotations
 
-import json
 import random
 import statistics
 import sys
@@ -16,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
 from planc.trainer.launch import run  # noqa: E402
+from tests.rows import rows_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "by-hand.md"
 WORKER = Path(__file__).with_name("worker.py")
@@ -36,7 +36,7 @@ hand; the ratio is that of each pair, and the bound the upper end of a bootstrap
 def main(pairs: int) -> int:
     finished = run([sys.executable, str(WORKER), str(pairs)], 4, timeout_s=1500)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    rows = [json.loads(line[4:]) for line in finished.outputs[0].splitlines() if line.startswith("ROW ")]
+    rows = rows_of(finished.outputs[0])
     text = HEAD + "".join(_row(row["name"], row["seconds"]) for row in rows)
     PAGE.write_text(text)
     print(text)
