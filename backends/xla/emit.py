@@ -31,7 +31,8 @@ DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
     state, metrics = step(state, tokens, targets, lr)
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
-`weight` on parameters and `remat` on the block; names are those of the tables below. Written by planc from
+`weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
+below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
 {file}: edit the plan, not this file.
 """'''
 

@@ -97,12 +97,38 @@ def remat(block: Callable[..., Any]) -> Callable[..., Any]:
     return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
 '''
 
+LAYERS = '''
+def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    body = remat(lambda x, layer: (block(x, layer), None))
+    return jax.lax.scan(body, x, stack)[0]
+'''
+
+ATTEND = '''
+def positions(length: int) -> jax.Array:
+    """The place in its sequence of each row of an activation."""
+    return jnp.arange(length)
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D]."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+'''
+
 
 def model_functions(sharded: Sharded) -> list[str]:
     """`shardings` and the hooks, one text each."""
     plan = sharded.plan
     names = bool(kept(sharded))
-    return [HEAD, CONSTRAIN if names else CONSTRAIN_UNNAMED, _weight(plan), _linear(plan), _remat(names)]
+    return [
+        HEAD,
+        CONSTRAIN if names else CONSTRAIN_UNNAMED,
+        _weight(plan),
+        _linear(plan),
+        _remat(names),
+        LAYERS,
+        ATTEND,
+    ]
 
 
 def casts(plan: Plan) -> bool:

@@ -1,18 +1,16 @@
 """What a JAX model asks of the program around it: where tensors rest and how weights are used.
 
-An emitted file answers all four, so that the module itself can be handed to a model. `UNDIVIDED`
+An emitted file answers all of them, so that the module itself can be handed to a model. `UNDIVIDED`
 answers them for one device; every plan is compared with that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+import jax
 import jax.numpy as jnp
-
-if TYPE_CHECKING:
-    import jax
 
 Block = TypeVar("Block", bound=Callable[..., object])
 
@@ -36,6 +34,18 @@ class Hooks(Protocol):
         """The repeated block, keeping for the backward what the plan says."""
         ...
 
+    def layers(self, block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any, /) -> jax.Array:
+        """`x` [B, S, E] through `block(x, one layer's parameters)` for each layer of the stack, in order."""
+        ...
+
+    def positions(self, length: int, /) -> jax.Array:
+        """The place in its sequence of each of the rows [S] of an activation."""
+        ...
+
+    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /) -> jax.Array:
+        """Causal attention of all heads, [B, S, H, D] and keys [B, S, K, D] -> [B, S, H, D]."""
+        ...
+
 
 class Undivided:
     """One device, nothing recomputed: the reference."""
@@ -51,6 +61,15 @@ class Undivided:
 
     def remat(self, block: Block, /) -> Block:
         return block
+
+    def layers(self, block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any, /) -> jax.Array:
+        return jax.lax.scan(lambda x, layer: (block(x, layer), None), x, stack)[0]
+
+    def positions(self, length: int, /) -> jax.Array:
+        return jnp.arange(length)
+
+    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /) -> jax.Array:
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
 
 UNDIVIDED = Undivided()

@@ -43,13 +43,12 @@ def build_loss(model: Model, hooks: Hooks) -> Loss:
 def build_logits(model: Model, hooks: Hooks) -> Callable[[Params, jax.Array], jax.Array]:
     """`logits(params, tokens [B, S])` -> [B, S, V]."""
     block = build_block(model, hooks)
-    body = hooks.remat(lambda x, layer: (block(x, layer), None))
 
     def logits(params: Params, tokens: jax.Array) -> jax.Array:
         layers = {name: w for name, w in params.items() if name.startswith(BLOCK)}
         table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
         x = hooks.constrain("hidden", table[tokens])
-        x, _ = jax.lax.scan(body, x, layers)
+        x = hooks.layers(block, x, layers)
         x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
         x = hooks.constrain("head.in", x)
         return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
@@ -83,11 +82,11 @@ def build_attention(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params],
         return hooks.constrain(f"attention.{part}", y.reshape(*y.shape[:-1], -1, head_dim))
 
     def attention(x: jax.Array, layer: Params) -> jax.Array:
-        angles = rotary_angles(x.shape[1], head_dim, model.rope_theta)
+        angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta)
         q, k, v = (heads(part, x, layer) for part in "qkv")
         q = hooks.constrain("attention.q_rotated", rotate(q, angles))
         k = hooks.constrain("attention.k_rotated", rotate(k, angles))
-        mixed = hooks.constrain("attention.mixed", jax.nn.dot_product_attention(q, k, v, is_causal=True))
+        mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v))
         name = "layers.*.attention.wo.weight"
         out = hooks.linear(name, mixed.reshape(*mixed.shape[:-2], -1), layer[name])
         return hooks.constrain("attention.out", out)
@@ -118,10 +117,10 @@ def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
     return (wide * scale * w).astype(x.dtype)
 
 
-def rotary_angles(length: int, head_dim: int, theta: float) -> jax.Array:
-    """Position times frequency, [S, D / 2], fp32."""
+def rotary_angles(positions: jax.Array, head_dim: int, theta: float) -> jax.Array:
+    """Position [S] times frequency, [S, D / 2], fp32."""
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
-    return jnp.arange(length, dtype=jnp.float32)[:, None] * frequencies
+    return positions.astype(jnp.float32)[:, None] * frequencies
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
