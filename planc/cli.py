@@ -16,6 +16,7 @@ COMMANDS: dict[str, str] = {
     "check": "check and cost plans: memory, step time, collectives, mistakes",
     "cost": "the report of one plan",
     "search": "the best layouts for what a plan leaves free with `?`",
+    "diff": "what changes from one plan to another",
     "lower": "write the program of a plan for cuda or xla",
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",

@@ -15,16 +15,9 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Source
 
 
-def add_set(parser: argparse.ArgumentParser) -> None:
+def add_set(parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a param of the plan") -> None:
     """`--set NAME=NUMBER`, as often as wanted."""
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        type=_setting,
-        metavar="NAME=N",
-        help="change a param of the plan",
-    )
+    parser.add_argument(flag, action="append", default=[], type=_setting, metavar="NAME=N", help=help)
 
 
 def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:

@@ -33,6 +33,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.imports": (6, set()),
     "planc.trainer": (7, {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}),
     "planc.driver": (8, set()),
+    "planc.compare": (8, set()),
     "planc.editor": (8, {"pygls", "lsprotocol"}),
     "planc.commands": (8, {"pygls", "lsprotocol"}),  # asked for by `planc lsp` alone
     "planc.cli": (8, set()),

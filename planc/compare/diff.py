@@ -1,0 +1,261 @@
+"""What changes from one costed plan to another: `planc.diff/1`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal
+
+from planc.compare.comparable import Apart, apart
+from planc.compare.moved import Moved, moved
+from planc.compare.pieces import Rest, as_said
+from planc.diag.light import dataclass
+from planc.ir.mesh import Mesh
+from planc.ir.plan import NOUNS, Plan
+from planc.ir.sharding import ParamSharding, Sharded
+
+if TYPE_CHECKING:
+    from planc.cost import Costed
+
+Part = Literal["plan", "shards", "collectives", "memory", "step"]
+MEMORY = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
+STEP = (
+    *("time_s", "mfu", "tokens_per_s_per_device", "compute_s", "recompute_s", "exposed_comm_s", "bubble_s"),
+    *("optimizer_s", "offload_s", "overhead_s"),
+)
+SAME = 1e-9
+"""Relative difference below which two numbers are the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """One thing that is not the same. `a` or `b` is None where a plan has nothing of the kind."""
+
+    part: Part
+    name: str
+    unit: str
+    a: float | str | None
+    b: float | str | None
+    names: tuple[str, ...] = ()
+    """Of a changed layout: every parameter or activation that it is the layout of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diff:
+    """The answer. `checkpoint` is None between models that have no checkpoint in common."""
+
+    a: str
+    b: str
+    target: str | None
+    changes: tuple[Change, ...]
+    apart: tuple[Apart, ...]
+    checkpoint: Moved | None
+
+    @property
+    def comparable(self) -> bool:
+        """Whether the losses of runs of both are expected to agree."""
+        return not self.apart
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "planc.diff/1",
+            "a": self.a,
+            "b": self.b,
+            "target": self.target,
+            "changes": [{**asdict(c), "names": list(c.names)} for c in self.changes],
+            "losses": {"comparable": self.comparable, "apart": [asdict(reason) for reason in self.apart]},
+            "checkpoint": None if self.checkpoint is None else asdict(self.checkpoint),
+        }
+
+
+def diff(a: Costed, b: Costed, *, names: tuple[str, str], target: str | None = None) -> Diff:
+    """Compare two costed plans; both were costed for the same target."""
+    one, other = a.sharded, b.sharded
+    changes = (*_plan(one.plan, other.plan), *_shards(one, other), *_collectives(a, b), *_memory(a, b), *_step(a, b))
+    return Diff(
+        a=names[0],
+        b=names[1],
+        target=target,
+        changes=changes,
+        apart=tuple(apart(one.plan, other.plan)),
+        checkpoint=_moved(one, other, target),
+    )
+
+
+# The plan.
+
+
+def _plan(one: Plan, other: Plan) -> Iterator[Change]:
+    for name, say in SETTINGS.items():
+        a, b = say(one), say(other)
+        if a != b:
+            yield Change(part="plan", name=name, unit="", a=a, b=b)
+
+
+def _machines(plan: Plan) -> str:
+    """The machines as the language names them; their numbers may differ although the name does not."""
+    cluster = plan.cluster
+    shape = f"({'x'.join(map(str, cluster.shape))})" if cluster.kind == "torus" else ""
+    return f"{cluster.count} x {cluster.name}{shape}"
+
+
+def _mesh(plan: Plan) -> str:
+    views = [f"{' > '.join(f'{a.name} {a.size}' for a in v.axes)} of {', '.join(v.of)}" for v in plan.mesh.views]
+    return "; ".join([" > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items()), *views])
+
+
+def _pipeline(plan: Plan) -> str | None:
+    split = plan.split
+    if split is None:
+        return None
+    chunks = f"(chunks = {split.chunks})" if split.chunks > 1 else ""
+    return f"{split.axis} as {split.schedule}{chunks}, {len(split.stages)} stages"
+
+
+def _written(field: str) -> Callable[[Plan], str | None]:
+    """The sentences that a field of the plan comes from, without their verb."""
+
+    def say(plan: Plan) -> str | None:
+        value = getattr(plan, field)
+        nodes = value if isinstance(value, tuple) else (value,)
+        said = [" ".join(n.cause.sentence.split()[1:]) for n in nodes if n is not None and n.cause is not None]
+        return "; ".join(said) or None
+
+    return say
+
+
+SETTINGS: dict[str, Callable[[Plan], str | None]] = {
+    "model": lambda plan: plan.model.name,
+    "cluster": _machines,
+    "chip": lambda plan: plan.cluster.chip.name,
+    "mesh": _mesh,
+    "batch": lambda plan: f"{plan.batch.sequences:,} x {plan.batch.sequence_tokens:,} tokens",
+    "microbatches": lambda plan: f"{plan.microbatches} of {plan.batch.microbatch_sequences} a rank and step",
+    "pipeline": _pipeline,
+    "gather": lambda plan: f"per {plan.gather_per}" if plan.store("params") else None,
+    "compute": lambda plan: f"{plan.precision.compute}, reduced in {plan.precision.reduce}",
+    "recompute": _written("recompute"),
+    "attention": _written("attention"),
+    "route": _written("route"),
+    "quantize": _written("quantize"),
+    "offload": _written("offloads"),
+    "overlap": _written("overlaps"),
+    "compile": _written("compiles"),
+}
+"""What a plan settles beside its layouts, as a reader would say it."""
+
+
+# Layouts.
+
+
+def _shards(one: Sharded, other: Sharded) -> Iterator[Change]:
+    """Layouts that differ, those of one kind together; a name that only one model has is no layout."""
+    layouts = [{**_params(s), **_activations(s)} for s in (one, other)]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in layouts[0]:
+        if name in layouts[1] and layouts[0][name] != layouts[1][name]:
+            groups.setdefault((layouts[0][name], layouts[1][name]), []).append(name)
+    for (a, b), names in groups.items():
+        yield Change(part="shards", name=_several(names), unit="", a=a, b=b, names=tuple(names))
+
+
+def _several(names: list[str]) -> str:
+    shown = ", ".join(names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def _params(sharded: Sharded) -> dict[str, str]:
+    return {p.param.name: _kept(sharded.plan.mesh, p) for p in sharded.params}
+
+
+def _kept(mesh: Mesh, p: ParamSharding) -> str:
+    """`heads x head_dim over tp 8; params, grads, optimizer over fsdp 16`."""
+    used = [
+        f"{' x '.join(dims)} over {_axes(mesh, axes)}"
+        for dims, axes in zip(p.param.shape_dims, p.compute, strict=True)
+        if axes
+    ]
+    over: dict[tuple[str, ...], list[str]] = {}
+    for noun in NOUNS:
+        if p.stored[noun]:
+            over.setdefault(p.stored[noun], []).append(noun)
+    stored = [f"{', '.join(nouns)} over {_axes(mesh, axes)}" for axes, nouns in over.items()]
+    return "; ".join(used + stored) or "whole"
+
+
+def _activations(sharded: Sharded) -> dict[str, str]:
+    mesh = sharded.plan.mesh
+    layouts = {t.name: sharded.declared(t.name) for t in sharded.model.tensors}
+    return {
+        name: "; ".join(f"{dim} over {_axes(mesh, axes)}" for dim, axes in layout.items()) or "whole"
+        for name, layout in layouts.items()
+    }
+
+
+def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
+    return ", ".join(f"{name} {mesh.axis(name).size}" for name in names)
+
+
+# Numbers.
+
+
+def _collectives(a: Costed, b: Costed) -> Iterator[Change]:
+    """Calls and bytes of each kind on the slowest stage of each plan."""
+    sums = [_moves(costed) for costed in (a, b)]
+    for key in sorted({**sums[0], **sums[1]}):
+        for index, unit in enumerate(("calls", "bytes")):
+            pair = [s[key][index] if key in s else None for s in sums]
+            yield from _number("collectives", " ".join(key), unit, pair[0], pair[1])
+
+
+def _moves(costed: Costed) -> dict[tuple[str, str, str], tuple[float, float]]:
+    """Calls and payload bytes a device and step, by op, axis and dtype."""
+    found: dict[tuple[str, str, str], tuple[float, float]] = {}
+    for row in costed.timed.rows:
+        if row.stage == costed.slowest:
+            calls, size = found.get((row.op, row.axis, row.dtype), (0.0, 0.0))
+            found[row.op, row.axis, row.dtype] = (calls + row.count, size + row.payload_bytes)
+    return found
+
+
+def _memory(a: Costed, b: Costed) -> Iterator[Change]:
+    for part in MEMORY:
+        yield from _number(
+            "memory", part, "GiB", getattr(a.memory.per_device_gib, part), getattr(b.memory.per_device_gib, part)
+        )
+    yield from _number("memory", "capacity", "GiB", a.memory.capacity_gib, b.memory.capacity_gib)
+
+
+def _step(a: Costed, b: Costed) -> Iterator[Change]:
+    for name in STEP:
+        unit = {"mfu": "share", "tokens_per_s_per_device": "tokens/s"}.get(name, "s")
+        yield from _number("step", name, unit, getattr(a.step, name), getattr(b.step, name))
+
+
+def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[Change]:
+    if a is None or b is None or abs(a - b) > SAME * max(abs(a), abs(b)):
+        yield Change(part=part, name=name, unit=unit, a=a, b=b)
+
+
+# The checkpoint.
+
+
+def _moved(one: Sharded, other: Sharded, target: str | None) -> Moved | None:
+    shapes = [[(p.param.name, s.model.shape(p.param), s.model.copies(p.param)) for p in s.params] for s in (one, other)]
+    if shapes[0] != shapes[1] or one.model.kinds != other.model.kinds:
+        return None
+    same = one.plan.cluster.name == other.plan.cluster.name
+    return moved(one, other, (rest(one, target), rest(other, target)), same_machine=same)
+
+
+def rest(sharded: Sharded, target: str | None) -> Rest:
+    """Where a target keeps state between steps; without one, as the sentences say."""
+    if target == "cuda":
+        roles = import_module("planc.backends.cuda.roles").Roles(sharded)
+        dim = import_module("planc.backends.cuda.stored").stored_dim
+        return lambda p, noun: (p.stored["optimizer"], dim(roles, p))
+    if target == "xla":
+        cut = import_module("planc.backends.xla.layouts").cut
+        return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
+    return as_said

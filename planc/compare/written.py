@@ -1,0 +1,37 @@
+"""A plan file with one sentence written otherwise: the text that is checked in the file's stead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planc.syntax import Sentence, parse_text
+
+
+class NotWrittenError(ValueError):
+    """The file does not say in a sentence of its own what is to be changed."""
+
+
+def own_sentence(text: str, verb: str) -> Sentence:
+    """The file's sentence of this verb. Raises NotWrittenError when it has none."""
+    for sentence in parse_text(text, "").sentences:
+        if sentence.verb == verb and not sentence.target:
+            return sentence
+    raise NotWrittenError(f"the file has no `{verb}` sentence of its own to change")
+
+
+def rewritten(text: str, verb: str, rest: str) -> str:
+    """The text with the file's sentence of this verb saying `rest`."""
+    span = own_sentence(text, verb).span
+    lines = text.split("\n")
+    head = lines[span.line - 1][: span.column - 1]
+    tail = lines[span.end_line - 1][span.end_column - 1 :]
+    lines[span.line - 1 : span.end_line] = [f"{head}{verb:<9} {rest}{tail}"]
+    return "\n".join(lines)
+
+
+def read(path: Path) -> str:
+    """The file's text. Raises OSError, or NotWrittenError when it is no text."""
+    try:
+        return path.read_text()
+    except UnicodeDecodeError as error:
+        raise NotWrittenError(f"{path} is not text") from error

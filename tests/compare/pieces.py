@@ -1,0 +1,63 @@
+"""A layout's checkpoint as boxes, as `planc diff` derives them, and as plain index masks do."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from planc.compare.diff import rest
+from planc.compare.pieces import kept, layers_kept
+from planc.ir.plan import Noun, Plan
+from planc.ir.session import STATE
+from planc.sharding import propagate
+
+Boxes = dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]]
+
+
+def noun_of(kind: str) -> Noun:
+    """What a tensor of a checkpoint is stored as."""
+    return "params" if kind == STATE[0] else "optimizer"
+
+
+def pieces_of(plan: Plan, target: str | None) -> Boxes:
+    """Tensor of the checkpoint to the distinct (offset, size) of its boxes over all ranks."""
+    sharded = propagate(plan)
+    rule = rest(sharded, target)
+    found: Boxes = {}
+    for kind, p in product(STATE, sharded.params):
+        keep = kept(sharded, p, noun_of(kind), rule)
+        for rank in range(plan.mesh.devices):
+            for runs in product(*keep.piece(rank)):
+                box = (tuple(a for a, _ in runs), tuple(b - a for a, b in runs))
+                for layer in layers_kept(plan, p.param, rank):
+                    found.setdefault(f"{kind}.{p.param.name.replace('*', str(layer))}", set()).add(box)
+    return found
+
+
+def masks(plan: Plan, rank: int) -> dict[str, Any]:
+    """Which elements of every tensor of the checkpoint a rank keeps, cut dimension by dimension with numpy.
+
+    For layouts in which every axis that divides a parameter divides its first dimension.
+    """
+    sharded = propagate(plan)
+    found = {}
+    for kind, p in product(STATE, sharded.params):
+        indices = [np.arange(n) for n in plan.model.shape(p.param)]
+        stored = p.stored[noun_of(kind)] or p.stored["optimizer"]
+        for dim, axes in enumerate(p.compute):
+            for name in [*plan.mesh.in_order(axes), *(plan.mesh.in_order(stored) if dim == 0 else ())]:
+                axis = plan.mesh.axis(name)
+                indices[dim] = _chunk(indices[dim], axis.size, rank // axis.stride % axis.size)
+        for layer in layers_kept(plan, p.param, rank):
+            mask = np.zeros(plan.model.shape(p.param), bool)
+            mask[np.ix_(*indices)] = True
+            found[f"{kind}.{p.param.name.replace('*', str(layer))}"] = mask
+    return found
+
+
+def _chunk(indices: Any, parts: int, at: int) -> Any:
+    """What `torch.chunk` gives: full parts first."""
+    each = -(-len(indices) // parts)
+    return indices[each * at : each * (at + 1)]

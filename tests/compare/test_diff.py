@@ -1,0 +1,158 @@
+"""What a diff says: the same plans are the same, and what it counts is what plain index masks count."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.compare.diff import Diff, diff
+from planc.compare.moved import moved, representatives
+from planc.compare.pieces import as_said, shared
+from planc.driver import examine
+from planc.ir.mesh import strided
+from planc.ir.plan import Plan
+from planc.sharding import propagate
+from tests.compare.pieces import masks
+from tests.cuda.cases import plan_of
+from tests.plans import BODY, HEAD
+
+BATCH = "48 x 24 tokens microbatch 1"
+FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+LAYOUTS = {
+    "dp": ("dp 4", "use dp over dp"),
+    "zero1": ("dp 4", "use zero1 over dp"),
+    "uneven": ("fsdp 3", FSDP),
+    "hsdp": ("replica 2 > fsdp 4", "use hsdp over replica, fsdp"),
+    "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "tp_fsdp": ("tp 2 > fsdp 2", FSDP, TP, SP),
+    "pp": ("pp 2 > fsdp 2", "split layers over pp as 1f1b", FSDP),
+    "one": ("dp 1", "use dp over dp"),
+}
+
+
+@cache
+def _masked(name: str) -> tuple[Plan, list[dict[str, Any]]]:
+    """A layout, and what each of its ranks keeps."""
+    plan = plan_of(name, *LAYOUTS[name], batch=BATCH)
+    return plan, [masks(plan, rank) for rank in range(plan.mesh.devices)]
+
+
+@pytest.mark.parametrize("after", LAYOUTS)
+@pytest.mark.parametrize("before", LAYOUTS)
+def test_bytes_moved_are_those_of_the_masks(before: str, after: str) -> None:
+    (a, had), (b, needs) = _masked(before), _masked(after)
+    found = moved(propagate(a), propagate(b), (as_said, as_said))
+    lacking = []
+    for rank, needed in enumerate(needs):
+        here = had[rank] if rank < len(had) else {}
+        lacking.append(4 * sum(int((m & ~here[n] if n in here else m).sum()) for n, m in needed.items()))
+    assert (found.moved_bytes, found.worst_device_bytes) == (sum(lacking), max(lacking))
+    assert lacking[found.worst_device] == max(lacking)
+    assert found.needed_bytes >= found.checkpoint_bytes == 12 * a.model.parameters
+    assert before != after or found.moved_bytes == 0
+
+
+def test_ranks_that_hold_the_same_are_counted_once() -> None:
+    axes = {a.name: a for a in strided({"pp": 4, "fsdp": 16, "tp": 8})}
+    ranks, copies = representatives([axes["pp"], axes["tp"]], 512, 512)
+    assert (len(ranks), copies) == (32, 16) and max(ranks) == 3 * 128 + 7
+    ranks, copies = representatives([axes["tp"]], 256, 512)
+    assert (len(ranks), copies) == (16, 32), "devices that are new are a kind of their own"
+    assert representatives(strided({"a": 3, "b": 2}) + strided({"c": 2, "d": 3}), 6, 6) == (list(range(6)), 1)
+
+
+def test_runs_meet_where_both_have_them() -> None:
+    assert shared(((0, 4), (8, 12)), ((2, 9),)) == 3
+    assert shared((), ((0, 4),)) == 0
+
+
+def between(tmp_path: Path, one: str, other: str, target: str | None = None) -> Diff:
+    costed = []
+    for name, text in (("a", one), ("b", other)):
+        path = tmp_path / f"{name}.plan"
+        path.write_text(text)
+        checked = examine(path, target=target)  # type: ignore[arg-type]
+        assert checked.costed is not None, checked.report.diagnostics
+        costed.append(checked.costed)
+    return diff(costed[0], costed[1], names=("a", "b"), target=target)
+
+
+PLAN = HEAD + BODY + "compute   bf16 reduce fp32\n"
+
+
+@pytest.mark.parametrize("target", [None, "cuda", "xla"])
+def test_a_plan_differs_in_nothing_from_itself(tmp_path: Path, target: str | None) -> None:
+    found = between(tmp_path, PLAN, PLAN, target)
+    assert found.changes == found.apart == ()
+    assert found.checkpoint is not None and found.checkpoint.moved_bytes == 0
+
+
+def test_numbers_are_those_of_the_reports(tmp_path: Path) -> None:
+    found = between(tmp_path, PLAN, PLAN.replace("recompute blocks\n", ""))
+    assert [c.name for c in found.changes if c.part == "plan"] == ["recompute"]
+    costs = [examine(tmp_path / f"{name}.plan").report for name in "ab"]
+    for change in found.changes:
+        if change.part in ("memory", "step") and change.name != "capacity":
+            for value, report in zip((change.a, change.b), costs, strict=True):
+                part = report.step if change.part == "step" else report.memory and report.memory.per_device_gib
+                assert value == getattr(part, change.name)
+    assert {c.name for c in found.changes if c.part == "step"} >= {"time_s", "recompute_s"}
+    assert not [c for c in found.changes if c.part == "shards"] and found.comparable
+    assert found.checkpoint is not None and found.checkpoint.moved_bytes == 0
+
+
+def test_collectives_are_counted_by_kind(tmp_path: Path) -> None:
+    """Without sequence parallelism the reductions over tp are whole all-reduces."""
+    found = between(tmp_path, PLAN, PLAN.replace("use       sp   over tp\n", ""))
+    calls = {c.name: (c.a, c.b) for c in found.changes if c.part == "collectives" and c.unit == "calls"}
+    assert calls["all_gather tp bf16"][0] and calls["all_gather tp bf16"][1] is None
+    assert calls["reduce_scatter tp bf16"][1] is None and "all_reduce tp bf16" in calls
+    shards = [c for c in found.changes if c.part == "shards"]
+    assert any("hidden" in c.names and c.a == "batch over fsdp 8; sequence over tp 8" for c in shards)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "what"),
+    [
+        ("llama3_8b", "llama3_70b", ["model"]),
+        ("64 x 8192", "128 x 8192", ["sequences of a step"]),
+        ("64 x 8192", "64 x 4096", ["tokens of a sequence"]),
+        ("bf16 reduce fp32", "fp32 reduce fp32", ["compute dtype"]),
+        ("bf16 reduce fp32", "bf16 reduce bf16", ["reduction dtype"]),
+        ("recompute blocks", "store optimizer as bf16 over fsdp", ["dtype of stored optimizer"]),
+        ("recompute blocks", "quantize ffn as float8(rowwise)", ["quantized matmuls"]),
+        ("recompute blocks", "", []),
+        ("microbatch 1", "microbatch 2", []),
+        ("mesh      fsdp 8 > tp 8", "mesh      tp 8 > fsdp 8", []),
+    ],
+)
+def test_what_parts_the_losses(tmp_path: Path, old: str, new: str, what: list[str]) -> None:
+    assert old in PLAN
+    found = between(tmp_path, PLAN, PLAN.replace(old, new))
+    assert [reason.what for reason in found.apart] == what
+    assert found.comparable is (not what)
+    for reason in found.apart:
+        assert reason.sentence_a or reason.sentence_b, "a reason names its sentence"
+
+
+@pytest.mark.parametrize(("route", "comparable"), [("dropless", True), ("capacity(factor = 1.25)", False)])
+def test_dropped_tokens_depend_on_the_layout(tmp_path: Path, route: str, comparable: bool) -> None:
+    """An expert's room is counted in a rank's tokens: twice the microbatch is other tokens dropped."""
+    text = PLAN.replace("llama3_8b", "mixtral_8x7b") + f"route     experts as {route}\n"
+    found = between(tmp_path, text, text.replace("microbatch 1", "microbatch 2"))
+    assert found.comparable is comparable
+    assert [reason.what for reason in found.apart] == ([] if comparable else ["tokens that experts drop"])
+
+
+def test_another_machine_has_nothing_of_the_checkpoint(tmp_path: Path) -> None:
+    found = between(tmp_path, PLAN, PLAN.replace("h100_node", "a100_node"))
+    move = found.checkpoint
+    assert move is not None and not move.same_machine and move.moved_bytes == move.needed_bytes > 0
+    assert found.comparable and ("chip", "h100", "a100") in {(c.name, c.a, c.b) for c in found.changes}
+
+
+def test_models_that_differ_share_no_checkpoint(tmp_path: Path) -> None:
+    assert between(tmp_path, PLAN, PLAN.replace("llama3_8b", "llama3_70b")).checkpoint is None
