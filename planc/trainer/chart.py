@@ -1,10 +1,19 @@
-"""Loss curves as plain characters for a terminal, and as a small SVG file. No plotting library."""
+"""Curves as plain characters for a terminal, and as a small SVG file. No plotting library.
+
+Values lie at equal distances, one a training step unless `Across` says what they are. A value that is not a
+number is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
+from math import isfinite
+
+Say = Callable[[float], str]
+MOST_LABELS = 16
+"""Below an SVG's curves; more would run into each other."""
 
 MARKS = "*o+x#@"
 """One character a curve; where curves meet at one cell, the mark of several: `=`."""
@@ -14,34 +23,61 @@ HUES = ("#1f6feb", "#d1495b", "#2a9d5c", "#8a63d2", "#c77d0a", "#4b5563")
 
 @dataclass(frozen=True)
 class Curve:
-    """A named run of values, one a step from step 1."""
+    """A named run of values."""
 
     name: str
     values: tuple[float, ...]
 
 
-def plot(curves: Sequence[Curve], width: int = 72, height: int = 12) -> str:
+@dataclass(frozen=True)
+class Across:
+    """What lies along the bottom: a label for each value, and what they are."""
+
+    labels: tuple[str, ...]
+    what: str
+
+
+def _decimals(value: float) -> str:
+    return f"{value:.3f}"
+
+
+def plot(
+    curves: Sequence[Curve],
+    width: int = 72,
+    height: int = 12,
+    *,
+    across: Across | None = None,
+    say: Say = _decimals,
+) -> str:
     """The curves in `width` columns at most, axis labels included."""
     low, high = _range(curves)
     columns = max(8, width - 8)
     grid = [[" "] * columns for _ in range(height)]
     for mark, curve in zip(_cycle(MARKS, len(curves)), curves, strict=True):
         for column, value in enumerate(_sampled(curve.values, columns)):
+            if not isfinite(value):
+                continue
             row = round((high - value) / (high - low) * (height - 1))
             cell = grid[row][column]
             grid[row][column] = mark if cell in (" ", mark) else TOGETHER
-    labels = {0: f"{high:.3f}", height - 1: f"{low:.3f}"}
+    labels = {0: say(high), height - 1: say(low)}
     lines = [f"{labels.get(i, ''):>6} |{''.join(row).rstrip()}" for i, row in enumerate(grid)]
-    steps = max(len(c.values) for c in curves)
+    below = across or _steps(curves)
     lines.append(" " * 7 + "+" + "-" * columns)
-    lines.append(" " * 8 + "1" + f"step {steps}".rjust(columns - 1))
+    first, last = below.labels[0], f"{below.what} {below.labels[-1]}"
+    lines.append(" " * 8 + first + last.rjust(columns - len(first)))
     lines += [f"{'':8}{mark} {c.name}" for mark, c in zip(_cycle(MARKS, len(curves)), curves, strict=True)]
     if len(curves) > 1:
         lines.append(f"{'':8}{TOGETHER} together")
     return "\n".join(line[:width].rstrip() for line in lines)
 
 
-def svg(curves: Sequence[Curve], title: str) -> str:
+def _steps(curves: Sequence[Curve]) -> Across:
+    """Training steps from 1; only the ends are named."""
+    return Across(("1", str(max(len(c.values) for c in curves))), "step")
+
+
+def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
     """The curves as an SVG document. Earlier curves are drawn wider, so that equal ones all show."""
     frame = _Frame(*_range(curves), steps=max(len(c.values) for c in curves))
     parts = [
@@ -50,7 +86,8 @@ def svg(curves: Sequence[Curve], title: str) -> str:
         f"<title>{escape(title)}</title>",
         f'<rect width="{frame.width}" height="{frame.height}" fill="#ffffff"/>',
         f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{escape(title)}</text>',
-        *_axes(frame),
+        *_axes(frame, say),
+        *_below(frame, across or _steps(curves)),
         *(line for number, curve in enumerate(curves) for line in _curve(frame, curve, number, len(curves))),
         "</svg>",
     ]
@@ -78,26 +115,38 @@ class _Frame:
         return self.top + (self.high - value) / (self.high - self.low) * (self.bottom - self.top)
 
 
-def _axes(frame: _Frame) -> list[str]:
-    """Five lines with their values, and the first and last step."""
+def _axes(frame: _Frame, say: Say) -> list[str]:
+    """Five lines with their values."""
     lines = []
     for fifth in range(5):
         value = frame.low + fifth / 4 * (frame.high - frame.low)
         y = frame.y(value)
         lines.append(
             f'<path d="M{frame.left} {y:.1f}H{frame.right}" stroke="#d0d7de"/>'
-            f'<text x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{value:.3f}</text>'
+            f'<text x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(say(value))}</text>'
         )
-    below = frame.bottom + 18
-    lines.append(f'<text x="{frame.left}" y="{below}">step 1</text>')
-    lines.append(f'<text x="{frame.right}" y="{below}" text-anchor="end">step {frame.steps}</text>')
+    return lines
+
+
+def _below(frame: _Frame, across: Across) -> list[str]:
+    """Every label at its value, or the first and the last where there are many."""
+    y = frame.bottom + 18
+    what, labels = escape(across.what), across.labels
+    lines = [
+        f'<text x="{frame.left}" y="{y}">{what} {escape(labels[0])}</text>',
+        f'<text x="{frame.right}" y="{y}" text-anchor="end">{what} {escape(labels[-1])}</text>',
+    ]
+    if 2 < len(labels) <= MOST_LABELS:
+        inner = list(enumerate(labels))[1:-1]
+        middle = [f'<text x="{frame.x(i):.1f}" y="{y}" text-anchor="middle">{escape(n)}</text>' for i, n in inner]
+        lines[1:1] = middle
     return lines
 
 
 def _curve(frame: _Frame, curve: Curve, number: int, of: int) -> list[str]:
     """One line and its name below the picture."""
     hue = HUES[number % len(HUES)]
-    points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values))
+    points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
     wide = 1.5 + 2.5 * (of - 1 - number)
     x = frame.left + number * (frame.right - frame.left) / of
     return [
@@ -108,15 +157,18 @@ def _curve(frame: _Frame, curve: Curve, number: int, of: int) -> list[str]:
 
 def _range(curves: Sequence[Curve]) -> tuple[float, float]:
     """Smallest and largest value; never an empty range."""
-    values = [v for c in curves for v in c.values]
-    low, high = min(values), max(values)
+    values = [v for c in curves for v in c.values if isfinite(v)]
+    low, high = min(values, default=0.0), max(values, default=0.0)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
 def _sampled(values: Sequence[float], columns: int) -> list[float]:
-    """One value a column: the curve stretched or thinned to the width."""
+    """One value a column: the curve thinned to the width, or straight lines between its values."""
     last = len(values) - 1
-    return [values[round(c * last / max(1, columns - 1))] for c in range(columns)]
+    places = [c * last / max(1, columns - 1) for c in range(columns)]
+    if len(values) >= columns:
+        return [values[round(p)] for p in places]
+    return [values[int(p)] + (p % 1) * (values[min(int(p) + 1, last)] - values[int(p)]) for p in places]
 
 
 def _cycle(marks: str, count: int) -> list[str]:

@@ -42,6 +42,10 @@ class Source(Protocol):
         """Why a model of this vocabulary cannot train on it at this batch; empty if it can."""
         ...
 
+    def going_on(self, step: int, shown: int) -> Source:
+        """The same data for a run that has been shown this many sequences by the end of `step`."""
+        ...
+
 
 EXCLUDED = frozenset(
     {
@@ -91,6 +95,10 @@ class PythonStdlib:
         if shortest <= self.sequence_tokens:
             return f"a sequence is {self.sequence_tokens} tokens, a part of the text {shortest} bytes"
         return ""
+
+    def going_on(self, _step: int, _shown: int) -> PythonStdlib:
+        """Every step draws for itself."""
+        return self
 
     @cached_property
     def sha256(self) -> str:

@@ -23,8 +23,8 @@ def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | N
     from planc.trainer.checkpoint.folder import read_manifest
     from planc.trainer.checkpoint.parts import Reader
     from planc.trainer.hugging_face import exported
+    from planc.trainer.sources import source_of
     from planc.trainer.weights import names
-    from planc.trainer.worker import source_of
 
     loaded, span, folder = load_preset(preset, checkpoint), Span(str(preset), 1, 1, 1, 1), Path(folder)
     path = start_of(loaded, step, source_of(loaded).sha256).path

@@ -43,6 +43,8 @@ class Keeper:
         self._saver = Saver(session, where)
         self._asked = False
         self._last = 0
+        self.shown = (0, 0)
+        """A step, and the sequences that the run had been shown by its end."""
         signal.signal(signal.SIGTERM, self._ask)
 
     def resume(self, path: Path) -> History:
@@ -52,6 +54,7 @@ class Keeper:
         manifest = folders.read_manifest(path)
         self._session.restore(Reader(path, manifest.tensors), manifest.optimizer_steps)
         self._last = manifest.step
+        self.shown = (manifest.step, manifest.position.sequences)
         history = read_history(path)
         if self._session.rank == 0:
             folders.put_aside(path.parent, manifest.step)
@@ -91,7 +94,7 @@ class Keeper:
     def _save(self, step: int, history: History) -> None:
         if step == self._last:
             return
-        manifest = manifest_of(self._preset, self._target, self._session, self._data_sha256, step)
+        manifest = manifest_of(self._preset, self._target, self._session, self._data_sha256, step, self.shown)
         self._saver.save(manifest, asdict(history))
         self._last = step
 
@@ -111,9 +114,12 @@ class Keeper:
                 self._tell(SaveDone(news.step, news.stall_s, news.write_s))
 
 
-def manifest_of(preset: Preset, target: Target, session: Session, data_sha256: str, step: int) -> Manifest:
-    """All but the files."""
+def manifest_of(
+    preset: Preset, target: Target, session: Session, data_sha256: str, step: int, shown: tuple[int, int] = (0, 0)
+) -> Manifest:
+    """All but the files. `shown` is a step and the number of sequences until its end."""
     plan = preset.plan
+    sequences = shown[1] + (step - shown[0]) * plan.batch.sequences
     return Manifest(
         step=step,
         optimizer_steps=session.optimizer_steps,
@@ -126,7 +132,7 @@ def manifest_of(preset: Preset, target: Target, session: Session, data_sha256: s
         model=plan.model.name,
         course=course(preset),
         data_sha256=data_sha256,
-        position=Position(step=step, sequences=step * plan.batch.sequences, tokens=step * plan.batch.tokens),
+        position=Position(step=step, sequences=sequences, tokens=sequences * plan.batch.sequence_tokens),
         saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 

@@ -52,6 +52,10 @@ class Preset:
         folder = self.checkpoint.folder
         return (self.path.parent / folder).absolute() if folder else None
 
+    def at(self, *place: str) -> Span:
+        """Where a key is written, else its table, else the file's start."""
+        return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
+
     def saving_in(self, folder: Path | str | None) -> Preset:
         """The preset with its checkpoints in another folder; as it is for None."""
         if folder is None:

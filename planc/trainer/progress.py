@@ -7,8 +7,9 @@ table itself.
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict, dataclass
-from typing import TextIO
+from typing import Any, TextIO
 
 MARK = "@planc "
 """Starts an event among a rank's other output."""
@@ -95,12 +96,29 @@ def encode(event: Event) -> str:
     return MARK + json.dumps({"kind": kind, **asdict(event)})
 
 
+def say(line: str) -> None:
+    """Write a line for the launcher in one piece: threads of a rank write too, and `print` writes the end apart."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 def decode(line: str) -> Event | None:
-    """The event that a line of output is, or None."""
-    if not line.startswith(MARK):
+    """The event that a line of output is, or None: also where a library has written into the line."""
+    values = marked(line, MARK)
+    if values is None or values.get("kind") not in KINDS:
         return None
-    values = json.loads(line.removeprefix(MARK))
     return KINDS[values.pop("kind")](**values)
+
+
+def marked(line: str, mark: str) -> dict[str, Any] | None:
+    """The JSON object after a mark at the line's start; None if it is no such line, or not a whole one."""
+    if not line.startswith(mark):
+        return None
+    try:
+        found = json.loads(line.removeprefix(mark))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
 
 
 class Table:

@@ -16,6 +16,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from planc.trainer.progress import marked
+
 MARK = "@pulse "
 EVERY_S = 1.0
 
@@ -64,9 +66,10 @@ class Watch:
 
     def hear(self, rank: int, line: str) -> bool:
         """Take a line of a rank's output; whether it was a beat."""
-        if not line.startswith(MARK):
+        values = marked(line, MARK)
+        if values is None:
             return False
-        beat, now = Beat(**json.loads(line.removeprefix(MARK))), self._clock()
+        beat, now = Beat(**values), self._clock()
         self._heard[rank] = now
         before = self._beats.get(rank)
         starting = before is not None and before.moves == 0 and before.line != beat.line  # it imports, it fills

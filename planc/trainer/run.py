@@ -22,7 +22,8 @@ from planc.trainer.progress import MARK, Event, decode
 from planc.trainer.pulse import Watch
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import start_of
-from planc.trainer.worker import EVENTS, Request, first_values, source_of
+from planc.trainer.sources import source_of
+from planc.trainer.worker import EVENTS, Request, first_values
 
 MOST_PROCESSES = 64
 """More ranks than this on one machine is a plan meant for a cluster."""

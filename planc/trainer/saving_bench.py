@@ -46,8 +46,8 @@ def _preset() -> Path:
 def main(target: Target, runs: int, folder: Path) -> None:
     from planc.ir.session import Settings
     from planc.trainer.checkpoint.saver import Saver, Where
+    from planc.trainer.sources import source_of
     from planc.trainer.weights import initial
-    from planc.trainer.worker import source_of
 
     preset = load_preset(_preset())
     runtime = backend.runtime(target)

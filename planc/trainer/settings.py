@@ -67,11 +67,40 @@ class Train(Frozen):
 
 
 class Data(Frozen):
-    """`[data]`: where the tokens come from."""
+    """`[data]`: where the tokens come from. `path` and `tokenizer` are relative to the preset."""
 
-    source: Literal["python-stdlib"] = "python-stdlib"
+    source: Literal["python-stdlib", "text", "tokens"] = "python-stdlib"
+    """Bytes of Python's own library; a file or folder of text; a file or folder of tokens."""
     max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 22
-    """The most text to use, held-out part included."""
+    """Of python-stdlib: the most text to use, held-out part included."""
+    path: str = ""
+    """Of text and tokens: the file or folder."""
+    tokenizer: str = "bytes"
+    """Of text: `bytes`, or a tokenizer.json."""
+    end_of_document: int | str | None = None
+    """Of text: the token after each document. Unless said: 0 for bytes, else the tokenizer's own."""
+    dtype: Literal["uint8", "uint16", "uint32", "int32"] = "uint16"
+    """Of tokens: what a .bin file without an index holds, little-endian."""
+    held_out: Share = 0.01
+    """Of text and tokens: the share of the sequences, at the end, that is never trained on; 0: none."""
+    shuffle: bool = True
+    """Of text and tokens: another order in every epoch; false: as they lie."""
+
+    @model_validator(mode="after")
+    def _keys_of_the_source(self) -> Data:
+        if foreign := sorted(self.model_fields_set - {"source", *DATA_KEYS[self.source]}):
+            raise ValueError(f"`{foreign[0]}` says nothing about the source {self.source}")
+        if self.source != "python-stdlib" and not self.path:
+            raise ValueError(f"the source {self.source} needs a path")
+        return self
+
+
+DATA_KEYS = {
+    "python-stdlib": ("max_bytes",),
+    "text": ("path", "tokenizer", "end_of_document", "held_out", "shuffle"),
+    "tokens": ("path", "dtype", "held_out", "shuffle"),
+}
+"""Which keys of [data] each source reads."""
 
 
 COURSE = (
@@ -114,3 +143,9 @@ class Parts(Frozen):
     train: Train
     data: Data = Data()
     checkpoint: Checkpoint = Checkpoint()
+
+    @model_validator(mode="after")
+    def _something_to_evaluate(self) -> Parts:
+        if self.data.held_out == 0 and self.train.eval_batches > 0:
+            raise ValueError("[data] held_out = 0 leaves nothing to evaluate: write [train] eval_batches = 0")
+        return self

@@ -24,10 +24,11 @@ from planc.trainer import backend, launch
 from planc.trainer.checkpoint.folder import verify
 from planc.trainer.loop import History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
-from planc.trainer.progress import Event, Table, encode
+from planc.trainer.progress import Event, Table, encode, say
 from planc.trainer.pulse import Pulse
 from planc.trainer.receipt import Compile, Measured, Receipt
 from planc.trainer.resuming import NEWEST, start_of
+from planc.trainer.sources import source_of
 
 if TYPE_CHECKING:
     from planc.ir.session import Initial, Session, Settings
@@ -100,6 +101,8 @@ def work(request: Request, started: float) -> Receipt | None:
 
             keeper = Keeper(preset, request.target, session, source.sha256, tell)
         history = keeper.resume(path) if keeper and path else History()
+        if keeper:
+            source = source.going_on(*keeper.shown)
         start_s = time.perf_counter() - started
         history = train(
             session,
@@ -127,7 +130,7 @@ def _pulse() -> Callable[[str], None]:
     """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
     if EVENTS not in os.environ:
         return lambda _doing: None
-    return Pulse(lambda line: print(line, flush=True)).now
+    return Pulse(say).now
 
 
 def _from(preset: Preset, request: Request, source: Source) -> Path | None:
@@ -137,14 +140,6 @@ def _from(preset: Preset, request: Request, source: Source) -> Path | None:
     path = preset.checkpoints / request.chosen
     verify(path, share=(int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))))
     return path
-
-
-def source_of(preset: Preset) -> Source:
-    """The preset's data at the plan's batch."""
-    from planc.trainer.data import PythonStdlib
-
-    batch = preset.plan.batch
-    return PythonStdlib(batch.sequences, batch.sequence_tokens, preset.train.seed, preset.data.max_bytes)
 
 
 def first_values(preset: Preset) -> Initial:
@@ -193,7 +188,7 @@ def _teller(rank: int, log_every: int) -> Callable[[Event], None]:
     if rank != 0:
         return lambda _event: None
     if EVENTS in os.environ:
-        return lambda event: print(encode(event), flush=True)
+        return lambda event: say(encode(event))
     return Table(sys.stdout, log_every)
 
 

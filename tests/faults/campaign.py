@@ -32,7 +32,7 @@ from planc.trainer.embed import embed
 from planc.trainer.keeping import read_history
 from planc.trainer.preset import load_preset
 from planc.trainer.resuming import NEWEST, start_of
-from planc.trainer.worker import source_of
+from planc.trainer.sources import source_of
 
 PLAN = """plan faulty
 model     llama_tiny
@@ -47,15 +47,17 @@ lr = 1e-3
 warmup_steps = 2
 eval_batches = 0
 log_every = 1
-hang_s = 90
+hang_s = 60
 [data]
 max_bytes = 65536
 [checkpoint]
 folder = "kept"
 every_steps = 2
 """
-STEPS = 40
+STEPS = 60
 ENDS_WITHIN_S = 300.0
+SAVE_TAKES_S = 0.06
+"""About what writing these checkpoints takes: a kill falls uniformly into it."""
 SAVED_LINE = re.compile(r"^ *(\d+)  saved in")
 STEP_LINE = re.compile(r"^ *(\d+) +\d+\.\d+ +\d+\.\d+ ")
 
@@ -89,13 +91,23 @@ class Site:
         embed(planc.load(root / "faulty.plan"), root / "faulty.plan", self.preset)
         self.kept = root / "kept"
         receipt = root / "whole.json"
+        began = time.monotonic()
         run = Run(self, "--checkpoint", str(root / "whole"), "--receipt", str(receipt), resume=False)
         assert run.ended() == 0, run.text()
+        self.whole_s = time.monotonic() - began
         self.losses = json.loads(receipt.read_text())["losses"]
 
     def last(self) -> folders.Kept | None:
         found = folders.kept(self.kept)
         return found[-1] if found else None
+
+    def files(self) -> dict[Path, int]:
+        """The files of its checkpoints, and when each was written."""
+        return {p: p.stat().st_mtime_ns for kept in folders.kept(self.kept) for p in kept.path.iterdir()}
+
+    def half_done(self) -> set[Path]:
+        """Folders that are no checkpoint yet."""
+        return set(self.kept.glob(f"{folders.WRITING}*"))
 
     def refusal(self) -> str:
         """The code with which `--resume` is refused; empty when it is not."""
@@ -129,6 +141,7 @@ class Run:
             if most_bytes
             else None,
         )
+        self._site, self._left = site, site.half_done()
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -166,9 +179,27 @@ class Run:
             found += [int(pid) for pid in task.read_text().split()]
         return found
 
+    def hold(self) -> None:
+        """Stop all its ranks where they are."""
+        for pid in self.ranks():
+            send(pid, signal.SIGSTOP)
+
+    def let_go(self, ranks: list[int] | None = None) -> None:
+        """Let stopped ranks go on."""
+        for pid in self.ranks() if ranks is None else ranks:
+            send(pid, signal.SIGCONT)
+
     def steps(self) -> int:
         """Steps that it has said."""
         return sum(bool(STEP_LINE.match(line)) for line in self.lines)
+
+    def writing(self) -> bool:
+        """Whether a checkpoint of its own is half written now."""
+        return bool(self._site.half_done() - self._left)
+
+    def saves(self) -> int:
+        """Checkpoints that it has said were on the disk."""
+        return sum(bool(SAVED_LINE.match(line)) for line in self.lines)
 
     def saved(self) -> int:
         """The newest step that it said was on the disk; 0 for none."""
@@ -223,38 +254,62 @@ def in_step(run: Run, dice: random.Random) -> str:
     return f"after step {run.steps()} of this start"
 
 
-def in_start(run: Run, dice: random.Random) -> str:
-    """A moment of the imports, the meeting of the ranks, the load."""
-    after_s = dice.uniform(0.2, 12)
+def at_any_time(run: Run, dice: random.Random, site: Site) -> str:
+    """A moment uniform over the wall-clock time that a whole run takes: imports, meeting, steps, saves, the end."""
+    after_s = dice.uniform(0, site.whole_s)
     run.until(lambda: False, after_s)
-    return f"{after_s:.2f} s after the start"
+    inside = ", inside a save" if run.writing() else ""
+    return f"{after_s:.2f} s after the start, {run.steps()} steps{inside}"
 
 
-def in_save(run: Run, dice: random.Random, site: Site) -> str:
-    """While a checkpoint is half written, at any of its stages."""
+def in_save(run: Run, dice: random.Random) -> str:
+    """While a checkpoint is half written, at any of its stages. The ranks are held: what is seen stays true."""
     saves = dice.randrange(0, 3)
+    while run.until(lambda: run.saves() >= saves and run.writing()):
+        time.sleep(dice.uniform(0, SAVE_TAKES_S))
+        run.hold()
+        if run.writing():
+            return f"inside a save, after step {run.steps()} of this start"
+        run.let_go()
+    return "after the last save"
 
-    def writing() -> bool:
-        return run.saved() >= 2 * saves and any(site.kept.glob(f"{folders.WRITING}*"))
 
-    run.until(writing)
-    time.sleep(dice.uniform(0, 0.15))
-    inside = any(site.kept.glob(f"{folders.WRITING}*"))
-    return f"{'inside' if inside else 'just after'} the save after step {run.steps()}"
-
-
-def in_collective(run: Run, dice: random.Random, ranks: list[int]) -> str:
-    """A rank is held, so that the others wait for it in a collective; then it is killed."""
-    where = in_step(run, dice)
-    if len(ranks) > 1:
-        victim = dice.choice(ranks)
-        _send(victim, signal.SIGSTOP)
-        time.sleep(dice.uniform(0.2, 0.6))
-        return f"in a collective, {where}"
+def in_collective(run: Run, dice: random.Random) -> str:
+    """A rank is held; the others are seen to stand still, waiting for it in a collective."""
+    for _ in range(20):
+        where = in_step(run, dice)
+        ranks = run.ranks()
+        if len(ranks) < 2:
+            return where
+        held = dice.choice(ranks)
+        send(held, signal.SIGSTOP)
+        if all(stands_still(pid) for pid in ranks if pid != held):
+            return f"in a collective, {where}"
+        send(held, signal.SIGCONT)
     return where
 
 
-def _send(pid: int, number: int) -> None:
+def stands_still(pid: int) -> bool:
+    """Whether the main thread of a process gets to sleep within two seconds and uses no time for a while (Linux)."""
+    limit = time.monotonic() + 2
+    while time.monotonic() < limit:
+        before = _main_thread(pid)
+        time.sleep(0.25)
+        if before[0] == "S" and _main_thread(pid) == before:
+            return True
+    return False
+
+
+def _main_thread(pid: int) -> tuple[str, str, str]:
+    """(state, user ticks, system ticks)."""
+    try:
+        fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return "gone", "", ""
+    return fields[0], fields[11], fields[12]
+
+
+def send(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, number)
 
@@ -263,27 +318,21 @@ def kill(site: Site, dice: random.Random, moment: str) -> Trial:
     """SIGKILL to the launcher or a rank at a moment of this kind."""
     trial, began = Trial(site.stack, f"kill {moment}"), time.monotonic()
     run = Run(site)
-    run.until(lambda: bool(run.ranks()), 30)
-    ranks = run.ranks()
     match moment:
-        case "start":
-            trial.moment = in_start(run, dice)
+        case "any":
+            trial.moment = at_any_time(run, dice, site)
         case "save":
-            trial.moment = in_save(run, dice, site)
+            trial.moment = in_save(run, dice)
         case "collective":
-            trial.moment = in_collective(run, dice, ranks)
+            trial.moment = in_collective(run, dice)
         case _:
             trial.moment = in_step(run, dice)
-    ranks = sorted({*ranks, *run.ranks()})
-    whom = dice.choice([run.process.pid, *ranks])
-    if moment == "collective" and ranks:
-        whom = dice.choice(ranks)
+    ranks = sorted(run.ranks())
     done = run.process.poll() is not None
-    _send(whom, signal.SIGKILL)
-    if moment == "collective":  # held ranks would not see that the others are gone
-        trial.moment += ", a rank" if not done else ", too late"
-    else:
-        trial.moment += ", too late" if done else (", the launcher" if whom == run.process.pid else ", a rank")
+    whom = dice.choice([run.process.pid, *ranks])
+    send(whom, signal.SIGKILL)
+    run.let_go(ranks)
+    trial.moment += ", too late" if done else (": the launcher" if whom == run.process.pid else ": a rank")
     judge(site, trial, run, ranks, {0} if done else {1, -signal.SIGKILL, 0})
     trial.seconds = time.monotonic() - began
     return trial
@@ -296,7 +345,7 @@ def term(site: Site, dice: random.Random) -> Trial:
     trial.moment = in_step(run, dice)
     ranks, done, steps = run.ranks(), run.process.poll() is not None, run.steps()
     before = site.last()
-    _send(run.process.pid, signal.SIGTERM)
+    send(run.process.pid, signal.SIGTERM)
     judge(site, trial, run, ranks, {0} if done else {75, 0})
     after = site.last()
     if run.process.returncode == 75 and steps and (after is None or (before and after.step < before.step)):
@@ -313,7 +362,7 @@ def hang(site: Site, dice: random.Random) -> Trial:
     ranks = sorted(run.ranks())
     if ranks:
         victim = dice.randrange(len(ranks))
-        _send(ranks[victim], signal.SIGSTOP)
+        send(ranks[victim], signal.SIGSTOP)
         trial.moment += f", rank {victim}"
         judge(site, trial, run, ranks, {1, 0})
         if run.process.returncode == 1 and not re.search(rf"rank\s+{victim}\s+has\s+been\s+silent", run.text()):
@@ -325,15 +374,12 @@ def hang(site: Site, dice: random.Random) -> Trial:
 def full_disk(site: Site, _dice: random.Random) -> Trial:
     """No file may grow beyond a megabyte: saves fail, are told, and nothing that is there is touched."""
     trial, began = Trial(site.stack, "full disk"), time.monotonic()
-    before = {p: p.stat().st_mtime_ns for p in site.kept.rglob("*") if p.is_file()} if site.kept.exists() else {}
+    before = site.files()
     last = site.last()
     run = Run(site, "--steps", str((last.step if last else 0) + 3), most_bytes=1 << 20)
     ranks = run.ranks()
     judge(site, trial, run, ranks, {1})
-    after = {p: p.stat().st_mtime_ns for p in before if p.exists()}
-    if {p: t for p, t in after.items() if p.name != folders.LOCK} != {
-        p: t for p, t in before.items() if p.name != folders.LOCK
-    }:
+    if site.files() != before:
         trial.wrong.append("a checkpoint was touched")
     if "E1025" not in run.text() or "not saved" not in run.text():
         trial.wrong.append("the failed save was not told: " + run.text()[-300:])

@@ -25,7 +25,7 @@ from planc.trainer.hugging_face import imported
 from planc.trainer.preset import load_preset
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import NEWEST, start_of
-from planc.trainer.worker import source_of
+from planc.trainer.sources import source_of
 
 PLAN = """plan moving
 model     llama_micro

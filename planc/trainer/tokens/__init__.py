@@ -1,0 +1,1 @@
+"""Tokens from files: memory-mapped streams, text made into them, and the order in which they are shown."""

@@ -1,0 +1,147 @@
+"""Token files as one long stream that is mapped into memory, not read into it.
+
+Three formats, told apart by their names:
+
+- `X.npy`: a one-dimensional numpy array of unsigned or signed integers;
+- `X.bin` alone: little-endian tokens one after the other, of the dtype that the preset says;
+- `X.bin` with `X.idx`: Megatron-LM's indexed data set; its header says the dtype, its documents follow each other.
+
+A folder is all such files in it, in the order of their names.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+MEGATRON_MAGIC = b"MMIDIDX\x00\x00"
+MEGATRON_DTYPES = {1: "uint8", 2: "int8", 3: "int16", 4: "int32", 5: "int64", 8: "uint16"}
+"""By the code in the header; floats (6 and 7) hold no tokens. Megatron-LM, `core/datasets/indexed_dataset.py`."""
+BLOCK_BYTES = 1 << 22
+
+
+class DataError(ValueError):
+    """What is wrong with the data, in words for the user."""
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """A file of tokens: where they begin in it, how many there are, and of which dtype."""
+
+    path: Path
+    dtype: str
+    offset_bytes: int
+    tokens: int
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        """The tokens, mapped."""
+        if self.tokens == 0:
+            return np.zeros(0, self.dtype)
+        return np.memmap(self.path, np.dtype(self.dtype).newbyteorder("<"), "r", self.offset_bytes, (self.tokens,))
+
+    def largest(self) -> int:
+        """The largest token; -1 if there is none. Reads the file once, a block at a time. Raises DataError."""
+        most, step = -1, BLOCK_BYTES // np.dtype(self.dtype).itemsize
+        for start in range(0, self.tokens, step):
+            block = self.values[start : start + step]
+            if block.min() < 0:
+                raise DataError(f"{self.path.name} holds a token below 0")
+            most = max(most, int(block.max()))
+        return most
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Files one after the other."""
+
+    files: tuple[TokenFile, ...]
+
+    @cached_property
+    def ends(self) -> list[int]:
+        return list(accumulate(f.tokens for f in self.files))
+
+    def __len__(self) -> int:
+        return self.ends[-1] if self.ends else 0
+
+    def read(self, start: int, length: int) -> NDArray[np.int32]:
+        """`length` tokens from `start` on, which must be there, int32."""
+        return np.concatenate(list(self._parts(start, length))).astype(np.int32)
+
+    def _parts(self, start: int, length: int) -> Iterator[NDArray[Any]]:
+        number = bisect_right(self.ends, start)
+        while length > 0:
+            file = self.files[number]
+            inside = start - (self.ends[number] - file.tokens)
+            part = file.values[inside : inside + length]
+            yield part
+            start, length, number = start + len(part), length - len(part), number + 1
+
+
+def token_files(path: Path, dtype: str) -> tuple[TokenFile, ...]:
+    """The token files that a path names; `dtype` is that of plain `.bin` files. Raises DataError."""
+    if path.is_dir():
+        paths = sorted(p for p in path.iterdir() if p.suffix in (".npy", ".bin") and p.is_file())
+        if not paths:
+            raise DataError(f"{path} holds no .npy and no .bin file")
+    elif path.is_file():
+        paths = [path]
+    else:
+        raise DataError(f"{path} is not there")
+    found = tuple(_token_file(p, dtype) for p in paths)
+    if not any(f.tokens for f in found):
+        raise DataError(f"{path} holds no tokens")
+    return found
+
+
+def _token_file(path: Path, dtype: str) -> TokenFile:
+    if path.suffix == ".npy":
+        return _numpy_file(path)
+    if path.suffix != ".bin":
+        raise DataError(f"{path.name} is neither .npy nor .bin")
+    index = path.with_suffix(".idx")
+    return _megatron_file(path, index) if index.exists() else _plain(path, dtype)
+
+
+def _plain(path: Path, dtype: str) -> TokenFile:
+    size, width = path.stat().st_size, np.dtype(dtype).itemsize
+    if size % width:
+        raise DataError(f"{path.name} has {size:,} bytes, which is no whole number of {dtype} tokens")
+    return TokenFile(path, dtype, 0, size // width)
+
+
+def _numpy_file(path: Path) -> TokenFile:
+    try:
+        mapped = np.lib.format.open_memmap(path, mode="r")
+    except (ValueError, OSError, EOFError) as error:
+        raise DataError(f"{path.name} is no numpy array that can be mapped: {error}") from None
+    if mapped.ndim != 1 or mapped.dtype.kind not in "ui" or not mapped.dtype.newbyteorder("<").isnative:
+        raise DataError(f"{path.name} is {mapped.dtype} of {mapped.ndim} dimensions; one of integers is needed")
+    return TokenFile(path, mapped.dtype.name, mapped.offset, len(mapped))
+
+
+def _megatron_file(path: Path, index: Path) -> TokenFile:
+    """Magic, version, dtype, numbers of sequences and documents; then the sizes of the sequences, int32."""
+    with open(index, "rb") as file:
+        head = file.read(len(MEGATRON_MAGIC) + 25)
+        if len(head) < len(MEGATRON_MAGIC) + 25 or not head.startswith(MEGATRON_MAGIC):
+            raise DataError(f"{index.name} is no index of Megatron-LM")
+        version, code, sequences, _documents = struct.unpack("<QBQQ", head[len(MEGATRON_MAGIC) :])
+        if version != 1 or code not in MEGATRON_DTYPES:
+            raise DataError(f"{index.name} is of version {version} and dtype {code}, which planc does not read")
+        sizes = np.fromfile(file, "<i4", sequences)
+    said, there = int(sizes.sum(dtype=np.int64)), _plain(path, MEGATRON_DTYPES[code])
+    if len(sizes) != sequences or said != there.tokens:
+        raise DataError(f"{path.name} holds {there.tokens:,} tokens, and its index speaks of {said:,}")
+    return there

@@ -1,0 +1,47 @@
+"""SHA-256 of files, remembered as long as a file's size, time and place on the disk stay as they were.
+
+A corpus is read whole once, not at every start; and never held in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from planc.syntax.cache import cache_folder
+from planc.trainer.files import write_atomically
+
+BLOCK_BYTES = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """Of the file's bytes."""
+    found: str = remembered(path, "sha256", lambda: _sha256(path))
+    return found
+
+
+def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
+    """`find()`, a JSON value that is a function of the file's bytes, or what it was when the file was the same."""
+    stat = path.stat()
+    state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
+    note = cache_folder() / "sums" / f"{hashlib.sha256(f'{path.absolute()} {what}'.encode()).hexdigest()[:32]}.json"
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        said = json.loads(note.read_text())
+        if said["state"] == state:
+            return said["value"]
+    value = find()
+    with suppress(OSError):  # without a cache it is found again
+        write_atomically(note, json.dumps({"state": state, "value": value}))
+    return value
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while block := file.read(BLOCK_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
