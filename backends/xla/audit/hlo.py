@@ -1,0 +1,201 @@
+"""Reading XLA's HLO text: computations, instructions, shapes. What it does not know it refuses, with the line.
+
+The grammar is that of `HloModule::ToString` (openxla.org, "HLO text"), as jax 0.10 and libtpu 0.0.42 write it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import prod
+
+BITS = {
+    "pred": 8,
+    "s4": 4,
+    "u4": 4,
+    "s8": 8,
+    "u8": 8,
+    "s16": 16,
+    "u16": 16,
+    "s32": 32,
+    "u32": 32,
+    "s64": 64,
+    "u64": 64,
+    "bf16": 16,
+    "f16": 16,
+    "f32": 32,
+    "f64": 64,
+    "f8e4m3": 8,
+    "f8e4m3fn": 8,
+    "f8e5m2": 8,
+    "token": 0,
+}
+
+_INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
+_COMPUTATION = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
+_OPCODE = re.compile(r"([a-z][\w\-]*)\(")
+_SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
+_OPERAND = re.compile(r"%([\w.\-]+)")
+_TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
+"""What stands before the computations: a heading, and tables of places in the source."""
+_ENTRY_OF_TABLE = re.compile(r"\d+ ")
+
+
+class HloError(Exception):
+    """HLO text that cannot be read as it is understood here: nothing about the program may be claimed."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One array: `bf16[2,1024]`."""
+
+    dtype: str
+    dims: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        return prod(self.dims) * BITS[self.dtype] // 8
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """`%name = type opcode(operands), attributes`."""
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    """Of the result; a tuple's are flattened."""
+    operands: tuple[str, ...]
+    argument: str
+    """What stands between the parentheses: a constant's value, a parameter's number."""
+    attributes: str
+
+    def named(self, attribute: str) -> tuple[str, ...]:
+        """The computations that an attribute names: `body=%a`, `branch_computations={%a, %b}`."""
+        found = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.attributes)
+        return tuple(_OPERAND.findall(found[1])) if found else ()
+
+    def number(self, attribute: str) -> int:
+        """`index=3`. Raises HloError when it is not there."""
+        found = re.search(rf"\b{attribute}=(-?\d+)", self.attributes)
+        if found is None:
+            raise HloError(f"%{self.name}: no {attribute} in `{self.opcode}`")
+        return int(found[1])
+
+
+@dataclass(frozen=True)
+class Computation:
+    """Instructions by name, in order."""
+
+    name: str
+    instructions: dict[str, Instruction] = field(default_factory=dict)
+    root: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Instruction:
+        found = self.instructions.get(name)
+        if found is None:
+            raise HloError(f"{self.name}: no instruction %{name}")
+        return found
+
+    @property
+    def result(self) -> Instruction:
+        """What the computation returns."""
+        if not self.root:
+            raise HloError(f"{self.name}: no ROOT")
+        return self[self.root[0]]
+
+    @cached_property
+    def parameters(self) -> dict[int, Instruction]:
+        return {int(i.argument): i for i in self.instructions.values() if i.opcode == "parameter"}
+
+
+@dataclass(frozen=True)
+class Module:
+    """A whole program; `entry` is where it starts."""
+
+    computations: dict[str, Computation]
+    entry: str
+
+    def __getitem__(self, name: str) -> Computation:
+        found = self.computations.get(name)
+        if found is None:
+            raise HloError(f"no computation %{name}")
+        return found
+
+
+def parse(text: str) -> Module:
+    """The module of an HLO text. Raises HloError for a line that is nothing known."""
+    computations: dict[str, Computation] = {}
+    entry, current = "", None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if not line.strip():
+            continue
+        if current is None:
+            header = _COMPUTATION.match(line)
+            if header:
+                current = computations[header[2]] = Computation(header[2])
+                entry = header[2] if header[1] else entry
+            elif not line.startswith(_TABLES) and not _ENTRY_OF_TABLE.match(line):
+                raise HloError(f"line {number}: neither a computation nor a heading: {line[:120]}")
+        elif line.startswith("}"):
+            current = None
+        else:
+            _add(current, line, number)
+    if not entry:
+        raise HloError("no ENTRY computation")
+    return Module(computations, entry)
+
+
+def _add(computation: Computation, line: str, number: int) -> None:
+    head = _INSTRUCTION.match(line)
+    if head is None:
+        raise HloError(f"line {number}: not an instruction: {line[:120]}")
+    try:
+        instruction = _instruction(head[2], line[head.end() :])
+    except HloError as error:
+        raise HloError(f"line {number}: {error}") from None
+    computation.instructions[instruction.name] = instruction
+    if head[1]:
+        computation.root.append(instruction.name)
+
+
+def _instruction(name: str, text: str) -> Instruction:
+    end = _closing(text) if text.startswith("(") else text.find(" ")
+    opcode = _OPCODE.match(text, end + 1 + text.startswith("(")) if end > 0 else None
+    if opcode is None:
+        raise HloError(f"%{name}: no opcode: {text[:120]}")
+    close = _closing(text, opcode.end() - 1)
+    argument = text[opcode.end() : close]
+    return Instruction(
+        name=name,
+        opcode=opcode[1],
+        shapes=shapes_of(text[: end + 1]),
+        operands=tuple(_OPERAND.findall(argument)) if opcode[1] not in ("constant", "parameter") else (),
+        argument=argument,
+        attributes=text[close + 1 :],
+    )
+
+
+def shapes_of(text: str) -> tuple[Shape, ...]:
+    """The arrays of a type. Raises HloError for an element type that is not known."""
+    found = []
+    for dtype, dims in _SHAPE.findall(text):
+        if dtype not in BITS:
+            raise HloError(f"element type {dtype} is not known")
+        found.append(Shape(dtype, tuple(int(n) for n in dims.replace("<=", "").split(",") if n)))
+    return tuple(found)
+
+
+def _closing(text: str, start: int = 0) -> int:
+    """The place of the parenthesis that closes the one at `start`; quoted text does not count."""
+    depth, quoted = 0, False
+    for place in range(start, len(text)):
+        character = text[place]
+        if character == '"' and text[place - 1] != "\\":
+            quoted = not quoted
+        elif not quoted:
+            depth += (character == "(") - (character == ")")
+            if depth == 0:
+                return place
+    raise HloError(f"no closing parenthesis: {text[start : start + 120]}")

@@ -1,0 +1,159 @@
+"""The collectives that a compiled program runs, by operation, mesh axes and dtype, each as often as its loops say."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from planc.backends.xla.audit.groups import axes_of, groups
+from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape, parse
+from planc.backends.xla.audit.trips import trips
+
+OPS = {
+    "all-gather": "all_gather",
+    "all-reduce": "all_reduce",
+    "reduce-scatter": "reduce_scatter",
+    "all-to-all": "all_to_all",
+    "ragged-all-to-all": "all_to_all",
+    "collective-permute": "send_recv",
+}
+FUSED_SCATTER = "all-reduce-scatter"
+"""How the TPU compiler names a fusion of an all-reduce and a slice that runs as one reduce-scatter."""
+DTYPES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "s32": "int32", "u32": "int32", "s64": "int64", "s8": "int8"}
+NOT_CALLED = frozenset(
+    {"all-reduce", "all-reduce-start", "reduce-scatter", "reduce", "reduce-window", "scatter", "sort", "map"}
+    | {"select-and-scatter", "async-done", "async-update", "reduce-scatter-start"}
+)
+"""What names a computation that it applies to single elements, or that its start has named already."""
+
+_CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
+_MOVES = re.compile(r"\b(replica_groups|source_target_pairs)=")
+_CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_computation")
+
+
+@dataclass(frozen=True)
+class Found:
+    """One collective of the program. Bytes are of one call on one device; `count` its calls in a step."""
+
+    op: str
+    axes: tuple[str, ...]
+    exact: bool
+    """Whether its groups are whole axes of the mesh."""
+    dtype: str
+    group_size: int
+    payload_bytes: int
+    """The larger of input and output."""
+    count: int
+    shapes: tuple[Shape, ...]
+    source: str
+    """What the program calls the operation it belongs to."""
+
+    @property
+    def axis(self) -> str:
+        """The axes' names joined by `+`, marked where a group is a part of them."""
+        return "+".join(self.axes) + ("" if self.exact else " in part")
+
+    @property
+    def wire_bytes(self) -> float:
+        """What one device sends in a step with ring algorithms: as `planc.ir.collective` counts."""
+        n = self.group_size
+        if self.op == "send_recv":
+            return float(self.payload_bytes * self.count)
+        ring = self.payload_bytes * self.count * (n - 1) / n
+        return 2 * ring if self.op == "all_reduce" else ring
+
+
+@dataclass
+class Inventory:
+    """Everything found; `cycles` is the compiler's own estimate of the step without transfers."""
+
+    found: list[Found] = field(default_factory=list)
+    cycles: int = 0
+    loops: dict[str, int] = field(default_factory=dict)
+
+
+def inventory(text: str, mesh: dict[str, int]) -> Inventory:
+    """The collectives of an optimized HLO text on a mesh. Raises HloError for anything not understood."""
+    module = parse(text)
+    devices = 1
+    for size in mesh.values():
+        devices *= size
+    reading = _Reading(module, mesh, devices)
+    reading.walk(module[module.entry], 1)
+    return reading.out
+
+
+class _Reading:
+    def __init__(self, module: Module, mesh: dict[str, int], devices: int) -> None:
+        self.module, self.mesh, self.devices = module, mesh, devices
+        self.out = Inventory()
+
+    def walk(self, computation: Computation, times: int) -> None:
+        for i in computation.instructions.values():
+            cycles = _CYCLES.search(i.attributes)
+            self.out.cycles += times * int(cycles[1]) if cycles else 0
+            op = OPS.get(i.opcode.removesuffix("-start"))
+            if op is not None:
+                self.out.found += self._collective(computation, i, op, times)
+            elif _MOVES.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
+                raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
+            self._enter(computation, i, times)
+
+    def _enter(self, computation: Computation, i: Instruction, times: int) -> None:
+        """What an instruction runs: a loop's body as often as it turns."""
+        if i.opcode == "while":
+            turns = trips(self.module, computation, i)
+            self.out.loops[i.name] = turns
+            for name in i.named("body"):
+                self.walk(self.module[name], times * turns)
+        elif i.opcode == "conditional":
+            self._branches(computation, i, times)
+        elif i.opcode not in NOT_CALLED:
+            for name in self._called(i):
+                self.walk(self.module[name], times)
+
+    def _called(self, i: Instruction) -> Iterator[str]:
+        for attribute in _CALLS:
+            yield from i.named(attribute)
+
+    def _branches(self, computation: Computation, i: Instruction, times: int) -> None:
+        """The branch that sends most. Which one a device takes is not known here."""
+        names = (*i.named("branch_computations"), *i.named("true_computation"), *i.named("false_computation"))
+        if not names:
+            raise HloError(f"{computation.name}: %{i.name} names no branches")
+        tried = []
+        for name in names:
+            branch = _Reading(self.module, self.mesh, self.devices)
+            branch.walk(self.module[name], times)
+            tried.append(branch.out)
+        most = max(tried, key=lambda t: (sum(f.wire_bytes for f in t.found), t.cycles))
+        self.out.found += most.found
+        self.out.cycles += most.cycles
+        self.out.loops |= most.loops
+
+    def _collective(self, computation: Computation, i: Instruction, op: str, times: int) -> Iterator[Found]:
+        """One row for each dtype that it carries."""
+        if op == "all_reduce" and computation.name.startswith(FUSED_SCATTER):
+            op = "reduce_scatter"
+        ids = groups(i.attributes, self.devices)
+        axes, exact = axes_of(ids, self.mesh)
+        shapes = tuple(s for name in i.operands for s in computation[name].shapes)
+        if not shapes:
+            raise HloError(f"{computation.name}: %{i.name} moves nothing")
+        members = self.devices if op == "send_recv" else ids.shape[1]
+        source = re.search(r'op_name="([^"]*)"', i.attributes)
+        for dtype in dict.fromkeys(s.dtype for s in shapes):
+            alike = tuple(s for s in shapes if s.dtype == dtype)
+            sent = sum(s.bytes for s in alike)
+            yield Found(
+                op=op,
+                axes=axes,
+                exact=exact or op == "send_recv",
+                dtype=DTYPES.get(dtype, dtype),
+                group_size=members,
+                payload_bytes=sent * members if op == "all_gather" else sent,
+                count=times,
+                shapes=alike,
+                source=source[1] if source else "",
+            )

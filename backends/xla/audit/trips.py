@@ -1,0 +1,161 @@
+"""How often a loop runs: written beside it by the CPU compiler, worked out for the TPU's.
+
+The loop's counter is followed with a small interpreter of integers: its first value, its condition, its
+step. A loop that cannot be followed is an error, never "once".
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable
+from typing import Union
+
+from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module
+
+Value = Union[int, "Values"]
+Values = Callable[[int], "Value"]
+"""A tuple, by the place of an element; elements are looked at when they are asked for."""
+
+LONGEST = 1_000_000
+"""No loop of a training step runs so often: beyond it, the reading is wrong."""
+
+_KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_UNCHANGED = ("copy", "bitcast", "convert", "reshape", "broadcast", "optimization-barrier", "opt-barrier", "copy-done")
+_TWO: dict[str, Callable[[int, int], int]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "minimum": min,
+    "maximum": max,
+    "and": operator.and_,
+    "or": operator.or_,
+}
+_DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
+    "LT": operator.lt,
+    "LE": operator.le,
+    "GT": operator.gt,
+    "GE": operator.ge,
+    "EQ": operator.eq,
+    "NE": operator.ne,
+}
+
+
+def trips(module: Module, where: Computation, loop: Instruction) -> int:
+    """How often the body of a `while` runs. Raises HloError when that cannot be told."""
+    known = _KNOWN.search(loop.attributes)
+    if known:
+        return int(known[1])
+    (condition,), (body,) = loop.named("condition"), loop.named("body")
+    state = _State(module, where, loop, module[body])
+    try:
+        for count in range(LONGEST):
+            if not _integer(_result(module, module[condition], [state.at(count)])):
+                return count
+    except HloError as error:
+        raise HloError(f"{where.name}: the trip count of %{loop.name}: {error}") from None
+    raise HloError(f"{where.name}: %{loop.name} runs more than {LONGEST} times")
+
+
+class _State:
+    """The tuple that a loop carries, before each turn; elements are followed one by one, when asked for."""
+
+    def __init__(self, module: Module, where: Computation, loop: Instruction, body: Computation) -> None:
+        self._module, self._body = module, body
+        self._first = _tuple(_value(module, where, loop.operands[0], []))
+        self._known: dict[tuple[int, int], Value] = {}
+
+    def at(self, turn: int) -> Values:
+        return lambda place: self._element(place, turn)
+
+    def _element(self, place: int, turn: int) -> Value:
+        if (place, turn) not in self._known:
+            found = self._first(place) if turn == 0 else self._after(place, turn)
+            self._known[place, turn] = found
+        return self._known[place, turn]
+
+    def _after(self, place: int, turn: int) -> Value:
+        return _tuple(_result(self._module, self._body, [self.at(turn - 1)]))(place)
+
+
+def _result(module: Module, computation: Computation, arguments: list[Value]) -> Value:
+    return _value(module, computation, computation.result.name, arguments)
+
+
+def _value(module: Module, computation: Computation, name: str, arguments: list[Value]) -> Value:
+    """The integer, or tuple, that an instruction gives. Raises HloError for what is no such thing."""
+    i = computation[name]
+
+    def operand(place: int) -> Value:
+        return _value(module, computation, i.operands[place], arguments)
+
+    if i.opcode == "constant":
+        return _constant(i)
+    if i.opcode == "parameter":
+        number = int(i.argument)
+        if number >= len(arguments):
+            raise HloError(f"%{name} comes from outside")
+        return arguments[number]
+    if i.opcode == "get-tuple-element":
+        return _tuple(operand(0))(i.number("index"))
+    if i.opcode == "tuple":
+        return operand
+    if i.opcode == "copy-start":
+        return lambda _: operand(0)
+    if i.opcode in _UNCHANGED:
+        held = operand(0)
+        return held(0) if i.opcode == "copy-done" and callable(held) else held
+    if i.opcode in _TWO:
+        return _TWO[i.opcode](_integer(operand(0)), _integer(operand(1)))
+    if i.opcode == "compare":
+        return int(_DIRECTIONS[_direction(i)](_integer(operand(0)), _integer(operand(1))))
+    if i.opcode == "select":
+        return operand(1) if _integer(operand(0)) else operand(2)
+    if i.opcode in ("fusion", "call"):
+        (called,) = i.named("calls") or i.named("to_apply")
+        return _result(module, module[called], [_Later(operand, n) for n in range(len(i.operands))])
+    raise HloError(f"%{name} is a `{i.opcode}`")
+
+
+class _Later:
+    """An argument that is looked at when it is asked for: a number where it is one, else a tuple."""
+
+    def __init__(self, operand: Callable[[int], Value], place: int) -> None:
+        self._operand, self._place = operand, place
+
+    def __call__(self, place: int) -> Value:
+        return _tuple(self._operand(self._place))(place)
+
+    def number(self) -> int:
+        return _integer(self._operand(self._place))
+
+
+def _constant(i: Instruction) -> int:
+    words = {"true": 1, "false": 0}
+    text = i.argument.strip("{} ")
+    if text in words:
+        return words[text]
+    if not re.fullmatch(r"-?\d+", text):
+        raise HloError(f"%{i.name} is no integer")
+    return int(text)
+
+
+def _direction(i: Instruction) -> str:
+    found = re.search(r"direction=(\w+)", i.attributes)
+    if found is None or found[1] not in _DIRECTIONS:
+        raise HloError(f"%{i.name} compares in an unknown direction")
+    return found[1]
+
+
+def _integer(value: Value) -> int:
+    if isinstance(value, _Later):
+        return value.number()
+    if not isinstance(value, int):
+        raise HloError("a tuple where a number is needed")
+    return value
+
+
+def _tuple(value: Value) -> Values:
+    if isinstance(value, int):
+        raise HloError("a number where a tuple is needed")
+    return value

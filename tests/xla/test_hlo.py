@@ -1,0 +1,127 @@
+"""The reader of HLO text: small compiled programs whose collectives are known, and what it must refuse."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from planc.backends.xla.audit.groups import axes_of, groups
+from planc.backends.xla.audit.hlo import HloError, Shape, shapes_of
+from planc.backends.xla.audit.inventory import inventory
+
+CORPUS = Path(__file__).with_name("hlo")
+MESH = {"fsdp": 4, "tp": 2}
+NAMES = sorted(path.stem for path in CORPUS.glob("*.hlo"))
+
+
+def read(name: str) -> str:
+    return (CORPUS / f"{name}.hlo").read_text()
+
+
+def told(name: str) -> list[str]:
+    """A line for each loop and collective."""
+    found = inventory(read(name), MESH)
+    loops = [f"{turns} turns" for turns in found.loops.values()]
+    return loops + [
+        f"{f.op} over {f.axis} in {f.dtype}: {f.count} x {f.payload_bytes} bytes, {f.wire_bytes:.0f} sent"
+        for f in found.found
+    ]
+
+
+def test_golden_of_the_corpus(golden: Callable[[Path, str], None]) -> None:
+    golden(CORPUS / "inventory.json", json.dumps({name: told(name) for name in NAMES}, indent=1) + "\n")
+
+
+def test_the_corpus_counts_what_the_programs_say() -> None:
+    """`layers` of hlo/make.py: six matmuls with 512 x 512 weights; what is written there, counted by hand."""
+    gathered = 6 * 512 * 256 * 3 // 4
+    for platform, width in (("v5p", 2), ("v5e", 2), ("cpu", 4)):
+        wire = {(f.op, f.axis): f.wire_bytes for f in inventory(read(f"layers_{platform}"), MESH).found}
+        assert wire["all_gather", "fsdp"] == gathered * width
+        reduced = "reduce_scatter" if width == 2 else "all_reduce"
+        assert wire[reduced, "fsdp"] == gathered * width * (1 if width == 2 else 2)
+
+
+@pytest.mark.parametrize("name", ["layers_cpu", "layers_v5p"])
+def test_both_ways_to_know_a_loop_agree(name: str) -> None:
+    """The CPU compiler writes a loop's turns down; without that they are worked out as for a TPU."""
+    text = read(name)
+    bare = text.replace('"known_trip_count"', '"forgotten"')
+    assert ("known_trip_count" in text) == (name == "layers_cpu")
+    assert inventory(bare, MESH).loops == inventory(text, MESH).loops
+
+
+@pytest.mark.parametrize(
+    ("attributes", "expected"),
+    [
+        ("replica_groups={{0,1},{2,3},{4,5},{6,7}}", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ("replica_groups={}", [[0, 1, 2, 3, 4, 5, 6, 7]]),
+        ("replica_groups=[2,4]<=[4,2]T(1,0)", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        ("replica_groups=[4,2]<=[8]", [[0, 1], [2, 3], [4, 5], [6, 7]]),
+        ("replica_groups=mesh['axis_0'=4,'axis_1'=2] {'axis_0'}", [[0, 2, 4, 6], [1, 3, 5, 7]]),
+        (
+            "replica_groups=mesh['axis_0'=2,'axis_1'=1,'axis_2'=4], device_ids=([4,2]T(1,0)) {'axis_0'}",
+            [[0, 1], [2, 3], [4, 5], [6, 7]],
+        ),
+        ("replica_groups=mesh['a'=8] {'a':(1)2}", [[0, 4], [1, 5], [2, 6], [3, 7]]),
+        ("source_target_pairs={{0,2},{2,0},{1,1}}", [[0, 2], [2, 0]]),
+    ],
+)
+def test_forms_of_groups(attributes: str, expected: list[list[int]]) -> None:
+    assert groups(f"channel_id=1, {attributes}, to_apply=%add", 8).tolist() == expected
+
+
+def test_axes_from_partition_numbers() -> None:
+    mesh = {"pp": 2, "fsdp": 2, "tp": 2}
+    ids = np.arange(prod(mesh.values())).reshape(2, 2, 2)
+    assert axes_of(ids.reshape(4, 2), mesh) == (("tp",), True)
+    assert axes_of(ids.reshape(2, 4), mesh) == (("fsdp", "tp"), True)
+    assert axes_of(ids.transpose(1, 2, 0).reshape(4, 2), mesh) == (("pp",), True)
+    assert axes_of(np.array([[0, 3], [4, 7]]), mesh) == (("fsdp", "tp"), False)
+
+
+def test_shapes() -> None:
+    assert shapes_of("(bf16[2,12]{1,0:T(2,128)(2,1)S(1)}, /*index=1*/pred[])") == (
+        Shape("bf16", (2, 12)),
+        Shape("pred", ()),
+    )
+    assert Shape("f32", (67, 64)).bytes == 4 * 67 * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "after", "said"),
+    [
+        ("layers_v5p", " all-gather(", " all-broadcast(", "`all-broadcast` is a collective that is not known"),
+        ("layers_v5p", "replica_groups=mesh[", "replica_groups=grid[", "no groups of a known form"),
+        ("layers_v5p", "bf16[1,512,256]", "bf17[1,512,256]", "element type bf17"),
+        ("layers_v5p", "direction=LT", "direction=TOTAL", "unknown direction"),
+        ("ring_v5p", "add(%get-tuple-element.49, %constant.0.clone.1..sunk)", "rng()", "is a `rng`"),
+        ("ring_v5p", "body=%wide.region_0.1_spmd.sunk", "body=%missing", "no computation %missing"),
+        ("ring_v5p", "  %copy.7 = ", "  copy dot seven ", "not an instruction"),
+        ("ring_v5p", "ENTRY ", "", "no ENTRY computation"),
+        ("exchange_v5p", "HloModule", "SomeModule", "neither a computation nor a heading"),
+    ],
+)
+def test_what_is_not_known_is_refused(name: str, before: str, after: str, said: str) -> None:
+    text = read(name)
+    assert before in text
+    with pytest.raises(HloError, match=said):
+        inventory(text.replace(before, after), MESH)
+
+
+def test_a_loop_whose_turns_depend_on_data_is_refused() -> None:
+    text = read("ring_v5p").replace("constant(3)", "get-tuple-element(%wide.param.1), index=1")
+    with pytest.raises(HloError, match="the trip count"):
+        inventory(text, MESH)
+
+
+def test_loops_that_do_not_step_by_one() -> None:
+    text = read("ring_v5p").replace("%constant.0.clone.1..sunk = s32[]{:T(128)} constant(1)", "CONSTANT")
+    stepping = "%constant.0.clone.1..sunk = s32[]{:T(128)} constant(2)"
+    found = inventory(text.replace("CONSTANT", stepping), MESH)
+    assert list(found.loops.values()) == [2]  # 0, 2; below 3
