@@ -17,6 +17,7 @@ COMMANDS: dict[str, str] = {
     "cost": "the report of one plan",
     "search": "the best layouts for what a plan leaves free with `?`",
     "diff": "what changes from one plan to another",
+    "sweep": "a plan at many values of one number",
     "lower": "write the program of a plan for cuda or xla",
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",

@@ -55,7 +55,7 @@ def _other(options: argparse.Namespace, given: dict[str, int]) -> Checked:
 
     path = Path(options.b or options.a)
     unsaved = None
-    if options.cluster is not None:
+    if options.cluster is not None and path.is_file():
         unsaved = {path.resolve(): rewritten(read(path), "cluster", options.cluster)}
     return examine(path, set={**given, **dict(options.to)}, target=options.target, unsaved=unsaved)
 

@@ -168,7 +168,10 @@ def _sampled(values: Sequence[float], columns: int) -> list[float]:
     places = [c * last / max(1, columns - 1) for c in range(columns)]
     if len(values) >= columns:
         return [values[round(p)] for p in places]
-    return [values[int(p)] + (p % 1) * (values[min(int(p) + 1, last)] - values[int(p)]) for p in places]
+    drawn = [values[int(p)] + (p % 1) * (values[min(int(p) + 1, last)] - values[int(p)]) for p in places]
+    for i, value in enumerate(values):
+        drawn[round(i * (columns - 1) / max(1, last))] = value
+    return drawn
 
 
 def _cycle(marks: str, count: int) -> list[str]:

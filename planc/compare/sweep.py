@@ -1,0 +1,131 @@
+"""One plan at many values of one number: `planc.sweep/1`. A value that cannot be costed has its findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from planc.compare.values import WORDS, Over, Varied, at
+from planc.compare.written import NotWrittenError, read
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.light import dataclass
+from planc.driver import Checked, examine
+from planc.ir.program import Target
+from planc.syntax import parse_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Costs:
+    """What a sweep shows of a report, in its units."""
+
+    time_s: float
+    mfu: float
+    tokens_per_s_per_device: float
+    exposed_comm_s: float
+    bubble_s: float
+    memory_gib: float
+    """On the fullest device."""
+    capacity_gib: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The plan at one value. `costs` are None where it has errors of its own; `why` says what it cannot be."""
+
+    value: int
+    devices: int | None = None
+    costs: Costs | None = None
+    diagnostics: tuple[Diagnostic, ...] = ()
+    why: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether the plan can run at this value."""
+        return not self.why and not self.errors
+
+    @property
+    def errors(self) -> tuple[Diagnostic, ...]:
+        return tuple(d for d in self.diagnostics if d.severity == "error")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """The answer, a row a value in the order asked for."""
+
+    file: str
+    over: Over
+    rows: tuple[Row, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [
+            {
+                "value": r.value,
+                "devices": r.devices,
+                "ok": r.ok,
+                "why": r.why or None,
+                **(dict.fromkeys(NAMES) if r.costs is None else asdict(r.costs)),
+                "diagnostics": [d.to_json() for d in r.diagnostics],
+            }
+            for r in self.rows
+        ]
+        return {"format": "planc.sweep/1", "file": self.file, "over": self.over.name, "rows": rows}
+
+
+NAMES = tuple(Costs.__dataclass_fields__)
+
+
+def sweep(
+    path: Path, over: Over, *, axis: str = "", weak: bool = False, set: dict[str, int] | None = None,
+    target: Target | None = None,
+) -> Sweep:  # fmt: skip
+    """Cost the plan at each value.
+
+    Raises PlanError when it is no plan without a change, NotWrittenError when it has nothing of that name.
+    """
+    given = set or {}
+    base = examine(path, set=given, target=target)
+    if base.plan is None:
+        raise PlanError(base.report.diagnostics)
+    text = read(path)
+    params = [s.node.words("NAME")[0].text for s in parse_text(text, "").sentences if s.verb == "param"]
+    if over.name in params:
+        checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
+        rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))
+        return Sweep(file=str(path), over=over, rows=rows)
+    known = (*WORDS, *base.plan.mesh.sizes, *params)
+    if over.name not in known:
+        raise NotWrittenError(f"nothing is called `{over.name}`: there are {', '.join(dict.fromkeys(known))}")
+    varied = Varied(text, base.plan, axis, weak)
+    if over.name == "devices" or over.name not in WORDS:
+        replace(varied, axis=axis if over.name == "devices" else over.name).grown()
+    return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
+
+
+def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: Target | None) -> Iterator[Row]:
+    for value in over.values:
+        try:
+            text = at(varied, over.name, value)
+        except NotWrittenError as error:
+            yield Row(value=value, why=str(error))
+        else:
+            yield _row(value, examine(path, set=given, target=target, unsaved={path.resolve(): text}))
+
+
+def _row(value: int, checked: Checked) -> Row:
+    report = checked.report
+    costs = None
+    if report.step is not None and report.memory is not None:
+        memory, step = report.memory, report.step
+        costs = Costs(
+            time_s=step.time_s,
+            mfu=step.mfu,
+            tokens_per_s_per_device=step.tokens_per_s_per_device,
+            exposed_comm_s=step.exposed_comm_s,
+            bubble_s=step.bubble_s,
+            memory_gib=memory.per_device_gib.total,
+            capacity_gib=memory.capacity_gib,
+        )
+    return Row(value=value, devices=report.devices, costs=costs, diagnostics=report.diagnostics)
