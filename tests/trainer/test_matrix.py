@@ -15,7 +15,10 @@ from typing import Any
 import pytest
 from matrix import LAYOUTS, pairs
 
+from planc.trainer.checkpoint.folder import kept, read_manifest
 from planc.trainer.launch import run
+from tests.compare.pieces import pieces_of
+from tests.cuda.cases import plan_of
 from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("matrix.py")
@@ -28,9 +31,14 @@ Rows = dict[tuple[str, str], dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the checkpoints are."""
+    return tmp_path_factory.mktemp("matrix")
+
+
+@pytest.fixture(scope="module")
+def rows(root: Path) -> Rows:
     """Every pair's losses, from both stacks at once."""
-    root = tmp_path_factory.mktemp("matrix")
 
     def launched(stack: str) -> Rows:
         done = run([sys.executable, str(WORKER), stack, str(root)], PROCESSES[stack], timeout_s=600)
@@ -61,6 +69,14 @@ def test_the_steps_are_told_apart(rows: Rows) -> None:
     """The budget means something: one step's loss is far from the next one's."""
     first, second = rows[("fsdp", "fsdp")]["own"]
     assert abs(first - second) / second > 1000 * BUDGET
+
+
+@pytest.mark.parametrize(("stack", "name"), [(stack, name) for stack in LAYOUTS for name in LAYOUTS[stack]])
+def test_a_diff_knows_the_pieces(rows: Rows, root: Path, stack: str, name: str) -> None:
+    """The boxes that `planc diff` counts a checkpoint in are those that each layout saved."""
+    saved = read_manifest(kept(root / name)[-1].path).tensors
+    boxes = {tensor: {(b.offset, b.size) for b in stored.boxes} for tensor, stored in saved.items()}
+    assert boxes == pieces_of(plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2"), stack)
 
 
 def test_there_are_enough_pairs() -> None:
