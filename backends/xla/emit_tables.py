@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from planc.backends.xla.atoms import aliases, atoms
 from planc.backends.xla.layouts import Use, activation_spec, batch_spec, param_spec, uncut
 from planc.backends.xla.writing import INDENT, beside, causes, comment, entry, quoted, spec_text
 from planc.ir.base import Cause
-from planc.ir.model import Tensor
+from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.sharding import Move, OpSharding, Sharded, Step
 from planc.sharding.replay import replay
 
@@ -19,12 +20,15 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 def constants(sharded: Sharded) -> list[str]:
     """The mesh, the batch and the dtype."""
     plan = sharded.plan
-    sizes = ", ".join(f"{quoted(a.name)}: {a.size}" for a in plan.mesh.axes)
+    sizes = ", ".join(f"{quoted(a.name)}: {a.size}" for a in atoms(plan))
+    other = [f"{name} is {' and '.join(made)}" for name, made in aliases(plan).items()]
     sequences = plan.batch.microbatch_sequences * plan.data_parallel
     batch = [s.cause for s in plan.shards if s.dim == "batch"]
     compute = plan.precision.cause.comment() if plan.precision.cause else ""
     return [
         *beside(f"MESH = {{{sizes}}}", f"outermost first; {plan.mesh.cause.comment()}"),
+        *causes(view.cause for view in plan.mesh.views),
+        *comment("; ".join(other)),
         *beside(f"DATA_PARALLEL = {plan.data_parallel}", f"ranks that divide the batch{_cause_text(batch)}"),
         *beside(f"MICROBATCH = {sequences}", f"sequences on all of them; {plan.batch.cause.comment()}"),
         *beside(f"BATCH = {spec_text(batch_spec(plan))}", "tokens and targets, [sequences, tokens of each]"),
@@ -99,8 +103,9 @@ def activation_table(sharded: Sharded) -> list[str]:
 
 
 def _activations(sharded: Sharded) -> Iterator[Tensor]:
-    """Floating tensors that an op makes, but for the scalar loss."""
-    yield from (t for t in sharded.model.tensors if t.dtype != "int" and t.dims)
+    """Floating tensors that an op makes, but for the scalar loss, and for those that only `experts` sees."""
+    inside = (ROUTED, EXPERTS)
+    yield from (t for t in sharded.model.tensors if t.dtype != "int" and t.dims and t.region not in inside)
 
 
 def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
@@ -145,8 +150,9 @@ def _step(step: Step) -> str:
 
 def kept(sharded: Sharded) -> tuple[str, ...]:
     """What the backward keeps of a block, but for the block's input, which the scan holds anyway."""
-    block = sharded.model.ops["block"]
-    return tuple(t for t in replay(sharded.plan).kept if t != block[-1].output)
+    model = sharded.model
+    every = (t for kind in model.blocks for t in replay(sharded.plan, kind).kept if t != model.ops[kind][-1].output)
+    return tuple(dict.fromkeys(every))
 
 
 def kept_table(sharded: Sharded) -> list[str]:

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from typing import Literal
 
+from planc.backends.xla.atoms import parts
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, ParamSharding, Sharded
 
 Spec = tuple[tuple[str, ...], ...]
-"""Per dimension, the axes that divide it, outermost first; () for a whole one."""
+"""Per dimension, the axes of the emitted mesh that divide it, outermost first; () for a whole one."""
 
 Use = Literal["params", "grads", "optimizer", "used"]
 
 
 def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
     """Where one layer's parameter, gradient or optimizer state rests, or the parameter while used."""
-    used = tuple(plan.mesh.in_order(axes) for axes in p.compute)
+    used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
     if use == "used":
         return used
-    further = plan.mesh.in_order(p.stored[use])
+    further = parts(plan, plan.mesh.in_order(p.stored[use]))
     index = cut(plan, p, use)
     if index is None:
         return used
@@ -35,10 +36,10 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
     The one the plan names; else the largest dimension left by tensor parallelism, in local elements;
     else the largest that it divides too.
     """
-    parts = plan.mesh.size(*p.stored[noun])
+    ranks = plan.mesh.size(*p.stored[noun])
     local = [n // plan.mesh.size(*axes) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
-    able = [i for i, n in enumerate(local) if n % parts == 0]
-    if parts == 1 or not able:
+    able = [i for i, n in enumerate(local) if n % ranks == 0]
+    if ranks == 1 or not able:
         return None
     if p.on_dim in able:
         return p.on_dim
@@ -58,9 +59,9 @@ def activation_spec(sharded: Sharded, tensor: str) -> Spec:
 
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
     """A layout of named dims as a spec; axes of one device are left out."""
-    return tuple(plan.mesh.in_order(layout.get(d, ())) for d in dims)
+    return tuple(parts(plan, plan.mesh.in_order(layout.get(d, ()))) for d in dims)
 
 
 def batch_spec(plan: Plan) -> Spec:
     """Tokens and targets [sequences, S]."""
-    return (plan.mesh.in_order(plan.data_axes), ())
+    return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())

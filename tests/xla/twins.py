@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib import import_module
 
 from planc.backends.xla.runtime import prepare_environment
 
@@ -19,9 +20,9 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from planc.backends.cuda.models import llama as torch_llama
-from planc.backends.xla.models import llama
+from planc.backends.xla.models import family
 from planc.backends.xla.models.hooks import UNDIVIDED
+from planc.backends.xla.stacks import numbers, stacked
 from planc.catalog import build_model
 from planc.trainer.weights import initial, names
 
@@ -37,7 +38,8 @@ def main(name: str) -> None:
     stream = np.random.default_rng(0)
     tokens = stream.integers(0, model.sizes["vocab"], (2, 33), dtype=np.int64)
 
-    module = torch_llama.build(model)
+    module = import_module(f"planc.backends.cuda.models.{model.family}").build(model)
+    twin = family(model.family)
     expected_shapes = {n: list(p.shape) for n, p in module.named_parameters()}
     with torch.no_grad():
         for n, p in module.named_parameters():
@@ -48,27 +50,27 @@ def main(name: str) -> None:
     expected = {n: p.grad.numpy() for n, p in module.named_parameters() if p.grad is not None}
 
     params = {
-        p.name: jnp.stack([values[p.name.replace("*", str(i))] for i in range(model.layers)])
-        if p.section == "block"
+        p.name: jnp.stack([values[p.name.replace("*", str(i))] for i in numbers(model, p)])
+        if stacked(model, p)
         else jnp.asarray(values[p.name])
         for p in model.params
     }
-    assert {n: p.shape for n, p in params.items()} == llama.shapes(model)
-    mine = jax.jit(llama.build_logits(model, UNDIVIDED))(params, tokens[:, :-1])
-    found_loss, grads = jax.jit(jax.value_and_grad(llama.build_loss(model, UNDIVIDED)))(
+    assert {n: p.shape for n, p in params.items()} == twin.shapes(model)
+    mine = jax.jit(twin.build_logits(model, UNDIVIDED))(params, tokens[:, :-1])
+    found_loss, grads = jax.jit(jax.value_and_grad(twin.build_loss(model, UNDIVIDED)))(
         params, tokens[:, :-1], tokens[:, 1:]
     )
     found = {
         n.replace("*", str(i)): layer
         for n, g in grads.items()
-        for i, layer in enumerate(np.asarray(g) if "*" in n else [np.asarray(g)])
+        for i, layer in (zip(numbers(model, model.param[n]), np.asarray(g), strict=True) if "*" in n else [(0, g)])
     }
     row = {
         "missing": sorted(set(found) ^ set(expected)),
         "shapes": all(list(found[n].shape) == shape for n, shape in expected_shapes.items()),
         "logits": gap(np.asarray(mine), logits.detach().numpy()),
         "loss": abs(float(found_loss) - loss.item()) / loss.item(),
-        "gradients": max(gap(found[n], g) for n, g in expected.items()),
+        "gradients": max(gap(np.asarray(found[n]), g) for n, g in expected.items()),
         "dead": [n for n, g in expected.items() if not np.abs(g).max()],
     }
     print(json.dumps(row))

@@ -12,6 +12,11 @@ from typing import Any, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
+Route = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
+"""Scores [T, X] -> the weights and the numbers of each token's experts, [T, k] each."""
+Mlp = Callable[[jax.Array, jax.Array, Any], jax.Array]
+"""Rows [X, C, D] at C places of X experts, their weights [X, C], the experts' parameters -> [X, C, D]."""
+
 Block = TypeVar("Block", bound=Callable[..., object])
 
 
@@ -28,6 +33,17 @@ class Hooks(Protocol):
 
     def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
         """[..., in] x [out, in] -> [..., out] with the parameter `name`."""
+        ...
+
+    def named(self, name: str, x: jax.Array, /) -> jax.Array:
+        """The activation `name` inside `experts`, in its dtype."""
+        ...
+
+    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> jax.Array:
+        """The experts' answers to x [B, S, D], a token's weighted and summed: [B, S, D].
+
+        scores [B, S, X] are the router's; `params` are the experts' parameters by name.
+        """
         ...
 
     def remat(self, block: Block, /) -> Block:
@@ -58,6 +74,22 @@ class Undivided:
 
     def linear(self, name: str, x: jax.Array, w: jax.Array, /) -> jax.Array:
         return jnp.einsum("...i,oi->...o", x, w)
+
+    def named(self, name: str, x: jax.Array, /) -> jax.Array:
+        return x
+
+    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> jax.Array:
+        """Every expert looks at every token; a token weighs nothing at experts that it did not pick."""
+        rows = x.reshape(-1, x.shape[-1])
+        weights, chosen = route(scores.reshape(len(rows), -1))
+        experts = scores.shape[-1]
+        weighed = jnp.sum(jax.nn.one_hot(chosen, experts) * self._kept(chosen, x.shape, weights)[..., None], axis=1)
+        made = mlp(jnp.broadcast_to(rows, (experts, *rows.shape)), weighed.T, params)
+        return jnp.sum(made, axis=0).reshape(x.shape)
+
+    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array) -> jax.Array:
+        """The weights [T, k] of tokens at experts that have a place for them, and 0 at others."""
+        return weights
 
     def remat(self, block: Block, /) -> Block:
         return block

@@ -15,24 +15,29 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
+from planc.backends.xla.stacks import numbers, runs, stacked
+
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
-    from planc.ir.model import Model
+    from planc.ir.model import Model, Section
 
 Params = dict[str, jax.Array]
 Loss = Callable[[Params, jax.Array, jax.Array], jax.Array]
-
-BLOCK = "layers.*."
+Logits = Callable[[Params, jax.Array], jax.Array]
+Half = Callable[[jax.Array, Params], jax.Array]
+"""One half of a block: of normed hidden states [B, S, E] and a layer's params, what is added to them."""
+Block = Callable[[jax.Array, Params], jax.Array]
 
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Every array's shape by name; the block's are stacked: [L, ...]."""
-    return {p.name: (model.layers, *model.shape(p)) if p.section == "block" else model.shape(p) for p in model.params}
+    """Every array's shape by name; those of blocks are stacked: [L, ...]."""
+    stacks = {p.name: (len(numbers(model, p)),) for p in model.params if stacked(model, p)}
+    return {p.name: (*stacks.get(p.name, ()), *model.shape(p)) for p in model.params}
 
 
-def build_loss(model: Model, hooks: Hooks) -> Loss:
+def build_loss(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Loss:
     """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
-    logits = build_logits(model, hooks)
+    logits = build_logits(model, hooks, block)
 
     def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         return cross_entropy(logits(params, tokens), targets)
@@ -40,15 +45,19 @@ def build_loss(model: Model, hooks: Hooks) -> Loss:
     return loss
 
 
-def build_logits(model: Model, hooks: Hooks) -> Callable[[Params, jax.Array], jax.Array]:
-    """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    block = build_block(model, hooks)
+def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Section], Block] | None = None) -> Logits:
+    """`logits(params, tokens [B, S])` -> [B, S, V].
+
+    `block` makes the blocks of a kind; families that differ inside them alone bring theirs.
+    """
+    blocks = {kind: (block or dense_block)(model, hooks, kind) for kind in model.blocks}
 
     def logits(params: Params, tokens: jax.Array) -> jax.Array:
-        layers = {name: w for name, w in params.items() if name.startswith(BLOCK)}
         table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
         x = hooks.constrain("hidden", table[tokens])
-        x = hooks.layers(block, x, layers)
+        for kind, parts in runs(model):
+            stack = {name: params[name] if part is None else params[name][part] for name, part in parts.items()}
+            x = hooks.layers(blocks[kind], x, stack)
         x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
         x = hooks.constrain("head.in", x)
         return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
@@ -56,9 +65,13 @@ def build_logits(model: Model, hooks: Hooks) -> Callable[[Params, jax.Array], ja
     return logits
 
 
-def build_block(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
-    """`block(x [B, S, E], one layer's params)` -> [B, S, E]."""
-    attention, feed_forward = build_attention(model, hooks), build_feed_forward(hooks)
+def dense_block(model: Model, hooks: Hooks, kind: Section) -> Block:
+    """A block with an MLP."""
+    return build_block(model, hooks, build_attention(model, hooks), build_feed_forward(hooks))
+
+
+def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half) -> Block:
+    """`block(x [B, S, E], one layer's params)` -> [B, S, E], of its two halves."""
 
     def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
         return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
@@ -72,9 +85,16 @@ def build_block(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params], jax
     return block
 
 
-def build_attention(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
-    """Causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E]."""
+def build_attention(model: Model, hooks: Hooks, normed: bool = False) -> Half:
+    """Causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
+
+    `normed` queries and keys have a norm over each head, with one weight for all heads (Qwen3).
+    """
     head_dim = model.sizes["head_dim"]
+
+    def head_norm(part: str, x: jax.Array, layer: Params) -> jax.Array:
+        name = f"layers.*.attention.{part}_norm.weight"
+        return hooks.constrain(f"attention.{part}_normed", rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps))
 
     def heads(part: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"layers.*.attention.w{part}.weight"
@@ -84,6 +104,8 @@ def build_attention(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params],
     def attention(x: jax.Array, layer: Params) -> jax.Array:
         angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta)
         q, k, v = (heads(part, x, layer) for part in "qkv")
+        if normed:
+            q, k = head_norm("q", q, layer), head_norm("k", k, layer)
         q = hooks.constrain("attention.q_rotated", rotate(q, angles))
         k = hooks.constrain("attention.k_rotated", rotate(k, angles))
         mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v))
@@ -94,18 +116,18 @@ def build_attention(model: Model, hooks: Hooks) -> Callable[[jax.Array, Params],
     return attention
 
 
-def build_feed_forward(hooks: Hooks) -> Callable[[jax.Array, Params], jax.Array]:
-    """w2(silu(w1 x) * w3 x): [B, S, E] -> [B, S, E]."""
+def build_feed_forward(hooks: Hooks, module: str = "layers.*.feed_forward", tensors: str = "ffn") -> Half:
+    """w2(silu(w1 x) * w3 x): [B, S, E] -> [B, S, E]. Its parameters' and its tensors' names begin so."""
 
     def linear(part: str, x: jax.Array, layer: Params) -> jax.Array:
-        name = f"layers.*.feed_forward.{part}.weight"
+        name = f"{module}.{part}.weight"
         return hooks.linear(name, x, layer[name])
 
     def feed_forward(x: jax.Array, layer: Params) -> jax.Array:
-        gate = hooks.constrain("ffn.gate", linear("w1", x, layer))
-        up = hooks.constrain("ffn.up", linear("w3", x, layer))
-        mid = hooks.constrain("ffn.mid", jax.nn.silu(gate) * up)
-        return hooks.constrain("ffn.out", linear("w2", mid, layer))
+        gate = hooks.constrain(f"{tensors}.gate", linear("w1", x, layer))
+        up = hooks.constrain(f"{tensors}.up", linear("w3", x, layer))
+        mid = hooks.constrain(f"{tensors}.mid", jax.nn.silu(gate) * up)
+        return hooks.constrain(f"{tensors}.out", linear("w2", mid, layer))
 
     return feed_forward
 

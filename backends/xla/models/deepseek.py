@@ -1,0 +1,87 @@
+"""The DeepSeek family in JAX: latent attention, dense first layers, then routed experts beside a shared one.
+
+Shapes as in llama; N nope_dim and P rope_dim make a head's queries and keys N + P wide, its values D.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import jax
+import jax.numpy as jnp
+
+from planc.backends.xla.models import llama
+from planc.backends.xla.models.llama import Block, Half, Logits, Loss, Params, build_feed_forward, rms_norm, shapes
+from planc.backends.xla.models.moe import build_moe, routed
+
+if TYPE_CHECKING:
+    from planc.backends.xla.models.hooks import Hooks
+    from planc.ir.model import Model, Section
+
+__all__ = ["build_logits", "build_loss", "shapes"]
+
+MODULE = "layers.*.attention"
+
+
+def build_loss(model: Model, hooks: Hooks) -> Loss:
+    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
+    return llama.build_loss(model, hooks, _block)
+
+
+def build_logits(model: Model, hooks: Hooks) -> Logits:
+    """`logits(params, tokens [B, S])` -> [B, S, V]."""
+    return llama.build_logits(model, hooks, _block)
+
+
+def _block(model: Model, hooks: Hooks, kind: Section) -> Block:
+    second = build_moe(model, hooks) if routed(model, kind) else build_feed_forward(hooks)
+    return llama.build_block(model, hooks, build_latent_attention(model, hooks), second)
+
+
+def build_latent_attention(model: Model, hooks: Hooks) -> Half:
+    """Multi-head latent attention: [B, S, E] -> [B, S, E] (DeepSeek-V2, section 2.1).
+
+    The rotary part of the keys, [B, S, P], is one for all heads. Without `q_lora` queries are made in one step.
+    """
+    sizes = model.sizes
+    nope, rope = sizes["nope_dim"], sizes["rope_dim"]
+
+    def linear(part: str, tensor: str, x: jax.Array, layer: Params, width: int = 0) -> jax.Array:
+        """A projection; with a `width` its output is cut in heads."""
+        name = f"{MODULE}.{part}.weight"
+        y = hooks.linear(name, x, layer[name])
+        return hooks.constrain(tensor, y.reshape(*y.shape[:-1], -1, width) if width else y)
+
+    def latent(letter: str, x: jax.Array, layer: Params) -> jax.Array:
+        name = f"{MODULE}.{letter}_norm.weight"
+        made = linear(f"w{letter}_a", f"mla.{letter}_latent", x, layer)
+        return hooks.constrain(f"mla.{letter}_normed", rms_norm(made, hooks.weight(name, layer[name]), model.norm_eps))
+
+    def queries(x: jax.Array, layer: Params) -> jax.Array:
+        if "q_lora" in sizes:
+            return linear("wq_b", "attention.q", latent("q", x, layer), layer, nope + rope)
+        return linear("wq", "attention.q", x, layer, nope + rope)
+
+    def attention(x: jax.Array, layer: Params) -> jax.Array:
+        angles = llama.rotary_angles(hooks.positions(x.shape[1]), rope, model.rope_theta)
+        still, turning = jnp.split(queries(x, layer), [nope], axis=-1)
+        q = jnp.concatenate((still, llama.rotate(turning, angles)), axis=-1)
+        q = hooks.constrain("attention.q_rotated", q)
+        normed = latent("kv", x, layer)
+        k_rope = linear("wk_rope", "mla.k_rope", x, layer)
+        k = linear("wk_b", "mla.k_nope", normed, layer, nope)
+        v = linear("wv_b", "attention.v", normed, layer, sizes["head_dim"])
+        turned = hooks.constrain("mla.k_rotated", llama.rotate(k_rope[:, :, None], angles)[:, :, 0])
+        shared = jnp.broadcast_to(turned[:, :, None], (*k.shape[:-1], rope))
+        k = hooks.constrain("attention.k", jnp.concatenate((k, shared), axis=-1))
+        mixed = hooks.constrain("attention.mixed", _attend(hooks, q, k, v))
+        return linear("wo", "attention.out", mixed.reshape(*mixed.shape[:-2], -1), layer)
+
+    return attention
+
+
+def _attend(hooks: Hooks, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Attention of values narrower than keys, which the kernel wants equally wide: filled up with zeros."""
+    width = v.shape[-1]
+    wide = jnp.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, k.shape[-1] - width)])
+    return hooks.attend(q, k, wide)[..., :width]

@@ -1,0 +1,31 @@
+"""Which layers a stacked parameter is of: all, or in a model of several kinds of block those that have it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.ir.model import Model, Param, Section
+
+
+def stacked(model: Model, param: Param) -> bool:
+    """Whether the parameter is one of the repeated blocks: an array [layers that have it, ...]."""
+    return param.section in model.blocks
+
+
+def numbers(model: Model, param: Param) -> tuple[int, ...]:
+    """The layers that a stack holds, in order."""
+    return tuple(n for n, kind in enumerate(model.kinds) if kind in param.sections)
+
+
+def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
+    """Neighbours of one kind: the kind, and for each of its parameters its part of the stack, or None for all."""
+    begin = 0
+    for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:
+        yield kind, {p.name: _part(model, p, begin, layers) for p in model.params if kind in p.sections}
+        begin += layers
+
+
+def _part(model: Model, param: Param, begin: int, layers: int) -> slice | None:
+    held = numbers(model, param)
+    first = held.index(begin)
+    return None if len(held) == layers else slice(first, first + layers)

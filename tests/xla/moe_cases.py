@@ -1,0 +1,36 @@
+"""Layouts of models with experts: those of the cuda target, which says the same with the same sentences."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
+from tests.xla.cases import plan_of
+
+PIPELINES = tuple(name for name in (*MIXTRAL, *DEEPSEEK) if "pipeline" in name)
+
+MOE: dict[str, tuple[str, ...]] = {
+    **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in PIPELINES},
+    "ep_per_step": ("fsdp 2 > ep 2", BOTH, STORED, EP, "gather params per step"),
+    "qwen3_moe_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "recompute blocks"),
+    "deepseek_cut_view": (
+        "a 4 > b 2",
+        "view etp 2 > ep 4 of a, b for experts",
+        "shard batch over a, b",
+        EP,
+        "use etp over etp",
+    ),
+}
+"""By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
+
+
+def moe_plan(name: str, *more: str) -> Plan:
+    """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
+    mesh, *sentences = MOE[name]
+    model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
+    return plan_of(name, mesh, *sentences, *more, model=model)
+
+
+def moe_sharded(name: str) -> Sharded:
+    return propagate(moe_plan(name))
