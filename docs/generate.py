@@ -20,6 +20,7 @@ SEEN_BY = {
     "cost": "on the costed plan",
     "target": "while lowering for a target",
     "preset": "in presets, training and receipts",
+    "module": "by `planc audit --portability`, in a torch module",
 }
 
 
@@ -98,7 +99,7 @@ def field_notes() -> str:
         if t.code:
             return f"[{t.code}](diagnostics/{t.code}.md), {plan}"
         if t.row is not None:
-            return f"cannot be written: `{t.row[0]}` is reduced over {t.row[1]}, {plan}"
+            return f"cannot be written: the report counts what `{t.row[0]}` moves over {t.row[1]}, {plan}"
         if t.receipts:
             return f"`planc crosscheck` compares no runs that differ in {', '.join(t.receipts)}"
         return f"not stopped: {t.reason}"

@@ -10,7 +10,7 @@ import re
 
 from planc.ir.sharding import Sharded
 
-from . import emit_apply, emit_blocks, emit_context, emit_experts, emit_pipeline, emit_step, emit_whole
+from . import emit_apply, emit_blocks, emit_context, emit_experts, emit_pipeline, emit_quantize, emit_step, emit_whole
 from .placements import STRIDED
 from .roles import WHOLE, Roles
 from .styles import Styler
@@ -35,6 +35,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch.distributed.tensor.placement_types", STRIDED),
     ("torch.nn.attention", "SDPBackend sdpa_kernel"),
     ("torch.utils.checkpoint", "checkpoint create_selective_checkpoint_contexts"),
+    ("torchao.float8", "Float8LinearConfig convert_to_float8_training"),
 )
 """Every torch name that an emitted file may use. All but one are public."""
 
@@ -47,6 +48,7 @@ def emit(sharded: Sharded) -> str:
         _constants(roles),
         _build_mesh(roles),
         emit_pipeline.split(roles),
+        emit_quantize.functions(roles),
         emit_apply.tensor_parallel(roles, styler),
         emit_context.context(roles),
         emit_experts.functions(roles),
@@ -204,6 +206,7 @@ def _data_axes(roles: Roles) -> str:
 def _parallelize(roles: Roles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
+        f"apply_float8({module})" if roles.plan.quantize else "",
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",
         f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",

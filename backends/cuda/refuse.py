@@ -11,7 +11,7 @@ from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import names_op
 
-from . import emit_context, refuse_blocks, refuse_experts
+from . import emit_context, emit_quantize, refuse_blocks, refuse_experts
 from .boundary import Boundary
 from .emit_pipeline import SCHEDULES
 from .experts import routed
@@ -47,8 +47,7 @@ def _sentence(sharded: Sharded, cause: Cause | None) -> str:
 def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
     plan = sharded.plan
-    nouns = (plan.quantize, plan.overlaps)
-    causes = [noun.cause for group in nouns for noun in group]
+    causes = [overlap.cause for overlap in plan.overlaps]
     causes += [s.cause for s in plan.stores if s.region not in ("", EXPERTS)]
     for cause in dict.fromkeys(causes):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
@@ -301,6 +300,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _schedule,
     _recompute,
     refuse_experts.refused,
+    emit_quantize.refused,
     refuse_blocks.kernel,
     refuse_blocks.kept,
     refuse_blocks.compiled,

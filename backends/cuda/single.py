@@ -11,7 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from planc.ir.plan import Plan
+from planc.cost.compute import quantized
+from planc.ir.plan import Plan, Quantize
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -25,6 +26,8 @@ class SingleStep:
         self.dtype = DTYPES[plan.precision.compute]
         if plan.route.method == "capacity":
             limit_rows(model, plan)
+        for sentence in plan.quantize:
+            multiply_narrow(model, plan, sentence)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss of [sequences, S] tokens, and its gradient."""
@@ -56,6 +59,22 @@ class SingleStep:
         weights = {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
+    """The sentence's linear layers multiply in float8."""
+    from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
+
+    ops = [op for section in plan.model.ops.values() for op in section if quantized(plan, op) is sentence]
+    wide = {str(n) for begin, end in sentence.kept_layers for n in range(begin, end)}
+    narrow = {op.module for op in ops}
+
+    def chosen(module: nn.Module, path: str) -> bool:
+        number = path.split(".")[1] if path.startswith("layers.") else ""
+        return number not in wide and path.replace(f"layers.{number}.", "layers.*.") in narrow
+
+    config = Float8LinearConfig.from_recipe_name(sentence.recipe or "tensorwise")
+    convert_to_float8_training(model, module_filter_fn=chosen, config=config)
 
 
 def limit_rows(model: nn.Module, plan: Plan) -> None:

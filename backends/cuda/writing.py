@@ -25,9 +25,14 @@ def fill(template: str, **pieces: str) -> str:
         if alone is None:
             text += _wrapped(re.sub(r"<([a-z]\w*)>", lambda m: pieces[m[1]], line))
         elif pieces[alone[2]]:
-            for piece_line in pieces[alone[2]].split("\n"):
+            for piece_line in _unwrapped(pieces[alone[2]]).split("\n"):
                 text += _wrapped(alone[1] + piece_line if piece_line else "")
     return "\n".join(text)
+
+
+def _unwrapped(piece: str) -> str:
+    """The piece with each wrapped comment on one line again: it is indented further now."""
+    return re.sub(r"(?m)(?<=.)\n *#   (?=\S)", " ", piece)
 
 
 def _wrapped(line: str) -> list[str]:
@@ -56,7 +61,7 @@ def tuple_of(items: Sequence[str]) -> str:
 
 
 def because(cause: Cause | None, said: str = "") -> str:
-    """The comment that traces a line to its sentence, and says what happens there."""
+    """The comment that traces a line to its sentence, and says what happens there. `fill` wraps it."""
     place = cause.comment() if cause is not None else ""
     return f"# {': '.join(t for t in (place, said) if t)}" if said or place else ""
 

@@ -140,8 +140,7 @@ def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
     # llama3_70b_h100.plan:10  store params, optimizer over fsdp
     config = {"mesh": mesh["fsdp"], "mp_policy": policy}
     # llama3_70b_h100.plan:11  gather params per step: all-gather once a step: kept from the first forward to
-    #   the
-    #   last backward
+    #   the last backward
     if model.tok_embeddings is not None:
         fully_shard(model.tok_embeddings, **config, reshard_after_forward=False)
     for block in model.layers.values():

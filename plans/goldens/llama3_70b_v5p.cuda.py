@@ -140,8 +140,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
-            #   logit over the
-            #   divided vocab
+            #   logit over the divided vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
                 loss.backward()
@@ -161,8 +160,7 @@ def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # llama3_70b_v5p.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's
-            #   logit over the
-            #   divided vocab
+            #   logit over the divided vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
             total += loss.detach().full_tensor()

@@ -127,8 +127,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # tiny.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's logit over the
-            #   divided
-            #   vocab
+            #   divided vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
                 loss.backward()
@@ -148,8 +147,7 @@ def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
         total = torch.zeros((), device=tokens.device)
         for index in range(len(inputs)):
             # tiny.plan:7  use tp over tp: all-reduces of the maximum, the sum and the target's logit over the
-            #   divided
-            #   vocab
+            #   divided vocab
             with loss_parallel():
                 loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)
             total += loss.detach().full_tensor()

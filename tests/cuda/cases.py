@@ -161,6 +161,12 @@ COMPILED: dict[str, tuple[str, ...]] = {
 }
 """Compiled blocks: a minute of tracing on two cores."""
 
+FLOAT8: dict[str, tuple[str, ...]] = {
+    "float8_rowwise": ("fsdp 4", FSDP, BF16, "quantize ffn, attention.proj as float8(rowwise) except layers 0"),
+    "float8_tensorwise": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, BF16, "quantize ffn, head as float8(tensorwise)"),
+}
+"""Matmuls in float8, against one process that multiplies the same way."""
+
 ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1", TP, SP, BF16)}
 """One rank: axes of size 1 divide nothing."""
 
@@ -182,7 +188,7 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """Further bundled families; the model's name is in the layout's."""
 
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **COMPILED, **THREE_D, **MODELS}
+LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **FLOAT8, **COMPILED, **THREE_D, **MODELS}
 
 
 def case(name: str) -> Plan:

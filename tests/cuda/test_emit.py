@@ -49,7 +49,8 @@ def test_it_is_deterministic_and_complete(name: str) -> None:
 def test_it_imports_torch_alone_and_nothing_private(name: str) -> None:
     modules = [n for n in ast.walk(ast.parse(text_of(name))) if isinstance(n, ast.Import | ast.ImportFrom)]
     named = [n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in modules]
-    assert {str(m).split(".")[0] for m in named} <= {"torch", "copy", "collections", "functools"}
+    assert {str(m).split(".")[0] for m in named} <= {"torch", "torchao", "copy", "collections", "functools"}
+    assert ("torchao.float8" in named) == name.startswith("float8")
     assert {m for m in named if "._" in str(m)} <= PRIVATE
 
 
@@ -80,6 +81,8 @@ def test_emitting_loads_no_framework() -> None:
         ("dp_tp_no_vocab", "RowwiseParallel", "SequenceParallel"),
         ("recompute_core", "block.attention.core.forward = partial", "block.forward"),
         ("1f1b", "Schedule1F1B(pipeline[0]", "tokens.split"),
+        ("float8_rowwise", 'wide = {"0"}', "model.output = convert"),
+        ("float8_tensorwise", "model.output = convert_to_float8_training(model.output", "wide"),
     ],
 )
 def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:

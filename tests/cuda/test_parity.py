@@ -16,7 +16,7 @@ import pytest
 from planc.trainer.launch import run
 from tests.rows import parity_rows
 
-from .cases import BLOCKS, COMPILED, CONTEXT, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
+from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
@@ -29,6 +29,7 @@ PROCESSES = {
     "pipeline": 4,
     "context": 4,
     "blocks": 4,
+    "float8": 4,
     "compiled": 4,
     "models": 4,
     "three_d": 8,
@@ -40,6 +41,7 @@ GROUPS = {
     "pipeline": PIPELINE,
     "context": CONTEXT,
     "blocks": BLOCKS,
+    "float8": FLOAT8,
     "compiled": COMPILED,
     "models": MODELS,
     "three_d": THREE_D,

@@ -8,7 +8,7 @@ from planc.backends.cuda.lower import lower, refusals
 from planc.diag.errors import PlanError
 from planc.sharding import propagate
 
-from .cases import FSDP, LAYOUTS, SP, TP, case, plan_of
+from .cases import BF16, FSDP, LAYOUTS, SP, TP, case, plan_of
 
 REFUSED = {
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
@@ -44,6 +44,9 @@ REFUSED = {
     ),
     "the optimizer alone elsewhere": (("fsdp 4", FSDP, "offload optimizer to host"), 8, "params, optimizer"),
     "state of nobody elsewhere": (("tp 4", "shard heads over tp", "offload params, optimizer to host"), 8, "fsdp"),
+    "narrow over other ranks": (("tp 4", "shard heads over tp", BF16, "quantize ffn as float8"), 9, "without it"),
+    "narrow out of fp32": (("fsdp 4", FSDP, "quantize ffn as float8"), 8, "bf16"),
+    "narrow by block": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(tile = 8)"), 9, "rowwise"),
     "rows that do not divide": (
         ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on ffn"),
         8,

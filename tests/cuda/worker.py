@@ -129,7 +129,8 @@ def main(names: list[str]) -> None:
         settings = Settings()
         batch = plan.batch.sequences, plan.batch.microbatch_sequences
         places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
-        key = repr((plan.model.name, batch, plan.precision, places))
+        narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
+        key = repr((plan.model.name, batch, plan.precision, places, narrow))
         if key not in references:
             references[key] = train(start_single(program, settings, initial, build), plan)
         if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
