@@ -1,6 +1,6 @@
 """The rules: one file each, holding its code, manual page, examples and check.
 
-The folder says what a rule reads: `text`, `plan`, `cost`, `target` or `preset`. Rules that read `plan`
+The folder says what a rule reads: `text`, `plan`, `cost`, `target`, `preset` or `module`. Rules that read `plan`
 take a Plan, those that read `cost` a Costed; the rest are manual pages of what is raised where the
 mistake is met. Only the folders that a check needs are loaded.
 """
@@ -14,7 +14,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule, scan
 from planc.ir.plan import Plan
 
-FOLDERS = ("text", "plan", "cost", "target", "preset")
+FOLDERS = ("text", "plan", "cost", "target", "preset", "module")
 
 
 @cache

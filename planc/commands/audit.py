@@ -17,7 +17,12 @@ SHRUNK = 64
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument(
+        "--portability",
+        metavar="MODULE",
+        help="would this torch module stay one program on XLA? A family, FILE.py[:NAME] or a.b[:NAME]; no plan",
+    )
     parser.add_argument(
         "--world-scale",
         nargs="?",
@@ -26,7 +31,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"trace with fewer data-parallel ranks: at most N devices ({SHRUNK})",
     )
-    add_target(parser, required=True)
+    add_target(parser, required=False)
     add_set(parser)
 
 
@@ -37,6 +42,13 @@ def _ranks(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.portability is not None and options.file is None:
+        from planc.commands import portability
+
+        return portability.run(options.portability, options.format)
+    if options.portability is not None or options.file is None or options.target is None:
+        print("planc audit: a FILE with --target, or --portability MODULE", file=sys.stderr)
+        return 2
     name = f"planc.backends.{options.target}.audit"
     if find_spec(name) is None:
         print(f"planc audit: there is no audit of the {options.target} target yet", file=sys.stderr)

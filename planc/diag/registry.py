@@ -10,7 +10,7 @@ from typing import Any, Literal
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.light import dataclass
 
-Reads = Literal["text", "plan", "cost", "target", "preset"]
+Reads = Literal["text", "plan", "cost", "target", "preset", "module"]
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Rule:
     """A rule and its manual page.
 
     `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan` (runs on
-    the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering) or `preset`
-    (raised by the trainer).
+    the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering), `preset`
+    (raised by the trainer) or `module` (raised by the audit of a torch module).
     `check` is None for the rules that are raised where the mistake is met.
     `bad` is a whole file whose only finding is this code; `good` is the same file mended.
     """

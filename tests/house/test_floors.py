@@ -28,6 +28,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.calibration": (5, {"numpy"}),  # inside functions that fit
     "planc.backends.cuda": (6, {"torch", "numpy"}),
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
+    "planc.backends.torch_xla": (6, {"torch", "torch_xla", "numpy"}),  # over both: their modules, their layouts
     "planc.backends": (6, set()),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
@@ -39,7 +40,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.cli": (8, set()),
 }
 
-FRAMEWORKS = {"torch", "jax", "jaxlib", "optax", "numpy"}
+FRAMEWORKS = {"torch", "torch_xla", "jax", "jaxlib", "optax", "numpy"}
 MAY_LOAD_FRAMEWORKS = (
     "backends/*/runtime.py",
     "backends/*/optimizer.py",

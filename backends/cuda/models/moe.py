@@ -52,7 +52,7 @@ class MoE(nn.Module):
         sizes = model.sizes
         self.routing, self.top_k = model.routing, model.top_k
         self.router = nn.Linear(sizes["embed"], sizes["experts"], bias=False)
-        self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"])
+        self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"], model.top_k)
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
 
     def forward(self, x: Tensor) -> Tensor:
@@ -72,21 +72,40 @@ class Experts(nn.Module):
     """Every expert's gated MLP over its own rows.
 
     rows [R, D] in the order of their experts, a weight for each row [R], and how many rows each expert has,
-    [X] or as a list; to weighted rows [R, D].
+    [X] or as a list; to weighted rows [R, D]. `top_k` of the rows are of one token, and go to as many experts.
     """
 
-    def __init__(self, experts: int, embed: int, width: int) -> None:
+    def __init__(self, experts: int, embed: int, width: int, top_k: int = 1) -> None:
         super().__init__()
+        self.top_k = top_k
         self.w1 = ExpertLinear(experts, embed, width)
         self.w3 = ExpertLinear(experts, embed, width)
         self.w2 = ExpertLinear(experts, width, embed)
 
     def forward(self, rows: Tensor, weights: Tensor, counts: Tensor | list[int]) -> Tensor:
+        if isinstance(counts, Tensor) and rows.device.type == "xla":
+            return self._in_places(rows, weights, counts)
         each = counts if isinstance(counts, list) else sizes(counts)
         # The weights multiply where the rows are narrow, and the outputs need not be kept for their gradient.
         mid = F.silu(self.w1(rows, each)) * self.w3(rows, each) * weights[:, None].to(rows.dtype)
         out: Tensor = self.w2(mid, each)
         return out
+
+    def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
+        """The same with a place for every token at every expert, [X, T, D]: no shape depends on the routing."""
+        experts, places = len(counts), len(rows) // self.top_k
+        ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
+        expert = (at[:, None] >= ends).sum(1)
+        place = expert * places + at - (ends - counts)[expert]
+
+        def placed(values: Tensor) -> Tensor:
+            """[R, ...] to [X, T, ...], zeros where an expert has no row."""
+            empty = values.new_zeros(experts * places, *values.shape[1:])
+            return empty.index_copy(0, place, values).view(experts, places, *values.shape[1:])
+
+        x = placed(rows)
+        mid = F.silu(self.w1.of_each(x)) * self.w3.of_each(x) * placed(weights)[..., None].to(rows.dtype)
+        return self.w2.of_each(mid).flatten(0, 1)[place]
 
 
 def sizes(counts: Tensor) -> list[int]:
@@ -105,6 +124,10 @@ class ExpertLinear(nn.Module):
     def forward(self, rows: Tensor, each: list[int]) -> Tensor:
         weight = self.weight.to_local() if isinstance(self.weight, DTensor) else self.weight
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
+
+    def of_each(self, rows: Tensor) -> Tensor:
+        """As many rows for each expert: [X, T, in] to [X, T, out]."""
+        return torch.bmm(rows, self.weight.transpose(1, 2))
 
 
 class Unsorted(torch.autograd.Function):

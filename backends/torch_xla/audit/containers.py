@@ -1,0 +1,127 @@
+"""Lists, dicts and sets that outlive a step and that a step changes.
+
+The source of every function that is run is read for the statements that change a container. Whether what
+they change outlives the step is seen in running: it is then the same object in one step and the next.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Iterator, MutableMapping, MutableSequence, MutableSet
+from types import CodeType, FrameType, TracebackType
+from typing import Any
+
+from torch import nn
+
+from planc.diag.light import dataclass
+
+from .places import Place, is_watched
+
+CONTAINERS = (
+    *(MutableSequence, MutableMapping, MutableSet),
+    *(nn.ModuleList, nn.ModuleDict, nn.ParameterList, nn.ParameterDict),
+)
+CHANGING = frozenset(
+    {
+        *("append", "appendleft", "extend", "insert", "pop", "popleft", "popitem", "remove", "discard"),
+        *("clear", "update", "setdefault", "add", "sort", "reverse"),
+    }
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A statement that changes a container: `self.seen.append` is the path ("self", "seen") with that method."""
+
+    path: tuple[str, ...]
+    line: int
+    how: str
+
+
+class Containers:
+    """While it is entered, notes what each site changes: step by step, as `next_step` says."""
+
+    def __init__(self) -> None:
+        self._steps: list[dict[tuple[CodeType, Site], list[Any]]] = []
+        self._sites: dict[int, tuple[CodeType, tuple[Site, ...]]] = {}
+        """By the code's identity: its hash would read all of it at every call."""
+
+    def next_step(self) -> None:
+        self._steps.append({})
+
+    def __enter__(self) -> Containers:
+        sys.setprofile(self._called)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        sys.setprofile(None)
+
+    def outliving(self) -> Iterator[tuple[Place, Site]]:
+        """The sites that changed the same container in the last two steps."""
+        before, last = self._steps[-2:]
+        for (code, site), objects in last.items():
+            kept = {id(o) for o in before.get((code, site), [])}
+            if any(id(o) in kept for o in objects):
+                yield Place(code.co_filename, site.line, code.co_qualname), site
+
+    def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
+        """At a function's return, when what it made is there too."""
+        if event != "return" or not self._steps:
+            return
+        code = frame.f_code
+        if id(code) not in self._sites:
+            self._sites[id(code)] = code, sites(code) if is_watched(code) else ()
+        for site in self._sites[id(code)][1]:
+            found = _resolved(site.path, frame)
+            if isinstance(found, CONTAINERS):
+                self._steps[-1].setdefault((code, site), []).append(found)
+
+
+def sites(code: CodeType) -> tuple[Site, ...]:
+    """The statements of a function's source that change something in place; none where there is no source."""
+    try:
+        lines, first = inspect.getsourcelines(code)
+        tree = ast.parse(textwrap.dedent("".join(lines)))
+    except (OSError, TypeError, SyntaxError):
+        return ()
+    return tuple(Site(path, first + line - 1, how) for path, line, how in _changes(tree))
+
+
+def _changes(tree: ast.AST) -> Iterator[tuple[tuple[str, ...], int, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
+            yield from _at(node.func.value, node.lineno, f".{node.func.attr}(...)")
+        elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
+            for target in _targets(node):
+                if isinstance(target, ast.Subscript):
+                    yield from _at(target.value, target.lineno, "[...] = ...")
+                elif isinstance(node, ast.AugAssign):
+                    yield from _at(target, target.lineno, " += ...")
+
+
+def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete) -> list[ast.expr]:
+    return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else node.targets
+
+
+def _at(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], int, str]]:
+    """A name with attributes after it; of anything else nothing is known."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if isinstance(node, ast.Name):
+        yield (node.id, *reversed(names)), line, how
+
+
+_ABSENT = object()
+
+
+def _resolved(path: tuple[str, ...], frame: FrameType) -> Any:
+    """What the path means in a function's frame, locals and closure before globals."""
+    value = frame.f_locals.get(path[0], frame.f_globals.get(path[0], _ABSENT))
+    for name in path[1:]:
+        value = getattr(value, name, _ABSENT)
+    return value

@@ -1,0 +1,41 @@
+"""Where in the source something happened: the innermost frame that is not torch's or the audit's."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+
+import torch
+
+from planc.diag.light import dataclass
+
+OURS = str(Path(__file__).parent)
+TORCH = str(Path(torch.__file__).parent)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a source file (1-based) and the function it is in."""
+
+    file: str
+    line: int
+    function: str
+
+
+def is_watched(code: CodeType) -> bool:
+    """Whether the code has a file of its own, outside torch and the audit."""
+    return not code.co_filename.startswith((TORCH, OURS, "<"))
+
+
+def here() -> Place | None:
+    """The place that is being run; None in what the autograd engine runs by itself."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if is_watched(code):
+            return Place(code.co_filename, frame.f_lineno, code.co_qualname)
+        if code.co_filename.startswith(OURS) and code.co_name == "take_step":
+            return None
+        frame = frame.f_back
+    raise AssertionError("a step is taken by take_step")

@@ -1,0 +1,111 @@
+"""Three steps under the stand-in device: what in them would make XLA wait, compile again or forget.
+
+The first step may still make what later ones use. The second and third see other data, and must be the same
+operations with the same constants and shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+
+from planc.diag.light import dataclass
+
+from .containers import Containers
+from .operations import Operation, Watch
+from .places import Place, here
+from .stand_in import StandIn
+
+STEPS = 3
+READ, CONSTANT, CONTAINER, SHAPE = "E1201", "E1202", "E1203", "E1204"
+
+
+@dataclass(frozen=True)
+class Leak:
+    """What does not carry over to XLA. `place` is None for what happens in a backward without Python code."""
+
+    code: str
+    message: str
+    place: Place | None
+    help: str = ""
+
+
+@dataclass(frozen=True)
+class Walked:
+    """The leaks, each place once, and how many operations a step was."""
+
+    leaks: tuple[Leak, ...]
+    operations: int
+
+
+def walk(step: Callable[[int], None]) -> Walked:
+    """Take `step(1)`, `step(2)`, `step(3)`: the same shapes each time, and other data."""
+    seen: list[Leak] = []
+    runs: list[list[Operation]] = []
+
+    def read(name: str) -> None:
+        seen.append(Leak(READ, f"`{_plain(name)}` needs a tensor's value on the host", here(), READ_HELP))
+
+    def sized(name: str) -> None:
+        message = f"the size of what `{_plain(name)}` returns depends on values"
+        seen.append(Leak(SHAPE, message, here(), SHAPE_HELP))
+
+    with Containers() as containers:
+        for number in range(1, STEPS + 1):
+            containers.next_step()
+            with StandIn(read), Watch(read, sized) as watch:
+                take_step(step, number)
+            runs.append(watch.done)
+    seen += _differences(runs[-2], runs[-1])
+    for place, site in containers.outliving():
+        message = f"`{'.'.join(site.path)}{site.how}` changes a container that outlives the step"
+        seen.append(Leak(CONTAINER, message, place, CONTAINER_HELP))
+    return Walked(_once(seen), len(runs[-1]))
+
+
+READ_HELP = "keep it a tensor: torch.where for a choice, a 0-D tensor for a number; read it outside of the step"
+CONSTANT_HELP = "hold the number in a 0-D tensor on the device, and change that tensor in place"
+CONTAINER_HELP = "return what the step makes, or keep it in a buffer of fixed shape"
+SHAPE_HELP = "keep the shape and mask what is not wanted: torch.where, a weight of 0, a fixed number of places"
+
+
+def take_step(step: Callable[[int], None], number: int) -> None:
+    """One step; its frame ends the search for a place."""
+    step(number)
+
+
+def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Leak]:
+    """Constants and shapes that changed from one step to the next; at other operations the rest is not compared."""
+    for a, b in zip_longest(before, after):
+        if a is None or b is None or (a.name, a.place) != (b.name, b.place):
+            at = b or a
+            message = f"from `{_plain(at.name)}` on, one step runs other operations than the next"
+            yield Leak(CONSTANT, message, at.place, "a choice made in Python is compiled in: make it with torch.where")
+            return
+        if a.shapes != b.shapes:
+            yield Leak(
+                SHAPE, f"`{_plain(b.name)}` makes {_shapes(a)} in one step and {_shapes(b)} in the next", b.place
+            )
+        elif a.numbers != b.numbers:
+            old, new = next((x, y) for x, y in zip_longest(a.numbers, b.numbers) if x != y)
+            message = f"`{_plain(b.name)}` has the constant {old} in one step and {new} in the next"
+            yield Leak(CONSTANT, message, b.place, CONSTANT_HELP)
+
+
+def _plain(name: str) -> str:
+    """`aten.add.Tensor` is add."""
+    return name.split(".")[1] if name.startswith("aten.") else name
+
+
+def _shapes(operation: Operation) -> str:
+    return ", ".join(str(list(shape)) for shape in operation.shapes)
+
+
+def _once(leaks: list[Leak]) -> tuple[Leak, ...]:
+    """One leak of a kind for each line; those of the backward alone where nothing before it leaks."""
+    first: dict[tuple[str, str, int], Leak] = {}
+    for leak in leaks:
+        at = leak.place
+        first.setdefault((leak.code, at.file if at else "", at.line if at else 0), leak)
+    placed = tuple(leak for leak in first.values() if leak.place)
+    return placed or tuple(first.values())
