@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from math import prod
 
 from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape, parse
@@ -48,6 +49,8 @@ class Found:
     shapes: tuple[Shape, ...]
     source: str
     """What the program calls the operation it belongs to."""
+    senders: float = 1.0
+    """Of a permute, the share of devices that send: those at an end may have nobody to send to."""
 
     @property
     def axis(self) -> str:
@@ -56,10 +59,10 @@ class Found:
 
     @property
     def wire_bytes(self) -> float:
-        """What one device sends in a step with ring algorithms: as `planc.ir.collective` counts."""
+        """What one device sends in a step, on average, with ring algorithms: as `planc.ir.collective` counts."""
         n = self.group_size
         if self.op == "send_recv":
-            return float(self.payload_bytes * self.count)
+            return self.payload_bytes * self.count * self.senders
         ring = self.payload_bytes * self.count * (n - 1) / n
         return 2 * ring if self.op == "all_reduce" else ring
 
@@ -76,10 +79,7 @@ class Inventory:
 def inventory(text: str, mesh: dict[str, int]) -> Inventory:
     """The collectives of an optimized HLO text on a mesh. Raises HloError for anything not understood."""
     module = parse(text)
-    devices = 1
-    for size in mesh.values():
-        devices *= size
-    reading = _Reading(module, mesh, devices)
+    reading = _Reading(module, mesh, prod(mesh.values()))
     reading.walk(module[module.entry], 1)
     return reading.out
 
@@ -156,4 +156,5 @@ class _Reading:
                 count=times,
                 shapes=alike,
                 source=source[1] if source else "",
+                senders=len(ids) / self.devices if op == "send_recv" else 1.0,
             )

@@ -2,17 +2,21 @@
 
     python -m planc.backends.xla.audit.worker FOLDER
 
-reads `request.json` and `plan.json` there and writes `answer.json` and, when the compiler accepts the program,
-`program.hlo`: its optimized text. A process of its own, as a compile cannot be interrupted from inside.
+reads `request.json` and `plan.json` there, and writes `answer.json`, which names the file that holds what the
+compiler said. That file and the optimized text beside it are kept by content: StableHLO, topology, options and
+versions. A process of its own, as a compile cannot be interrupted from inside.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import os
 import sys
+import tempfile
 import time
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,32 +52,54 @@ def main(folder: Path) -> None:
         os.environ.update(QUIET, JAX_PLATFORMS="cpu")
     else:
         prepare_environment(plan.mesh.devices)
-    answer = compiled(plan, request["topology"], folder)
-    (folder / "answer.json").write_text(json.dumps(answer))
+    kept = asked(plan, request["topology"], Path(request["kept"]))
+    (folder / "answer.json").write_text(json.dumps({"kept": str(kept)}))
 
 
-def compiled(plan: Plan, topology: str, folder: Path) -> dict[str, Any]:
-    """What the compiler says of the plan's step. `request.json` names what is known already, by key."""
+def asked(plan: Plan, topology: str, folder: Path) -> Path:
+    """Where the compiler's answer about the plan's step is kept; it is asked when it was not before."""
     devices = described(topology, plan.mesh.devices)
     mesh, step, arguments = program(plan, devices)
-    began = time.monotonic()
     lowered = step.lower(*arguments)
-    answer: dict[str, Any] = {
+    options = OPTIONS if topology else {}
+    facts: dict[str, Any] = {
         "stablehlo_sha256": hashlib.sha256(lowered.as_text().encode()).hexdigest(),
-        "options": OPTIONS if topology else {},
-        "lower_s": time.monotonic() - began,
+        "topology": topology,
+        "options": options,
+        "versions": {name: version(name) for name in ("jax", "jaxlib", *(["libtpu"] if topology else []))},
         "on_torus": on_torus(mesh, devices) if topology else None,
-        "devices": len(devices),
     }
-    began = time.monotonic()
+    kept = folder / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
+    if not kept.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        answer, text = compiled(lowered, options)
+        _write(kept.with_suffix(".hlo.gz"), gzip.compress(text.encode()))
+        _write(kept, json.dumps(facts | answer).encode())
+    return kept
+
+
+def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
+    """What the compiler says, and the optimized text; no text where the program does not fit."""
+    began, used = time.monotonic(), time.process_time()
+    refused, done = "", None
     try:
-        done = lowered.compile(compiler_options=answer["options"] or None)
+        done = lowered.compile(compiler_options=options or None)
     except Exception as error:  # jaxlib's errors have no type of their own beside RuntimeError
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        return answer | {"refused": str(error), "compile_s": time.monotonic() - began}
-    (folder / "program.hlo").write_text(done.as_text())
-    return answer | {"memory": _memory(done), "compile_s": time.monotonic() - began}
+        refused = str(error)
+    times = {"compile_s": time.monotonic() - began, "cpu_s": time.process_time() - used}
+    if done is None:
+        return times | {"refused": refused}, ""
+    return times | {"memory": _memory(done)}, done.as_text()
+
+
+def _write(path: Path, content: bytes) -> None:
+    """Whole or not at all: several audits may write at once."""
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+    with os.fdopen(handle, "wb") as file:
+        file.write(content)
+    os.replace(temporary, path)
 
 
 def described(topology: str, count: int) -> list[jax.Device]:

@@ -1,0 +1,120 @@
+"""Asking the compiler: one child process a program, with a time limit, and its answers kept by content."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from planc.diag import Diagnostic, PlanError
+from planc.diag.light import dataclass
+from planc.ir.plan import Plan
+from planc.syntax.cache import cache_folder
+
+TIMEOUT_S = 900.0
+GIB = 2.0**30
+SHOWN = 400
+"""Characters of an answer that nobody expected."""
+_WANTED = re.compile(r"\(([\d.]+)([KMGT]?)\)? *exceeds|Used ([\d.]+)([KMGT]?) of|requires ([\d.]+)([KMGT]?)")
+_UNITS = {"": 1.0, "K": 2.0**10, "M": 2.0**20, "G": 2.0**30, "T": 2.0**40}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """The compiler's answer. A program that does not fit has a message instead of a text."""
+
+    topology: str
+    """Empty: virtual CPU devices."""
+    on_torus: bool | None
+    """Whether the mesh lies along the torus' links; None on virtual devices."""
+    options: dict[str, str]
+    versions: dict[str, str]
+    stablehlo_sha256: str
+    compile_s: float
+    peak_bytes: int | None
+    """The compiler's `peak_memory_in_bytes`, or what it says it would need."""
+    refused: str = ""
+    hlo: str = ""
+
+
+def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compiled:
+    """What the compiler makes of the plan's step. Raises PlanError: no compiler, no answer in time, an error."""
+    if topology and find_spec("libtpu") is None:
+        message = f"an audit on {topology} asks libtpu, the compiler of TPUs, which is not installed"
+        raise PlanError([Diagnostic("E1009", message, plan.cluster.cause.span, help="pip install 'planc[tpu]'")])
+    with tempfile.TemporaryDirectory(prefix="planc-audit-") as name:
+        folder = Path(name)
+        (folder / "plan.json").write_text(plan.canonical())
+        request = {"topology": topology, "kept": str(cache_folder() / "audits")}
+        (folder / "request.json").write_text(json.dumps(request))
+        _run(plan, topology, folder, timeout_s)
+        kept = Path(json.loads((folder / "answer.json").read_text())["kept"])
+        return _answer(topology, kept)
+
+
+def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
+    """The worker, ended with all it started when its time is up."""
+    where = topology or "virtual CPU devices"
+    with (folder / "said").open("w+") as said:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "planc.backends.xla.audit.worker", str(folder)],
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            status = child.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            message = f"the compiler gave no answer for {where} in {timeout_s:g} s"
+            help = "--timeout-s allows more; nothing is said about the plan"
+            raise PlanError([Diagnostic("E0903", message, plan.mesh.cause.span, help=help)]) from None
+        finally:
+            if child.poll() is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        if status:
+            said.seek(0)
+            raise PlanError([_failed(plan, where, said.read())])
+
+
+def _failed(plan: Plan, where: str, said: str) -> Diagnostic:
+    """The last line of a traceback says what the compiler did not like."""
+    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    code = "E0902" if "topology" in last.lower() else "E0904"
+    return Diagnostic(code, f"the compiler failed on {where}: {last[:SHOWN]}", plan.cluster.cause.span)
+
+
+def _answer(topology: str, kept: Path) -> Compiled:
+    told: dict[str, Any] = json.loads(kept.read_text())
+    refused = told.get("refused", "")
+    text = kept.with_suffix(".hlo.gz")
+    return Compiled(
+        topology=topology,
+        on_torus=told["on_torus"],
+        options=told["options"],
+        versions=told["versions"],
+        stablehlo_sha256=told["stablehlo_sha256"],
+        compile_s=told["compile_s"],
+        peak_bytes=needed_bytes(refused) if refused else told["memory"]["peak_memory"],
+        refused=refused,
+        hlo="" if refused else gzip.decompress(text.read_bytes()).decode(),
+    )
+
+
+def needed_bytes(message: str) -> int | None:
+    """What a RESOURCE_EXHAUSTED message says the program would need; None where it names no size."""
+    found = _WANTED.search(message)
+    if found is None:
+        return None
+    number, unit = next((found[i], found[i + 1]) for i in (1, 3, 5) if found[i])
+    return round(float(number) * _UNITS[unit])
