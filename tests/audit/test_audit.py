@@ -65,6 +65,16 @@ def test_our_tracker_and_that_of_torch_agree() -> None:
 
 
 @pytest.mark.launch
+def test_a_second_observer_counts_the_same_calls() -> None:
+    """torch's CommDebugMode, over the same step."""
+    script = ROOT / "tests" / "audit" / "both_observers.py"
+    done = subprocess.run([sys.executable, script, "tp_sp_64"], capture_output=True, check=True)
+    counts = json.loads(done.stdout)
+    assert counts["ours"] == counts["torch"]
+    assert min(counts["ours"][op] for op in ("all_gather", "reduce_scatter", "all_reduce")) > 10
+
+
+@pytest.mark.launch
 def test_the_command_prints_the_contract(capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["audit", str(ROOT / "plans" / "tiny.plan"), "--target", "cuda", "--format", "json"]
     assert main(argv) == 0

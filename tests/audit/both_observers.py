@@ -1,0 +1,69 @@
+"""The collectives of one step by our observer and by torch's CommDebugMode: `both_observers.py NAME` prints both."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.tensor.debug import CommDebugMode
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.backends.cuda.audit.observe import OPS, Observer, meshes_of
+from planc.backends.cuda.audit.trace import _fake_group, _on_meta, _Step
+from planc.backends.cuda.lower import lower
+from planc.sharding import propagate
+from tests.audit.cases import plan_of
+
+
+def counts(name: str) -> dict[str, dict[str, int]]:
+    """Calls by operation, of ours and of theirs, each in a step of its own."""
+    sharded = propagate(plan_of(name))
+    program = lower(sharded)
+    emitted = program.load()
+    with _fake_group(sharded, 0):
+        mesh = emitted.build_mesh("cpu")
+        model = emitted.parallelize(_on_meta(program), mesh)
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            model.to_empty(device="cpu")
+            step = _Step(program, emitted, model, [model], mesh)
+            observer, theirs = Observer(*meshes_of(emitted, mesh)), _theirs()
+            with observer:
+                step()
+            with theirs:
+                step()
+    ours: Counter[str] = Counter()
+    for (op, *_), calls in observer.calls.items():
+        ours[op] += calls
+    return {"ours": dict(ours), "torch": _named(theirs)}
+
+
+def _theirs() -> CommDebugMode:
+    """Without its hooks of modules, which lose their way where fully_shard has hooks of its own."""
+    mode = CommDebugMode()
+    mode.advanced_module_tracker = SimpleNamespace(
+        name="",
+        is_bw=False,
+        activation_checkpointing=False,
+        module_parents_dict={"": ()},
+        __enter__=lambda: None,
+        __exit__=lambda: None,
+    )
+    return mode
+
+
+def _named(mode: CommDebugMode) -> dict[str, int]:
+    """CommDebugMode's counts under our names of operations."""
+    found: Counter[str] = Counter()
+    for func, calls in mode.get_comm_counts().items():
+        name = str(func).split(".")[-1] if "." in str(func) else str(func)
+        found[OPS.get(name, name)] += calls
+    return dict(found)
+
+
+if __name__ == "__main__":
+    print(json.dumps(counts(sys.argv[1])))
