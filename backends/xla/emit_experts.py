@@ -59,7 +59,7 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
     there = jnp.full(total * places, chosen.size).at[taken].set(picks, mode="drop").reshape(total, places)
     sent = rows.at[there // chosen.shape[1]].get(mode="fill", fill_value=0)
     weighed = weights.flatten().at[there].get(mode="fill", fill_value=0)
-    sent, weighed = {sent}
+    {sent}
     made = mlp(sent, weighed, {params})
     made = {back}.reshape(total * places, -1)
     mine = made.at[taken].get(mode="fill", fill_value=0)
@@ -92,6 +92,7 @@ GATHERED = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
     """An expert's parameter `name` as it is used: all-gather over {axes}."""
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
+    w = jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying")
     return jax.lax.all_gather(w, axes, axis=dim, tiled=True)
 '''
 
@@ -139,7 +140,7 @@ def expert_tables(sharded: Sharded) -> list[str]:
     if experts.in_use:
         out += [*comment("The dimension that each is gathered on, and the axes."), "EXPERTS_GATHERED = {"]
         out += [_row(p.param.name, _pair(*experts.gathered(p))) for p in experts.params] + ["}"]
-    if _casts(experts):
+    if experts.in_use or _casts(experts):
         out += [*comment("The axes over which each is repeated, and its gradient summed."), "EXPERTS_REPEATED = {"]
         out += [_row(p.param.name, _tuple(experts.repeated(p))) for p in experts.params] + ["}"]
     return out
@@ -164,12 +165,15 @@ def _experts(experts: Experts) -> str:
     if experts.tensor and not experts.gathers:
         back = f"jax.lax.psum({back}, {_tuple(experts.tensor)})"
     factor = f"{experts.plan.route.factor:g}"
+    if experts.tensor and not experts.gathers:
+        # Each of these ranks does a part of every row: the rows' gradients are sums over them.
+        routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
     parts = {
         "{places}": _said(experts),
         "{out}": quoted(experts.combine.output),
         "{manual}": _manual(experts),
         "{count}": f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
-        "{sent}": ", ".join(routed.replace("{0}", part) for part in ("sent", "weighed")),
+        "{sent}": f"\n{INDENT}".join(f"{part} = {routed.replace('{0}', part)}" for part in ("sent", "weighed")),
         "{params}": "{name: _expert(name, w) for name, w in params.items()}" if changed else "params",
         "{back}": back,
     }

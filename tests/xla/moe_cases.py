@@ -25,6 +25,10 @@ MOE: dict[str, tuple[str, ...]] = {
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
 
 
+CI = ("ep_etp_view", "capacity_etp", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
+"""Those that every run trains."""
+
+
 def moe_plan(name: str, *more: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 from planc.backends.xla.rules import (
     all_reduce_then_slice,
+    experts_whole,
     gather_kept_again,
     gather_updated_params,
     hoist_invariant_gathers,
+    places_for_rows,
     promote_narrow,
     reduce_each_reader,
     sum_each_microbatch,
+    weights_travel,
     wide_outside_linear,
 )
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 
 ORDER = (
+    places_for_rows,
+    weights_travel,
     sum_each_microbatch,
+    experts_whole,
     gather_updated_params,
     wide_outside_linear,
     hoist_invariant_gathers,

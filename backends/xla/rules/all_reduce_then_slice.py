@@ -1,12 +1,12 @@
 """On virtual CPU devices a reduce-scatter is an all-reduce and a local slice: twice the bytes on the wire.
 
 A sum over further axes then happens on the whole too. The TPU compiler makes the reduce-scatter of a
-Llama step (16 x 4), but not of every program: the audit says which.
+Llama step (16 x 4), but not of every program: the audit says which. What `experts` scatters stays so: it is said there.
 """
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.backends.xla.rules.rule import Rows, changed, of_experts, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
@@ -16,8 +16,9 @@ NAME = "all_reduce_then_slice"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    parts = {_key(r): r.group_size for r in rows if r.op == "reduce_scatter"}
-    return tuple(_whole(row, parts) for row in rows)
+    said = {id(r) for r in rows if of_tokens(sharded, r) or of_experts(sharded, r)}
+    parts = {_key(r): r.group_size for r in rows if r.op == "reduce_scatter" and id(r) not in said}
+    return tuple(row if id(row) in said else _whole(row, parts) for row in rows)
 
 
 def _key(row: Collective) -> tuple[str, str, int]:

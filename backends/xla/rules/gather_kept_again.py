@@ -6,7 +6,7 @@ forward and backward share one gather. Read from fsdp 2 > tp 2 with sequence ove
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed
+from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.sharding.replay import replay
@@ -15,11 +15,11 @@ NAME = "gather_kept_again"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    kept = set(replay(sharded.plan).kept)
-    again = [changed(r, NAME, phase="backward") for r in rows if _readied(r) and r.tensor in kept]
-    return (*rows, *again)
+    kept = {kind: set(replay(sharded.plan, kind).kept) for kind in sharded.model.blocks}
+    again = [r for r in rows if _readied(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)]
+    return (*rows, *(changed(r, NAME, phase="backward") for r in again))
 
 
 def _readied(row: Collective) -> bool:
-    """A forward gather of an activation in the block."""
-    return (row.carries, row.op, row.phase, row.section) == ("activation", "all_gather", "forward", "block")
+    """A forward gather of an activation."""
+    return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")

@@ -6,7 +6,7 @@ compiler reduces q's, k's and v's parts, and the gate's and up's, one by one (fi
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
@@ -16,7 +16,7 @@ NAME = "reduce_each_reader"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    return tuple(_each(sharded, row) if _reduces(row) else row for row in rows)
+    return tuple(_each(sharded, row) if _reduces(row) and not of_tokens(sharded, row) else row for row in rows)
 
 
 def _reduces(row: Collective) -> bool:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from planc.ir.collective import Collective
+from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.sharding import Sharded
 
 Rows = tuple[Collective, ...]
@@ -15,6 +16,18 @@ Platform = Literal["tpu", "host"]
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
     """The row with other values, and the rule's name in `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
+
+
+def of_tokens(sharded: Sharded, row: Collective) -> bool:
+    """Whether the row moves tokens to their experts or back: as the program says, XLA adds nothing."""
+    tensor = sharded.model.tensor.get(row.tensor)
+    return row.carries == "activation" and tensor is not None and tensor.region == ROUTED
+
+
+def of_experts(sharded: Sharded, row: Collective) -> bool:
+    """Whether the row gathers an expert's parameter or sums its gradient."""
+    param = sharded.model.param.get(row.tensor)
+    return row.carries in ("param", "grad") and param is not None and param.region == EXPERTS
 
 
 def platform(sharded: Sharded) -> Platform:

@@ -1,0 +1,36 @@
+"""Gradients of experts that are not gathered in use are summed whole, where the experts are, in fp32.
+
+The program sums them itself, over all axes at once, before their layout is known to XLA.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.backends.xla.experts import Experts
+from planc.backends.xla.rules.rule import Rows, changed
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.local import param_elements
+
+NAME = "experts_whole"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    experts = Experts(sharded)
+    if experts.in_use:
+        return rows
+    whole = {p.param.name: p for p in experts.params}
+    kept = [r for r in rows if r.carries != "grad" or r.tensor not in whole]
+    sums = {r.tensor: r for r in rows if r.carries == "grad" and r.tensor in whole}
+    return (*kept, *(_summed(sharded, row, whole[name]) for name, row in sums.items()))
+
+
+def _summed(sharded: Sharded, row: Collective, p: ParamSharding) -> Collective:
+    mesh = sharded.plan.mesh
+    axes = mesh.in_order(p.grad_partial)
+    moved = replace(row, axes=axes, group_size=mesh.size(*axes))
+    elements = param_elements(sharded.plan, p)
+    return changed(
+        moved, NAME, op="all_reduce", phase="backward", dtype="fp32", buffer_bytes=elements * DTYPE_BYTES["fp32"]
+    )
