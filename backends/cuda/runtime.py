@@ -9,6 +9,7 @@ import math
 import os
 import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module, metadata
 from typing import Any
 
@@ -27,6 +28,7 @@ from . import state, waiting
 from .audit.observe import meshes_of
 from .optimizer import adamw
 from .roles import Roles
+from .routing import Watched
 from .shards import Initial, fill, gathered
 from .single import SingleStep
 
@@ -122,6 +124,7 @@ class TorchSession:
         self._optimizer = adamw(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
+        self._routers = Watched(modules, program.plan, settings, mesh, device)
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
@@ -138,6 +141,10 @@ class TorchSession:
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
         """The mean loss per token of a global batch of the plan's size; nothing is changed."""
         return float(self._evaluate(self._mine(tokens), self._mine(targets)))
+
+    def routing(self) -> list[list[int]] | None:
+        """How often each expert of each routed layer was picked since the last call; collective."""
+        return self._routers.picks()
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every parameter whole, by full name, one at a time; collective."""
@@ -186,6 +193,15 @@ class TorchSession:
 
     def compile_facts(self) -> CompileFacts:
         return CompileFacts()
+
+    @contextmanager
+    def profile(self, folder: str) -> Iterator[None]:
+        """torch's profiler: a trace for a browser (Perfetto) in `rank-RRRRR.json`."""
+        kinds = [torch.profiler.ProfilerActivity.CPU]
+        kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
+        with torch.profiler.profile(activities=kinds) as found:
+            yield
+        found.export_chrome_trace(os.path.join(folder, f"rank-{self.rank:05}.json"))
 
     def close(self) -> None:
         """Leave the process group."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -135,6 +136,13 @@ class JaxSession:
         text = self._compiled.as_text() if self._compiled is not None else None
         digest = hashlib.sha256(text.encode()).hexdigest() if text else None
         return CompileFacts(uncached=self._uncached, scalar_reads=0, hlo_sha256=digest)
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """JAX's profiler: a trace for TensorBoard or Perfetto below the folder."""
+        import jax
+
+        trace: AbstractContextManager[object] = jax.profiler.trace(folder)
+        return trace
 
     def close(self) -> None:
         """Free the model, and leave the other processes if there are any."""

@@ -99,6 +99,9 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         "step_time_s": report.step.time_s,
         "memory_gib": report.memory.per_device_gib.total,
         "exposed_comm_s": report.step.exposed_comm_s,
+        "mfu": report.step.mfu,
+        "tokens_per_s": report.step.tokens_per_s_per_device * ready.preset.plan.mesh.devices,
+        **({"goodput": report.goodput.runtime} if report.goodput else {}),
     }
     stream = sys.stderr if options.format == "json" else sys.stdout
     return train(
@@ -152,8 +155,26 @@ def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
     if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
         line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
     print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")
+    for line in _beside(receipt):
+        print(line)
     if options.receipt:
         print(f"receipt: {options.receipt}")
+
+
+def _beside(receipt: Receipt) -> list[str]:
+    """What was predicted beside what was measured."""
+    told = receipt.predicted
+    if told is None:
+        return []
+    rows = [
+        ("step", f"{told['step_time_s'] * 1e3:.1f} ms", f"{receipt.step_time_s * 1e3:.1f} ms"),
+        ("tokens/s", f"{told['tokens_per_s']:,.0f}", f"{receipt.measured.tokens_per_s:,.0f}"),
+    ]
+    if receipt.peak_memory_gib is not None:
+        rows.append(("memory", f"{told['memory_gib']:.2f} GiB", f"{receipt.peak_memory_gib:.2f} GiB"))
+    if receipt.goodput is not None and "goodput" in told:
+        rows.append(("goodput", f"{told['goodput']:.1%}", f"{receipt.goodput:.1%}"))
+    return [f"{'':<10}{'predicted':>14}{'measured':>14}", *(f"{name:<10}{a:>14}{b:>14}" for name, a, b in rows)]
 
 
 def _refused(diagnostics: tuple[Diagnostic, ...], options: argparse.Namespace) -> int:

@@ -7,6 +7,7 @@ model, the optimizer state and the process group. The loop sees nothing else of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -61,6 +62,10 @@ class Settings:
     weight_decay: float = 0.1
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
+    balance_loss: float = 0.0
+    """The coefficient of the load-balancing loss, for models with experts; 0: none."""
+    count_routing: bool = False
+    """Count how often each expert is picked."""
     skip_not_finite: bool = False
     """A step whose loss or gradient norm is no number leaves the state as it was."""
     deterministic: bool = False
@@ -125,6 +130,11 @@ class Session(Protocol):
         """Updates made: AdamW's count."""
         ...
 
+    def routing(self) -> list[list[int]] | None:
+        """How often each expert of each routed layer was picked in the steps since the last call, [layers][experts];
+        collective. None where nothing was counted."""
+        ...
+
     def not_finite(self) -> list[str]:
         """After a step whose loss or norm was no number: which ranks hold what that is none; collective."""
         ...
@@ -138,6 +148,10 @@ class Session(Protocol):
         ...
 
     def compile_facts(self) -> CompileFacts: ...
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """Within, the framework's profiler traces this process; at the end its files are in the folder."""
+        ...
 
     def close(self) -> None:
         """Leave the process group and free the model. Called once, also after a failure."""

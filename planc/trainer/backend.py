@@ -1,4 +1,7 @@
-"""What the trainer asks a backend for, by its folder's name: the program and the runtime."""
+"""What the trainer asks a backend for, by its folder's name: the program and the runtime.
+
+`runtime` is one of the target's RUNTIMES; empty: the first.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,21 @@ ONE_PROCESS: frozenset[Target] = frozenset({"xla"})
 """Targets whose runtime drives all devices of a machine from one process."""
 
 
+RUNTIMES: dict[Target, tuple[str, ...]] = {"cuda": ("torch",), "xla": ("jax", "torch_xla")}
+"""What runs a target's programs; the first unless another is asked for."""
+
+
+def folder(target: Target, runtime: str = "") -> str:
+    """The folder of backends with a runtime's lowering: its own, or its target's."""
+    return target if runtime in ("", RUNTIMES[target][0]) else runtime
+
+
 def processes(plan: Plan, target: Target) -> int:
     """Processes that a run on this machine takes."""
     return 1 if target in ONE_PROCESS else plan.mesh.devices
 
 
-def program(plan: Plan, target: Target) -> Program:
+def program(plan: Plan, target: Target, runtime: str = "") -> Program:
     """The emitted program; no framework is loaded.
 
     Raises PlanError for what `planc lower` would refuse: a plan embedded by another version of planc
@@ -35,7 +47,7 @@ def program(plan: Plan, target: Target) -> Program:
     found = check_plan(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
-    sharded, lowering = propagate(plan), import_module(f"planc.backends.{target}.lower")
+    sharded, lowering = propagate(plan), import_module(f"planc.backends.{folder(target, runtime)}.lower")
     refused: list[Diagnostic] = list(lowering.refusals(sharded))
     if has_errors(refused):
         raise PlanError(in_order(refused))
@@ -43,20 +55,20 @@ def program(plan: Plan, target: Target) -> Program:
     return lowered
 
 
-def trainable(plan: Plan, target: Target) -> Program:
+def trainable(plan: Plan, target: Target, runtime: str = "") -> Program:
     """The program of a plan that planc is to train: its model must be one the target has a module for.
 
     Raises PlanError. A program may be lowered for other models too: the user brings the module.
     """
-    lowered = program(plan, target)
+    lowered = program(plan, target, runtime)
     if missing := not_bundled(plan, target):
         raise PlanError(missing)
     return lowered
 
 
-def runtime(target: Target) -> Runtime:
+def runtime(target: Target, runtime: str = "") -> Runtime:
     """The backend's runtime module; only a worker process asks for it."""
-    return cast("Runtime", import_module(f"planc.backends.{target}.runtime"))
+    return cast("Runtime", import_module(f"planc.backends.{folder(target, runtime)}.runtime"))
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:

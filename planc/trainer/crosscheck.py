@@ -1,7 +1,8 @@
 """Whether runs trained the same: `planc.crosscheck/1`.
 
-Losses are compared only between runs that had to be the same: same plan, data, first values and
-dtype. Otherwise the answer is the list of fields that differ, and no.
+Losses are compared only between runs that had to be the same: same plan, data, first values, dtype,
+learning rate and optimizer. Otherwise the answer is the list of fields that differ, and no.
+A comparison that fails comes with what is known of the reason: `planc.trainer.diagnosis`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from planc.trainer.diagnosis import Diagnosis, diagnose
 from planc.trainer.receipt import Receipt
 
 MUST_AGREE = (
@@ -21,10 +23,11 @@ MUST_AGREE = (
     "tokens_per_step",
     "dtype",
 )
-"""Where one of these differs, the losses are not expected to agree."""
+"""Where one of these differs, the losses are not expected to agree; nor where the `course` does."""
 
 BUDGETS = {"fp32": 1e-4, "bf16": 2e-2}
-"""Nats per token, by compute dtype.
+MEAN_BUDGETS = {"bf16": 5e-3}
+"""Nats per token, by compute dtype: the largest difference at any step, and the mean over all steps.
 
 fp32: in a stable regime rounding stays small: the tiny preset on torch and on JAX parts by 1.4e-6 in 100
 steps. Where the learning rate is too high rounding grows without any fault: at 3e-3, one matrix scaled
@@ -43,6 +46,10 @@ class CrossCheck:
     first_outside_step: int | None
     differing_fields: tuple[str, ...]
     ok: bool
+    mean_abs: float | None = None
+    mean_budget: float | None = None
+    diagnosis: Diagnosis | None = None
+    """Of a comparison that failed."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -51,29 +58,48 @@ class CrossCheck:
             "first_outside_step": self.first_outside_step,
             "differing_fields": list(self.differing_fields),
             "ok": self.ok,
+            "mean_abs": self.mean_abs,
+            "mean_budget": self.mean_budget,
+            "diagnosis": self.diagnosis.to_json() if self.diagnosis else None,
         }
 
 
 def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> CrossCheck:
-    """Compare two or more receipts; `budget` is the largest difference of losses at any step."""
+    """Compare two or more receipts; `budget` is the largest difference of losses at any step.
+
+    Without one the dtype's budgets hold, for the mean too.
+    """
     assert len(receipts) >= 2, "a crosscheck takes at least two receipts"
+    dtype = receipts[0].dtype
+    mean_budget = MEAN_BUDGETS.get(dtype) if budget is None else None
     if budget is None:
-        budget = BUDGETS.get(receipts[0].dtype, BUDGETS["fp32"])
+        budget = BUDGETS.get(dtype, BUDGETS["fp32"])
     differing = differing_fields(receipts)
     if differing:
         return CrossCheck(budget, None, None, differing, False)
     gaps = spreads(receipts)
     outside = next((step for step, gap in enumerate(gaps, 1) if gap > budget), None)
-    return CrossCheck(budget, max(gaps), outside, (), outside is None)
+    mean = sum(gaps) / len(gaps)
+    ok = outside is None and (mean_budget is None or mean <= mean_budget)
+    why = None if ok else diagnose(receipts)
+    return CrossCheck(budget, max(gaps), outside, (), ok, mean, mean_budget, why)
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
     """The fields that forbid a comparison; `losses` when the runs are of different length."""
     first, *others = receipts
     fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
+    fields += _courses_apart(receipts)
     if any(len(r.losses) != len(first.losses) for r in others):
         fields.append("losses")
     return tuple(fields)
+
+
+def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
+    """`course.lr` and others that differ, among the receipts that tell them."""
+    courses = [r.course for r in receipts if r.course is not None]
+    names = dict.fromkeys(name for course in courses for name in course)
+    return [f"course.{name}" for name in names if any(c.get(name) != courses[0].get(name) for c in courses)]
 
 
 def spreads(receipts: Sequence[Receipt]) -> list[float]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from planc.trainer.chart import Curve, plot, svg
 from planc.trainer.crosscheck import CrossCheck, spreads
+from planc.trainer.diagnosis import Diagnosis
 from planc.trainer.receipt import Receipt
 
 HEAD = ("run", "first", "last", "held out", "tokens/s")
@@ -82,15 +83,41 @@ def _verdict(check: CrossCheck, receipts: Sequence[Receipt]) -> str:
         return "\n".join(lines)
     steps = len(receipts[0].losses)
     spread = f"largest difference {check.max_abs:.2e} over {steps} steps, budget {check.budget:.0e}"
+    if check.mean_budget is not None:
+        spread += f"; mean {check.mean_abs:.2e}, budget {check.mean_budget:.0e}"
     if check.ok:
         return f"same: {spread}"
-    assert check.first_outside_step is not None
-    first = check.first_outside_step
-    gap = spreads(receipts)[first - 1]
-    return f"different: {spread}\n  first outside at step {first}: {gap:.2e}"
+    lines = [f"different: {spread}"]
+    if (first := check.first_outside_step) is not None:
+        lines.append(f"  first outside at step {first}: {spreads(receipts)[first - 1]:.2e}")
+    assert check.diagnosis is not None
+    return "\n".join([*lines, *_reasons(check.diagnosis)])
+
+
+def _reasons(why: Diagnosis) -> list[str]:
+    """What the receipts tell of the reason."""
+    if not why.gradients_known:
+        lines = ["  first gradients: not in all receipts"]
+    elif why.first_group is None:
+        lines = ["  first gradients: equal norms of every tensor, so the first step is not at fault"]
+    else:
+        norms = " | ".join(f"{norm:.6g}" for norm in why.first_group.norms)
+        lines = [
+            f"  first gradients: {why.groups_apart} tensors differ; nearest to the loss is {why.first_group.tensor}",
+            f"    norms {norms}",
+        ]
+    return lines + [f"  {name}: {' | '.join(map(_short, values))}" for name, values in why.lines.items()]
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 def _value(field: str, receipt: Receipt) -> str:
+    if field.startswith("course."):
+        return str((receipt.course or {}).get(field.removeprefix("course."), "-"))
     value: Any = getattr(receipt, field)
     if field == "losses":
         return f"{len(value)} steps"

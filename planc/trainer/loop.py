@@ -16,6 +16,7 @@ from planc.trainer.settings import Train
 if TYPE_CHECKING:
     from planc.ir.session import Session
     from planc.trainer.data import Source
+    from planc.trainer.profiling import Profile
 
 
 MOST_SKIPPED = 10
@@ -32,6 +33,18 @@ class NotFiniteError(Exception):
 
 class PreemptedError(Exception):
     """The run was asked to end, and its state is saved."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Of one step of the plan: its tokens, the model's FLOPs in it, and the peak of all its chips."""
+
+    tokens: int
+    flops: float = 0.0
+    peak_flops_per_s: float = 0.0
+
+    def mfu(self, step_s: float) -> float | None:
+        return self.flops / step_s / self.peak_flops_per_s if self.peak_flops_per_s else None
 
 
 @dataclass
@@ -63,11 +76,12 @@ def train(
     settings: Train,
     *,
     steps: int,
-    tokens_per_step: int,
+    facts: Facts,
     tell: Callable[[Event], None],
     history: History | None = None,
     after_step: Callable[[int, History], None] = lambda _step, _history: None,
     now: Callable[[str], None] = lambda _doing: None,
+    profile: Profile | None = None,
 ) -> History:
     """Take the steps that `history` lacks, up to `steps`. Raises NotFiniteError rather than train on nothing.
 
@@ -79,7 +93,12 @@ def train(
         _evaluate(session, source, settings, history, 0, tell)
     for step in range(history.steps + 1, steps + 1):
         rate = learning_rate(settings, step)
-        tell(_step(session, source, settings, history, step, rate, now) or _done(history, steps, rate, tokens_per_step))
+        if profile:
+            profile.before(step)
+        data_s, skipped = _step(session, source, settings, history, step, rate, now)
+        if profile:
+            profile.after(step)
+        tell(skipped or _done(session, history, steps, rate, facts, data_s))
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             now(f"held-out loss after step {step}")
             _evaluate(session, source, settings, history, step, tell)
@@ -96,24 +115,26 @@ def _step(
     step: int,
     rate: float,
     now: Callable[[str], None],
-) -> Skipped | None:
-    """Take a step. What was skipped, where the policy is to go on without an update that is no number."""
+) -> tuple[float, Skipped | None]:
+    """Take a step: how long its data took, and what was skipped, where the policy is to go on without an update that
+    is no number."""
     start = time.perf_counter()
     now(f"the data of step {step}")
     tokens, targets = source.batch(step)
+    data_s = time.perf_counter() - start
     now(f"step {step}")
     loss, grad_norm = session.step(tokens, targets, rate)
     history.seconds.append(time.perf_counter() - start)
     if math.isfinite(loss) and math.isfinite(grad_norm):
         history.losses.append(loss)
         history.grad_norms.append(grad_norm)
-        return None
+        return data_s, None
     where = session.not_finite()
     if settings.on_nan == "stop" or _in_a_row(history.losses) >= MOST_SKIPPED:
         raise NotFiniteError(step, loss, grad_norm, where)
     history.losses.append(None)
     history.grad_norms.append(None)
-    return Skipped(step, f"loss {loss}, gradient norm {grad_norm}", where)
+    return data_s, Skipped(step, f"loss {loss}, gradient norm {grad_norm}", where)
 
 
 def _in_a_row(losses: list[float | None]) -> int:
@@ -136,7 +157,7 @@ def _evaluate(
     tell(HeldOut(step, history.held_out[step]))
 
 
-def _done(history: History, steps: int, rate: float, tokens_per_step: int) -> StepDone:
+def _done(session: Session, history: History, steps: int, rate: float, facts: Facts, data_s: float) -> StepDone:
     step, loss, grad_norm = history.steps, history.losses[-1], history.grad_norms[-1]
     assert loss is not None and grad_norm is not None
     return StepDone(
@@ -145,6 +166,10 @@ def _done(history: History, steps: int, rate: float, tokens_per_step: int) -> St
         loss=loss,
         grad_norm=grad_norm,
         lr=rate,
-        tokens_per_s=tokens_per_step / history.seconds[-1],
+        tokens_per_s=facts.tokens / history.seconds[-1],
         left_s=(steps - step) * history.step_time_s,
+        step_s=history.seconds[-1],
+        data_s=data_s,
+        mfu=facts.mfu(history.seconds[-1]),
+        memory_gib=session.peak_memory_gib(),
     )

@@ -13,12 +13,16 @@ from typing import Any, TextIO
 
 MARK = "@planc "
 """Starts an event among a rank's other output."""
-HEAD = "  step      loss  grad norm        lr   tokens/s     left"
+HEAD = "  step      loss  grad norm        lr   tokens/s    MFU     GiB     left"
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """One optimizer step. `left_s` is the time the remaining steps will take at the median so far."""
+    """One optimizer step. `left_s` is the time the remaining steps will take at the median so far.
+
+    `step_s` is all of it, `data_s` the part until its batch was there; `mfu` is the model's FLOPs against the peak of
+    the plan's chips; `memory_gib` the most that rank 0 has held. None: not known.
+    """
 
     step: int
     steps: int
@@ -27,11 +31,16 @@ class StepDone:
     lr: float
     tokens_per_s: float
     left_s: float
+    step_s: float = 0.0
+    data_s: float = 0.0
+    mfu: float | None = None
+    memory_gib: float | None = None
 
     def line(self) -> str:
         return (
             f"{self.step:>6}  {self.loss:>8.4f}  {self.grad_norm:>9.4f}  {self.lr:>8.2e}"
-            f"  {self.tokens_per_s:>9,.0f}  {_clock(self.left_s):>7}"
+            f"  {self.tokens_per_s:>9,.0f}  {_or_dash(self.mfu, '.1%'):>5}  {_or_dash(self.memory_gib, '.2f'):>6}"
+            f"  {_clock(self.left_s):>7}"
         )
 
 
@@ -92,8 +101,11 @@ KINDS: dict[str, type[Event]] = {
 
 
 def encode(event: Event) -> str:
-    kind = next(name for name, cls in KINDS.items() if isinstance(event, cls))
-    return MARK + json.dumps({"kind": kind, **asdict(event)})
+    return MARK + json.dumps({"kind": kind_of(event), **asdict(event)})
+
+
+def kind_of(event: Event) -> str:
+    return next(name for name, cls in KINDS.items() if isinstance(event, cls))
 
 
 def say(line: str) -> None:
@@ -140,6 +152,10 @@ class Table:
         elif keep:
             self._stream.write(event.line() + "\n")
         self._stream.flush()
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
 
 
 def _clock(seconds: float) -> str:

@@ -41,6 +41,10 @@ class Measured(Frozen):
     """Median of the steps after the first; of the first if it is the only one."""
     tokens_per_s: float
     """At the median step time, all devices together."""
+    goodput_s: dict[str, float] | None = None
+    """Where the run's wall-clock time went, over all its starts; see `measured_goodput`."""
+    first_gradient_norms: dict[str, float] | None = None
+    """Of the first step, by parameter, before clipping; None where the run began later or the runtime does not say."""
     start_s: float
     """From the worker's first line to the first step: imports, process group, weights."""
 
@@ -59,6 +63,8 @@ class Receipt(Frozen):
     data_sha256: str
     tokens_per_step: int
     dtype: str
+    course: dict[str, Any] | None = None
+    """The settings that bend the losses: learning rate, optimizer, batch; see `checkpoint.suits`."""
     features: tuple[str, ...]
     losses: tuple[float | None, ...]
     grad_norms: tuple[float | None, ...]
@@ -70,6 +76,7 @@ class Receipt(Frozen):
     predicted: dict[str, float] | None
     measured: Measured
     goodput: float | None
+    """The share of the run's wall-clock time, all its starts included, in which steps were taken that count."""
 
     def to_json(self) -> dict[str, Any]:
         """`planc.receipt/1`."""

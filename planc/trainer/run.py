@@ -6,6 +6,7 @@ Runs over several machines are started by torchrun, Slurm or Kubernetes from the
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.trainer import backend, launch, pulse
+from planc.trainer.boards import missing_packages
 from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import MARK, Event, decode
@@ -23,7 +25,8 @@ from planc.trainer.pulse import Watch
 from planc.trainer.receipt import Receipt, read_receipt
 from planc.trainer.resuming import start_of
 from planc.trainer.sources import source_of
-from planc.trainer.worker import EVENTS, Request, first_values
+from planc.trainer.watching import EVENTS, PREDICTED, metrics_path
+from planc.trainer.worker import Request, first_values
 
 MOST_PROCESSES = 64
 """More ranks than this on one machine is a plan meant for a cluster."""
@@ -68,7 +71,7 @@ def prepare(
     backend.trainable(loaded.plan, target)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
-    errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span)]
+    errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span), *missing_packages(loaded)]
     if errors:
         raise PlanError(errors)
     first_values(loaded)
@@ -101,8 +104,9 @@ def train(
         path = Path(folder) / "receipt.json"
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""
-        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen)
-        finished = _launch(request, ready, on_event, timeout_s)
+        metrics = metrics_path(ready.preset, target, Path(receipt) if receipt else None)
+        request = Request(Path(preset), target, steps, path, single, saving_in, resume, metrics, chosen)
+        finished = _launch(request, ready, predicted, on_event, timeout_s)
         _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
         result = read_receipt(path)
     result = result.model_copy(update={"predicted": dict(predicted) if predicted else None})
@@ -112,7 +116,11 @@ def train(
 
 
 def _launch(
-    request: Request, ready: Prepared, on_event: Callable[[Event], None] | None, timeout_s: float | None
+    request: Request,
+    ready: Prepared,
+    predicted: Mapping[str, float] | None,
+    on_event: Callable[[Event], None] | None,
+    timeout_s: float | None,
 ) -> launch.Finished:
     longest_s = ready.preset.train.hang_s
     watch = Watch(ready.processes, longest_s)
@@ -126,7 +134,7 @@ def _launch(
     return launch.run(
         argv,
         ready.processes,
-        env={EVENTS: "1"},
+        env={EVENTS: "1", PREDICTED: json.dumps(dict(predicted) if predicted else None)},
         timeout_s=timeout_s,
         on_line=on_line,
         saves_on_term=ready.preset.checkpoints is not None,

@@ -136,6 +136,27 @@ class Checkpoint(Frozen):
         return self
 
 
+class Watch(Frozen):
+    """`[watch]`: what is written about the run beside its receipt. Paths are relative to the preset."""
+
+    metrics: str = ""
+    """The metrics file; empty: in the folder of the checkpoints, else beside the receipt, else under `runs`."""
+    tensorboard: str = ""
+    """A folder for TensorBoard; empty: none."""
+    wandb: str = ""
+    """A folder for an offline run of Weights & Biases; empty: none."""
+    profile_steps: tuple[Positive, Positive] | None = None
+    """The first and the last step of a profiler's trace."""
+    profile: str = "profile"
+    """The folder of the trace."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Watch:
+        if self.profile_steps and self.profile_steps[0] > self.profile_steps[1]:
+            raise ValueError("profile_steps: the first step comes after the last")
+        return self
+
+
 class Parts(Frozen):
     """A whole preset file."""
 
@@ -143,6 +164,7 @@ class Parts(Frozen):
     train: Train
     data: Data = Data()
     checkpoint: Checkpoint = Checkpoint()
+    watch: Watch = Watch()
 
     @model_validator(mode="after")
     def _something_to_evaluate(self) -> Parts:

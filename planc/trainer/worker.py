@@ -11,7 +11,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import log
 from pathlib import Path
 from typing import TYPE_CHECKING, get_args
@@ -22,21 +22,21 @@ from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.trainer import backend, launch
 from planc.trainer.checkpoint.folder import verify
-from planc.trainer.loop import History, NotFiniteError, PreemptedError, train
+from planc.trainer.loop import Facts, History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
-from planc.trainer.progress import Event, Table, encode, say
+from planc.trainer.profiling import Profile
+from planc.trainer.progress import say
 from planc.trainer.pulse import Pulse
 from planc.trainer.receipt import Compile, Measured, Receipt
 from planc.trainer.resuming import NEWEST, start_of
 from planc.trainer.sources import source_of
+from planc.trainer.watching import EVENTS, Watching, metrics_path
 
 if TYPE_CHECKING:
     from planc.ir.session import Initial, Session, Settings
     from planc.trainer.data import Source
     from planc.trainer.keeping import Keeper
-
-EVENTS = "PLANC_EVENTS"
-"""Set by planc's launcher: rank 0 writes events for it rather than a table."""
+    from planc.trainer.measured_goodput import MeasuredGoodput
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,8 @@ class Request:
     """The folder to save in, rather than the preset's."""
     resume: int | None = None
     """The step to go on from, or NEWEST; None: from the beginning."""
+    metrics: Path | None = None
+    """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
     chosen: str = ""
     """The checkpoint that the launcher chose and verified, by its name in the folder."""
 
@@ -63,7 +65,8 @@ class Request:
         folder = [] if self.checkpoint is None else ["--checkpoint", str(self.checkpoint.absolute())]
         resume = [] if self.resume is None else ["--resume", str(self.resume)]
         chosen = ["--chosen", self.chosen] if self.chosen else []
-        return [*paths, "--target", self.target, *steps, *single, *folder, *resume, *chosen]
+        metrics = [] if self.metrics is None else ["--metrics", str(self.metrics.absolute())]
+        return [*paths, "--target", self.target, *steps, *single, *folder, *resume, *chosen, *metrics]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -87,42 +90,54 @@ def main(arguments: list[str] | None = None) -> int:
 
 def work(request: Request, started: float) -> Receipt | None:
     """Train as asked: the receipt on rank 0, None on the others. Raises PreemptedError once all is saved."""
-    now = _pulse()
+    now, began = _pulse(), time.time() - (time.perf_counter() - started)
     preset = load_preset(request.preset, request.checkpoint)
     span = Span(str(request.preset), 1, 1, 1, 1)
     source = source_of(preset)
     path = _from(preset, request, source)
     session = _start(preset, request, span)
-    tell = _teller(session.rank, preset.train.log_every)
+    path_of_metrics = request.metrics or metrics_path(preset, request.target, request.receipt)
+    watching = Watching(preset, request.target, session.rank, path_of_metrics)
+    profile = Profile(session, preset.parts.watch.profile_steps, preset.path.parent / preset.parts.watch.profile)
     keeper: Keeper | None = None
+    why = "failed"
     try:
         if preset.checkpoints:
             from planc.trainer.keeping import Keeper
 
-            keeper = Keeper(preset, request.target, session, source.sha256, tell)
+            keeper = Keeper(preset, request.target, session, source.sha256, watching.tell)
         history = keeper.resume(path) if keeper and path else History()
         if keeper:
             source = source.going_on(*keeper.shown)
+        watching.open(began, history.steps)
         start_s = time.perf_counter() - started
         history = train(
             session,
             source,
             preset.train,
             steps=request.steps or preset.train.steps,
-            tokens_per_step=preset.plan.batch.tokens,
-            tell=tell,
+            facts=_facts(preset.plan, 1 if request.single else preset.plan.mesh.devices),
+            tell=watching.tell,
             history=history,
             after_step=keeper.after_step if keeper else lambda _step, _history: None,
             now=now,
+            profile=profile,
         )
         if keeper:
             keeper.finish(history)
-        return _receipt(preset, request, session, source, history, start_s) if session.rank == 0 else None
+        why = "done"
+        goodput = watching.goodput()
+        return _receipt(preset, request, session, source, history, start_s, goodput) if session.rank == 0 else None
+    except PreemptedError:
+        why = "preempted"
+        raise
     except NotFiniteError as error:
         raise PlanError([Diagnostic("E1011", f"{error}: a lower lr or a warm-up may help", span)]) from None
     finally:
+        profile.close()
         if keeper:
             keeper.close()
+        watching.close(why)
         session.close()
 
 
@@ -184,16 +199,22 @@ def _settings(preset: Preset) -> Settings:
     )
 
 
-def _teller(rank: int, log_every: int) -> Callable[[Event], None]:
-    if rank != 0:
-        return lambda _event: None
-    if EVENTS in os.environ:
-        return lambda event: say(encode(event))
-    return Table(sys.stdout, log_every)
+def _facts(plan: Plan, devices: int) -> Facts:
+    from planc.cost.compute import model_flops_per_token, peak_flops_per_s
+
+    chip, tokens = plan.cluster.chip, plan.batch.tokens
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices * devices
+    return Facts(tokens, model_flops_per_token(plan.model, plan.batch.sequence_tokens) * tokens, peak)
 
 
 def _receipt(
-    preset: Preset, request: Request, session: Session, source: Source, history: History, start_s: float
+    preset: Preset,
+    request: Request,
+    session: Session,
+    source: Source,
+    history: History,
+    start_s: float,
+    goodput: MeasuredGoodput | None,
 ) -> Receipt:
     from planc.trainer.weights import init_sha256
 
@@ -219,12 +240,12 @@ def _receipt(
         routing_flips=None,
         collectives=None,
         predicted=None,
-        measured=_measured(plan, history, start_s),
-        goodput=None,
+        measured=_measured(plan, history, start_s, goodput),
+        goodput=goodput.share if goodput else None,
     )
 
 
-def _measured(plan: Plan, history: History, start_s: float) -> Measured:
+def _measured(plan: Plan, history: History, start_s: float, goodput: MeasuredGoodput | None) -> Measured:
     held_out = list(history.held_out.values())
     return Measured(
         steps=len(history.losses),
@@ -235,6 +256,7 @@ def _measured(plan: Plan, history: History, start_s: float) -> Measured:
         first_step_s=history.seconds[0],
         step_time_s=history.step_time_s,
         tokens_per_s=plan.batch.tokens / history.step_time_s,
+        goodput_s=asdict(goodput) if goodput else None,
         start_s=start_s,
     )
 
@@ -248,6 +270,7 @@ def _request(arguments: list[str] | None) -> Request:
     parser.add_argument("--single", action="store_true", help="the model undivided in one process")
     parser.add_argument("--checkpoint", type=Path, help="save in this folder rather than the preset's")
     parser.add_argument("--resume", type=int, nargs="?", const=NEWEST, help="go on from this step; the newest")
+    parser.add_argument("--metrics", type=Path, help="write the metrics into this file")
     parser.add_argument("--chosen", default="", help="go on from this checkpoint of the folder")
     given = parser.parse_args(arguments)
     return Request(**vars(given))

@@ -14,7 +14,7 @@ from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.trainer import backend, loop, worker
 from planc.trainer.data import PythonStdlib
-from planc.trainer.loop import History, NotFiniteError
+from planc.trainer.loop import Facts, History, NotFiniteError
 from planc.trainer.preset import load_preset
 from planc.trainer.progress import Event, HeldOut, Skipped, StepDone, Table, decode, encode
 from planc.trainer.receipt import Receipt, read_receipt
@@ -55,7 +55,10 @@ def test_a_run_learns_and_says_all_it_measured(monkeypatch: pytest.MonkeyPatch, 
     assert (receipt.tokens_per_step, receipt.dtype) == (1024, "fp32")
     assert (receipt.runtime, receipt.features, receipt.compile.uncached) == ("numpy", ("bigram",), 0)
     assert {"planc", "python", "numpy"} <= set(receipt.versions)
-    assert receipt.goodput is receipt.predicted is receipt.collectives is receipt.peak_memory_gib is None
+    assert receipt.predicted is receipt.collectives is receipt.peak_memory_gib is None
+    assert receipt.goodput is not None
+    assert receipt.measured.goodput_s is not None
+    assert 0 < receipt.goodput < 1
 
 
 def test_two_runs_have_equal_losses(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -91,7 +94,7 @@ def test_a_loss_that_is_no_number_stops_the_run(
 def train_on(session: BigramSession, steps: int, told: list[Event]) -> History:
     source = PythonStdlib(4, 16, 0, 65536)
     settings = Train(steps=steps, lr=1e-3, on_nan="skip", eval_batches=0)
-    return loop.train(session, source, settings, steps=steps, tokens_per_step=64, tell=told.append)
+    return loop.train(session, source, settings, steps=steps, facts=Facts(64, 640.0, 1e6), tell=told.append)
 
 
 def test_a_loss_that_is_no_number_may_be_skipped() -> None:

@@ -1,0 +1,73 @@
+"""Measuring this machine: probes and steps of plans, in as many processes as a run has."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.calibration.probes import Measured, Probe
+from planc.ir.program import Target
+from planc.trainer import launch
+from planc.trainer.measuring import MARK
+
+STEPS = 6
+"""Of each plan; the fastest counts, as of the probes the fastest window does."""
+
+
+class MeasuringError(Exception):
+    """A process failed; the text is the end of what it wrote."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The probes with their seconds, and each plan's steps by its name."""
+
+    probes: tuple[Measured, ...]
+    steps: dict[str, tuple[float, ...]]
+
+    def step_s(self, plan: str) -> float:
+        """The fastest step: what other work on the machine slows down says nothing about it."""
+        return min(self.steps[plan])
+
+
+def measure(
+    target: Target,
+    devices: int,
+    probes: Sequence[Probe] = (),
+    plans: Sequence[Path] = (),
+    *,
+    steps: int = STEPS,
+    window_s: float = 0.1,
+    timeout_s: float = 1800.0,
+    tell: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Measurement:
+    """Measure; `tell` hears how much is done. Raises MeasuringError."""
+    task = {
+        "devices": devices,
+        "window_s": window_s,
+        "probes": [p.to_json() for p in probes],
+        "plans": [str(p.absolute()) for p in plans],
+        "steps": steps,
+    }
+    rows: list[dict[str, object]] = []
+
+    def heard(rank: int, line: str) -> None:
+        if line.startswith(MARK):
+            rows.append(json.loads(line.removeprefix(MARK)))
+            tell(len(rows), len(probes) + len(plans))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "task.json")
+        path.write_text(json.dumps(task))
+        argv = [sys.executable, "-m", "planc.trainer.measuring", target, str(path)]
+        done = launch.run(argv, 1 if target == "xla" else devices, timeout_s=timeout_s, on_line=heard)
+    if not done.ok:
+        raise MeasuringError(done.outputs[done.failed_rank or 0][-2000:])
+    seconds = [float(str(row["seconds"])) for row in rows if "seconds" in row]
+    found = {str(row["plan"]): tuple(row["steps"]) for row in rows if "plan" in row}  # type: ignore[arg-type]
+    measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
+    return Measurement(tuple(measured), found)

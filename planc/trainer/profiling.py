@@ -1,0 +1,34 @@
+"""A profiler's trace of some steps, on request: [watch] profile_steps = [first, last]."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planc.ir.session import Session
+
+
+class Profile:
+    """Traces a session from before step `first` until after step `last` into a folder; every rank has one."""
+
+    def __init__(self, session: Session, steps: tuple[int, int] | None, folder: Path) -> None:
+        self._session, self._steps, self._folder = session, steps, folder
+        self._open = ExitStack()
+        self._on = False
+
+    def before(self, step: int) -> None:
+        if self._steps and not self._on and self._steps[0] <= step <= self._steps[1]:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._open.enter_context(self._session.profile(str(self._folder)))
+            self._on = True
+
+    def after(self, step: int) -> None:
+        if self._on and self._steps and step >= self._steps[1]:
+            self.close()
+
+    def close(self) -> None:
+        """What has been traced so far is written."""
+        self._open.close()
+        self._on = False

@@ -1,0 +1,190 @@
+"""The metrics file, goodput from it, boards, and traces."""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bigram import BigramRuntime, BigramSession
+from test_loop import work
+
+from planc.diag import PlanError
+from planc.trainer.measured_goodput import measured_goodput
+from planc.trainer.metrics import Metrics, Record, read_metrics
+from planc.trainer.preset import load_preset
+from planc.trainer.profiling import Profile
+from planc.trainer.progress import HeldOut, SaveDone, StepDone
+from planc.trainer.run import prepare
+from planc.trainer.watching import metrics_path
+
+TINY = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
+KEYS = {"time", "kind", "step", "steps", "loss", "grad_norm", "lr", "tokens_per_s", "left_s", "step_s", "data_s"}
+
+
+def preset(folder: Path, watch: str, checkpoint: str = "") -> Path:
+    text = TINY.read_text().replace("../tiny.plan", "absent.plan").partition("[checkpoint]")[0]
+    path = folder / "run.toml"
+    path.write_text(f"{text}[checkpoint]\n{checkpoint}\n[watch]\n{watch}\n")
+    return path
+
+
+def test_every_run_writes_metrics(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert work(monkeypatch, BigramRuntime(), tmp_path, "--steps", "3") == 0
+    records = read_metrics(tmp_path / "r.metrics.jsonl")
+    assert [r["kind"] for r in records] == ["start", "held_out", "step", "step", "step", "held_out", "end"]
+    start, steps, end = records[0], [r for r in records if r["kind"] == "step"], records[-1]
+    assert (start["devices"], start["tokens_per_step"], start["done"]) == (4, 1024, 0)
+    assert set(steps[0]) >= KEYS
+    assert [r["step"] for r in steps] == [1, 2, 3]
+    assert all(r["mfu"] > 0 and 0 <= r["data_s"] < r["step_s"] for r in steps)
+    assert end["why"] == "done"
+    assert records == sorted(records, key=lambda r: r["time"])
+
+
+def test_a_run_that_fails_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert work(monkeypatch, BigramRuntime(breaks_at=2), tmp_path) == 1
+    assert read_metrics(tmp_path / "r.metrics.jsonl")[-1]["why"] == "failed"
+
+
+def test_where_the_metrics_go(tmp_path: Path) -> None:
+    plain = load_preset(preset(tmp_path, ""))
+    assert metrics_path(plain, "xla", None) == Path("runs/run-xla.metrics.jsonl")
+    assert metrics_path(plain, "xla", Path("a/r.json")) == Path("a/r.metrics.jsonl")
+    saving = load_preset(preset(tmp_path, "", 'folder = "kept"'))
+    assert metrics_path(saving, "xla", Path("a/r.json")) == tmp_path / "kept" / "metrics.jsonl"
+    named = load_preset(preset(tmp_path, 'metrics = "m.jsonl"', 'folder = "kept"'))
+    assert metrics_path(named, "xla", None) == tmp_path / "m.jsonl"
+
+
+def test_metrics_go_on_after_a_crash(tmp_path: Path) -> None:
+    path = tmp_path / "m.jsonl"
+    path.write_text('{"time": 1.0, "kind": "start"}\n{"time": 2.0, "ki')
+    metrics = Metrics(path, goes_on=True)
+    metrics.write("start")
+    metrics.close()
+    assert [r["kind"] for r in read_metrics(path)] == ["start", "start"]
+
+
+def test_a_full_disk_ends_the_metrics_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full")
+    metrics = Metrics(Path("/dev/full"), goes_on=True)
+    metrics.event(HeldOut(1, 2.0))
+    metrics.event(HeldOut(2, 2.0))
+    assert capsys.readouterr().err.count("is not written any more") == 1
+
+
+def step(at: float, number: int, seconds: float) -> Record:
+    return {"time": at, "kind": "step", "step": number, "step_s": seconds, "data_s": 0.0}
+
+
+def test_goodput_counts_every_second_once() -> None:
+    """Two starts: ten seconds to the first step, a save of one second, a crash, one step lost and taken again."""
+    records: list[Record] = [
+        {"time": 100.0, "kind": "start"},
+        step(112.0, 1, 5.0),  # a usual step takes 2 s: 3 s of these compile
+        step(114.0, 2, 2.0),
+        {"time": 115.0, "kind": "saved", "stall_s": 1.0},
+        step(117.0, 3, 2.0),
+        {"time": 130.0, "kind": "start"},
+        step(140.0, 3, 4.0),
+        step(142.0, 4, 2.0),
+        {"time": 145.0, "kind": "held_out"},
+        {"time": 145.0, "kind": "end"},
+    ]
+    found = measured_goodput(records)
+    assert found is not None
+    assert found.productive_s == pytest.approx(8.0)
+    assert found.redone_s == pytest.approx(2.0)
+    assert found.checkpoint_s == pytest.approx(1.0)
+    assert found.restart_s == pytest.approx(10.0 + 13.0 + 8.0)
+    assert found.stall_s == pytest.approx(3.0)
+    assert found.wall_s == pytest.approx(45.0)
+    assert found.share == pytest.approx(8 / 45)
+    assert measured_goodput(records[:1]) is None
+
+
+class Traced(BigramSession):
+    def __init__(self) -> None:
+        super().__init__(256)
+        self.said: list[str] = []
+
+    @contextmanager
+    def profile(self, folder: str) -> Any:
+        self.said.append("on")
+        yield
+        self.said.append(f"off after {self.steps}")
+
+
+def test_a_trace_covers_the_steps_that_were_asked_for(tmp_path: Path) -> None:
+    session = Traced()
+    profile = Profile(session, (2, 3), tmp_path / "trace")  # type: ignore[arg-type]
+    for number in range(1, 6):
+        profile.before(number)
+        session.steps = number
+        profile.after(number)
+    profile.close()
+    assert session.said == ["on", "off after 3"]
+
+
+@pytest.mark.parametrize("key", ["tensorboard", "wandb"])
+def test_a_board_without_its_package_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
+) -> None:
+    monkeypatch.setattr("planc.trainer.boards.find_spec", lambda _name: None)
+    with pytest.raises(PlanError) as error:
+        prepare(preset(tmp_path, f'{key} = "board"'), "cuda")
+    (found,) = error.value.diagnostics
+    assert found.code == "E1009"
+    assert key in found.message
+    assert "planc[watch]" in found.help
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    from planc.trainer.boards import TensorBoard
+
+    board = TensorBoard(tmp_path)
+    board(StepDone(3, 9, 1.5, 2.0, 1e-3, 1e5, 12.0))
+    board(SaveDone(3, 0.5, 1.0))
+    board.close()
+    found = EventAccumulator(str(tmp_path))
+    found.Reload()
+    assert [(e.step, e.value) for e in found.Scalars("train/loss")] == [(3, 1.5)]
+    assert [(e.step, e.value) for e in found.Scalars("checkpoint/stall_s")] == [(3, 0.5)]
+
+
+@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+def test_weights_and_biases_stay_offline(tmp_path: Path) -> None:
+    from planc.trainer.boards import WeightsAndBiases
+
+    board = WeightsAndBiases(tmp_path, "project", {"lr": 1e-3})
+    board(StepDone(1, 9, 1.5, 2.0, 1e-3, 1e5, 12.0))
+    board.close()
+    (run,) = (tmp_path / "wandb").glob("offline-run-*")
+    assert list(run.glob("*.wandb"))
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("target", ["cuda", "xla"])
+def test_a_whole_run_is_watched(tmp_path: Path, target: str) -> None:
+    """One process: metrics, a trace of the second step, and predicted beside measured."""
+    from planc.cli import main
+
+    path = preset(tmp_path, 'metrics = "m.jsonl"\nprofile_steps = [2, 2]\nprofile = "trace"')
+    receipt = tmp_path / "r.json"
+    arguments = ["train", str(path), "--target", target, "--single", "--steps", "3", "--receipt", str(receipt)]
+    assert main(arguments) == 0
+    said = json.loads(receipt.read_text())
+    assert 0 < said["goodput"] < 1
+    steps = [r for r in read_metrics(tmp_path / "m.jsonl") if r["kind"] == "step"]
+    assert [r["loss"] for r in steps] == said["losses"]
+    traces = [p for p in (tmp_path / "trace").rglob("*") if p.is_file()]
+    assert traces
+    assert all(p.stat().st_size for p in traces)
