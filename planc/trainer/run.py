@@ -105,7 +105,7 @@ def train(
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""
         metrics = metrics_path(ready.preset, target, Path(receipt) if receipt else None)
-        request = Request(Path(preset), target, steps, path, single, saving_in, resume, metrics, chosen)
+        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics)
         finished = _launch(request, ready, predicted, on_event, timeout_s)
         _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
         result = read_receipt(path)

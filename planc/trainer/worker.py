@@ -52,10 +52,10 @@ class Request:
     """The folder to save in, rather than the preset's."""
     resume: int | None = None
     """The step to go on from, or NEWEST; None: from the beginning."""
-    metrics: Path | None = None
-    """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
     chosen: str = ""
     """The checkpoint that the launcher chose and verified, by its name in the folder."""
+    metrics: Path | None = None
+    """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
 
     def arguments(self) -> list[str]:
         """The command line that says the same; paths are made absolute for the child."""
