@@ -27,6 +27,7 @@ RECEIPT_KEYS = {
     "data_sha256",
     "tokens_per_step",
     "dtype",
+    "course",
     "features",
     "losses",
     "grad_norms",
@@ -39,7 +40,10 @@ RECEIPT_KEYS = {
     "measured",
     "goodput",
 }
-CROSSCHECK_KEYS = {"budget", "max_abs", "first_outside_step", "differing_fields", "ok"}
+CROSSCHECK_KEYS = {
+    *("budget", "max_abs", "first_outside_step", "differing_fields", "ok"),
+    *("mean_abs", "mean_budget", "diagnosis"),
+}
 LOSSES = (5.5, 4.0, 3.25)
 
 
@@ -105,6 +109,9 @@ def test_equal_runs_are_the_same() -> None:
         "first_outside_step": None,
         "differing_fields": [],
         "ok": True,
+        "mean_abs": 0.0,
+        "mean_budget": None,
+        "diagnosis": None,
     }
     assert set(check.to_json()) == CROSSCHECK_KEYS
 
@@ -135,6 +142,79 @@ def test_runs_that_had_no_reason_to_agree_are_refused(field: str) -> None:
     assert check.differing_fields == (field,)
     assert check.max_abs is None
     assert field in render(check, [receipt(), receipt(**{field: other})])
+
+
+@pytest.mark.parametrize(("name", "other"), [("lr", 2e-3), ("betas", [0.9, 0.99]), ("eps", 1e-6), ("clip_norm", 0.5)])
+def test_runs_of_another_course_are_refused(name: str, other: Any) -> None:
+    course = {"lr": 1e-3, "betas": [0.9, 0.95], "eps": 1e-8, "clip_norm": 1.0}
+    runs = [receipt(course=course), receipt(course={**course, name: other})]
+    check = crosscheck(runs)
+    assert not check.ok and check.max_abs is None
+    assert check.differing_fields == (f"course.{name}",)
+    assert f"course.{name}: {course[name]} | {other}" in render(check, runs)
+
+
+def test_a_receipt_that_does_not_tell_its_course_is_compared() -> None:
+    """Those of earlier versions."""
+    assert crosscheck([receipt(course={"lr": 1e-3}), receipt(), receipt(course={"lr": 1e-3})]).ok
+
+
+def test_bf16_has_a_budget_of_the_mean_too() -> None:
+    """Every step within 2e-2, and the mean above 5e-3: not the same."""
+    steady = receipt(tuple(x + 6e-3 for x in LOSSES), dtype="bf16")
+    check = crosscheck([receipt(dtype="bf16"), steady])
+    assert not check.ok and check.first_outside_step is None
+    assert check.mean_abs == pytest.approx(6e-3) and check.mean_budget == 5e-3
+    once = receipt((5.5, 4.0, 3.26), dtype="bf16")
+    assert crosscheck([receipt(dtype="bf16"), once]).ok
+    assert crosscheck([receipt(dtype="bf16"), steady], budget=1e-2).ok
+
+
+FIRST = {
+    "tok_embeddings.weight": 1.0,
+    "layers.0.attention.wq.weight": 2.0,
+    "layers.0.attention.wo.weight": 2.5,
+    "layers.0.feed_forward.w2.weight": 2.0,
+    "layers.1.attention_norm.weight": 0.5,
+    "norm.weight": 0.1,
+    "output.weight": 3.0,
+}
+
+
+def told(changes: dict[str, float] | None, **others: Any) -> Receipt:
+    """A run that parts at its second step, with the norms of its first gradients."""
+    run = receipt((5.5, 4.0 + (0.1 if changes else 0), 3.25), **others)
+    norms = None if changes is None else {**FIRST, **changes}
+    return run.model_copy(update={"measured": run.measured.model_copy(update={"first_gradient_norms": norms})})
+
+
+def test_a_failed_comparison_names_the_tensor_nearest_to_the_loss() -> None:
+    fault = {"layers.0.attention.wo.weight": 2.6, "layers.0.attention.wq.weight": 2.2, "tok_embeddings.weight": 0.9}
+    runs = [told({}), told(fault, target="xla", runtime="jax", versions={"jax": "1"})]
+    check = crosscheck(runs)
+    assert check.diagnosis is not None and check.diagnosis.first_group is not None
+    assert check.first_outside_step == 2
+    assert check.diagnosis.first_group.tensor == "layers.0.attention.wo.weight"
+    assert check.diagnosis.groups_apart == 3
+    assert check.diagnosis.lines == {"runtime": ("torch", "jax"), "versions": ({"torch": "2.13.0"}, {"jax": "1"})}
+    text = re.sub(r"\s+", " ", render(check, runs))
+    assert "first outside at step 2" in text
+    assert "3 tensors differ; nearest to the loss is layers.0.attention.wo.weight norms 2.5 | 2.6" in text
+    assert "versions: torch 2.13.0 | jax 1" in text
+
+
+def test_a_first_step_without_fault_is_said_to_be_none() -> None:
+    within = {"output.weight": 3.0 * (1 + 5e-5)}
+    check = crosscheck([told({}), told(within)])
+    assert check.diagnosis is not None
+    assert check.diagnosis.gradients_known and check.diagnosis.first_group is None
+    assert "the first step is not at fault" in re.sub(r"\s+", " ", render(check, [told({}), told(within)]))
+
+
+def test_norms_that_a_receipt_lacks_are_not_compared() -> None:
+    check = crosscheck([told({}), told({"output.weight": 9.0}), receipt()])
+    assert check.diagnosis is not None
+    assert not check.diagnosis.gradients_known and check.diagnosis.first_group is None
 
 
 def test_runs_of_different_length_are_refused() -> None:
