@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
 
 from .bundled import not_bundled
@@ -29,27 +30,20 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
 
 
 def _nouns(plan: Plan) -> Sentences:
-    yield from (view.cause for view in plan.mesh.views)
     yield from (quantize.cause for quantize in plan.quantize)
     yield from (offload.cause for offload in plan.offloads)
     yield from (overlap.cause for overlap in plan.overlaps)
     yield from (compiled.cause for compiled in plan.compiles)
-    yield plan.route.cause
-    if plan.attention is not None:
-        yield plan.attention.cause
 
 
 def _shards(plan: Plan) -> Sentences:
-    """Divisions of what only models with experts have, or of attention's sequence."""
-    for s in plan.shards:
-        outside = s.dim == "sequence" and s.region != "residual"
-        if outside or s.dim in ("experts", "expert_ffn", "q_lora", "kv_lora") or s.region not in ("", "residual"):
-            yield s.cause
+    """Divisions of latents."""
+    yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
     yield from (r.cause for r in plan.replicates)
 
 
 def _state(plan: Plan) -> Sentences:
-    yield from (s.cause for s in plan.stores if s.region)
+    yield from (s.cause for s in plan.stores if s.region not in ("", EXPERTS))
 
 
 def _recompute(plan: Plan) -> Sentences:

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import textwrap
 
+from planc.backends.xla.emit_context import constants as context_constants
+from planc.backends.xla.emit_experts import expert_tables
 from planc.backends.xla.emit_model import casts, model_functions, own_gradient
+from planc.backends.xla.emit_pipeline import constants as pipeline_constants
+from planc.backends.xla.emit_pipeline import ends_table, names_activations
 from planc.backends.xla.emit_step import mesh_function, step_functions
 from planc.backends.xla.emit_tables import (
     activation_table,
     constants,
-    kept,
     kept_table,
     not_decayed,
     param_tables,
 )
+from planc.backends.xla.pipeline import pipelined
 from planc.backends.xla.writing import WIDTH
 from planc.ir.base import plain_name
 from planc.ir.plan import Plan
@@ -73,7 +77,17 @@ def _words(sentence: str) -> str:
 
 
 def _tables(sharded: Sharded) -> list[str]:
-    tables = (constants, param_tables, not_decayed, activation_table, kept_table)
+    tables = (
+        constants,
+        context_constants,
+        pipeline_constants,
+        param_tables,
+        not_decayed,
+        activation_table,
+        ends_table,
+        expert_tables,
+        kept_table,
+    )
     return ["\n".join(lines) for table in tables if (lines := table(sharded))]
 
 
@@ -83,8 +97,8 @@ def _imports(sharded: Sharded) -> list[str]:
     context = "AbstractContextManager" if casts(plan) else "contextmanager"
     sequence = ("Callable", "Sequence") if casts(plan) else ("Callable", "Iterator", "Sequence")
     standard = [
-        "import functools" if own_gradient(plan) else "",
-        "import math" if torus else "",
+        "import functools" if own_gradient(plan) or pipelined(plan) or plan.model.top_k else "",
+        "import math" if torus or (plan.model.top_k and plan.route.method == "capacity") else "",
         "import re",
         f"from collections.abc import {', '.join(sequence)}",
         f"from contextlib import {context}",
@@ -95,7 +109,7 @@ def _imports(sharded: Sharded) -> list[str]:
         "import jax.numpy as jnp",
         "import numpy as np" if torus else "",
         "import optax",
-        "from jax.ad_checkpoint import checkpoint_name" if kept(sharded) else "",
+        "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
         "from jax.experimental import mesh_utils" if torus else "",
         "from jax.lax import with_sharding_constraint",
         "from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh",

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from planc.backends.xla.emit_context import context_functions
+from planc.backends.xla.emit_experts import expert_functions
+from planc.backends.xla.emit_pipeline import layers_function, names_activations, resting_function
 from planc.backends.xla.emit_tables import kept
+from planc.backends.xla.pipeline import pipelined
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -18,9 +22,9 @@ def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
 
 
 def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
-    """The leaf's spec; the dims of a stack before the parameter's own are whole."""
+    """The leaf's spec; the dims of a stack before the parameter's own are {stack}."""
     spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
-    return P(*[None] * (leaf.ndim - len(spec)), *spec)
+    return P(*{leading}, *spec)
 
 
 def _pattern(name: str) -> str:
@@ -38,13 +42,13 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
 CONSTRAIN = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
     """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
-    return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), ACTIVATIONS[name]), name)
+    return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), {where}), name)
 '''
 
 CONSTRAIN_UNNAMED = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
     """The activation `name` in the compute dtype, where it rests."""
-    return with_sharding_constraint(x.astype(COMPUTE), ACTIVATIONS[name])
+    return with_sharding_constraint(x.astype(COMPUTE), {where})
 '''
 
 WEIGHT = '''
@@ -104,31 +108,36 @@ def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: An
     return jax.lax.scan(body, x, stack)[0]
 '''
 
-ATTEND = '''
-def positions(length: int) -> jax.Array:
-    """The place in its sequence of each row of an activation."""
-    return jnp.arange(length)
-
-
-def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D]."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
-'''
-
 
 def model_functions(sharded: Sharded) -> list[str]:
     """`shardings` and the hooks, one text each."""
     plan = sharded.plan
     names = bool(kept(sharded))
     return [
-        HEAD,
-        CONSTRAIN if names else CONSTRAIN_UNNAMED,
+        _head(plan),
+        *_constrain(sharded),
         _weight(plan),
         _linear(plan),
+        *expert_functions(sharded, names=names),
         _remat(names),
-        LAYERS,
-        ATTEND,
+        layers_function(sharded) if pipelined(plan) else LAYERS,
+        *context_functions(sharded, named=names_activations(sharded)),
     ]
+
+
+def _head(plan: Plan) -> str:
+    stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
+    if pipelined(plan):
+        stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
+    return HEAD.replace("{stack}", stack).replace("{leading}", leading)
+
+
+def _constrain(sharded: Sharded) -> list[str]:
+    plan = sharded.plan
+    text = CONSTRAIN if names_activations(sharded) else CONSTRAIN_UNNAMED
+    if pipelined(plan):
+        return [text.replace("{where}", "_resting(name)"), resting_function(plan)]
+    return [text.replace("{where}", "ACTIVATIONS[name]")]
 
 
 def casts(plan: Plan) -> bool:

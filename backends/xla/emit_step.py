@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from planc.backends.xla.emit_context import balanced, context_axes
 from planc.backends.xla.emit_model import casts, gathers_in_use
+from planc.backends.xla.pipeline import pipelined
 from planc.backends.xla.writing import beside
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -117,7 +119,6 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 
     def evaluate(params: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         with _tracing(mesh):
-            batches = (_microbatches(tokens), _microbatches(targets))
 {evaluate}
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
@@ -141,9 +142,16 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 
 def _microbatches(rows: jax.Array) -> jax.Array:
     """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
-    mine = rows.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
+    mine = {rows}.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
-    return with_sharding_constraint(batches, P(None, *BATCH))
+    return with_sharding_constraint(batches, P(None, *{spec}))
+'''
+
+AT_ONCE = '''
+def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
+    """The mean loss of the global batch and its gradients, fp32; `layers` cuts the batch in microbatches."""
+{before}    loss, grads = jax.value_and_grad(loss_fn)({params}, {batch})
+    return loss, _placed(grads, GRADS)
 '''
 
 GATHERED = '''
@@ -185,9 +193,9 @@ def mesh_function(plan: Plan) -> str:
 def step_functions(sharded: Sharded) -> list[str]:
     """State, steps and what they share, one text each."""
     plan = sharded.plan
-    step = STEP.replace("{update}", _update(plan)).replace("{evaluate}", _evaluate(plan))
+    step = STEP.replace("{update}", _update(plan)).replace("{evaluate}", _evaluate(sharded))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
-    return [STATE, step, _accumulate(plan), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    return [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
 
 
 def _gathers_first(plan: Plan) -> bool:
@@ -211,29 +219,45 @@ def _update(plan: Plan) -> str:
     )
 
 
-def _evaluate(plan: Plan) -> str:
-    pad = " " * 12
-    params = "_gathered(params)" if _gathers_first(plan) else "params"
-    if _gathers_first(plan):
-        return f"{pad}used = {params}\n{pad}return jnp.mean(jax.lax.map(lambda batch: loss_fn(used, *batch), batches))"
-    return f"{pad}return jnp.mean(jax.lax.map(lambda batch: loss_fn(params, *batch), batches))"
+def _batch(sharded: Sharded) -> str:
+    """The arguments of a loss of the global batch."""
+    return "_ordered(tokens), _ordered(targets)" if balanced(sharded) else "tokens, targets"
 
 
-def _accumulate(plan: Plan) -> str:
+def _evaluate(sharded: Sharded) -> str:
+    plan = sharded.plan
+    lines = ["used = _gathered(params)"] if _gathers_first(plan) else []
+    params = "used" if _gathers_first(plan) else "params"
+    if pipelined(plan):
+        lines += [f"return loss_fn({params}, {_batch(sharded)})"]
+    else:
+        lines += ["batches = (_microbatches(tokens), _microbatches(targets))"]
+        lines += [f"return jnp.mean(jax.lax.map(lambda batch: loss_fn({params}, *batch), batches))"]
+    return "\n".join(" " * 12 + line for line in lines)
+
+
+def _accumulate(sharded: Sharded) -> str:
+    plan = sharded.plan
     cause = f"  # {plan.gather.cause.comment()}" if plan.gather else ""
     before, params = "", "params"
     if _gathers_first(plan) and plan.gather_per == "step":
         before, params = f"    used = _gathered(params){cause}\n", "used"
     elif _gathers_first(plan):
         params = "_gathered(params)"
+    if pipelined(plan):
+        text = AT_ONCE.replace("{before}", before).replace("{params}", params)
+        return text.replace("{batch}", _batch(sharded))
     placed = "\n".join(beside("        grads = _placed(grads, GRADS)", _reduction(plan)))
-    return ACCUMULATE.replace("{before}", before).replace("{params}", params).replace("{placed}", placed)
+    text = ACCUMULATE.replace("{before}", before).replace("{params}", params).replace("{placed}", placed)
+    rows, spec = ("_ordered(rows)", "ROWS") if balanced(sharded) else ("rows", "BATCH")
+    return text.replace("{rows}", rows).replace("{spec}", spec)
 
 
 def _reduction(plan: Plan) -> str:
     """The collective that sums a gradient over the data axes."""
     scattered = plan.store("grads")
-    whole = tuple(a for a in plan.mesh.in_order(plan.data_axes) if a not in scattered)
+    summed = plan.mesh.in_order({*plan.data_axes, *context_axes(plan)})
+    whole = tuple(a for a in summed if a not in scattered)
     said = [f"reduce-scatter over {', '.join(scattered)}"] if scattered else []
     said += [f"all-reduce over {', '.join(whole)}"] if whole else []
     return f"{', '.join(said)}, each microbatch" if said else ""

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.xla.atoms import aliases, atoms
-from planc.backends.xla.layouts import Use, activation_spec, batch_spec, param_spec, uncut
+from planc.backends.xla.emit_context import given_spec
+from planc.backends.xla.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.writing import INDENT, beside, causes, comment, entry, quoted, spec_text
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
@@ -31,7 +32,7 @@ def constants(sharded: Sharded) -> list[str]:
         *comment("; ".join(other)),
         *beside(f"DATA_PARALLEL = {plan.data_parallel}", f"ranks that divide the batch{_cause_text(batch)}"),
         *beside(f"MICROBATCH = {sequences}", f"sequences on all of them; {plan.batch.cause.comment()}"),
-        *beside(f"BATCH = {spec_text(batch_spec(plan))}", "tokens and targets, [sequences, tokens of each]"),
+        *beside(f"BATCH = {spec_text(given_spec(sharded))}", "tokens and targets, [sequences, tokens of each]"),
         *beside(f"COMPUTE = {JAX_DTYPE[plan.precision.compute]}", compute),
     ]
 

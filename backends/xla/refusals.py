@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.not_lowered import not_lowered
-from planc.backends.xla.layouts import spec_of
+from planc.backends.xla import refuse_experts
+from planc.backends.xla.emit_context import PASSES_KEYS, attentions, balanced, keyed_axes, windows
+from planc.backends.xla.pipeline import SCHEDULES, pipelined
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.plan import Plan
@@ -19,7 +21,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    found = (*_split(plan), *_stores(plan), *_dtypes(plan), *_uneven(sharded))
+    found = (*_split(plan), *_stores(plan), *_dtypes(plan), *_uneven(sharded), *_experts(sharded), *_attention(sharded))
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
 
@@ -29,9 +31,50 @@ def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
 
 
 def _split(plan: Plan) -> Iterator[Diagnostic]:
-    if plan.split is not None:
-        why = "it has no pipeline schedules yet"
-        yield _refused(plan.split.cause, why, "lower it for cuda, or give the axis to fsdp")
+    """The pipeline is one loop that all ranks run: they do the same, each with as much."""
+    split = plan.split
+    if split is None or not pipelined(plan):
+        return
+    if split.schedule not in SCHEDULES:
+        nearest = f"circular(chunks = {split.chunks})" if split.chunks > 1 else "gpipe"
+        why = "a loop of XLA runs forwards, and its backward is the same loop in reverse"
+        yield _refused(split.cause, why, f"nearest is `as {nearest}`; lower it for cuda to keep {split.schedule}")
+        return
+    sizes = [end - begin for begin, end in split.stages]
+    if len(set(sizes)) > 1:
+        why = f"its ranks run one program, and the stages hold {', '.join(map(str, sizes))} layers"
+        yield _refused(split.cause, why, "give every stage as many layers")
+    if plan.microbatches % plan.pipeline:
+        why = f"each rank keeps an equal share of the {plan.microbatches} microbatches while they wait"
+        yield _refused(split.cause, why, f"a multiple of {plan.pipeline} microbatches")
+    if plan.gather is not None and plan.gather_per == "microbatch" and plan.store("params"):
+        why = "the backward of a microbatch comes long after its forward, and others are in between"
+        yield _refused(plan.gather.cause, why, "`gather params per pass` or `per step`")
+
+
+def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
+    """How rows meet the keys of other ranks, or a kernel."""
+    plan, kernel, axes = sharded.plan, sharded.plan.attention, keyed_axes(sharded)
+    if kernel is None:
+        return
+    if kernel.method not in PASSES_KEYS:
+        yield _refused(kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
+        return
+    if not axes:
+        why = "no axis divides the sequence in attention"
+        yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
+    if kernel.method == "ring" and kernel.rotate != "p2p":
+        yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
+    if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in attentions(sharded))):
+        why = f"attention of {plan.model.family} is more than plain causal attention"
+        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+    if kernel.method == "ring" and pipelined(plan):
+        why = "JAX 0.10.2 does not differentiate a ring by hand inside a pipeline by hand"
+        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+    ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
+    if balanced(sharded) and tokens % (2 * ranks):
+        why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        yield _refused(kernel.cause, why, f"`(balance = none)`, or a multiple of {2 * ranks} tokens")
 
 
 def _stores(plan: Plan) -> Iterator[Diagnostic]:
@@ -46,6 +89,11 @@ def _dtypes(plan: Plan) -> Iterator[Diagnostic]:
         yield _refused(cause, f"it computes and reduces in fp32 or bf16, not {' and '.join(dict.fromkeys(bad))}")
 
 
+def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
+    for cause, why, help in refuse_experts.refused(sharded):
+        yield _refused(cause or sharded.plan.mesh.cause, why, help)
+
+
 def _uneven(sharded: Sharded) -> Iterator[Diagnostic]:
     """XLA lays out what divides evenly only; torch pads."""
     plan = sharded.plan
@@ -55,7 +103,7 @@ def _uneven(sharded: Sharded) -> Iterator[Diagnostic]:
         "sequence": plan.batch.sequence_tokens,
     }
     for shard in plan.shards:
-        parts = plan.mesh.size(*spec_of(plan, (shard.dim,), {shard.dim: shard.axes})[0])
+        parts = plan.mesh.size(*plan.mesh.in_order(shard.axes))
         length = lengths.get(shard.dim, parts)
         if length % parts:
             why = f"it divides {shard.dim} evenly, and {length} is no multiple of {parts}"

@@ -45,6 +45,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
 
     from planc.backends.xla import shards
     from planc.backends.xla.models import family
+    from planc.backends.xla.pipeline import stack_shape
     from planc.backends.xla.session import JaxSession, Steps
     from planc.backends.xla.state import guarded
 
@@ -53,8 +54,9 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     mesh, module = emitted.build_mesh(), family(model.family)
     loss = module.build_loss(model, emitted)
     optimizer = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
-    shapes = shards.abstract(module.shapes(model))
-    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial), optimizer, mesh)
+    stack = stack_shape(program.plan)
+    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
+    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
     steps = Steps(
         step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
         evaluate=emitted.build_eval_step(loss, mesh, shapes),
@@ -80,11 +82,11 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
     from planc.backends.xla import shards
     from planc.backends.xla.models import family
     from planc.backends.xla.session import JaxSession, Steps
-    from planc.backends.xla.single import Single
+    from planc.backends.xla.single import Single, hooks_of
 
     model = program.plan.model
     here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
-    single = Single(model, settings)
+    single = Single(model, settings, hooks_of(program.plan))
     state = single.init(shards.fill(model, dict.fromkeys(family(model.family).shapes(model), here), initial))
     steps = Steps(
         step=jax.jit(single.step, donate_argnums=0),

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from planc.backends.xla.stacks import numbers, stacked
 from planc.ir.model import Model, Param
 
 if TYPE_CHECKING:
@@ -36,17 +37,25 @@ def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
     return jax.eval_shape(lambda: {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()})
 
 
-def fill(model: Model, where: dict[str, Sharding], initial: Initial) -> dict[str, jax.Array]:
-    """Every parameter from `initial`, laid out as `where` says; layers are stacked."""
-    return {p.name: divided(_stacked(model, p, initial), where[p.name]) for p in model.params}
+def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a family's module with the layers along the dims of `stack`."""
+    return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in shapes.items()}
 
 
-def _stacked(model: Model, param: Param, initial: Initial) -> Weights:
-    """One parameter whole: [layers, ...] for those of the block."""
+def fill(
+    model: Model, where: dict[str, Sharding], initial: Initial, stack: tuple[int, ...] = ()
+) -> dict[str, jax.Array]:
+    """Every parameter from `initial`, laid out as `where` says; layers are stacked along `stack`, or one dim."""
+    return {p.name: divided(_stacked(model, p, initial, stack), where[p.name]) for p in model.params}
+
+
+def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...]) -> Weights:
+    """One parameter whole: [*stack, ...] for those of blocks, in the order of the layers that have it."""
     shape = model.shape(param)
-    if param.section != "block":
+    if not stacked(model, param):
         return initial(param.name, shape)
-    return np.stack([initial(param.name.replace("*", str(n)), shape) for n in range(model.layers)])
+    layers = np.stack([initial(param.name.replace("*", str(n)), shape) for n in numbers(model, param)])
+    return layers.reshape(*(stack or (len(layers),)), *shape)
 
 
 def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
@@ -58,19 +67,21 @@ def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weigh
     """Each layer's parameter gathered, by its full name; on every process, in the model's order."""
     for param in model.params:
         array = tree[param.name]
-        if param.section != "block":
+        if not stacked(model, param):
             yield param.name, _on_host(array)
         elif array.is_fully_addressable:  # the host puts a stack together without compiling anything
-            for number, layer in enumerate(np.asarray(array)):
+            layers = np.asarray(array).reshape(-1, *model.shape(param))
+            for number, layer in zip(numbers(model, param), layers, strict=True):
                 yield param.name.replace("*", str(number)), layer
         else:
-            for number in range(model.layers):
-                yield param.name.replace("*", str(number)), _on_host(_layer(array, number))
+            for place, number in enumerate(numbers(model, param)):
+                at = np.unravel_index(place, array.shape[: array.ndim - len(param.shape_dims)])
+                yield param.name.replace("*", str(number)), _on_host(_layer(array, at))
 
 
 @jax.jit
-def _layer(stack: jax.Array, number: int) -> jax.Array:
-    return stack[number]
+def _layer(stack: jax.Array, at: tuple[int, ...]) -> jax.Array:
+    return stack[at]
 
 
 def _on_host(array: jax.Array) -> Weights:

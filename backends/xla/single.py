@@ -7,14 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
 
 from planc.backends.xla.models import family
-from planc.backends.xla.models.hooks import UNDIVIDED
+from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
 from planc.ir.model import Model
+from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
     from planc.ir.session import Settings
@@ -29,10 +31,11 @@ class Single:
 
     model: Model
     settings: Settings
+    hooks: Hooks = UNDIVIDED
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         with jax.default_matmul_precision("highest"):
-            value: jax.Array = family(self.model.family).build_loss(self.model, UNDIVIDED)(params, tokens, targets)
+            value: jax.Array = family(self.model.family).build_loss(self.model, self.hooks)(params, tokens, targets)
         return value
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
@@ -68,3 +71,28 @@ class Single:
 
         moved = {name: updated(name, w) for name, w in params.items()}
         return {"params": moved, "optimizer": {"m": m, "v": v, "steps": steps}}
+
+
+class Limited(Undivided):
+    """Experts with so many places for each rank's share of a microbatch: the first tokens there take them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.factor = plan.route.factor
+        self.sequences = plan.batch.microbatch_sequences
+        self.shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+
+    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int) -> jax.Array:
+        batch, length, _ = shape
+        cut = (batch // self.sequences, self.sequences, self.shares, length // self.shares)
+        mine = jax.nn.one_hot(chosen, experts, dtype=jnp.int32)  # [T, k, X]
+        mine = jnp.moveaxis(mine.reshape(*cut, *mine.shape[1:]), 2, 1)
+        inside = mine.reshape(*mine.shape[:2], -1, experts)  # [microbatch, share, T * k of it, X]
+        places = ceil(inside.shape[2] * self.factor / experts)
+        kept = jnp.sum((jnp.cumsum(inside, axis=2) <= places) * inside, axis=-1)
+        kept = jnp.moveaxis(kept.reshape(mine.shape[:-1]), 1, 2)
+        return weights * kept.reshape(weights.shape)
+
+
+def hooks_of(plan: Plan) -> Hooks:
+    """What answers a model on one device as the plan means it."""
+    return Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import product
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from planc.backends.xla.stacks import numbers
 from planc.ir.model import Model
 from planc.ir.session import Piece
 
@@ -57,8 +59,8 @@ def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: 
             assert _name(path[-1]) in COUNTS, f"{jax.tree_util.keystr(path)} is in no checkpoint"
             count = np.full(array.shape, optimizer_steps, array.dtype)
             return jax.make_array_from_callback(array.shape, sharding, lambda index: count[index])
-        name, stacked, shape = f"{kind}.{_name(path[-1])}", _stacked(model, path), array.shape
-        return jax.make_array_from_callback(shape, sharding, lambda i: _read(read, name, stacked, shape, i or ()))
+        name, stack, shape = f"{kind}.{_name(path[-1])}", _stack(model, path, array.shape), array.shape
+        return jax.make_array_from_callback(shape, sharding, lambda i: _read(model, read, name, stack, i or ()))
 
     return jax.tree_util.tree_map_with_path(leaf, state, where)
 
@@ -84,30 +86,43 @@ def not_finite(params: Any) -> list[str]:
     return [found[device] for device in sorted(found)]
 
 
-def _read(read: Read, name: str, stacked: bool, shape: tuple[int, ...], index: Index) -> Weights:
+def _read(model: Model, read: Read, name: str, stack: tuple[int, ...], index: Index) -> Weights:
     """A box of a leaf: of one tensor, or of one a layer."""
-    if not stacked:
+    if not stack:
         return read(name, index)
-    layers = range(*index[0].indices(shape[0]))
-    return np.stack([read(name.replace("*", str(layer)), index[1:]) for layer in layers])
+    inner = index[len(stack) :]
+    rows = [range(*s.indices(n)) for s, n in zip(index, stack, strict=False)]
+    layers = [read(name.replace("*", str(_number(model, name, at, stack))), inner) for at in product(*rows)]
+    return np.stack(layers).reshape(*map(len, rows), *layers[0].shape)
+
+
+def _number(model: Model, name: str, at: tuple[int, ...], stack: tuple[int, ...]) -> int:
+    """The layer at a place of the stack of a tensor."""
+    return numbers(model, model.param[name.partition(".")[2]])[np.ravel_multi_index(at, stack)]
 
 
 def _of_shard(
     model: Model, kind: str, path: Any, shape: tuple[int, ...], index: Index, values: Callable[[], Weights]
 ) -> list[Piece]:
     """One piece, or one a layer of a stack."""
-    name = f"{kind}.{_name(path[-1])}"
+    name, stack = f"{kind}.{_name(path[-1])}", _stack(model, path, shape)
     bounds = [s.indices(n)[:2] for s, n in zip(index, shape, strict=True)]
-    if not _stacked(model, path):
+    if not stack:
         return [_piece(name, shape, bounds, values)]
-    first, last = bounds[0]
+    dims, own = len(stack), bounds[len(stack) :]
+    first = [begin for begin, _ in bounds[:dims]]
     return [
-        _piece(name.replace("*", str(layer)), shape[1:], bounds[1:], _layer(values, layer - first))
-        for layer in range(first, last)
+        _piece(
+            name.replace("*", str(_number(model, name, at, stack))),
+            shape[dims:],
+            own,
+            _layer(values, tuple(a - b for a, b in zip(at, first, strict=True))),
+        )
+        for at in product(*(range(*b) for b in bounds[:dims]))
     ]
 
 
-def _layer(values: Callable[[], Weights], at: int) -> Callable[[], Weights]:
+def _layer(values: Callable[[], Weights], at: tuple[int, ...]) -> Callable[[], Weights]:
     return lambda: values()[at]
 
 
@@ -148,8 +163,10 @@ def _kind(path: Any) -> str | None:
     return KINDS.get(_name(path[-2])) if len(path) > 1 else None
 
 
-def _stacked(model: Model, path: Any) -> bool:
-    return model.param[_name(path[-1])].section == "block"
+def _stack(model: Model, path: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The leading dims over which the layers of a leaf are laid; () for a parameter of no layer."""
+    param = model.param[_name(path[-1])]
+    return shape[: len(shape) - len(param.shape_dims)]
 
 
 def _name(entry: Any) -> str:

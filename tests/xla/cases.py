@@ -20,6 +20,7 @@ optimizer adamw
 """
 BATCH = "16 x 24 tokens microbatch 2"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+CP, RING = "use cp over cp", "use cp over cp as ring"
 FSDP_TP = ("fsdp 2 > tp 2", FSDP, TP, SP)
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
@@ -46,6 +47,26 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "ffn_vocab_only": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp"),
     "recompute_blocks": (*FSDP_TP, "recompute blocks"),
     "recompute_core": (*FSDP_TP, "recompute attention.core"),
+    "gpipe": ("pp 4", "use pp over pp as gpipe"),
+    "gpipe_fsdp_tp_sp": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe"),
+    "gpipe_step_zero": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as gpipe"),
+    "circular": ("pp 2 > dp 2", "use zero1 over dp", "split layers over pp as circular(chunks = 2)"),
+    "circular_at_once": ("pp 2 > dp 4", "use dp over dp", "split layers over pp as circular(chunks = 2)"),
+    "circular_fsdp_tp": ("fsdp 2 > pp 2 > tp 2", FSDP, TP, "split layers over pp as circular(chunks = 2)"),
+    "cp": ("cp 4", "use cp over cp"),
+    "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
+    "cp_stored": ("fsdp 2 > cp 2", "shard batch over fsdp", "store params, grads, optimizer over fsdp, cp", CP),
+    "cp_tp_sp": ("cp 2 > tp 2", CP, TP, SP),
+    "ring": ("cp 4", RING),
+    "ring_in_order": (
+        "dp 2 > cp 2",
+        "use dp over dp",
+        "shard sequence over cp",
+        "attention core as ring(balance = none)",
+    ),
+    "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
+    "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
+    "ulysses": ("fsdp 2 > cp 4", FSDP, "use ulysses over cp"),
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
     "override": (
         *FSDP_TP,

@@ -12,11 +12,17 @@ from typing import Any, Protocol, TypeVar
 import jax
 import jax.numpy as jnp
 
-Route = Callable[[jax.Array], tuple[jax.Array, jax.Array]]
-"""Scores [T, X] -> the weights and the numbers of each token's experts, [T, k] each."""
+Total = Callable[[jax.Array], jax.Array]
+"""Counts [B, X] of this rank's part of B sequences -> those of all parts."""
+Route = Callable[[jax.Array, Total, int], tuple[jax.Array, jax.Array]]
+"""Scores [B, S, X], how to sum counts, how many sequences the loss is a mean of -> the weights and the numbers of
+each token's experts, [B S, k] each."""
+Answers = tuple[jax.Array, jax.Array]
 Mlp = Callable[[jax.Array, jax.Array, Any], jax.Array]
 """Rows [X, C, D] at C places of X experts, their weights [X, C], the experts' parameters -> [X, C, D]."""
 
+Carry = TypeVar("Carry")
+"""What goes from block to block: hidden states [B, S, E], and picks beside them."""
 Block = TypeVar("Block", bound=Callable[..., object])
 
 
@@ -39,18 +45,23 @@ class Hooks(Protocol):
         """The activation `name` inside `experts`, in its dtype."""
         ...
 
-    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> jax.Array:
-        """The experts' answers to x [B, S, D], a token's weighted and summed: [B, S, D].
+    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> Answers:
+        """The experts' answers to x [B, S, D], a token's weighted and summed, [B, S, D]; and how often each was
+        picked, [ranks, X].
 
         scores [B, S, X] are the router's; `params` are the experts' parameters by name.
         """
+        ...
+
+    def unpicked(self, layers: int, experts: int, /) -> jax.Array:
+        """Zeros to count picks in, [layers, ranks, X]."""
         ...
 
     def remat(self, block: Block, /) -> Block:
         """The repeated block, keeping for the backward what the plan says."""
         ...
 
-    def layers(self, block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any, /) -> jax.Array:
+    def layers(self, block: Callable[[Carry, Any], Carry], x: Carry, stack: Any, /) -> Carry:
         """`x` [B, S, E] through `block(x, one layer's parameters)` for each layer of the stack, in order."""
         ...
 
@@ -58,8 +69,11 @@ class Hooks(Protocol):
         """The place in its sequence of each of the rows [S] of an activation."""
         ...
 
-    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /) -> jax.Array:
-        """Causal attention of all heads, [B, S, H, D] and keys [B, S, K, D] -> [B, S, H, D]."""
+    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
+        """Causal attention of all heads, [B, S, H, D] and keys [B, S, K, D] -> [B, S, H, D].
+
+        `window` is given in a model that has some: the rows that a row sees, itself included; 0 for all.
+        """
         ...
 
 
@@ -78,30 +92,36 @@ class Undivided:
     def named(self, name: str, x: jax.Array, /) -> jax.Array:
         return x
 
-    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> jax.Array:
+    def experts(self, route: Route, mlp: Mlp, x: jax.Array, scores: jax.Array, params: Any, /) -> Answers:
         """Every expert looks at every token; a token weighs nothing at experts that it did not pick."""
         rows = x.reshape(-1, x.shape[-1])
-        weights, chosen = route(scores.reshape(len(rows), -1))
+        weights, chosen = route(scores, lambda counts: counts, len(x))
         experts = scores.shape[-1]
-        weighed = jnp.sum(jax.nn.one_hot(chosen, experts) * self._kept(chosen, x.shape, weights)[..., None], axis=1)
+        kept = self._kept(chosen, x.shape, weights, experts)
+        weighed = jnp.sum(jax.nn.one_hot(chosen, experts) * kept[..., None], axis=1)
         made = mlp(jnp.broadcast_to(rows, (experts, *rows.shape)), weighed.T, params)
-        return jnp.sum(made, axis=0).reshape(x.shape)
+        picked = jnp.sum(jax.nn.one_hot(chosen, experts, dtype=jnp.int32), axis=(0, 1))
+        return jnp.sum(made, axis=0).reshape(x.shape), picked[None]
 
-    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array) -> jax.Array:
+    def unpicked(self, layers: int, experts: int, /) -> jax.Array:
+        return jnp.zeros((layers, 1, experts), jnp.int32)
+
+    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int) -> jax.Array:
         """The weights [T, k] of tokens at experts that have a place for them, and 0 at others."""
         return weights
 
     def remat(self, block: Block, /) -> Block:
         return block
 
-    def layers(self, block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any, /) -> jax.Array:
+    def layers(self, block: Callable[[Carry, Any], Carry], x: Carry, stack: Any, /) -> Carry:
         return jax.lax.scan(lambda x, layer: (block(x, layer), None), x, stack)[0]
 
     def positions(self, length: int, /) -> jax.Array:
         return jnp.arange(length)
 
-    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /) -> jax.Array:
-        return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:
+        local = (window[0] - 1, 0) if any(window) else None
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=local)
 
 
 UNDIVIDED = Undivided()
