@@ -84,6 +84,12 @@ def gathered(
         yield name, _numpy(value)
 
 
+def norm(value: Tensor) -> float:
+    """The L2 norm of a whole tensor of which ranks may hold parts; collective then."""
+    found = torch.linalg.vector_norm(value.detach().float())
+    return float(found.full_tensor() if isinstance(found, DTensor) else found)
+
+
 def _full(value: Tensor) -> Tensor:
     whole = value.full_tensor() if isinstance(value, DTensor) else value
     return whole.detach()

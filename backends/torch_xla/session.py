@@ -1,0 +1,217 @@
+"""A model under training on torch_xla, for the trainer's loop. It calls an emitted file's functions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from planc.ir.session import CompileFacts, Piece
+from planc.syntax.cache import cache_folder
+
+if TYPE_CHECKING:
+    from planc.ir.program import Program
+    from planc.ir.session import Initial, Read, Settings, Tokens, Weights
+
+UNCACHED, READS = "UncachedCompile", "aten::_local_scalar_dense"
+"""torch_xla's counters: programs that were compiled, and tensors read one number at a time."""
+
+CHECKED_AFTER = 2
+"""The step after which state must rest where the plan says."""
+
+
+def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
+    """The session, its parameters placed one after the other."""
+    runtime: Any = import_module("torch_xla.runtime")
+    runtime.initialize_cache(str(_cache(program)))
+    emitted = program.load()
+    mesh = emitted.build_mesh()
+    model = filled(program, initial)
+    emitted.parallelize(model, mesh)
+    optimizer = emitted.AdamW(model, mesh, settings.betas, settings.eps, settings.weight_decay)
+    step = emitted.build_step(model, optimizer, mesh, settings.clip_norm or float("inf"))
+    return XlaSession(program, emitted, mesh, optimizer, step, emitted.build_evaluate(model, mesh))
+
+
+def filled(program: Program, initial: Initial) -> nn.Module:
+    """The bundled module of the cuda target, its parameters on the XLA device."""
+    family = import_module(f"planc.backends.cuda.models.{program.plan.model.family}")
+    with torch.device("meta"):
+        model: nn.Module = family.build(program.plan.model)
+    for name, parameter in list(model.named_parameters()):
+        holder, _, last = name.rpartition(".")
+        values = nn.Parameter(on_device(initial(name, tuple(parameter.shape))))
+        setattr(model.get_submodule(holder), last, values)
+    return model
+
+
+def on_device(values: Weights) -> Tensor:
+    device: Any = import_module("torch_xla").device()
+    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+
+def _cache(program: Program) -> Path:
+    """Compiled programs of earlier runs on as many devices."""
+    return cache_folder() / "torch_xla" / str(program.plan.mesh.devices)
+
+
+class XlaSession:
+    """`planc.ir.session.Session` on torch_xla: one process, all devices of its host."""
+
+    runtime = "torch_xla"
+    rank, world = 0, 1
+
+    def __init__(
+        self,
+        program: Program,
+        emitted: Any,
+        mesh: Any,
+        optimizer: Any,
+        step: Callable[..., Tensor],
+        evaluate: Callable[..., Tensor],
+    ) -> None:
+        self.versions = {name: metadata.version(name) for name in ("torch", "torch_xla", "numpy")}
+        self.features: tuple[str, ...] = ()
+        self._emitted, self._mesh, self._optimizer = emitted, mesh, optimizer
+        self._step, self._evaluate = step, evaluate
+        self._metrics: Any = import_module("torch_xla.debug.metrics")
+        self._uncached = self._reads = 0
+        self._taken = 0
+        self.optimizer_steps = 0
+
+    def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
+        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        uncached, reads = self._count(UNCACHED), self._count(READS)
+        loss, norm = self._step(tokens, targets, lr).cpu().tolist()
+        self._taken += 1
+        self.optimizer_steps += math.isfinite(loss) and math.isfinite(norm)
+        self._reads += self._count(READS) - reads
+        if self._taken > 1:
+            self._uncached += self._count(UNCACHED) - uncached
+        if self._taken == CHECKED_AFTER:
+            astray = self.misplaced()
+            assert not astray, f"state lost its layout in a step: {astray}"
+        return loss, norm
+
+    def _count(self, counter: str) -> int:
+        return self._metrics.counter_value(counter) or 0
+
+    def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
+        """The mean loss of a global batch; nothing is changed."""
+        loss: Any = self._evaluate(tokens, targets).cpu().tolist()
+        return float(loss)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """Parameters and moments on the devices, by kind and full name."""
+        o = self._optimizer
+        return {"params": o.params, "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq}
+
+    def layouts(self) -> dict[str, str]:
+        """Where each tensor of the state rests, in XLA's words."""
+        spec = import_module("torch_xla")._XLAC._get_xla_sharding_spec
+        return {f"{kind}.{name}": spec(t) for kind, tensors in self.state().items() for name, t in tensors.items()}
+
+    def misplaced(self) -> list[str]:
+        """Names of the state's tensors that do not rest where the emitted tables say."""
+        expected = {"params": self._emitted.PARAMS, **dict.fromkeys(("exp_avg", "exp_avg_sq"), self._emitted.OPTIMIZER)}
+        found = self.layouts()
+        return [
+            f"{kind}.{name}"
+            for kind, tensors in self.state().items()
+            for name in tensors
+            if found[f"{kind}.{name}"] != self._said(expected[kind][self._emitted._pattern(name)])
+        ]
+
+    def _said(self, spec: tuple[Any, ...]) -> str:
+        """A spec in XLA's words, as it prints them for a tensor that was placed by it."""
+        if spec not in (known := self.__dict__.setdefault("_words", {})):
+            xs: Any = import_module("torch_xla.distributed.spmd")
+            shape = [math.prod(self._emitted.MESH[a] for a in _axes(entry)) for entry in spec]
+            probe = on_device(np.zeros(shape, np.float32))
+            xs.mark_sharding(probe, self._mesh, spec)
+            known[spec] = import_module("torch_xla")._XLAC._get_xla_sharding_spec(probe)
+        said: str = known[spec]
+        return said
+
+    def parameters(self) -> Iterator[tuple[str, Weights]]:
+        """Every parameter whole, by full per-layer name."""
+        for name, tensor in self._optimizer.params.items():
+            yield name, _on_host(tensor)
+
+    def gradients(self) -> Iterator[tuple[str, Weights]]:
+        """Every gradient of the last step whole, before clipping, by full name."""
+        for name, tensor in self._optimizer.grads.items():
+            yield name, _on_host(tensor)
+
+    def pieces(self) -> list[Piece]:
+        """The whole state: this process holds all of it."""
+        return [
+            Piece(f"{kind}.{name}", tuple(t.shape), (0,) * t.ndim, tuple(t.shape), partial(_copy, t))
+            for kind, tensors in self.state().items()
+            for name, t in tensors.items()
+        ]
+
+    @torch.no_grad()
+    def restore(self, read: Read, optimizer_steps: int) -> None:
+        """Take parameters and moments from `read`, as after that many updates."""
+        xs: Any = import_module("torch_xla.distributed.spmd")
+        tables = {"params": self._emitted.PARAMS, **dict.fromkeys(("exp_avg", "exp_avg_sq"), self._emitted.OPTIMIZER)}
+        for kind, tensors in self.state().items():
+            for name, tensor in tensors.items():
+                fresh = on_device(read(f"{kind}.{name}", tuple(slice(0, n) for n in tensor.shape)))
+                xs.mark_sharding(fresh, self._mesh, tables[kind][self._emitted._pattern(name)])
+                tensor.data = fresh
+        self._optimizer.steps = on_device(np.full((), optimizer_steps, np.float32))
+        self.optimizer_steps = optimizer_steps
+
+    def not_finite(self) -> list[str]:
+        """The first parameter that is not finite."""
+        bad = (name for name, values in self.parameters() if not np.isfinite(values).all())
+        return [f"parameter {name}" for name in bad][:1]
+
+    def routing(self) -> list[list[int]] | None:
+        """Not counted: a count would be read from the device in each step."""
+        return None
+
+    @contextmanager
+    def profile(self, folder: str) -> Iterator[None]:
+        """torch's profiler: what the host does, in `rank-00000.json` for a browser (Perfetto)."""
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as found:
+            yield
+        found.export_chrome_trace(str(Path(folder) / "rank-00000.json"))
+
+    def any(self, flag: bool) -> bool:
+        return flag
+
+    def peak_memory_gib(self) -> float | None:
+        """torch_xla does not count it on CPU devices."""
+        return None
+
+    def compile_facts(self) -> CompileFacts:
+        return CompileFacts(uncached=self._uncached, scalar_reads=self._reads)
+
+    def close(self) -> None:
+        """Free the model."""
+        self._optimizer = self._step = self._evaluate = None  # type: ignore[assignment]
+
+
+def _axes(entry: Any) -> tuple[str, ...]:
+    """The axes of one dimension of a spec."""
+    return () if entry is None else (entry,) if isinstance(entry, str) else entry
+
+
+def _on_host(tensor: Tensor) -> Weights:
+    array: Weights = tensor.detach().cpu().numpy()
+    return array
+
+
+def _copy(tensor: Tensor, into: Weights) -> None:
+    np.copyto(into, _on_host(tensor))
