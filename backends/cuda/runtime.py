@@ -29,7 +29,7 @@ from .audit.observe import meshes_of
 from .optimizer import adamw
 from .roles import Roles
 from .routing import Watched
-from .shards import Initial, fill, gathered
+from .shards import Initial, fill, gathered, norm
 from .single import SingleStep
 
 Tokens = NDArray[np.int32]
@@ -153,6 +153,15 @@ class TorchSession:
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         """Every gradient of the last step whole, after clipping, by full name; collective."""
         return gathered(self._modules, self._names, self.mesh, self._pipeline, _gradient)
+
+    def gradient_norms(self) -> dict[str, float]:
+        """The norm of every gradient of the last step, after clipping, by full name; collective."""
+        here = {name: norm(p.grad) for m in self._modules for name, p in m.named_parameters() if p.grad is not None}
+        every: list[dict[str, float]] = [here] * self.world
+        if self.mesh is not None:
+            dist.all_gather_object(every, here)
+        found = {name: value for rank in every for name, value in rank.items()}
+        return {name: found[name] for name in self._names if name in found}
 
     def pieces(self) -> list[Piece]:
         """This rank's share of the state; the first call is collective."""

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from planc.trainer.receipt import Receipt
     from planc.trainer.run import Prepared
 
-RUNTIMES = {"cuda": "torch", "xla": "jax"}
-
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("preset", metavar="PRESET.toml")
     add_target(parser, required=True)
-    parser.add_argument("--runtime", choices=("torch", "jax"), help="what runs the program (torch, or jax for xla)")
+    runtimes = ("torch", "jax", "torch_xla")
+    parser.add_argument("--runtime", choices=runtimes, help="what runs the program (torch; jax or torch_xla for xla)")
+    parser.add_argument("--python", type=Path, metavar="PATH", help="of the environment with torch_xla")
     parser.add_argument("--steps", type=_steps, metavar="N", help="instead of the preset's number of steps")
     parser.add_argument("--receipt", metavar="PATH", help="write the receipt here")
     parser.add_argument("--single", action="store_true", help="one process without the plan's layout: the reference")
@@ -42,12 +42,17 @@ def _steps(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
+    from planc.trainer.backend import RUNTIMES
     from planc.trainer.launch import PREEMPTED
     from planc.trainer.loop import PreemptedError
     from planc.trainer.run import TrainingError, prepare
 
-    if options.runtime not in (None, RUNTIMES[options.target]):
-        print(f"planc train: the {options.target} target runs on {RUNTIMES[options.target]}", file=sys.stderr)
+    if options.runtime not in (None, *RUNTIMES[options.target]):
+        runs_on = " or ".join(RUNTIMES[options.target])
+        print(f"planc train: the {options.target} target runs on {runs_on}", file=sys.stderr)
+        return 2
+    if options.single and options.runtime == "torch_xla":
+        print("planc train: the reference of torch_xla is --target cuda --single: the same module", file=sys.stderr)
         return 2
     if options.receipt is not None:
         _try_to_write(Path(options.receipt))
@@ -59,6 +64,8 @@ def run(options: argparse.Namespace) -> int:
             single=options.single,
             checkpoint=options.checkpoint,
             resume=options.resume,
+            runtime=options.runtime or "",
+            python=options.python,
         )
         _announce(ready, options)
         if options.dry_run:
@@ -112,6 +119,8 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         single=options.single,
         checkpoint=options.checkpoint,
         resume=options.resume,
+        runtime=options.runtime or "",
+        python=options.python,
         predicted=None if options.single else predicted,
         on_event=Table(stream, ready.preset.train.log_every),
     )

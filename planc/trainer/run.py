@@ -18,6 +18,7 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.trainer import backend, launch, pulse
 from planc.trainer.boards import missing_packages
+from planc.trainer.environment import python_of
 from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import MARK, Event, decode
@@ -51,6 +52,8 @@ class Prepared:
     notes: tuple[Diagnostic, ...]
     start: Path | None = None
     """The checkpoint to go on from."""
+    python: str = sys.executable
+    """What the workers are started with."""
 
 
 def prepare(
@@ -61,14 +64,16 @@ def prepare(
     single: bool = False,
     checkpoint: Path | str | None = None,
     resume: int | None = None,
+    runtime: str = "",
+    python: Path | None = None,
 ) -> Prepared:
     """Read the preset, lower its plan and verify the checkpoint, starting nothing and changing nothing.
 
-    `checkpoint` is the folder to save in; `resume` the step to go on from, or NEWEST.
-    Raises PlanError for what cannot run.
+    `checkpoint` is the folder to save in; `resume` the step to go on from, or NEWEST; `python` the interpreter
+    of a runtime with an environment of its own. Raises PlanError for what cannot run.
     """
     loaded = load_preset(preset, checkpoint)
-    backend.trainable(loaded.plan, target)
+    backend.trainable(loaded.plan, target, runtime)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
     errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span), *missing_packages(loaded)]
@@ -77,7 +82,8 @@ def prepare(
     first_values(loaded)
     start = start_of(loaded, resume, source_of(loaded).sha256)
     notes = (*loaded.notes, *start.notes, *_oversubscribed(count, span))
-    return Prepared(loaded, target, steps or loaded.train.steps, count, notes, start.path)
+    chosen = python_of(runtime, python, span)
+    return Prepared(loaded, target, steps or loaded.train.steps, count, notes, start.path, chosen)
 
 
 def train(
@@ -89,6 +95,8 @@ def train(
     single: bool = False,
     checkpoint: Path | str | None = None,
     resume: int | None = None,
+    runtime: str = "",
+    python: Path | None = None,
     predicted: Mapping[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
     timeout_s: float | None = None,
@@ -99,13 +107,15 @@ def train(
     SIGINT, and on SIGTERM too unless there is a folder for checkpoints: then the ranks save their state, and
     PreemptedError is raised. No process is left behind in any case.
     """
-    ready = prepare(preset, target, steps=steps, single=single, checkpoint=checkpoint, resume=resume)
+    ready = prepare(
+        preset, target, steps=steps, single=single, checkpoint=checkpoint, resume=resume, runtime=runtime, python=python
+    )
     with tempfile.TemporaryDirectory(prefix="planc-train-") as folder:
         path = Path(folder) / "receipt.json"
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""
         metrics = metrics_path(ready.preset, target, Path(receipt) if receipt else None)
-        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics)
+        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics, runtime)
         finished = _launch(request, ready, predicted, on_event, timeout_s)
         _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
         result = read_receipt(path)
@@ -130,7 +140,7 @@ def _launch(
         if event is not None and on_event is not None:
             on_event(event)
 
-    argv = [sys.executable, "-m", "planc.trainer.worker", *request.arguments()]
+    argv = [ready.python, "-m", "planc.trainer.worker", *request.arguments()]
     return launch.run(
         argv,
         ready.processes,

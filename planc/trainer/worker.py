@@ -22,6 +22,8 @@ from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.trainer import backend, launch
 from planc.trainer.checkpoint.folder import verify
+from planc.trainer.checkpoint.suits import course
+from planc.trainer.first_gradients import first_gradient_norms
 from planc.trainer.loop import Facts, History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.profiling import Profile
@@ -57,6 +59,9 @@ class Request:
     metrics: Path | None = None
     """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
 
+    runtime: str = ""
+    """One of the target's; empty: its first."""
+
     def arguments(self) -> list[str]:
         """The command line that says the same; paths are made absolute for the child."""
         steps = [] if self.steps is None else ["--steps", str(self.steps)]
@@ -66,7 +71,8 @@ class Request:
         resume = [] if self.resume is None else ["--resume", str(self.resume)]
         chosen = ["--chosen", self.chosen] if self.chosen else []
         metrics = [] if self.metrics is None else ["--metrics", str(self.metrics.absolute())]
-        return [*paths, "--target", self.target, *steps, *single, *folder, *resume, *chosen, *metrics]
+        runtime = ["--runtime", self.runtime] if self.runtime else []
+        return [*paths, "--target", self.target, *runtime, *steps, *single, *folder, *resume, *chosen, *metrics]
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -111,6 +117,14 @@ def work(request: Request, started: float) -> Receipt | None:
             source = source.going_on(*keeper.shown)
         watching.open(began, history.steps)
         start_s = time.perf_counter() - started
+        first: dict[str, float] = {}
+
+        def after_step(step: int, history: History) -> None:
+            if step == 1 and (norm := history.grad_norms[0]) is not None:
+                first.update(first_gradient_norms(session, preset.train, norm) or {})
+            if keeper:
+                keeper.after_step(step, history)
+
         history = train(
             session,
             source,
@@ -119,7 +133,7 @@ def work(request: Request, started: float) -> Receipt | None:
             facts=_facts(preset.plan, 1 if request.single else preset.plan.mesh.devices),
             tell=watching.tell,
             history=history,
-            after_step=keeper.after_step if keeper else lambda _step, _history: None,
+            after_step=after_step,
             now=now,
             profile=profile,
         )
@@ -127,7 +141,11 @@ def work(request: Request, started: float) -> Receipt | None:
             keeper.finish(history)
         why = "done"
         goodput = watching.goodput()
-        return _receipt(preset, request, session, source, history, start_s, goodput) if session.rank == 0 else None
+        if session.rank != 0:
+            return None
+        found = _receipt(preset, request, session, source, history, start_s, goodput)
+        measured = found.measured.model_copy(update={"first_gradient_norms": first or None})
+        return found.model_copy(update={"measured": measured})
     except PreemptedError:
         why = "preempted"
         raise
@@ -172,9 +190,9 @@ def first_values(preset: Preset) -> Initial:
 def _start(preset: Preset, request: Request, span: Span) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
-    program = backend.program(plan, target)
+    program = backend.program(plan, target, request.runtime)
     try:
-        runtime = backend.runtime(target)
+        runtime = backend.runtime(target, request.runtime)
         runtime.prepare_environment(1 if request.single else plan.mesh.devices)
         start = runtime.start_single if request.single else runtime.start
         return start(program, _settings(preset), first_values(preset))
@@ -231,6 +249,7 @@ def _receipt(
         data_sha256=source.sha256,
         tokens_per_step=plan.batch.tokens,
         dtype=plan.precision.compute,
+        course=course(preset),
         features=tuple(session.features) + (("undivided",) if request.single else ()),
         losses=tuple(history.losses),
         grad_norms=tuple(history.grad_norms),
@@ -265,6 +284,7 @@ def _request(arguments: list[str] | None) -> Request:
     parser = ArgumentParser(prog="python -m planc.trainer.worker", description="One process of a run.")
     parser.add_argument("--preset", type=Path, required=True)
     parser.add_argument("--target", choices=get_args(Target), required=True)
+    parser.add_argument("--runtime", default="", help="one of the target's")
     parser.add_argument("--steps", type=int, help="rather than the preset's")
     parser.add_argument("--receipt", type=Path, required=True)
     parser.add_argument("--single", action="store_true", help="the model undivided in one process")
