@@ -26,6 +26,7 @@ COMMANDS: dict[str, str] = {
     "embed": "write a compiled plan into a training preset",
     "train": "train a preset with the bundled trainer",
     "weights": "write a checkpoint's parameters in Hugging Face's format",
+    "calibrate": "measure this machine and write its hardware file",
     "crosscheck": "compare the losses of two or more receipts",
     "report": "a plan's step as a trace for Perfetto and other viewers",
     "lsp": "the language server, for editors",

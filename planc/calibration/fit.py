@@ -90,12 +90,14 @@ def seconds(run: Prepared, values: Iterable[float]) -> float:
     return run.step_s(lambda cluster: with_values(cluster, [float(v) for v in values]))
 
 
-def solved(x: Array, errors: Array, slopes: Array, weights: Array) -> Array:
+def solved(
+    x: Array, errors: Array, slopes: Array, weights: Array, parameters: Sequence[Parameter] = PARAMETERS
+) -> Array:
     """The best parameters for these errors and slopes, within the bounds."""
     import numpy as np
 
-    prior = np.log([p.prior for p in PARAMETERS])
-    spread = np.array([p.spread for p in PARAMETERS])
+    prior = np.log([p.prior for p in parameters])
+    spread = np.array([p.spread for p in parameters])
     move = np.zeros_like(x)
     for _ in range(30):
         size = np.abs(errors + slopes @ move)
@@ -103,7 +105,7 @@ def solved(x: Array, errors: Array, slopes: Array, weights: Array) -> Array:
         left = slopes.T @ (each[:, None] * slopes) + np.diag(1 / spread**2)
         right = -slopes.T @ (each * errors) - (x - prior) / spread**2
         move = np.linalg.solve(left, right)
-    low, high = np.log([p.low for p in PARAMETERS]), np.log([p.high for p in PARAMETERS])
+    low, high = np.log([p.low for p in parameters]), np.log([p.high for p in parameters])
     return np.asarray(np.clip(x + np.clip(move, -0.7, 0.7), low, high))
 
 

@@ -20,6 +20,7 @@ FIELDS = {
     "dispatch": "dispatch_s",
     "step": "step_s",
     "half_size": "half_bytes",
+    "latency": "latency_s",
 }
 """Names of the language that the nouns call otherwise."""
 
@@ -50,6 +51,11 @@ class Parameter:
         if self.place == "network":
             return replace(cluster, levels=tuple(replace(v, **change) for v in cluster.levels))
         return replace(cluster, chip=_put(cluster.chip, name, value))
+
+    def of(self, cluster: Cluster) -> float:
+        """What the cluster has for this number."""
+        place = {"chip": cluster.chip, "link": cluster.link, "network": cluster.levels[0] if cluster.levels else None}
+        return float(getattr(place[self.place], FIELDS.get(self.field, self.field)))
 
 
 def _put(chip: Chip, name: str, value: float) -> Chip:

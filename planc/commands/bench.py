@@ -1,4 +1,4 @@
-"""`planc bench`: how long planc itself takes, as ratios measured in one run; `accuracy` is another table.
+"""`planc bench`: how long planc itself takes, as ratios measured in one run; `accuracy`, `saves` and `calibrated` are other tables.
 
 Whole processes, in turn (A B A B ...), so that a machine whose speed drifts drifts for both.
 """
@@ -27,10 +27,17 @@ BASE = "import pydantic, lark"
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "what", nargs="?", choices=("speed", "accuracy", "saves"), default="speed", help="what to measure (speed)"
+        "what",
+        nargs="?",
+        choices=("speed", "accuracy", "saves", "calibrated"),
+        default="speed",
+        help="what to measure (speed)",
     )
     parser.add_argument("--rows", metavar="FILE", help="accuracy: runs of one's own, as in planc/calibration/data")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="measured runs of each (7)")
+    parser.add_argument("--hardware", metavar="FILE.plan", help="calibrated: what `planc calibrate` wrote")
+    parser.add_argument("--machine", default="cpu_local", metavar="NODE", help="calibrated: its node (cpu_local)")
+    parser.add_argument("--target", choices=("cuda", "xla"), help="calibrated: which stack")
 
 
 def run(options: argparse.Namespace) -> int:
@@ -42,6 +49,10 @@ def run(options: argparse.Namespace) -> int:
         from planc.commands import saves
 
         return saves.run(options)
+    if options.what == "calibrated":
+        from planc.commands import calibrated
+
+        return calibrated.run(options)
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))

@@ -233,9 +233,13 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     """The fraction of the peak that the plan's kernel reaches with this op's heads."""
     plan = sharded.plan
     speed = KERNELS.get(plan.attention.method, 1.0) if plan.attention else 1.0
-    width = _widths(sharded.model, o.op) / 2
-    shape = (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
+    shape = head_share(_widths(sharded.model, o.op) / 2)
     return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
+
+
+def head_share(width: float) -> float:
+    """The efficiency of attention with heads of this width, in units of that with usual ones."""
+    return (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
 
 
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:

@@ -34,6 +34,11 @@ def hardware_file(name: str) -> File:
     return _parsed("hardware", name)
 
 
+def machine_text(name: str) -> str:
+    """The bundled hardware file that declares a node or torus."""
+    return files("planc.plans").joinpath("hardware").joinpath(machines()[name]).read_text()
+
+
 @cache
 def layout_file(name: str) -> File:
     """A bundled layout, parsed."""

@@ -51,7 +51,9 @@ def plot(
 ) -> str:
     """The curves in `width` columns at most, axis labels included."""
     low, high = _range(curves)
-    columns = max(8, width - 8)
+    labels = {0: say(high), height - 1: say(low)}
+    left = max(6, *map(len, labels.values()))
+    columns = max(8, width - left - 2)
     grid = [[" "] * columns for _ in range(height)]
     for mark, curve in zip(_cycle(MARKS, len(curves)), curves, strict=True):
         for column, value in enumerate(_sampled(curve.values, columns)):
@@ -60,15 +62,14 @@ def plot(
             row = round((high - value) / (high - low) * (height - 1))
             cell = grid[row][column]
             grid[row][column] = mark if cell in (" ", mark) else TOGETHER
-    labels = {0: say(high), height - 1: say(low)}
-    lines = [f"{labels.get(i, ''):>6} |{''.join(row).rstrip()}" for i, row in enumerate(grid)]
+    lines = [f"{labels.get(i, ''):>{left}} |{''.join(row).rstrip()}" for i, row in enumerate(grid)]
     below = across or _steps(curves)
-    lines.append(" " * 7 + "+" + "-" * columns)
+    lines.append(" " * (left + 1) + "+" + "-" * columns)
     first, last = below.labels[0], f"{below.what} {below.labels[-1]}"
-    lines.append(" " * 8 + first + last.rjust(columns - len(first)))
-    lines += [f"{'':8}{mark} {c.name}" for mark, c in zip(_cycle(MARKS, len(curves)), curves, strict=True)]
+    lines.append(" " * (left + 2) + first + last.rjust(columns - len(first)))
+    lines += [f"{'':{left + 2}}{mark} {c.name}" for mark, c in zip(_cycle(MARKS, len(curves)), curves, strict=True)]
     if len(curves) > 1:
-        lines.append(f"{'':8}{TOGETHER} together")
+        lines.append(f"{'':{left + 2}}{TOGETHER} together")
     return "\n".join(line[:width].rstrip() for line in lines)
 
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from planc.calibration.probes import Measured, Probe
 from planc.ir.program import Target
@@ -53,7 +54,7 @@ def measure(
         "plans": [str(p.absolute()) for p in plans],
         "steps": steps,
     }
-    rows: list[dict[str, object]] = []
+    rows: list[dict[str, Any]] = []
 
     def heard(rank: int, line: str) -> None:
         if line.startswith(MARK):
@@ -67,7 +68,7 @@ def measure(
         done = launch.run(argv, 1 if target == "xla" else devices, timeout_s=timeout_s, on_line=heard)
     if not done.ok:
         raise MeasuringError(done.outputs[done.failed_rank or 0][-2000:])
-    seconds = [float(str(row["seconds"])) for row in rows if "seconds" in row]
-    found = {str(row["plan"]): tuple(row["steps"]) for row in rows if "plan" in row}  # type: ignore[arg-type]
+    seconds = [row["seconds"] for row in rows if "seconds" in row]
+    found = {row["plan"]: tuple(row["steps"]) for row in rows if "plan" in row}
     measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
     return Measurement(tuple(measured), found)

@@ -1,0 +1,149 @@
+"""Small measurements of a machine, and what the cost model says of each: what `planc calibrate` fits on.
+
+Every device does a probe at the same time as all others, as in a step: what they share is shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from functools import cached_property
+from math import prod
+from typing import Any, Literal
+
+from planc.cost.compute import Gemm, gemm_s, head_share, memory_rate, peak_flops_per_s
+from planc.cost.network import collective_s
+from planc.cost.step import step_time
+from planc.cost.topology import Span, span_of
+from planc.diag.light import dataclass
+from planc.diag.span import Span as Place
+from planc.ir.base import Cause
+from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
+from planc.ir.hardware import Cluster
+from planc.ir.mesh import Mesh
+from planc.ir.sharding import Sharded
+
+Kind = Literal["matmul", "stream", "attention", "collective"]
+STREAMED = 3
+"""Bytes moved for each byte of a sum of two arrays: two are read, one is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One measurement. `sizes` are (m, n, k); bytes; (sequences, heads, tokens, width); (group, buffer bytes)."""
+
+    kind: Kind
+    sizes: tuple[int, ...]
+    dtype: str = "fp32"
+    op: CollectiveOp = "all_reduce"
+
+    @property
+    def name(self) -> str:
+        if self.kind == "collective":
+            return f"{self.op} over {self.sizes[0]}"
+        return f"{self.kind} {self.dtype}"
+
+    @property
+    def scale(self) -> float:
+        """What the time grows with: FLOPs, or bytes."""
+        if self.kind == "matmul":
+            return 2.0 * prod(self.sizes)
+        if self.kind == "attention":
+            return _attention_flops(self.sizes)
+        return float(self.sizes[-1])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sizes": list(self.sizes)}
+
+    def seconds(self, cluster: Cluster) -> float:
+        """What the cost model says that it takes on these machines."""
+        chip = cluster.chip
+        if self.kind == "collective":
+            return collective_s(self.op, self.sizes[1], group_span(cluster, self.sizes[0]))
+        if self.kind == "stream":
+            return STREAMED * self.sizes[0] / memory_rate(chip) + chip.launch_s
+        peak = peak_flops_per_s(chip, self.dtype) / chip.devices
+        if self.kind == "attention":
+            reached = peak * chip.attention_efficiency * head_share(self.sizes[3])
+            return _attention_flops(self.sizes) / reached + chip.launch_s
+        m, n, k = self.sizes
+        one = 1 / (peak * chip.efficiency(self.dtype))
+        return gemm_s(Gemm(m, n, k), chip, one, DTYPE_BYTES[self.dtype])
+
+
+def _attention_flops(sizes: tuple[int, ...]) -> float:
+    """Two products of a causal square: half of it is done."""
+    sequences, heads, tokens, width = sizes
+    return 2.0 * sequences * heads * tokens * (tokens / 2) * 2 * width
+
+
+def group_span(cluster: Cluster, group: int) -> Span:
+    """Where neighbouring groups of this size lie when all devices are in one."""
+    devices = cluster.devices
+    mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
+    return span_of(mesh, cluster, ("group",))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A probe and the seconds of one call: the fastest of several windows of calls."""
+
+    probe: Probe
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeasuredStep:
+    """A plan's step on these machines: what ties kernels and transfers to whole steps."""
+
+    name: str
+    sharded: Sharded
+    rows: tuple[Collective, ...]
+    seconds: float
+
+    def predicted_s(self, cluster: Cluster) -> float:
+        """The step on machines with other numbers; layouts and collectives stay."""
+        plan = replace(self.sharded.plan, cluster=_as_many(cluster, self.sharded.plan.cluster))
+        return step_time(replace(self.sharded, plan=plan), self.rows).step.time_s
+
+    @cached_property
+    def devices(self) -> int:
+        return self.sharded.plan.mesh.devices
+
+
+def _as_many(cluster: Cluster, like: Cluster) -> Cluster:
+    """These machines, as many as the plan has."""
+    return replace(cluster, count=like.count, shape=like.shape, host_chips=like.host_chips)
+
+
+# What is measured.
+
+MATMULS = (
+    *((256, 256, 256), (512, 256, 256), (512, 688, 256), (512, 256, 688), (128, 256, 256), (512, 128, 256)),
+    *((512, 344, 256), (512, 256, 344), (256, 512, 64), (1024, 1024, 1024), (256, 256, 2048), (2048, 256, 256)),
+)
+"""(m, n, k): some that small models do, and some larger and oblong ones."""
+STREAM_BYTES = (2**18, 2**20, 2**22, 2**24, 2**26)
+ATTENTIONS = ((4, 8, 128, 32), (2, 8, 256, 32), (1, 4, 512, 64))
+COLLECTIVE_BYTES = (2**10, 2**13, 2**16, 2**19, 2**21, 2**23, 2**25)
+OPS: tuple[CollectiveOp, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+LARGE = 8
+"""How much larger every dimension and buffer is on an accelerator."""
+
+
+def probes(devices: int, dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
+    """Everything that is measured on this many devices."""
+    more = LARGE if large else 1
+    found = [
+        Probe(kind="matmul", sizes=tuple(more * n for n in sizes), dtype=dtype) for dtype in dtypes for sizes in MATMULS
+    ]
+    found += [Probe(kind="stream", sizes=(more * size,)) for size in STREAM_BYTES]
+    dtype = "bf16" if large else "fp32"
+    found += [Probe(kind="attention", sizes=(b, more * h, more * s, e), dtype=dtype) for b, h, s, e in ATTENTIONS]
+    groups = [n for n in range(2, devices + 1) if devices % n == 0]
+    return found + [
+        Probe(kind="collective", sizes=(group, more * size), op=op)
+        for group in groups
+        for op in OPS
+        for size in COLLECTIVE_BYTES
+    ]
