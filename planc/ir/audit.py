@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Any
 
 from planc.diag.light import dataclass
@@ -79,11 +80,77 @@ class PeakMemory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class AxisWire:
+    """Bytes that one device sends over one mesh dimension in a step, all operations together."""
+
+    axis: str
+    predicted_bytes: int
+    observed_bytes: int
+
+    @property
+    def relative(self) -> float:
+        """How far the prediction is off, as a share of what was seen; negative when it is too low."""
+        if self.observed_bytes == 0:
+            return 0.0 if self.predicted_bytes == 0 else float("inf")
+        return self.predicted_bytes / self.observed_bytes - 1
+
+    def to_json(self) -> dict[str, Any]:
+        relative = self.relative
+        return {
+            "axis": self.axis,
+            "predicted_bytes": self.predicted_bytes,
+            "observed_bytes": self.observed_bytes,
+            "relative": relative if relative != float("inf") else None,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompilerSays:
+    """What a compiler says of a program that it never ran."""
+
+    topology: str
+    fits: bool
+    predicted_to_fit: bool
+    capacity_bytes: float
+    """Of one device, as the plan's hardware file has it."""
+    message: str = ""
+    """Its refusal."""
+    cycles: int = 0
+    """Its own estimate of a step's compute, without transfers: to rank plans, no time."""
+    on_torus: bool | None = None
+    """Whether the mesh lies along the torus' links."""
+    compile_s: float = 0.0
+    options: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "topology": self.topology,
+            "fits": self.fits,
+            "predicted_to_fit": self.predicted_to_fit,
+            "capacity_bytes": self.capacity_bytes,
+            "message": self.message,
+            "estimated_cycles": self.cycles,
+            "on_torus": self.on_torus,
+            "compile_s": self.compile_s,
+            "options": self.options,
+            "versions": self.versions,
+        }
+
+
+AXES_WITHIN = 0.08
+"""How far the bytes of an axis may be off where a compiler chooses the collectives."""
+SMALL_AXIS = 0.005
+"""An axis with a smaller share of all bytes is told, not judged: scalars and the gradients of norms."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Audit:
     """Predicted against observed, for every class of ranks that do the same.
 
     `normalisations` says in words what was changed about the plan to trace it; `unparsed` names calls
-    that could not be attributed, and must be empty.
+    that could not be attributed, and must be empty. Where a compiler chooses the collectives (`compiler`), bytes
+    are those sent, and the axes are judged rather than each row.
     """
 
     plan: str
@@ -95,10 +162,26 @@ class Audit:
     memory: tuple[PeakMemory, ...] = ()
     normalisations: tuple[str, ...] = ()
     unparsed: tuple[str, ...] = ()
+    wire: tuple[AxisWire, ...] = ()
+    compiler: CompilerSays | None = None
 
     @property
     def ok(self) -> bool:
-        return not self.unparsed and all(row.agrees for row in self.rows)
+        if self.compiler is None:
+            return not self.unparsed and all(row.agrees for row in self.rows)
+        near = all(abs(w.relative) <= AXES_WITHIN for w in self.judged)
+        return not self.unparsed and near and self.compiler.fits == self.compiler.predicted_to_fit
+
+    @property
+    def judged(self) -> tuple[AxisWire, ...]:
+        """The axes that carry more than a small part of all bytes, predicted or seen."""
+        predicted = sum(w.predicted_bytes for w in self.wire)
+        observed = sum(w.observed_bytes for w in self.wire)
+        return tuple(
+            w
+            for w in self.wire
+            if w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed
+        )
 
     def to_json(self) -> dict[str, Any]:
         """`planc.audit/1`."""
@@ -113,6 +196,8 @@ class Audit:
             "memory": [m.to_json() for m in self.memory],
             "normalisations": list(self.normalisations),
             "unparsed": list(self.unparsed),
+            **({"wire": [w.to_json() for w in self.wire]} if self.compiler else {}),
+            **({"compiler": self.compiler.to_json()} if self.compiler else {}),
             "ok": self.ok,
         }
 

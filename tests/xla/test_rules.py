@@ -12,6 +12,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding import propagate, semantic_collectives
 from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, SP, TP, plan_of
 from tests.xla.moe_cases import moe_sharded
+from tests.xla.test_tpu_rules import rows as tpu_rows
 
 OTHERS = {
     "dp_tp_blocks": ("dp 2 > tp 2", "use dp over dp", TP, "recompute blocks"),
@@ -62,6 +63,7 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
 def test_every_rule_marks_what_it_changes() -> None:
     names = ("fsdp_tp_sp", "dp_tp_blocks", "zero1", "bf16_blocks")
     found = [rows(name) for name in names]
+    found += [tpu_rows(name) for name in ("fsdp_v6e", "tp_v5p", "whole_v5p")]
     for sharded in map(moe_sharded, ("ep_per_step", "capacity")):
         found.append(realise(sharded, semantic_collectives(sharded)))
     seen = {rule for each in found for row in each for rule in row.realised_by}

@@ -1,20 +1,26 @@
 """Only `linear` casts a parameter before it is gathered: embeddings and norms are gathered in fp32.
 
-Their gradients are then sums in fp32 too, without a backward of their own.
+Their gradients are then sums in fp32 too, without a backward of their own. The TPU compiler casts a table
+before it gathers it, as its rows are cast right after they are looked up, unless the table is also divided
+over its rows (then what each rank found is summed, wide); norms stay wide there too.
 """
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.rule import Rows, changed
+from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import OpSharding, Sharded
 
 NAME = "wide_outside_linear"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
-    return tuple(_wide(row) if _narrow(row) and row.tensor not in multiplied else row for row in rows)
+    narrow = {p for o in sharded.op.values() if o.op.kind == "matmul" or _cast_first(sharded, o) for p in o.op.params}
+    return tuple(_wide(row) if _narrow(row) and row.tensor not in narrow else row for row in rows)
+
+
+def _cast_first(sharded: Sharded, o: OpSharding) -> bool:
+    return platform(sharded) == "tpu" and o.op.kind == "embedding" and not o.partial
 
 
 def _narrow(row: Collective) -> bool:

@@ -1,0 +1,31 @@
+"""What a plan predicts that its compiled program sends, by operation, mesh axes and dtype."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planc.backends.xla.rules import realise
+from planc.ir.audit import Key, Total, Totals
+from planc.ir.sharding import Sharded
+from planc.sharding import semantic_collectives
+
+
+def predicted(sharded: Sharded) -> Totals:
+    """Calls and bytes that one device sends in a step. One program runs on all devices: pipeline stages are
+    averaged, as each takes its turn in the same loop."""
+    calls: Counter[Key] = Counter()
+    wire: dict[Key, float] = {}
+    stages = sharded.plan.pipeline
+    for row in realise(sharded, semantic_collectives(sharded)):
+        key = row.op, row.axis, row.dtype
+        calls[key] += row.count
+        wire[key] = wire.get(key, 0.0) + row.wire_bytes / stages
+    return {key: Total(calls[key], round(sent)) for key, sent in wire.items()}
+
+
+def by_axis(totals: Totals) -> dict[str, int]:
+    """Bytes sent over each axis, whatever the operation."""
+    sent: dict[str, int] = {}
+    for (_, axis, _), total in totals.items():
+        sent[axis] = sent.get(axis, 0) + total.bytes
+    return sent

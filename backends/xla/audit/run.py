@@ -1,0 +1,123 @@
+"""The audit of one plan: its step compiled, and what the compiler made of it compared with what was predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
+from planc.backends.xla.audit.hlo import HloError
+from planc.backends.xla.audit.inventory import Found, Inventory, inventory
+from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.backends.xla.audit.topology import topology_of
+from planc.backends.xla.lower import lower
+from planc.backends.xla.peak import peak
+from planc.diag import Diagnostic, PlanError
+from planc.ir.audit import Audit, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding import propagate
+
+BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
+WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
+PROMOTED = "virtual CPU devices send bf16 as fp32; predicted so (rule promote_narrow)"
+SLICED = "virtual CPU devices reduce-scatter by all-reduce and slice; predicted so (rule all_reduce_then_slice)"
+OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their own order"
+
+
+def audit(plan: Plan, ranks: int | None = None, *, topology: str | None = None, timeout_s: float = TIMEOUT_S) -> Audit:
+    """Predicted against compiled. Raises PlanError when it cannot be lowered, compiled in time or understood.
+
+    `topology`: of the TPUs, like v5p:4x4x4; None: the plan's own, or virtual CPU devices where it has no torus.
+    A compiler takes every size alike, so that `ranks` must be None.
+    """
+    if ranks is not None:
+        message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
+        raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
+    sharded = propagate(plan)
+    lower(sharded)
+    where = topology_of(plan, topology)
+    answer = compiled(plan, where, timeout_s)
+    return told(sharded, answer)
+
+
+def told(sharded: Sharded, answer: Compiled) -> Audit:
+    """The compiler's answer beside the predictions."""
+    plan = sharded.plan
+    found = _read(plan, answer)
+    totals = predicted(sharded)
+    observed = _totals(found.found)
+    return Audit(
+        plan=plan.name,
+        plan_sha256=plan.sha256,
+        target="xla",
+        devices=plan.mesh.devices,
+        traced_devices=plan.mesh.devices,
+        rows=() if answer.refused else compared(0, totals, observed),
+        memory=_memory(sharded, answer),
+        normalisations=_said(plan, answer),
+        wire=() if answer.refused else _wire(totals, observed),
+        compiler=_compiler(sharded, answer, found),
+    )
+
+
+def _read(plan: Plan, answer: Compiled) -> Inventory:
+    """What the program moves; nothing where there is none. A text that is not understood is a finding."""
+    if answer.refused:
+        return Inventory()
+    try:
+        return inventory(answer.hlo, plan.mesh.sizes)
+    except HloError as error:
+        message = f"the compiled program is not understood: {error}"
+        help = "nothing is claimed about it; this version of jax may write HLO in another form"
+        raise PlanError([Diagnostic("E0904", message, plan.mesh.cause.span, help=help)]) from None
+
+
+def _totals(found: list[Found]) -> Totals:
+    calls: Counter[Key] = Counter()
+    sent: dict[Key, float] = {}
+    for f in found:
+        key = f.op, f.axis, f.dtype
+        calls[key] += f.count
+        sent[key] = sent.get(key, 0.0) + f.wire_bytes
+    return {key: Total(calls[key], round(bytes)) for key, bytes in sent.items()}
+
+
+def _wire(totals: Totals, observed: Totals) -> tuple[AxisWire, ...]:
+    expected, seen = by_axis(totals), by_axis(observed)
+    return tuple(
+        AxisWire(axis=axis, predicted_bytes=expected.get(axis, 0), observed_bytes=seen.get(axis, 0))
+        for axis in sorted({*expected, *seen})
+    )
+
+
+def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
+    """Nothing on virtual devices, whose compiler plans no memory; nothing where a refusal names no size."""
+    if not answer.topology or answer.peak_bytes is None:
+        return ()
+    return (PeakMemory(stage=0, predicted_bytes=peak(sharded).bytes, observed_bytes=answer.peak_bytes),)
+
+
+def _said(plan: Plan, answer: Compiled) -> tuple[str, ...]:
+    if not answer.topology:
+        sliced = any(plan.store(noun) for noun in ("grads", "optimizer"))
+        narrow = plan.precision.compute != "fp32"
+        return tuple(s for s in (BYTES_SENT, PROMOTED if narrow else "", SLICED if sliced else "") if s)
+    return (BYTES_SENT, WINDOWED, *([] if answer.on_torus else [OFF_TORUS]))
+
+
+def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerSays:
+    chip = sharded.plan.cluster.chip
+    capacity = chip.memory_bytes / chip.devices
+    room = capacity - chip.runtime_bytes / chip.devices
+    return CompilerSays(
+        topology=answer.topology or "virtual CPU devices",
+        fits=not answer.refused,
+        predicted_to_fit=not answer.topology or peak(sharded).bytes <= room,
+        capacity_bytes=capacity,
+        message=answer.refused,
+        cycles=found.cycles,
+        on_torus=answer.on_torus,
+        compile_s=answer.compile_s,
+        options=answer.options,
+        versions=answer.versions,
+    )

@@ -1,0 +1,108 @@
+"""What a compiled XLA program holds of a device at its fullest moment, without running it.
+
+`planc.cost.memory` says what any correct program must keep. This adds what XLA makes of plain attention and of
+the loop over microbatches, from programs whose `peak_memory_in_bytes` is known: the scores of all local
+heads twice in fp32 (probabilities and their gradient), the head's gathered copy where it left the loop.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.layouts import cut
+from planc.diag.light import dataclass
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Section
+from planc.ir.plan import Noun
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
+from planc.sharding.redistribute import restrict
+from planc.sharding.replay import replay
+
+FP32 = DTYPE_BYTES["fp32"]
+MOMENTS = 2
+"""AdamW's, beside the parameters."""
+SCORES = 2
+"""fp32 tensors of the scores' size at once in the backward of attention."""
+LOGITS = 2
+"""fp32 tensors like the logits: what the loss is made of, and its gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """Bytes on one device, and the moment."""
+
+    bytes: float
+    moment: str
+
+
+def peak(sharded: Sharded) -> Peak:
+    """The fullest moment of the step. One pipeline stage only."""
+    moments = Moments(sharded).all()
+    name = max(moments, key=lambda n: moments[n])
+    return Peak(bytes=moments[name], moment=name)
+
+
+class Moments:
+    def __init__(self, sharded: Sharded) -> None:
+        self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
+        self.computed = DTYPE_BYTES[self.plan.precision.compute]
+
+    def all(self) -> dict[str, float]:
+        always = self._state() + self._hoisted()
+        blocks = {f"backward of {kind}": self._saved() + self._backward(kind) for kind in self.model.blocks}
+        moments = {**blocks, "loss": self._saved() + self._loss(), "update": 0.0}
+        return {name: always + held for name, held in moments.items()}
+
+    def _state(self) -> float:
+        """Parameters and moments where they rest, and the gradients that add up."""
+        kept = self._resting("params") + MOMENTS * self._resting("optimizer") + self._resting("grads")
+        return kept * FP32
+
+    def _resting(self, noun: Noun) -> float:
+        """Elements on one device. XLA stores whole what it cannot divide."""
+        return sum(self.model.copies(p.param) * self._kept(p, noun) for p in self.sharded.params)
+
+    def _kept(self, p: ParamSharding, noun: Noun) -> float:
+        whole = param_elements(self.plan, p)
+        divided = cut(self.plan, p, noun) is not None
+        return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
+
+    def _hoisted(self) -> float:
+        """The head's weight, gathered once for all microbatches."""
+        if self.plan.microbatches == 1:
+            return 0.0
+        return sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
+
+    def _of_head(self, p: ParamSharding) -> bool:
+        return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
+
+    def _saved(self) -> float:
+        """What one microbatch leaves for its backward: of each block what its replay starts from."""
+        each = {
+            kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).kept)
+            for kind in self.model.blocks
+        }
+        return sum(self.model.layers_of(kind) * held for kind, held in each.items())
+
+    def _backward(self, kind: Section) -> float:
+        """A block's weights as they are multiplied, and the scores of its attention."""
+        weights = sum(param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections)
+        return weights * self.computed + self._scores(kind)
+
+    def _scores(self, kind: Section) -> float:
+        total = 0.0
+        for o in self.sharded.ops[kind]:
+            if o.op.kind == "attention":
+                rows = local_elements(self.plan, _ROWS, restrict(o.layout, _ROWS))
+                keys = local_length(self.plan, "sequence", ())
+                total = max(total, SCORES * rows * keys * FP32)
+        return total
+
+    def _loss(self) -> float:
+        loss = self.sharded.ops["last"][-1]
+        dims = self.model.tensor[loss.op.inputs[0]].dims
+        head = sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
+        once = 0.0 if self.plan.microbatches > 1 else head
+        return LOGITS * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32 + once
+
+
+_ROWS = ("batch", "sequence", "heads")

@@ -1,0 +1,31 @@
+"""Where a block is run again, the TPU compiler gathers its first input anew for each matmul's weight gradient.
+
+Under sequence parallelism q, k and v read one gathered tensor. The replay gathers it for their outputs, and each
+of their weight gradients, at the other end of the backward, once more: three in a Llama block on v5p, at 2 and
+4 ranks. What the feed-forward reads is gathered in the replay alone, next to where its gradients need it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.backends.xla.rules.rule import Rows, platform
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+NAME = "gather_for_each_reader"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    if platform(sharded) != "tpu":
+        return rows
+    replayed = [r for r in rows if (r.carries, r.op, r.phase) == ("activation", "all_gather", "recompute")]
+    first: dict[str, Collective] = {}
+    for row in replayed:
+        first.setdefault(row.section, row)
+    return (*rows, *(_again(sharded, row) for row in first.values()))
+
+
+def _again(sharded: Sharded, row: Collective) -> Collective:
+    readers = [o for o in sharded.ops[row.section] if row.tensor in o.op.inputs and o.op.kind == "matmul"]
+    return replace(row, phase="backward", count=row.count * len(readers), realised_by=(*row.realised_by, NAME))

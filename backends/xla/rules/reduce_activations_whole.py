@@ -1,0 +1,24 @@
+"""With one sequence a rank, the TPU compiler sums an activation whole and slices it: twice the wire.
+
+The plan scatters the sum along the sequence. Read from matmuls on v5p, v5e and v6e over 4 to 16 ranks: a result
+of [2, 512, 1024] a rank is a reduce-scatter, one of [1, 512, 1024] or [1, 8192, 4096] an all-reduce and a slice.
+What is looked up in a table comes without the dimension of sequences, and is scattered either way.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+NAME = "reduce_activations_whole"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    if platform(sharded) != "tpu" or sharded.plan.batch.microbatch_sequences > 1:
+        return rows
+    return tuple(changed(row, NAME, op="all_reduce") if _scatters(row) else row for row in rows)
+
+
+def _scatters(row: Collective) -> bool:
+    return row.carries == "activation" and row.op == "reduce_scatter" and row.section != "first"

@@ -1,0 +1,32 @@
+"""A gradient that is scattered over every device of a torus is summed whole and sliced: twice the wire.
+
+Read from sums over all of v5p 2x2x2 and 4x4x4, v4 2x2x4 and v5e 16x16. Over all of v6e 4x8, whose rings are
+open, and over all of 7x 2x2x4 it stays a reduce-scatter.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.rules.rule import Rows, changed, platform
+from planc.ir.collective import Collective
+from planc.ir.hardware import Cluster
+from planc.ir.sharding import Sharded
+
+NAME = "reduce_whole_machine"
+SCATTERS = ("tpu7x",)
+"""Chips on which it stays a reduce-scatter."""
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    cluster = sharded.plan.cluster
+    if platform(sharded) != "tpu" or cluster.chip.name in SCATTERS or _open_plane(cluster):
+        return rows
+    return tuple(changed(row, NAME, op="all_reduce") if _all(cluster, row) else row for row in rows)
+
+
+def _all(cluster: Cluster, row: Collective) -> bool:
+    return row.carries == "grad" and row.op == "reduce_scatter" and row.group_size == cluster.devices
+
+
+def _open_plane(cluster: Cluster) -> bool:
+    """Two dimensions, of which one is no ring."""
+    return len(cluster.shape) == 2 and not all(cluster.wrap)

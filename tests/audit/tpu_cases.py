@@ -1,0 +1,75 @@
+"""The plans that the TPU compiler audits: published models on 16 to 4,096 chips of five generations."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from planc.ir.plan import Plan
+from planc.strategies.build import build_file
+
+HEAD = """plan {name}
+model {model}
+batch {sequences} x {tokens} tokens microbatch 1
+cluster {cluster}
+mesh {mesh}
+compute bf16 reduce fp32
+recompute blocks
+optimizer adamw
+"""
+FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+DATA = ("replica", "fsdp")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One plan. `microbatches` of one sequence per data-parallel rank."""
+
+    model: str
+    cluster: str
+    mesh: str
+    sentences: tuple[str, ...]
+    tokens: int = 8192
+    microbatches: int = 1
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {axis.split()[0]: int(axis.split()[1]) for axis in self.mesh.split(">")}
+
+
+CASES: dict[str, Case] = {
+    "llama3_8b_v5p_16": Case("llama3_8b", "tpu_v5p(2x2x4)", "fsdp 4 > tp 4", (FSDP, TP)),
+    "llama3_8b_v5p_64": Case("llama3_8b", "tpu_v5p(4x4x4)", "fsdp 16 > tp 4", (FSDP, TP, SP), microbatches=2),
+    "llama3_8b_v5p_64_fsdp": Case("llama3_8b", "tpu_v5p(4x4x4)", "fsdp 64", (FSDP,), tokens=4096),
+    "llama3_8b_v5p_128_hsdp": Case(
+        "llama3_8b", "tpu_v5p(4x4x8)", "replica 2 > fsdp 16 > tp 4", ("use hsdp over replica, fsdp", TP)
+    ),
+    "llama3_8b_v4_64": Case("llama3_8b", "tpu_v4(4x4x4)", "fsdp 32 > tp 4", (FSDP, TP), tokens=4096),
+    "llama3_8b_v5e_256": Case("llama3_8b", "tpu_v5e(16x16)", "fsdp 64 > tp 4", (FSDP, TP), tokens=4096),
+    "llama3_8b_v5e_256_fsdp": Case("llama3_8b", "tpu_v5e(16x16)", "fsdp 256", (FSDP,)),
+    "llama3_8b_v6e_256": Case("llama3_8b", "tpu_v6e(16x16)", "fsdp 64 > tp 4", (FSDP, TP, SP)),
+    "llama3_8b_7x_16": Case("llama3_8b", "tpu_7x(2x2x4)", "fsdp 8 > tp 4", (FSDP, TP)),
+    "llama3_70b_v5p_256": Case("llama3_70b", "tpu_v5p(4x8x8)", "fsdp 64 > tp 4", (FSDP, TP, SP), microbatches=4),
+    "llama3_70b_v5p_512": Case("llama3_70b", "tpu_v5p(8x8x8)", "fsdp 64 > tp 8", (FSDP, TP)),
+    "llama3_70b_v6e_256": Case("llama3_70b", "tpu_v6e(16x16)", "fsdp 32 > tp 8", (FSDP, TP), tokens=4096),
+    "llama3_70b_7x_128": Case("llama3_70b", "tpu_7x(4x4x8)", "fsdp 32 > tp 8", (FSDP, TP)),
+    "llama3_70b_v5p_4096": Case("llama3_70b", "tpu_v5p(16x16x16)", "fsdp 512 > tp 8", (FSDP, TP)),
+}
+"""`llama3_8b_v5e_256_fsdp` should not fit: plain attention holds the scores of all heads."""
+
+
+def plan_of(name: str) -> Plan:
+    """The plan of a case."""
+    case = CASES[name]
+    sequences = case.microbatches * prod(size for axis, size in case.sizes.items() if axis in DATA)
+    head = HEAD.format(
+        name=name, model=case.model, sequences=sequences, tokens=case.tokens, cluster=case.cluster, mesh=case.mesh
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{name}.plan"
+        path.write_text(head + "\n".join(case.sentences) + "\n")
+        built = build_file(path, target="xla")
+    assert built.plan is not None, [d.message for d in built.diagnostics]
+    return built.plan

@@ -1,0 +1,37 @@
+"""What each plan is predicted to send and to hold on its TPUs: a golden, written before the plan was compiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.backends.xla.peak import peak
+from planc.sharding import propagate
+
+from .tpu_cases import CASES, plan_of
+
+GOLDEN = Path(__file__).with_name("tpu_predictions.json")
+FIRST = Path(__file__).with_name("tpu_first_predictions.json")
+"""The predictions as they were before any of these plans was compiled; never rewritten."""
+
+
+def prediction(name: str) -> dict[str, Any]:
+    """Bytes sent by axis and by operation, and the fullest moment."""
+    sharded = propagate(plan_of(name))
+    totals, fullest = predicted(sharded), peak(sharded)
+    return {
+        "wire_bytes": by_axis(totals),
+        "peak_bytes": round(fullest.bytes),
+        "fullest_at": fullest.moment,
+        "rows": [
+            f"{op} over {axis} in {dtype}: {total.count} calls, {total.bytes} bytes sent"
+            for (op, axis, dtype), total in sorted(totals.items())
+        ],
+    }
+
+
+def text() -> str:
+    """All predictions, as the golden holds them."""
+    return json.dumps({name: prediction(name) for name in CASES}, indent=1) + "\n"
