@@ -7,12 +7,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity clean
+.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity torch-xla clean
 .DEFAULT_GOAL := help
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
 demo: $(READY) ## the main job: check, lower, train on two stacks, compare (about 5 minutes)
 	@bash docs/demo.sh
@@ -52,11 +53,13 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 	  tests/cuda/test_family.py tests/xla/test_parity.py
 	@$(BIN)/python tests/parity.py build/parity.jsonl
 
+torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
+
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py
 
-clean: ## remove the environment and everything that can be made again
-	@rm -rf $(VENV) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+clean: ## remove the environments and everything that can be made again
+	@rm -rf $(VENV) $(TORCH_XLA) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment is rebuilt when the pins change, and kept when it already has what they say.
 $(READY): pyproject.toml constraints.txt
@@ -68,4 +71,14 @@ $(READY): pyproject.toml constraints.txt
 	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,xla,dev]' \
 	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; }
 	@$(BIN)/python .ci/pins.py
+	@touch $@
+
+# A torch of its own version, so an environment of its own. Its file of pins is the whole list: nothing is resolved.
+$(TORCH_XLA)/.ready: constraints-torch-xla.txt
+	@test -x $(TORCH_XLA)/bin/python || { echo "creating $(TORCH_XLA)"; $(PYTHON) -m venv $(TORCH_XLA); }
+	@echo "installing the pinned packages into $(TORCH_XLA) (3 GB to fetch; once)"
+	@$(TORCH_XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --no-compile \
+	  -r constraints-torch-xla.txt
+	@$(TORCH_XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(TORCH_XLA)/bin/python -c 'import torch_xla, planc'
 	@touch $@
