@@ -26,7 +26,7 @@ from planc.sharding import propagate
 
 from . import state, waiting
 from .audit.observe import meshes_of
-from .optimizer import adamw
+from .optimizer import optimizer_of
 from .roles import Roles
 from .routing import Watched
 from .shards import Initial, fill, gathered, norm
@@ -120,8 +120,8 @@ class TorchSession:
         self._step, self._evaluate, self._clip = step, evaluate, clip
         self._slice_of = slice_of
         self._clip_norm = settings.clip_norm
-        self.features = features_of(program, device)
-        self._optimizer = adamw(modules, program.plan.model, settings, fused=fused(program, device))
+        self.features = (*features_of(program, device), *(_named(settings)))
+        self._optimizer = optimizer_of(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
         self._routers = Watched(modules, program.plan, settings, mesh, device)
@@ -288,6 +288,10 @@ def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
     update = "adamw.fused" if fused(program, device) else "adamw.foreach"
     compiled = [f"compile.{c.method}" for c in plan.compiles]
     return tuple(name for name in (kernel, update, *compiled, "offload" if plan.offloads else "", settled) if name)
+
+
+def _named(settings: Settings) -> tuple[str, ...]:
+    return () if settings.optimizer == "adamw" else (f"optimizer.{settings.optimizer}",)
 
 
 def fused(program: Program, device: torch.device) -> bool:

@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from planc.ir.session import STATE, Piece, Read
 
+from .muon import MuonAndAdamW
 from .shards import Array, cut
 
 
@@ -95,7 +96,7 @@ def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: 
         Piece(f"{kind}.{name}", tuple(p.shape), box.offset, box.size, _copier(_tensor(kind, p, optimizer), box))
         for kind in STATE
         for (name, offset), (p, box) in mine.items()
-        if (name, offset) in saved
+        if (name, offset) in saved and _has(kind, p, optimizer)
     ]
 
 
@@ -119,12 +120,16 @@ def _turn(key: Key, count: int) -> int:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Give AdamW the state that its first step would make, where it has none, and its count of steps."""
+    """Give the optimizer the state that its first step would make, where it has none, and AdamW's count of steps."""
+    by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             state = optimizer.state[parameter]
             if "exp_avg" not in state:
                 state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if parameter in by_muon:
+                continue
+            if "exp_avg_sq" not in state:
                 state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
             state["step"] = torch.tensor(float(steps), dtype=torch.float32)
 
@@ -134,6 +139,8 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
     """Fill parameters and moments, which must be there, from `read`."""
     for kind in STATE:
         for name, parameter in _named(modules):
+            if not _has(kind, parameter, optimizer):
+                continue
             target = _local(_tensor(kind, parameter, optimizer))
             for box in boxes(parameter):
                 target[box.inside].copy_(torch.from_numpy(read(f"{kind}.{name}", box.whole)))
@@ -150,6 +157,11 @@ def not_finite(modules: list[nn.Module]) -> str:
 def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
     for module in modules:
         yield from module.named_parameters()
+
+
+def _has(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there is such a tensor for the parameter: Muon has no second moment."""
+    return kind == "params" or kind in optimizer.state[parameter]
 
 
 def _tensor(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:

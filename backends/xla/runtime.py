@@ -45,6 +45,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
 
     from planc.backends.xla import shards
     from planc.backends.xla.models import family
+    from planc.backends.xla.optimizer import optimizer_of
     from planc.backends.xla.pipeline import stack_shape
     from planc.backends.xla.session import JaxSession, Steps
     from planc.backends.xla.state import guarded
@@ -53,7 +54,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     emitted, model = program.load(), program.plan.model
     mesh, module = emitted.build_mesh(), family(model.family)
     loss = module.build_loss(model, emitted)
-    optimizer = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
+    optimizer = optimizer_of(model, settings, emitted)
     stack = stack_shape(program.plan)
     shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
     state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 
 from planc.backends.xla.models import family
 from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
+from planc.backends.xla.optimizer import updates_of
 from planc.ir.model import Model
 from planc.ir.plan import Plan
 
@@ -43,6 +44,8 @@ class Single:
         return found
 
     def init(self, params: Tree) -> dict[str, Any]:
+        if (other := self._other()) is not None:
+            return {"params": params, "optimizer": other.init(params)}
         zeros = jax.tree.map(jnp.zeros_like, params)
         moments = {"m": zeros, "v": jax.tree.map(jnp.copy, zeros), "steps": jnp.int32(0)}
         return {"params": params, "optimizer": moments}
@@ -54,7 +57,20 @@ class Single:
         if self.settings.clip_norm:
             scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
             grads = {name: g * scale for name, g in grads.items()}
-        return self._adamw(state, grads, lr), {"loss": loss, "grad_norm": norm}
+        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm}
+
+    def _other(self) -> Any:
+        """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""
+        if self.settings.optimizer == "adamw" and not self.settings.decay_groups:
+            return None
+        return updates_of(self.model, self.settings)
+
+    def _updated(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
+        if (other := self._other()) is None:
+            return self._adamw(state, grads, lr)
+        updates, moments = other.update(grads, state["optimizer"], state["params"])
+        params = {name: w - lr * updates[name] for name, w in state["params"].items()}
+        return {"params": params, "optimizer": moments}
 
     def _adamw(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
         first, second = self.settings.betas

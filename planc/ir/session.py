@@ -34,6 +34,10 @@ STATE = ("params", "exp_avg", "exp_avg_sq")
 by its kind and the parameter's full name: `exp_avg.layers.3.attention.wq.weight`."""
 
 
+SECOND_MOMENT = "exp_avg_sq"
+"""Not there for parameters that Muon updates."""
+
+
 @dataclass(frozen=True)
 class Piece:
     """A box of one tensor of the state, held by this process. Each element of the state is in exactly one
@@ -60,6 +64,12 @@ class Settings:
     betas: tuple[float, float] = (0.9, 0.95)
     eps: float = 1e-8
     weight_decay: float = 0.1
+    optimizer: str = "adamw"
+    """`adamw`, or `muon` for the matrices of the blocks with AdamW for the rest; see `planc.ir.updates`."""
+    momentum: float = 0.95
+    """Muon's."""
+    decay_groups: tuple[tuple[str, float], ...] = ()
+    """(glob over parameter names of the op graph, weight decay): the last that fits goes before `weight_decay`."""
     clip_norm: float = 1.0
     """Global L2 norm that gradients are scaled down to; 0 leaves them as they are."""
     balance_loss: float = 0.0

@@ -11,6 +11,7 @@ import json
 import re
 import tomllib
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,9 @@ from pydantic import ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.plan import Plan
+from planc.syntax.near import nearest
 from planc.trainer.settings import Checkpoint, Data, Parts, PlanPart, Train
-from planc.trainer.toml_places import diagnose, places, span_of
+from planc.trainer.toml_places import Place, diagnose, places, span_of
 
 COMPILED = "compiled"
 """The key of the compiled text's own sum in `[plan] sha256`; the other keys are files."""
@@ -83,6 +85,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
         raise PlanError([*findings, plan])
     findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
     findings += _freshness(parts.plan, path, at("plan", "source"))
+    findings += _unfit_patterns(parts, plan, path, spans)
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         raise PlanError(errors)
@@ -160,6 +163,21 @@ def _belongs(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diag
         message = f"[plan] set is not what the compiled plan was made with ({made})"
         found.append(Diagnostic("E1003", message, given, help="change it with `planc embed PLAN PRESET --set NAME=N`"))
     return found
+
+
+def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+    """A pattern of [train] decay_groups that fits nothing would be believed and do nothing."""
+    known = [p.name for p in plan.model.params]
+    return [
+        Diagnostic(
+            "E1003",
+            f"[train] decay_groups: `{glob}` fits no parameter of {plan.model.name}",
+            span_of(("train", "decay_groups", glob), spans, str(path)),
+            help=f"near it: {', '.join(nearest(glob, known, most=3) or known[:3])}",
+        )
+        for glob in parts.train.decay_groups
+        if not any(fnmatchcase(name, glob) for name in known)
+    ]
 
 
 def _files(part: PlanPart) -> list[str]:

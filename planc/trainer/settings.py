@@ -37,12 +37,22 @@ class Train(Frozen):
     lr: Rate
     """The peak, reached after the warm-up."""
     warmup_steps: Count = 0
-    schedule: Literal["cosine", "constant"] = "cosine"
+    schedule: Literal["cosine", "wsd", "constant"] = "cosine"
+    """After the warm-up: a cosine; stable and then a linear decay (WSD); or always the peak."""
     min_lr: NotNegative = 0.0
-    """Where the cosine ends, at `steps`."""
+    """Where the cosine or the decay ends, at `steps`."""
+    decay_steps: Count = 0
+    """Of `wsd`: the last steps, in which the rate falls."""
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    """`muon`: for the matrices of the blocks; AdamW for the rest."""
+    momentum: Share = 0.95
+    """Muon's."""
     betas: tuple[Share, Share] = (0.9, 0.95)
     eps: Rate = 1e-8
     weight_decay: NotNegative = 0.1
+    decay_groups: dict[str, NotNegative] = Field(default_factory=dict)
+    """Another decay for parameters by a pattern of their names, such as `"*.attention.*" = 0.05`; the last one that
+    fits counts."""
     clip_norm: NotNegative = 1.0
     """0: gradients are not clipped."""
     deterministic: bool = False
@@ -63,6 +73,12 @@ class Train(Frozen):
             raise ValueError(f"min_lr {self.min_lr} is above lr {self.lr}")
         if self.warmup_steps > self.steps:
             raise ValueError(f"warmup_steps {self.warmup_steps} is more than steps {self.steps}: lr is never reached")
+        if (self.schedule == "wsd") != (self.decay_steps > 0):
+            raise ValueError("schedule `wsd` needs decay_steps, and decay_steps need the schedule `wsd`")
+        if self.warmup_steps + self.decay_steps > self.steps:
+            raise ValueError(f"warmup_steps and decay_steps are more than steps {self.steps}")
+        if self.optimizer != "muon" and "momentum" in self.model_fields_set:
+            raise ValueError(f"momentum is Muon's; the optimizer is {self.optimizer}")
         return self
 
 
@@ -105,6 +121,7 @@ DATA_KEYS = {
 
 COURSE = (
     "seed", "lr", "warmup_steps", "schedule", "min_lr", "steps", "betas", "eps", "weight_decay", "clip_norm",
+    "optimizer", "momentum", "decay_groups", "decay_steps",
     "batch_sequences", "sequence_tokens", "data",
 )  # fmt: skip
 """What a run that goes on may not change unasked: each would bend the losses."""

@@ -226,10 +226,11 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
     """A NamedSharding for every leaf of the state, for parameters or their shapes."""
     moments = optax.tree_map_params(
         optimizer,
-        lambda _, where: where,
+        lambda moment, where: moment if isinstance(moment, optax.MaskedNode) else where,
         jax.eval_shape(optimizer.init, params),
         shardings(mesh, params, OPTIMIZER),
         transform_non_params=lambda _: NamedSharding(mesh, P()),
+        is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
     )
     return {"params": shardings(mesh, params), "optimizer": moments}
 

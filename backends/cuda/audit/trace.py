@@ -29,7 +29,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from planc.sharding.local import local_length
 
-from ..optimizer import adamw
+from ..optimizer import optimizer_of
 from ..roles import Roles
 from .balance import balanced
 from .memory import MemoryTracker
@@ -88,7 +88,7 @@ class _Step:
     def __init__(self, program: Program, emitted: ModuleType, divided: Any, modules: list[nn.Module], mesh: Any):
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
-        self._optimizer = adamw(modules, plan.model, Settings())
+        self._optimizer = optimizer_of(modules, plan.model, Settings())
         self._parameters = [p for module in modules for p in module.parameters()]
         for parameter in self._parameters:
             parameter.grad = torch.zeros_like(parameter)

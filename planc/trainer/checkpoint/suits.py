@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from planc.diag import Diagnostic, Span
-from planc.ir.session import STATE
+from planc.ir.session import SECOND_MOMENT, STATE
+from planc.ir.updates import is_orthogonalised
 from planc.trainer.checkpoint.manifest import Manifest, Stored
 from planc.trainer.preset import Preset
 
@@ -19,6 +20,9 @@ def course(preset: Preset) -> dict[str, Any]:
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]
     names += [] if train.schedule == "constant" else ["min_lr", "steps"]
+    names += ["decay_steps"] if train.schedule == "wsd" else []
+    names += [] if train.optimizer == "adamw" else ["optimizer", "momentum"]
+    names += ["decay_groups"] if train.decay_groups else []
     found = {name: getattr(train, name) for name in names}
     shape = {"batch_sequences": batch.sequences, "sequence_tokens": batch.sequence_tokens}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in (found | shape).items()}
@@ -35,10 +39,16 @@ def misfits(preset: Preset, manifest: Manifest, data_sha256: str, span: Span) ->
 
 
 def _model(preset: Preset, manifest: Manifest, span: Span) -> Iterator[Diagnostic]:
-    from planc.trainer.weights import names
+    from planc.trainer.weights import names, pattern
 
     model = preset.plan.model
-    wanted = {f"{kind}.{name}": shape for kind in STATE for name, shape in names(model)}
+    muon = preset.train.optimizer == "muon"
+    wanted = {
+        f"{kind}.{name}": shape
+        for kind in STATE
+        for name, shape in names(model)
+        if not (muon and kind == SECOND_MOMENT and is_orthogonalised(model, pattern(name)))
+    }
     gaps = list(_differences(wanted, manifest.tensors))
     if gaps:
         more = f", and {len(gaps) - 1} more" if len(gaps) > 1 else ""

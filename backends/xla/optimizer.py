@@ -1,0 +1,95 @@
+"""The preset's optimizer as optax has it, where it is not the AdamW of the emitted file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax  # type: ignore[import-untyped]
+
+from planc.ir.updates import (
+    NEWTON_SCHULZ,
+    NEWTON_SCHULZ_STEPS,
+    NORM_EPS,
+    decay_of,
+    is_orthogonalised,
+    scale_of,
+)
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from planc.ir.model import Model
+    from planc.ir.session import Settings
+
+
+class MuonState(NamedTuple):
+    """`mu`: the momentum, as AdamW's first moment is called."""
+
+    mu: Any
+
+
+def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax.GradientTransformation:
+    """Less its learning rate, which is an argument of the step: the emitted AdamW where it says all."""
+    if settings.optimizer == "adamw" and not settings.decay_groups:
+        found: optax.GradientTransformation = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
+        return found
+    return updates_of(model, settings)
+
+
+def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation:
+    """Muon for the matrices if it is asked for, AdamW for the rest, and each parameter's own decay."""
+
+    def label(path: Any, _: Any) -> str:
+        return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
+
+    both = {"adamw": optax.scale_by_adam(*settings.betas, eps=settings.eps), "muon": scale_by_muon(settings.momentum)}
+    return optax.chain(
+        optax.partition(both, lambda params: jax.tree_util.tree_map_with_path(label, params)),
+        _add_decay(model, settings),
+    )
+
+
+def scale_by_muon(momentum: float) -> optax.GradientTransformation:
+    """The orthogonal part of a Nesterov momentum. A leaf is [..., rows, columns]."""
+
+    def init(params: Any) -> MuonState:
+        return MuonState(jax.tree.map(jnp.zeros_like, params))
+
+    def update(grads: Any, state: MuonState, params: Any = None) -> tuple[Any, MuonState]:
+        mu = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, state.mu, grads)
+        ahead = jax.tree.map(lambda m, g: momentum * m + (1 - momentum) * g, mu, grads)
+        return jax.tree.map(orthogonal, ahead), MuonState(mu)
+
+    return optax.GradientTransformation(init, update)
+
+
+def orthogonal(matrices: jax.Array) -> jax.Array:
+    """Of [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, fp32."""
+    a, b, c = NEWTON_SCHULZ
+    wide = matrices.shape[-2] <= matrices.shape[-1]
+    x = (matrices if wide else matrices.mT).astype(jnp.float32)
+    x = x / (jnp.linalg.norm(x, axis=(-2, -1), keepdims=True) + NORM_EPS)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    whole: jax.Array = (x if wide else x.mT) * scale_of(*matrices.shape[-2:])
+    return whole
+
+
+def _add_decay(model: Model, settings: Settings) -> optax.GradientTransformation:
+    """u + decay p, as AdamW decouples it."""
+
+    def update(updates: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        def one(path: Any, u: jax.Array, p: jax.Array) -> jax.Array:
+            return u + decay_of(model, settings, _name(path)) * p
+
+        return jax.tree_util.tree_map_with_path(one, updates, params), state
+
+    return optax.GradientTransformation(lambda _params: optax.EmptyState(), update)
+
+
+def _name(path: Any) -> str:
+    """The parameter's name: the last step of a path."""
+    return str(getattr(path[-1], "key", path[-1]))

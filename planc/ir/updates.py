@@ -1,0 +1,43 @@
+"""Which update a parameter gets, by its name in the op graph: the same answer for every stack.
+
+Muon (Jordan and others 2024) keeps one momentum and makes each matrix's update nearly orthogonal by a
+Newton-Schulz iteration; embeddings, the output and vectors stay with AdamW. Its update is scaled by
+0.2 sqrt(max(rows, columns)), the spread of AdamW's, so that one rate and one decay serve both (Liu and others
+2025, "Muon is scalable for LLM training", section 2.2).
+"""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+from math import sqrt
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planc.ir.model import Model
+    from planc.ir.session import Settings
+
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+"""The quintic's coefficients, chosen for a steep start (Jordan and others 2024)."""
+NEWTON_SCHULZ_STEPS = 5
+NORM_EPS = 1e-7
+MATCHED_RMS = 0.2
+
+
+def is_orthogonalised(model: Model, name: str) -> bool:
+    """Whether Muon updates it: the matrices of the blocks, each expert's by itself."""
+    param = model.param[name]
+    inside = not {"first", "last"} & set(param.sections)
+    return inside and param.decay and len(param.shape_dims) >= 2
+
+
+def scale_of(rows: int, columns: int) -> float:
+    """What an orthogonal update is multiplied by."""
+    return MATCHED_RMS * sqrt(max(rows, columns))
+
+
+def decay_of(model: Model, settings: Settings, name: str) -> float:
+    """Its weight decay: that of the last pattern that fits, else the common one unless the family says none."""
+    fitting = [value for glob, value in settings.decay_groups if fnmatchcase(name, glob)]
+    if fitting:
+        return fitting[-1]
+    return settings.weight_decay if model.param[name].decay else 0.0
