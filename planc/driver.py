@@ -65,20 +65,27 @@ def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target
     return report
 
 
-def lower(plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, int] | None = None) -> Program:
-    """Write the program of a plan for a target. Raises PlanError when the plan or target refuses."""
+def lower(
+    plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, int] | None = None, runtime: str = ""
+) -> Program:
+    """Write the program of a plan for a target, and for one of its runtimes (the first unless said).
+
+    Raises PlanError when the plan or target refuses.
+    """
     if target not in TARGETS:
         raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
-    from planc.trainer.backend import program
+    from planc.trainer.backend import RUNTIMES, program
 
+    if runtime and runtime not in RUNTIMES[target]:
+        raise ValueError(f"runtime {runtime!r} is not one of {', '.join(RUNTIMES[target])}")
     if isinstance(plan, Plan):
-        return program(plan, target)
+        return program(plan, target, runtime)
     path = Path(plan)
     built = build_file(path, set, target)
     try:
         if built.plan is None:
             raise PlanError(built.diagnostics)
-        return program(built.plan, target)
+        return program(built.plan, target, runtime)
     except PlanError as error:
         raise PlanError(bounded(in_order([_at(d, path, built) for d in error.diagnostics]))) from None
 

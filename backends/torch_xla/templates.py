@@ -116,8 +116,11 @@ def build_loss(model: nn.Module, mesh: xs.Mesh) -> Callable[[Tensor, Tensor], Te
 
 OPTIMIZER = '''
 class AdamW:
-    """AdamW with decoupled decay. What changes from step to step is a 0-D tensor: a number would be a constant
-    of the program, and each step another program. All state rests where the tables say."""
+    """AdamW with decoupled decay; all state rests where the tables say.
+
+    What changes from step to step is a 0-D tensor: a number would be a constant of the program, and each step
+    another program.
+    """
 
     def __init__(
         self,

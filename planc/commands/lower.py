@@ -10,6 +10,7 @@ from planc.commands.common import add_set, add_target, print_diagnostics, print_
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower
 from planc.ir.plan import Plan
+from planc.trainer.backend import RUNTIMES
 
 LAUNCHERS = ("torchrun", "slurm", "k8s")
 
@@ -19,14 +20,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
     parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
     parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead (cuda)")
+    parser.add_argument("--runtime", choices=("torch", "jax", "torch_xla"), default="", help="jax or torch_xla for xla")
     add_target(parser, required=True)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.runtime and options.runtime not in RUNTIMES[options.target]:
+        runs_on = " or ".join(RUNTIMES[options.target])
+        print(f"planc lower: the {options.target} target runs on {runs_on}", file=sys.stderr)
+        return 2
     as_json = options.emit == "json" or options.format == "json"
     try:
-        program = lower(options.file, options.target, set=dict(options.set))
+        program = lower(options.file, options.target, set=dict(options.set), runtime=options.runtime)
     except PlanError as error:
         if as_json:
             print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
