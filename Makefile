@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity torch-xla clean
+.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -54,6 +54,13 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 	@$(BIN)/python tests/parity.py build/parity.jsonl
 
 torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
+
+calibrated: $(READY) ## measure this machine for both stacks, then eight layouts beside their predictions (10 minutes)
+	@mkdir -p build
+	@for target in cuda xla; do \
+	  $(BIN)/planc calibrate --target $$target -o build/cpu_$$target.plan; \
+	  $(BIN)/planc bench calibrated --hardware build/cpu_$$target.plan --target $$target; \
+	done
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

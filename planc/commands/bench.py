@@ -1,4 +1,4 @@
-"""`planc bench`: how long planc itself takes, as ratios measured in one run; `accuracy`, `saves` and `calibrated` are other tables.
+"""`planc bench`: how long planc itself takes, as ratios measured in one run; the other tables are files of their own.
 
 Whole processes, in turn (A B A B ...), so that a machine whose speed drifts drifts for both.
 """

@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
         print_diagnostics(error.diagnostics)
         return 2
     except MeasuringError as error:
-        print(f"planc calibrate: a process failed\n{error}", file=sys.stderr)
+        print(f"planc calibrate: {error}", file=sys.stderr)
         return 2
     from planc.calibration.machine import written
     from planc.strategies.library import machine_text

@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         print_diagnostics(error.diagnostics)
         return 2
     except MeasuringError as error:
-        print(f"planc bench calibrated: a process failed\n{error}", file=sys.stderr)
+        print(f"planc bench calibrated: {error}", file=sys.stderr)
         return 2
     errors = [abs(row.error) for row in rows]
     if options.format == "json":
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 def compared(hardware: Path, machine: str, target: Target, folder: Path) -> list[Compared]:
     """Every layout's step, measured and predicted. Raises PlanError, MeasuringError."""
     from planc.driver import load
-    from planc.trainer.measure import measure
+    from planc.trainer.measure import MeasuringError, measure
 
     copyfile(hardware, folder / "machine.plan")
     plans = {}
@@ -90,6 +90,8 @@ def compared(hardware: Path, machine: str, target: Target, folder: Path) -> list
         path = folder / f"{name}.plan"
         path.write_text(plan_text(name, MODEL, BATCH, mesh, layout, machine, DEVICES, "machine.plan"))
         plans[path] = load(path, target=target)
+        if plans[path].cluster.sources != ("machine.plan",):
+            raise MeasuringError(f"{hardware} declares no node `{machine}`")
     took = measure(target, DEVICES, plans=list(plans))
     rows = []
     for path, plan in plans.items():

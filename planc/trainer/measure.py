@@ -20,7 +20,7 @@ STEPS = 6
 
 
 class MeasuringError(Exception):
-    """A process failed; the text is the end of what it wrote."""
+    """Nothing was measured; the text says why, with the end of what a failed process wrote."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ def measure(
         argv = [sys.executable, "-m", "planc.trainer.measuring", target, str(path)]
         done = launch.run(argv, 1 if target == "xla" else devices, timeout_s=timeout_s, on_line=heard)
     if not done.ok:
-        raise MeasuringError(done.outputs[done.failed_rank or 0][-2000:])
+        raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     found = {row["plan"]: tuple(row["steps"]) for row in rows if "plan" in row}
     measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))

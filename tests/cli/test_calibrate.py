@@ -1,0 +1,82 @@
+"""`planc calibrate` and `planc bench calibrated` on a machine that is measured on paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.calibration.probes import Measured, Probe
+from planc.cli import main
+from planc.commands.calibrate import step_of
+from planc.commands.calibrated import LAYOUTS
+from planc.driver import load
+from planc.trainer import measure
+from tests.calibration.test_machine import machine
+
+TRUTH = machine()
+
+
+def on_paper(
+    target: str, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
+) -> measure.Measurement:
+    """What a launch would measure on that machine: the second of two steps is the faster."""
+    steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(TRUTH) for p in plans}
+    probed = tuple(Measured(probe=p, seconds=p.seconds(TRUTH)) for p in probes)
+    return measure.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
+
+
+@pytest.fixture(autouse=True)
+def paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "measure", on_paper)
+
+
+def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    status = main(list(words))
+    return status, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("target", ["cuda", "xla"])
+def test_a_written_file_predicts_other_layouts(capsys, tmp_path: Path, target: str) -> None:
+    file = str(tmp_path / "mine.plan")
+    status, out = run(capsys, "calibrate", "--target", target, "-o", file)
+    assert status == 0
+    for word in ("matmul_efficiency", "fitted beside measured", "all_gather over 4", "whole steps", "* measured"):
+        assert word in out, word
+    assert f"--target {target}" in (tmp_path / "mine.plan").read_text()
+    status, out = run(capsys, "bench", "calibrated", "--hardware", file, "--target", target, "--format", "json")
+    found = json.loads(out)
+    assert status == 0 and [row["layout"] for row in found["rows"]] == list(LAYOUTS) and len(LAYOUTS) == 8
+    assert max(abs(row["error"]) for row in found["rows"]) < 0.05
+    assert 0 < found["median"] <= max(abs(row["error"]) for row in found["rows"])
+
+
+def test_json_holds_every_number(capsys, tmp_path: Path) -> None:
+    file = str(tmp_path / "mine.plan")
+    status, out = run(capsys, "calibrate", "--target", "cuda", "-o", file, "--dtype", "bf16", "--format", "json")
+    found = json.loads(out)
+    assert status == 0 and found["format"] == "planc.calibration/1"
+    assert {p["dtype"] for p in found["probes"] if p["kind"] == "matmul"} == {"bf16"}
+    assert all(p["measured_s"] > 0 and p["fitted_s"] > 0 for p in found["probes"])
+    assert [s["name"] for s in found["steps"]] == ["dp", "dp_short", "dp_micro"]
+
+
+def test_what_cannot_be_measured(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = str(tmp_path / "mine.plan")
+    assert run(capsys, "calibrate", "--target", "cuda", "-o", file, "--devices", "1")[0] == 2
+    assert run(capsys, "calibrate", "--target", "cuda", "-o", file, "--machine", "nothing")[0] == 2
+    assert run(capsys, "calibrate", "--target", "xla", "-o", file, "--machine", "tpu_v5p")[0] == 2
+    assert run(capsys, "bench", "calibrated", "--target", "cuda")[0] == 2
+    (tmp_path / "bad.plan").write_text("hardware bad\nchip nonsense\n")
+    bad = ("bench", "calibrated", "--target", "cuda", "--hardware", str(tmp_path / "bad.plan"))
+    assert run(capsys, *bad)[0] == 2
+
+    def failing(*_: Any, **__: Any) -> measure.Measurement:
+        raise measure.MeasuringError("out of memory")
+
+    monkeypatch.setattr(measure, "measure", failing)
+    assert run(capsys, "calibrate", "--target", "cuda", "-o", file)[0] == 2
+    assert not Path(file).exists()
