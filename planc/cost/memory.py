@@ -144,6 +144,11 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 def _buffers(sharded: Sharded, held: Held) -> float:
     """What comes and goes: gathered blocks, a block's whole gradient, a replayed block, the logits."""
+    return state_buffers(sharded, held) + replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
+
+
+def state_buffers(sharded: Sharded, held: Held) -> float:
+    """Bytes of gathered blocks and of a block's whole gradient."""
     plan = sharded.plan
     gathered: dict[Section, float] = {}
     reduced: dict[Section, float] = {}
@@ -156,12 +161,14 @@ def _buffers(sharded: Sharded, held: Held) -> float:
     total = 0.0
     if plan.gather_per == "pass":
         total += PREFETCHED * max(gathered.values(), default=0.0) * DTYPE_BYTES[plan.precision.compute]
-    total += max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
-    blocks = [kind for kind in plan.model.blocks if any(kind in p.param.sections for p, _ in held)]
-    total += max((_replayed(sharded, kind) for kind in blocks), default=0.0)
-    if any("last" in p.param.sections for p, _ in held):
-        total += _logits(sharded)
-    return total
+    return total + max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
+
+
+def replay_buffers(sharded: Sharded, sections: set[Section]) -> float:
+    """Bytes that one block's replay brings back, and those of the logits, where these sections are."""
+    blocks = [kind for kind in sharded.plan.model.blocks if kind in sections]
+    back = max((_replayed(sharded, kind) for kind in blocks), default=0.0)
+    return back + (_logits(sharded) if "last" in sections else 0.0)
 
 
 def _replayed(sharded: Sharded, kind: Section) -> float:

@@ -48,14 +48,14 @@ def stage_times(
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
     """Run a step of a plan's pipeline; one rank and stage without `split`."""
     if split is None:
-        seconds = times.forward_s[0] + times.backward_s[0]
-        return Timeline(microbatches * seconds, (microbatches * seconds,), ({0: 1},), ({},))
+        busy = busy_s(split, ranks, microbatches, times)
+        return Timeline(busy[0], busy, ({0: 1},), ({},))
     whole = shape(split, ranks, microbatches)
     if split.order:
         run = timeline(orders(split, ranks, microbatches), times)
     else:
         run = (_repeated if of(split).steady else _phased)(of(split), whole, times)
-    return replace(run, busy_s=_busy(split, whole, times))
+    return replace(run, busy_s=busy_s(split, ranks, microbatches, times))
 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:
@@ -95,8 +95,11 @@ def _held_by_first(schedule: Schedule, size: Shape) -> dict[int, int]:
     return most_held(schedule.order(size, 0))[0]
 
 
-def _busy(split: Split, whole: Shape, times: StageTimes) -> tuple[float, ...]:
-    """Every rank runs its share of the microbatches on every stage it holds."""
+def busy_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> tuple[float, ...]:
+    """Seconds that each rank works in a step: its share of the microbatches on every stage it holds."""
+    if split is None:
+        return (microbatches * (times.forward_s[0] + times.backward_s[0]),)
+    whole = shape(split, ranks, microbatches)
     each = whole.microbatches / of(split).copies
     held = [stages_of(split, whole.ranks, rank) for rank in range(whole.ranks)]
     return tuple(each * sum(times.forward_s[s] + times.backward_s[s] for s in stages) for stages in held)

@@ -14,7 +14,7 @@ from functools import cached_property
 from planc.cost.compute import SectionTime, model_flops_per_token, op_s, peak_flops_per_s, section_time
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
-from planc.cost.schedule import Timeline, run_schedule, stage_times
+from planc.cost.schedule import Timeline, busy_s, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
@@ -22,6 +22,7 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
+from planc.schedules import of, splits_backward
 from planc.schedules.engine import StageTimes
 from planc.sharding.local import stored_elements
 from planc.sharding.stages import copies_on, microbatches_each, sections_of, sections_on, virtual_stages
@@ -84,8 +85,33 @@ class StageCost:
     exposed_backward_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Work:
+    """What a step is made of before its pipeline is run; see `Timed`."""
+
+    rows: tuple[Collective, ...]
+    seconds: dict[int, float]
+    exposed: dict[int, float]
+    spans: dict[tuple[str, ...], Span]
+    times: StageTimes
+    costs: tuple[StageCost, ...]
+    after_s: tuple[float, ...]
+    busy_s: tuple[float, ...]
+    """Inside the pipeline, by rank."""
+
+    @property
+    def slowest(self) -> int:
+        """The pipeline rank with the most to do."""
+        return max(range(len(self.busy_s)), key=lambda r: self.busy_s[r] + self.after_s[r])
+
+
 def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
     """Simulate the pipeline with each stage's time and add what happens once a step."""
+    return simulated(sharded, stage_work(sharded, rows))
+
+
+def stage_work(sharded: Sharded, rows: tuple[Collective, ...]) -> Work:
+    """Each stage's seconds, and what happens once a step."""
     plan = sharded.plan
     spans = {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {row.axes for row in rows}}
     seconds = _seconds(rows, spans)
@@ -101,23 +127,59 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...]) -> Timed:
         send,
         [c.weight_s for c in costs],
     )
-    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, times)
     late = _once(rows, exposed)
-    after = tuple(late.get(r, 0.0) for r in range(plan.pipeline))
-    slowest = max(range(plan.pipeline), key=lambda r: timeline.busy_s[r] + after[r])
-    step = _step(sharded, timeline, slowest, costs, rows, exposed)
-    return Timed(
-        step=step,
+    return Work(
         rows=rows,
         seconds=seconds,
         exposed=exposed,
         spans=spans,
-        timeline=timeline,
-        slowest=slowest,
         times=times,
         costs=tuple(costs),
-        after_s=after,
+        after_s=tuple(late.get(r, 0.0) for r in range(plan.pipeline)),
+        busy_s=busy_s(plan.split, plan.pipeline, plan.microbatches, times),
     )
+
+
+def simulated(sharded: Sharded, work: Work) -> Timed:
+    """The step with its pipeline run."""
+    plan = sharded.plan
+    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
+    return Timed(
+        step=_step(sharded, timeline.makespan_s, work),
+        rows=work.rows,
+        seconds=work.seconds,
+        exposed=work.exposed,
+        spans=work.spans,
+        timeline=timeline,
+        slowest=work.slowest,
+        times=work.times,
+        costs=work.costs,
+        after_s=work.after_s,
+    )
+
+
+def least_s(sharded: Sharded, work: Work) -> float:
+    """Seconds that the step takes at least, whatever order its pipeline runs in.
+
+    A rank begins when its first microbatch has come through the stages before its first one, and its last
+    backward goes back through them; where gradients of weights are apart the rank may still do those then.
+    """
+    plan = sharded.plan
+    return _step(sharded, _least_makespan_s(plan, work), work).time_s
+
+
+def _least_makespan_s(plan: Plan, work: Work) -> float:
+    split, times = plan.split, work.times
+    if split is None or split.order or of(split).copies > 1:
+        return max(work.busy_s)
+    apart = splits_backward(split)
+    least = 0.0
+    for rank, busy in enumerate(work.busy_s):
+        first = min(virtual_stages(plan, rank))
+        way = sum(times.forward_s[:first]) + first * times.send_s
+        back = 0.0 if apart else sum(times.backward_s[:first]) + first * times.send_s
+        least = max(least, way + busy + back)
+    return least
 
 
 def _seconds(rows: tuple[Collective, ...], spans: dict[tuple[str, ...], Span]) -> dict[int, float]:
@@ -338,21 +400,15 @@ def _stage_cost(sharded: Sharded, stage: int, rank: int, bare: Bare, sections: d
     return cost
 
 
-def _step(
-    sharded: Sharded,
-    timeline: Timeline,
-    rank: int,
-    costs: list[StageCost],
-    rows: tuple[Collective, ...],
-    exposed: dict[int, float],
-) -> Step:
-    plan = sharded.plan
-    mine = [costs[v] for v in virtual_stages(plan, rank)]
+def _step(sharded: Sharded, makespan_s: float, work: Work) -> Step:
+    """The step of the slowest rank."""
+    plan, rank = sharded.plan, work.slowest
+    mine = [work.costs[v] for v in virtual_stages(plan, rank)]
     times = microbatches_each(plan)
     compute = times * sum(c.forward_s + c.backward_s for c in mine)
     recompute = times * sum(c.recompute_s for c in mine)
-    exposed_s = sum(exposed[id(r)] for r in rows if r.stage == rank)
-    bubble = timeline.makespan_s - timeline.busy_s[rank]
+    exposed_s = sum(work.exposed[id(r)] for r in work.rows if r.stage == rank)
+    bubble = makespan_s - work.busy_s[rank]
     optimizer = optimizer_s(sharded, rank)
     overhead = overhead_s(plan, rank)
     offload = offload_s(sharded, rank, compute + recompute)

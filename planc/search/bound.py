@@ -2,13 +2,22 @@
 
 Time: the busiest rank's compute and the transfers that activations wait for, in every microbatch, and the way
 of the first and last microbatch through the stages before it. Memory: the first rank's state, and what the
-microbatches in flight there save. Both are made of figures of one copy of a section, which many layouts share.
+microbatches in flight there save, with the buffers that come and go. Both are made of figures of one copy of
+a section, which many layouts share.
 """
 
 from __future__ import annotations
 
 from planc.cost.compute import section_time
-from planc.cost.memory import GIB, communicators, reserve_bytes, resting, saved_by_section
+from planc.cost.memory import (
+    GIB,
+    communicators,
+    replay_buffers,
+    reserve_bytes,
+    resting,
+    saved_by_section,
+    state_buffers,
+)
 from planc.cost.network import collective_s
 from planc.cost.schedule import held_by_first
 from planc.cost.topology import span_of
@@ -64,6 +73,8 @@ class Bounds:
         self._resting: dict[object, dict[Section, float]] = {}
         self._ways: dict[object, tuple[Way, ...]] = {}
         self._held: dict[object, dict[Section, int]] = {}
+        self._state_buffers: dict[object, float] = {}
+        self._replay_buffers: dict[object, float] = {}
 
     def sharded(self, point: Point) -> Sharded:
         """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
@@ -89,7 +100,7 @@ class Bounds:
         first = ways[0].on
         held = self._held_of(point)
         bytes_ = rest["step"] + sum(n * rest[s] for s, n in first.items())
-        bytes_ += sum(n * copies[s].saved_bytes for s, n in held.items())
+        bytes_ += sum(n * copies[s].saved_bytes for s, n in held.items()) + self._buffers(point, first)
         return Bound(time_s, bytes_ / GIB)
 
     def alone_gib(self, point: Point) -> float:
@@ -97,7 +108,7 @@ class Bounds:
         copies, rest = self._figures(point)
         stage = sections_of(self.space.plan_of(point), 0)
         bytes_ = rest["step"] + sum(n * (rest[s] + copies[s].saved_bytes) for s, n in stage.items())
-        return bytes_ / GIB
+        return (bytes_ + self._buffers(point, stage)) / GIB
 
     # Figures that points share.
 
@@ -110,6 +121,18 @@ class Bounds:
             copies = self._copies.setdefault(inside, copies or self._sections(sharded))
             rest = self._resting.setdefault(mesh, rest or self._state(sharded))
         return copies, rest
+
+    def _buffers(self, point: Point, held: dict[Section, int]) -> float:
+        """Bytes that come and go on a rank with these sections."""
+        sections = frozenset(s for s, n in held.items() if n)
+        state_key, replay_key = (sections, point.variant, *point.sizes), (sections, *self._inside(point))
+        state, back = self._state_buffers.get(state_key), self._replay_buffers.get(replay_key)
+        if state is None or back is None:
+            sharded = self.sharded(point)
+            here = [(p, 1) for p in sharded.params if sections.intersection(p.param.sections)]
+            state = self._state_buffers[state_key] = state_buffers(sharded, here)
+            back = self._replay_buffers[replay_key] = replay_buffers(sharded, {*sections})
+        return state + back
 
     def _inside(self, point: Point) -> tuple[object, ...]:
         """What the figures of one copy depend on: what is run again and the axes inside a data-parallel rank;

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any
 
 from planc.checks import check_plan
-from planc.cost.costed import Costed, cost_plan
+from planc.cost.costed import Costed, cost_work
+from planc.cost.step import Work, least_s, stage_work
 from planc.diag.diagnostic import has_errors
 from planc.diag.light import dataclass
+from planc.ir.sharding import Sharded
 from planc.search.bound import Bounds
 from planc.search.space import Point, Space
 from planc.search.why import reasons
@@ -136,6 +139,15 @@ Key = tuple[float, float, int]
 """Least seconds a sequence, least GiB, and the place in the enumeration."""
 
 
+@dataclass(frozen=True)
+class Close:
+    """A point costed but for the order in which its pipeline runs, and its seconds a sequence at least."""
+
+    s_per_sequence: float
+    sharded: Sharded
+    work: Work
+
+
 class _Run:
     """One search."""
 
@@ -148,11 +160,19 @@ class _Run:
         self.decided = self.costed = self.kept = 0
 
     def go(self) -> None:
-        bounded = sorted(self._bounded(), key=lambda pair: pair[0])
-        for (least_s, least_gib, _), point in bounded:
+        """Cost in the order of the bounds; a point that is still in question is first bounded more closely."""
+        waiting: list[tuple[Key, Point, Close | None]] = [(key, point, None) for key, point in self._bounded()]
+        heapify(waiting)
+        while waiting:
+            (least_s, least_gib, number), point, close = heappop(waiting)
             if least_s > self._limit_s() or self._beaten(least_s, least_gib):
                 continue
-            candidate = self._cost(point)
+            if close is None:
+                close = self._closer(point)
+                if close is not None:
+                    heappush(waiting, ((close.s_per_sequence, least_gib, number), point, close))
+                continue
+            candidate = self._cost(point, close)
             if candidate is not None:
                 self.fitting.append(candidate)
                 self.best = sorted([*self.best, candidate], key=_order)[: self.top]
@@ -203,13 +223,18 @@ class _Run:
             return False
         return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
 
-    def _cost(self, point: Point) -> Candidate | None:
-        """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
+    def _closer(self, point: Point) -> Close | None:
+        """The point costed but for its pipeline; None when it breaks a rule."""
         sharded = self.bounds.sharded(point)
         if has_errors(check_plan(sharded.plan)):
             return None
+        work = stage_work(sharded, semantic_collectives(sharded))
+        return Close(least_s(sharded, work) / point.sequences, sharded, work)
+
+    def _cost(self, point: Point, close: Close) -> Candidate | None:
+        """The point as `planc cost` costs it; None when it does not fit."""
         self.costed += 1
-        costed = cost_plan(sharded, semantic_collectives(sharded))
+        costed = cost_work(close.sharded, close.work)
         if costed.memory.per_device_gib.total > self.room_gib:
             return None
         return Candidate(self.space.text_of(point), self.space.label_of(point), costed, point)
