@@ -174,14 +174,7 @@ class Audit:
 
     @property
     def judged(self) -> tuple[AxisWire, ...]:
-        """The axes that carry more than a small part of all bytes, predicted or seen."""
-        predicted = sum(w.predicted_bytes for w in self.wire)
-        observed = sum(w.observed_bytes for w in self.wire)
-        return tuple(
-            w
-            for w in self.wire
-            if w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed
-        )
+        return judged(self.wire)
 
     def to_json(self) -> dict[str, Any]:
         """`planc.audit/1`."""
@@ -200,6 +193,13 @@ class Audit:
             **({"compiler": self.compiler.to_json()} if self.compiler else {}),
             "ok": self.ok,
         }
+
+
+def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
+    """The axes that carry more than a small part of all bytes, predicted or seen."""
+    predicted, observed = sum(w.predicted_bytes for w in wire), sum(w.observed_bytes for w in wire)
+    large = (w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed for w in wire)
+    return tuple(w for w, is_large in zip(wire, large, strict=True) if is_large)
 
 
 def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:

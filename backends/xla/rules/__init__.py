@@ -9,6 +9,7 @@ from __future__ import annotations
 from planc.backends.xla.rules import (
     all_reduce_then_slice,
     experts_whole,
+    gather_by_all_reduce,
     gather_for_each_reader,
     gather_kept_again,
     gather_updated_params,
@@ -41,6 +42,7 @@ ORDER = (
     reduce_each_reader,
     reduce_activations_whole,
     reduce_whole_machine,
+    gather_by_all_reduce,
     pad_scattered_rows,
     all_reduce_then_slice,
     promote_narrow,

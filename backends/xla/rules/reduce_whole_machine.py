@@ -17,10 +17,15 @@ SCATTERS = ("tpu7x",)
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    cluster = sharded.plan.cluster
-    if platform(sharded) != "tpu" or cluster.chip.name in SCATTERS or _open_plane(cluster):
+    if not sums_over_all(sharded):
         return rows
-    return tuple(changed(row, NAME, op="all_reduce") if _all(cluster, row) else row for row in rows)
+    return tuple(changed(row, NAME, op="all_reduce") if _all(sharded.plan.cluster, row) else row for row in rows)
+
+
+def sums_over_all(sharded: Sharded) -> bool:
+    """Whether what is done over all devices of this machine becomes a sum."""
+    cluster = sharded.plan.cluster
+    return platform(sharded) == "tpu" and cluster.chip.name not in SCATTERS and not _open_plane(cluster)
 
 
 def _all(cluster: Cluster, row: Collective) -> bool:
