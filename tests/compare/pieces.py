@@ -9,6 +9,7 @@ import numpy as np
 
 from planc.compare.diff import rest
 from planc.compare.pieces import kept, layers_kept
+from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.session import STATE
 from planc.sharding import propagate
@@ -39,7 +40,7 @@ def pieces_of(plan: Plan, target: str | None) -> Boxes:
 def masks(plan: Plan, rank: int) -> dict[str, Any]:
     """Which elements of every tensor of the checkpoint a rank keeps, cut dimension by dimension with numpy.
 
-    For layouts in which every axis that divides a parameter divides its first dimension.
+    For layouts that store on the first dimension, and pipelines of one stage a rank.
     """
     sharded = propagate(plan)
     found = {}
@@ -50,11 +51,19 @@ def masks(plan: Plan, rank: int) -> dict[str, Any]:
             for name in [*plan.mesh.in_order(axes), *(plan.mesh.in_order(stored) if dim == 0 else ())]:
                 axis = plan.mesh.axis(name)
                 indices[dim] = _chunk(indices[dim], axis.size, rank // axis.stride % axis.size)
-        for layer in layers_kept(plan, p.param, rank):
+        for layer in _layers(plan, p.param, rank):
             mask = np.zeros(plan.model.shape(p.param), bool)
             mask[np.ix_(*indices)] = True
             found[f"{kind}.{p.param.name.replace('*', str(layer))}"] = mask
     return found
+
+
+def _layers(plan: Plan, param: Param, rank: int) -> list[int]:
+    """The layers of a parameter on a rank; [-1] where it holds the end of the model that has the parameter."""
+    stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
+    if "*" in param.name:
+        return list(range(*plan.stages[stage]))
+    return [-1] if stage == (0 if param.section == "first" else len(plan.stages) - 1) else []
 
 
 def _chunk(indices: Any, parts: int, at: int) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import core, cuda, trainer, xla
+from . import compare, core, cuda, trainer, xla
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-FAULTS: tuple[Fault, ...] = (*core.FAULTS, *cuda.FAULTS, *xla.FAULTS, *trainer.FAULTS)
+FAULTS: tuple[Fault, ...] = (*core.FAULTS, *cuda.FAULTS, *xla.FAULTS, *trainer.FAULTS, *compare.FAULTS)

@@ -1,0 +1,50 @@
+"""Faults in what compares, sweeps and calibrates."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="what a device holds already is counted as moved",
+        file="planc/compare/moved.py",
+        text="lacking -= both * _overlap(t.before.piece(rank), piece) * t.times",
+        planted="lacking -= 0 * both",
+        test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[fsdp_tp-fsdp_tp]",
+    ),
+    Fault(
+        name="the first ranks of a short dimension share its rest",
+        file="planc/compare/pieces.py",
+        text="each = -(-(last - first) // axis.size)",
+        planted="each = (last - first) // axis.size",
+        test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-uneven]",
+    ),
+    Fault(
+        name="a device of a pipeline is taken to hold every layer",
+        file="planc/compare/pieces.py",
+        text="stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0",
+        planted="stage = 0",
+        test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-pp]",
+    ),
+    Fault(
+        name="losses in another precision pass for comparable",
+        file="planc/compare/comparable.py",
+        text='yield from _reason("compute dtype", (one.precision.compute, other.precision.compute), causes)',
+        planted="yield from ()",
+        test="tests/compare/test_diff.py::test_what_parts_the_losses",
+    ),
+    Fault(
+        name="a sweep over devices leaves the machines as they were",
+        file="planc/compare/values.py",
+        text="return _with_count(text, sentence, devices // each)",
+        planted="return text",
+        test="tests/compare/test_sweep.py::test_the_rows_are_what_check_says",
+    ),
+    Fault(
+        name="a fitted rate is written without its efficiency",
+        file="planc/calibration/machine.py",
+        text="rounded(rate * reached) if d in dtypes else rate",
+        planted="rate",
+        test="tests/calibration/test_machine.py::test_a_known_machine_is_found",
+    ),
+)
