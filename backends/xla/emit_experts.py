@@ -27,30 +27,39 @@ def named(name: str, x: jax.Array) -> jax.Array:
 
 EXPERTS = '''
 def experts(
-    route: Callable[[jax.Array], tuple[jax.Array, jax.Array]],
+    route: Callable[..., tuple[jax.Array, jax.Array]],
     mlp: Callable[[jax.Array, jax.Array, Any], jax.Array],
     x: jax.Array,
     scores: jax.Array,
     params: dict[str, jax.Array],
-) -> jax.Array:
-    """The experts' answers to x [B, S, D], a token's weighted and summed: [B, S, D].
+) -> tuple[jax.Array, jax.Array]:
+    """The experts' answers to x [B, S, D], a token's weighted and summed, [B, S, D], and picks [ranks, X].
 
-    `route(scores [T, X])` gives the weights and numbers of each token's experts, [T, k] each. `mlp(rows
-    [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows at their C places.
+    `route(scores [B, S, X], total, sequences)` gives the weights and numbers of each token's experts, [T, k]
+    each; `total` sums what it counts over the ranks with other parts of the same sequences, and the loss is a
+    mean of so many. `mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows
+    at their C places.
     {places}
     """
     tokens = ACTIVATIONS[{out}]
     where = {name: EXPERTS[_pattern(name)] for name in params}
     served = functools.partial(_served, route, mlp)
     ranks = {manual}
-    mapped = jax.shard_map(served, in_specs=(tokens, tokens, where), out_specs=tokens, axis_names=ranks)
+    answers = (tokens, P(EXPERTS_TOKENS, None))
+    mapped = jax.shard_map(served, in_specs=(tokens, tokens, where), out_specs=answers, axis_names=ranks)
     return mapped(x, scores, params)
 
 
-def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> jax.Array:
+def unpicked(layers: int, experts: int) -> jax.Array:
+    """Zeros to count the picks of each rank's tokens in, [layers, ranks, X]."""
+    zeros = jnp.zeros((layers, {number}, experts), jnp.int32)
+    return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
+
+
+def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
     """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
     rows = x.reshape(-1, x.shape[-1])
-    weights, chosen = route(scores.reshape(len(rows), -1))
+    weights, chosen = route(scores, {total}, MICROBATCH)
     total = scores.shape[-1]
     places = {count}
     taken = _taken(chosen, total, places)
@@ -63,7 +72,8 @@ def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) 
     made = mlp(sent, weighed, {params})
     made = {back}.reshape(total * places, -1)
     mine = made.at[taken].get(mode="fill", fill_value=0)
-    return mine.reshape(*chosen.shape, -1).sum(1).reshape(x.shape)
+    picked = jnp.zeros(total, jnp.int32).at[chosen.flatten()].add(1)
+    return mine.reshape(*chosen.shape, -1).sum(1).reshape(x.shape), picked[None]
 
 
 def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
@@ -72,6 +82,12 @@ def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
     mine = jax.nn.one_hot(chosen.flatten(), total, dtype=jnp.int32)
     place = jnp.sum((jnp.cumsum(mine, axis=0) - 1) * mine, axis=1)
     return jnp.where(place < places, chosen.flatten() * places + place, total * places)
+'''
+
+TOTAL = '''
+def _total(counts: jax.Array) -> jax.Array:
+    """Of all parts of this rank's sequences."""
+    return jax.lax.pcast(jax.lax.psum(counts, {axes}), {axes}, to="varying")
 '''
 
 SENT = '''
@@ -129,13 +145,68 @@ def _expert(name: str, w: jax.Array) -> jax.Array:
 '''
 
 
+PICKS = (
+    ('"grad_norm"})`; the old state is given up.', '"grad_norm", "picks"})`; the old state goes.'),
+    (
+        """[sequences, tokens of each]. `params`: arrays or shapes.
+""",
+        """[sequences, tokens of each]. `params`: arrays or shapes.
+    `loss_fn` gives the loss, and picks [routed layers, ranks, X] as `experts` counts them.
+""",
+    ),
+    ("loss, grads = _accumulate(loss_fn, state", "loss, grads, picks = _accumulate(loss_fn, state"),
+    (
+        """        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
+""",
+        """        told = {"loss": loss, "grad_norm": norm, "picks": jnp.sum(picks, axis=1)}  # [routed layers, X]
+        return {"params": params, "optimizer": moments}, told
+""",
+    ),
+    (
+        "    state = state_shardings(mesh, params, optimizer)\n",
+        """    state = state_shardings(mesh, params, optimizer)
+    told = dict.fromkeys(("loss", "grad_norm", "picks"), whole)
+""",
+    ),
+    ("""out_shardings=(state, {"loss": whole, "grad_norm": whole}),""", "out_shardings=(state, told),"),
+    (
+        "return _accumulate(loss_fn, params, tokens, targets)",
+        "return _accumulate(loss_fn, params, tokens, targets)[:2]",
+    ),
+    (", *batch), batches))", ", *batch)[0], batches))"),
+    ("targets: jax.Array) -> tuple[jax.Array, Any]:", "targets: jax.Array) -> tuple[Any, ...]:"),
+    (
+        "The mean loss of the global batch and its gradients, fp32, one",
+        "Mean loss, its gradients, fp32, and picks of the global batch, one",
+    ),
+    ("loss, grads = jax.value_and_grad(loss_fn)(", "(loss, picks), grads = jax.value_and_grad(loss_fn, has_aux=True)("),
+    ("def one(total: Any, batch: Any) -> tuple[Any, None]:", "def one(total: Any, batch: Any) -> tuple[Any, Any]:"),
+    ("jax.tree.map(jnp.add, total, (loss, grads)), None", "jax.tree.map(jnp.add, total, (loss, grads)), picks"),
+    ("total, _ = jax.lax.scan(one, zeros, batches)", "total, picks = jax.lax.scan(one, zeros, batches)"),
+    (
+        "    return jax.tree.map(lambda x: x / batches[0].shape[0], total)",
+        """    loss, grads = jax.tree.map(lambda x: x / batches[0].shape[0], total)
+    return loss, grads, picks.sum(0)""",
+    ),
+)
+"""What the step does beside, of a loss function that gives picks [routed layers, ranks, X] after the loss."""
+
+
+def with_picks(text: str) -> str:
+    """A function of the step, of a model with experts."""
+    for plain, told in PICKS:
+        text = text.replace(plain, told)
+    return text
+
+
 def expert_tables(sharded: Sharded) -> list[str]:
     """`EXPERTS` and what is done to them before use; nothing for a model without."""
     experts = Experts(sharded)
     if not experts.ops:
         return []
     said = "as stored" if experts.in_use else "as used"
-    out = [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
+    out = [*beside(f"EXPERTS_TOKENS = {_tuple(experts.tokens)}", "axes that divide the tokens on their way to experts")]
+    out += [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
     out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
     if experts.in_use:
         out += [*comment("The dimension that each is gathered on, and the axes."), "EXPERTS_GATHERED = {"]
@@ -152,6 +223,7 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     if not experts.ops:
         return []
     found = [NAMED if names else UNNAMED, _experts(experts)]
+    found += [TOTAL.replace("{axes}", _tuple(experts.sequence))] if experts.sequence else []
     found += [_sent(experts)] if _moves(experts) else []
     return [*found, *_expert(experts)]
 
@@ -170,6 +242,8 @@ def _experts(experts: Experts) -> str:
         routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
     parts = {
         "{places}": _said(experts),
+        "{number}": str(_size(experts, experts.tokens)),
+        "{total}": "_total" if experts.sequence else "lambda counts: counts",
         "{out}": quoted(experts.combine.output),
         "{manual}": _manual(experts),
         "{count}": f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from planc.backends.xla.emit_context import balanced, context_axes
-from planc.backends.xla.emit_model import casts, gathers_in_use
+from planc.backends.xla.emit_experts import with_picks
+from planc.backends.xla.emit_model import casts
+from planc.backends.xla.layouts import gathers_in_use
 from planc.backends.xla.pipeline import pipelined
 from planc.backends.xla.writing import beside
 from planc.ir.plan import Plan
@@ -196,7 +198,8 @@ def step_functions(sharded: Sharded) -> list[str]:
     plan = sharded.plan
     step = STEP.replace("{update}", _update(plan)).replace("{evaluate}", _evaluate(sharded))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
-    return [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    functions = [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    return [with_picks(text) for text in functions] if plan.model.top_k else functions
 
 
 def _gathers_first(plan: Plan) -> bool:

@@ -53,6 +53,11 @@ class Experts:
         """The axes that divide the tokens on their way to the experts."""
         return self._parts(self.plan.axes_of(SLOTS, ROUTED))
 
+    @cached_property
+    def sequence(self) -> tuple[str, ...]:
+        """The axes that divide the sequences of the tokens."""
+        return self._parts(self.plan.axes_of("sequence", "residual"))
+
     @property
     def gathers(self) -> bool:
         """Whether the ranks that share an expert have different tokens, which they gather; else the same ones."""

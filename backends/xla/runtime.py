@@ -44,7 +44,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     import jax
 
     from planc.backends.xla import shards
-    from planc.backends.xla.models import family
+    from planc.backends.xla.models import family, loss_of
     from planc.backends.xla.optimizer import optimizer_of
     from planc.backends.xla.pipeline import stack_shape
     from planc.backends.xla.session import JaxSession, Steps
@@ -53,7 +53,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     _join()
     emitted, model = program.load(), program.plan.model
     mesh, module = emitted.build_mesh(), family(model.family)
-    loss = module.build_loss(model, emitted)
+    loss = loss_of(model, emitted, settings)
     optimizer = optimizer_of(model, settings, emitted)
     stack = stack_shape(program.plan)
     shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))

@@ -63,6 +63,7 @@ class JaxSession:
         self._pieces: list[Piece] | None = None
         self._keep_gradients = keep_gradients
         self._gradients: Any = None
+        self._picks: Any = 0
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
@@ -87,7 +88,14 @@ class JaxSession:
         if self._compiled is None:
             self._compiled = self._steps.step.lower(*arguments).compile()
         self._state, metrics = self._compiled(*arguments)
+        if "picks" in metrics:
+            self._picks = self._picks + np.asarray(metrics["picks"], np.int64)
         return float(metrics["loss"]), float(metrics["grad_norm"])
+
+    def routing(self) -> list[list[int]] | None:
+        """How often each expert of each routed layer was picked since the last call; None without experts."""
+        found, self._picks = self._picks, 0
+        return None if isinstance(found, int) else found.tolist()
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
         """The mean loss of a global batch; nothing is changed."""

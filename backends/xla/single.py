@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
-from planc.backends.xla.models import family
+from planc.backends.xla.models import loss_of
 from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
 from planc.backends.xla.optimizer import updates_of
 from planc.ir.model import Model
@@ -35,13 +35,17 @@ class Single:
     hooks: Hooks = UNDIVIDED
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        with jax.default_matmul_precision("highest"):
-            value: jax.Array = family(self.model.family).build_loss(self.model, self.hooks)(params, tokens, targets)
-        return value
+        return self._told(params, tokens, targets)[0]
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
-        found: tuple[jax.Array, Tree] = jax.value_and_grad(self.loss)(params, tokens, targets)
-        return found
+        (loss, _), grads = jax.value_and_grad(self._told, has_aux=True)(params, tokens, targets)
+        return loss, grads
+
+    def _told(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The loss, and beside it how often each expert of each routed layer was picked, [layers, X]."""
+        with jax.default_matmul_precision("highest"):
+            found = loss_of(self.model, self.hooks, self.settings)(params, tokens, targets)
+        return (found[0], {"picks": found[1].sum(1)}) if self.model.top_k else (found, {})
 
     def init(self, params: Tree) -> dict[str, Any]:
         if (other := self._other()) is not None:
@@ -52,12 +56,12 @@ class Single:
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         """The updated state, and the loss and gradient norm before the update."""
-        loss, grads = self.gradients(state["params"], tokens, targets)
+        (loss, told), grads = jax.value_and_grad(self._told, has_aux=True)(state["params"], tokens, targets)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
         if self.settings.clip_norm:
             scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
             grads = {name: g * scale for name, g in grads.items()}
-        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm}
+        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **told}
 
     def _other(self) -> Any:
         """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""

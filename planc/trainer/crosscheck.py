@@ -13,6 +13,7 @@ from typing import Any
 
 from planc.trainer.diagnosis import Diagnosis, diagnose
 from planc.trainer.receipt import Receipt
+from planc.trainer.routing import budgets, flips
 
 MUST_AGREE = (
     "plan_sha256",
@@ -50,6 +51,10 @@ class CrossCheck:
     mean_budget: float | None = None
     diagnosis: Diagnosis | None = None
     """Of a comparison that failed."""
+    routing_flips: int | None = None
+    """Of runs that counted the picks of their experts: how many went to another expert."""
+    first_flip_step: int | None = None
+    """From this step on (1-based) losses may differ by `routing.AFTER_A_FLIP`."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -60,6 +65,8 @@ class CrossCheck:
             "ok": self.ok,
             "mean_abs": self.mean_abs,
             "mean_budget": self.mean_budget,
+            "routing_flips": self.routing_flips,
+            "first_flip_step": self.first_flip_step,
             "diagnosis": self.diagnosis.to_json() if self.diagnosis else None,
         }
 
@@ -78,11 +85,15 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
     if differing:
         return CrossCheck(budget, None, None, differing, False)
     gaps = spreads(receipts)
-    outside = next((step for step, gap in enumerate(gaps, 1) if gap > budget), None)
+    flipped = flips(receipts)
+    allowed = budgets(budget, len(gaps), flipped)
+    outside = next((step for step, gap in enumerate(gaps, 1) if gap > allowed[step - 1]), None)
     mean = sum(gaps) / len(gaps)
     ok = outside is None and (mean_budget is None or mean <= mean_budget)
     why = None if ok else diagnose(receipts)
-    return CrossCheck(budget, max(gaps), outside, (), ok, mean, mean_budget, why)
+    first_flip = next((step for step, n in enumerate(flipped or (), 1) if n), None)
+    total = None if flipped is None else sum(flipped)
+    return CrossCheck(budget, max(gaps), outside, (), ok, mean, mean_budget, why, total, first_flip)
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from planc.trainer.chart import Curve, plot, svg
 from planc.trainer.crosscheck import CrossCheck, spreads
 from planc.trainer.diagnosis import Diagnosis
 from planc.trainer.receipt import Receipt
+from planc.trainer.routing import AFTER_A_FLIP
 
 HEAD = ("run", "first", "last", "held out", "tokens/s")
 
@@ -85,6 +86,8 @@ def _verdict(check: CrossCheck, receipts: Sequence[Receipt]) -> str:
     spread = f"largest difference {check.max_abs:.2e} over {steps} steps, budget {check.budget:.0e}"
     if check.mean_budget is not None:
         spread += f"; mean {check.mean_abs:.2e}, budget {check.mean_budget:.0e}"
+    if check.routing_flips is not None:
+        spread += f"; {_flips(check)}"
     if check.ok:
         return f"same: {spread}"
     lines = [f"different: {spread}"]
@@ -92,6 +95,13 @@ def _verdict(check: CrossCheck, receipts: Sequence[Receipt]) -> str:
         lines.append(f"  first outside at step {first}: {spreads(receipts)[first - 1]:.2e}")
     assert check.diagnosis is not None
     return "\n".join([*lines, *_reasons(check.diagnosis)])
+
+
+def _flips(check: CrossCheck) -> str:
+    if check.first_flip_step is None:
+        return "every token went to the same experts"
+    first = f"the first at step {check.first_flip_step}, budget {AFTER_A_FLIP:.0e} from there"
+    return f"{check.routing_flips} tokens went to other experts, {first}"
 
 
 def _reasons(why: Diagnosis) -> list[str]:

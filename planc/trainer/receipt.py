@@ -45,6 +45,8 @@ class Measured(Frozen):
     """Where the run's wall-clock time went, over all its starts; see `measured_goodput`."""
     first_gradient_norms: dict[str, float] | None = None
     """Of the first step, by parameter, before clipping; None where the run began later or the runtime does not say."""
+    routing: dict[int, list[list[int]]] | None = None
+    """How often each expert of each routed layer was picked, by step; None where it was not counted."""
     start_s: float
     """From the worker's first line to the first step: imports, process group, weights."""
 

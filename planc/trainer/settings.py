@@ -55,6 +55,8 @@ class Train(Frozen):
     fits counts."""
     clip_norm: NotNegative = 1.0
     """0: gradients are not clipped."""
+    balance_loss: NotNegative = 0.0
+    """The coefficient of the load-balancing loss of models with experts; 0: none."""
     deterministic: bool = False
     """The same bits at every run on the same machines, at some cost in speed."""
     log_every: Positive = 10

@@ -31,6 +31,7 @@ from planc.trainer.progress import say
 from planc.trainer.pulse import Pulse
 from planc.trainer.receipt import Compile, Measured, Receipt
 from planc.trainer.resuming import NEWEST, start_of
+from planc.trainer.routing import Picks, counted
 from planc.trainer.sources import source_of
 from planc.trainer.watching import EVENTS, Watching, metrics_path
 
@@ -118,10 +119,12 @@ def work(request: Request, started: float) -> Receipt | None:
         watching.open(began, history.steps)
         start_s = time.perf_counter() - started
         first: dict[str, float] = {}
+        picks = Picks(session, preset.plan, preset.train.steps)
 
         def after_step(step: int, history: History) -> None:
             if step == 1 and (norm := history.grad_norms[0]) is not None:
                 first.update(first_gradient_norms(session, preset.train, norm) or {})
+            picks.take(step)
             if keeper:
                 keeper.after_step(step, history)
 
@@ -144,7 +147,9 @@ def work(request: Request, started: float) -> Receipt | None:
         if session.rank != 0:
             return None
         found = _receipt(preset, request, session, source, history, start_s, goodput)
-        measured = found.measured.model_copy(update={"first_gradient_norms": first or None})
+        measured = found.measured.model_copy(
+            update={"first_gradient_norms": first or None, "routing": picks.found or None}
+        )
         return found.model_copy(update={"measured": measured})
     except PreemptedError:
         why = "preempted"
@@ -217,6 +222,8 @@ def _settings(preset: Preset) -> Settings:
         clip_norm=t.clip_norm,
         skip_not_finite=t.on_nan == "skip",
         deterministic=t.deterministic,
+        balance_loss=t.balance_loss,
+        count_routing=counted(preset.plan, t.steps),
     )
 
 

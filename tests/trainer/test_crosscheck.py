@@ -42,7 +42,7 @@ RECEIPT_KEYS = {
 }
 CROSSCHECK_KEYS = {
     *("budget", "max_abs", "first_outside_step", "differing_fields", "ok"),
-    *("mean_abs", "mean_budget", "diagnosis"),
+    *("mean_abs", "mean_budget", "diagnosis", "routing_flips", "first_flip_step"),
 }
 LOSSES = (5.5, 4.0, 3.25)
 
@@ -112,6 +112,8 @@ def test_equal_runs_are_the_same() -> None:
         "mean_abs": 0.0,
         "mean_budget": None,
         "diagnosis": None,
+        "routing_flips": None,
+        "first_flip_step": None,
     }
     assert set(check.to_json()) == CROSSCHECK_KEYS
 

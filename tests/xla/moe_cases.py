@@ -29,6 +29,11 @@ CI = ("ep_etp_view", "capacity_etp", "etp_same_tokens", "ep_view_crossed", "qwen
 """Those that every run trains."""
 
 
+BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
+"""Those that train with a load-balancing loss too."""
+BALANCE = 0.3
+
+
 def moe_plan(name: str, *more: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]

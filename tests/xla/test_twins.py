@@ -16,10 +16,11 @@ TWINS = Path(__file__).with_name("twins.py")
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("model", ["llama_micro", "llama_tiny"])
+@pytest.mark.parametrize("model", ["llama_micro", "llama_tiny", "mixtral_micro", "qwen3_moe_micro", "deepseek_micro"])
 def test_the_twins_agree(model: str) -> None:
     done = run([sys.executable, str(TWINS), model], 1, timeout_s=600)
     assert done.ok, done.outputs[0]
     found = json.loads(done.outputs[0].splitlines()[-1])
     assert found["missing"] == [] and found["shapes"] and found["dead"] == []
+    assert found["picks"], "the routers chose other experts"
     assert max(found["logits"], found["loss"], found["gradients"]) <= 1e-5, found

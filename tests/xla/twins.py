@@ -20,6 +20,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from planc.backends.cuda.models.balance import Balance
+from planc.backends.cuda.models.moe import MoE
 from planc.backends.xla.models import family
 from planc.backends.xla.models.hooks import UNDIVIDED
 from planc.backends.xla.stacks import numbers, stacked
@@ -29,6 +31,16 @@ from planc.trainer.weights import initial, names
 
 def gap(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
+
+
+BALANCE = 0.3
+"""Of the load-balancing loss, for models with experts: each stack adds its gradient in its own way."""
+
+
+def balance(module: torch.nn.Module, experts: int, sequences: int) -> None:
+    for part in module.modules():
+        if isinstance(part, MoE):
+            part.balance = Balance(BALANCE / sequences, torch.zeros(experts, dtype=torch.int64))
 
 
 def main(name: str) -> None:
@@ -44,6 +56,7 @@ def main(name: str) -> None:
     with torch.no_grad():
         for n, p in module.named_parameters():
             p.copy_(torch.from_numpy(values[n]))
+    balance(module, model.sizes.get("experts", 0), len(tokens))
     logits = module(torch.from_numpy(tokens[:, :-1]))
     loss = F.cross_entropy(logits.flatten(0, 1), torch.from_numpy(tokens[:, 1:]).flatten())
     loss.backward()
@@ -57,9 +70,11 @@ def main(name: str) -> None:
     }
     assert {n: p.shape for n, p in params.items()} == twin.shapes(model)
     mine = jax.jit(twin.build_logits(model, UNDIVIDED))(params, tokens[:, :-1])
-    found_loss, grads = jax.jit(jax.value_and_grad(twin.build_loss(model, UNDIVIDED)))(
-        params, tokens[:, :-1], tokens[:, 1:]
-    )
+    told = twin.build_loss(model, UNDIVIDED, BALANCE) if model.top_k else twin.build_loss(model, UNDIVIDED)
+    (found_loss, picks), grads = jax.jit(
+        jax.value_and_grad(told if model.top_k else lambda *a: (told(*a), None), has_aux=True)
+    )(params, tokens[:, :-1], tokens[:, 1:])
+    routers = [part for part in module.modules() if isinstance(part, MoE)]
     found = {
         n.replace("*", str(i)): layer
         for n, g in grads.items()
@@ -71,6 +86,7 @@ def main(name: str) -> None:
         "logits": gap(np.asarray(mine), logits.detach().numpy()),
         "loss": abs(float(found_loss) - loss.item()) / loss.item(),
         "gradients": max(gap(np.asarray(found[n]), g) for n, g in expected.items()),
+        "picks": [r.balance.picked.tolist() for r in routers] == (picks.sum(1).tolist() if model.top_k else []),
         "dead": [n for n, g in expected.items() if not np.abs(g).max()],
     }
     print(json.dumps(row))

@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,19 @@ from cases import LAYOUTS, NARROW, plan_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime import prepare_environment, start, start_single
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.sharding import propagate
 from tests.seeded import batches, initial
+from tests.xla.moe_cases import BALANCE, BALANCED, MOE, moe_plan
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
+SCALARS_BYTES = 64
+"""A collective of no more is of a few numbers: the loss, the norm's parts. Integers are counts of picks."""
 EPS = 1e-5
 """Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own."""
 
@@ -42,7 +47,9 @@ def train(session: Any, plan: Plan) -> dict[str, Any]:
             found["gradients"][number] = dict(session.gradients())
     found["evaluated"] = [session.evaluate(tokens, targets)]
     found["parameters"] = dict(session.parameters())
+    found["picks"] = session.routing()
     found["uncached"] = session.compile_facts().uncached
+    found["text"] = session._compiled.as_text()
     session.close()
     return found
 
@@ -61,6 +68,7 @@ def difference(found: dict[str, Any], reference: dict[str, Any]) -> dict[str, An
         "norm": relative(found["norm"], reference["norm"]),
         "evaluated": relative(found["evaluated"], reference["evaluated"]),
         "uncached": found["uncached"],
+        "flips": flips(found["picks"], reference["picks"]),
     }
 
 
@@ -72,24 +80,47 @@ def _gaps(found: dict[str, np.ndarray], reference: dict[str, np.ndarray]) -> dic
     }
 
 
+def flips(found: Any, expected: Any) -> int | None:
+    """Picks of experts that one device made otherwise; None for a model without."""
+    return None if found is None else int(np.abs(np.array(found) - np.array(expected)).sum()) // 2
+
+
+def wire(text: str, mesh: dict[str, int]) -> dict[str, float]:
+    """Bytes that a device sends in the compiled step, by `OP AXES`; scalars are left out."""
+    found: Counter[str] = Counter()
+    for row in inventory(text, mesh).found:
+        if row.payload_bytes > SCALARS_BYTES and row.dtype != "int32":
+            found[f"{row.op} {row.axis}"] += round(row.wire_bytes)
+    return dict(found)
+
+
 def relative(found: list[float], expected: list[float]) -> float:
     return max(abs(a - b) / abs(b) for a, b in zip(found, expected, strict=True))
+
+
+def _reference(plan: Plan) -> tuple[object, ...]:
+    """What one device's training depends on: the model, and which tokens an expert has no place for."""
+    if plan.route.method == "dropless":
+        return (plan.model.name,)
+    return plan.model.name, plan.route.factor, plan.mesh.size(*plan.axes_of("sequence", "residual"))
 
 
 def main(names: list[str]) -> None:
     os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
     prepare_environment(8)
-    reference: dict[str, Any] = {}
+    references: dict[Any, dict[str, Any]] = {}
     for name in names:
         began = time.monotonic()
-        sentences = {**LAYOUTS, **NARROW}[name]
-        plan = plan_of(name, *sentences)
-        program, settings = lower(propagate(plan)), Settings(eps=EPS)
+        sentences = MOE[name] if name in MOE else {**LAYOUTS, **NARROW}[name]
+        plan = moe_plan(name) if name in MOE else plan_of(name, *sentences)
+        balance = BALANCE if name in BALANCED else 0.0
+        program, settings = lower(propagate(plan)), Settings(eps=EPS, balance_loss=balance)
         try:
-            if not reference:
-                reference = train(start_single(program, settings, initial, keep_gradients=True), plan)
+            same = (*_reference(plan), balance)
+            if same not in references:
+                references[same] = train(start_single(program, settings, initial, keep_gradients=True), plan)
             found = train(start(program, settings, initial, keep_gradients=True), plan)
-            row = difference(found, reference)
+            row = difference(found, references[same]) | {"wire": wire(found["text"], program.load().MESH)}
         except Exception:
             row = {"failed": traceback.format_exc(limit=-4)}
         about = {"name": name, "model": plan.model.name, "plan": sentences}

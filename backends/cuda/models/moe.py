@@ -16,13 +16,18 @@ from torch.distributed.tensor import DTensor
 
 from planc.ir.model import Model, Routing
 
+from .balance import Balance
 from .llama import FeedForward
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
-    """Logits [T, X] in fp32 to the weights and the numbers of each token's experts, [T, k] each."""
+    """Logits [T, X] in fp32 to the weights and the numbers of each token's experts, [T, k] each.
+
+    Of equal scores the lower number is picked first: topk would pick any, and another stack another one.
+    """
     scores = logits.sigmoid() if routing.scores == "sigmoid" else logits.softmax(-1)
-    chosen = (_limited(scores, routing) if routing.groups > 1 else scores).topk(k, dim=-1).indices
+    preferred = _limited(scores, routing) if routing.groups > 1 else scores
+    chosen = preferred.detach().sort(dim=-1, descending=True, stable=True).indices[..., :k]
     weights = scores.gather(-1, chosen)
     if routing.normed:
         weights = weights / weights.sum(-1, keepdim=True)
@@ -47,6 +52,9 @@ class MoE(nn.Module):
     Under sequence parallelism S is this rank's share.
     """
 
+    balance: Balance | None = None
+    """What watches the router; None: nothing."""
+
     def __init__(self, model: Model) -> None:
         super().__init__()
         sizes = model.sizes
@@ -58,7 +66,10 @@ class MoE(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
         shared = self.shared(x) if self.shared is not None else None
-        weights, chosen = picks(self.router(x).flatten(0, 1).float(), self.top_k, self.routing)
+        logits = self.router(x).flatten(0, 1).float()
+        weights, chosen = picks(logits, self.top_k, self.routing)
+        if self.balance is not None and torch.is_grad_enabled():
+            weights = self.balance(weights, logits, chosen, len(x), self.routing)
         order = chosen.flatten().argsort(stable=True)
         counts = order.new_zeros(self.router.out_features).index_add_(0, chosen.flatten(), torch.ones_like(order))
         rows = x.flatten(0, 1)[order // self.top_k]

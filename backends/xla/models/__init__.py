@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import importlib
 from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planc.ir.model import Model
+    from planc.ir.session import Settings
 
 
 def family(name: str) -> ModuleType:
     """The module with `shapes(model)` and `build_loss(model, hooks)` of a model family."""
     return importlib.import_module(f"{__name__}.{name}")
+
+
+def loss_of(model: Model, hooks: Any, settings: Settings) -> Any:
+    """The model's loss function; with experts it also gives their picks, and balances them where a run asks for it."""
+    build = family(model.family).build_loss
+    return build(model, hooks, settings.balance_loss) if model.top_k else build(model, hooks)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from planc.backends.xla.models import llama
-from planc.backends.xla.models.llama import Block, Half, Logits, Loss, Params, build_feed_forward, rms_norm, shapes
-from planc.backends.xla.models.moe import build_moe, routed
+from planc.backends.xla.models import llama, moe
+from planc.backends.xla.models.llama import Half, Logits, Params, build_feed_forward, rms_norm, shapes
+from planc.backends.xla.models.moe import TellingBlock, ToldLoss, routed
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -23,19 +23,21 @@ __all__ = ["build_logits", "build_loss", "shapes"]
 MODULE = "layers.*.attention"
 
 
-def build_loss(model: Model, hooks: Hooks) -> Loss:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
-    return llama.build_loss(model, hooks, _block)
+def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> ToldLoss:
+    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
+    return moe.build_loss(model, hooks, _block, balance)
 
 
 def build_logits(model: Model, hooks: Hooks) -> Logits:
     """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    return llama.build_logits(model, hooks, _block)
+    return moe.build_logits(model, hooks, _block)
 
 
-def _block(model: Model, hooks: Hooks, kind: Section) -> Block:
-    second = build_moe(model, hooks) if routed(model, kind) else build_feed_forward(hooks)
-    return llama.build_block(model, hooks, build_latent_attention(model, hooks), second)
+def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> TellingBlock:
+    attention = build_latent_attention(model, hooks)
+    if routed(model, kind):
+        return moe.build_block(model, hooks, attention, balance)
+    return moe.dense(llama.build_block(model, hooks, attention, build_feed_forward(hooks)))
 
 
 def build_latent_attention(model: Model, hooks: Hooks) -> Half:

@@ -9,7 +9,7 @@ F ffn, V vocab, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import jax
@@ -53,44 +53,73 @@ def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sect
     blocks = {kind: (block or dense_block)(model, hooks, kind) for kind in model.blocks}
 
     def logits(params: Params, tokens: jax.Array) -> jax.Array:
-        table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
-        x = hooks.constrain("hidden", table[tokens])
-        for kind, parts in runs(model):
-            stack = {name: params[name] if part is None else params[name][part] for name, part in parts.items()}
+        x = embedded(hooks, params, tokens)
+        for kind, stack in stacks(model, params):
             x = hooks.layers(blocks[kind], x, stack)
-        x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
-        x = hooks.constrain("head.in", x)
-        return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
+        return headed(model, hooks, params, x)
 
     return logits
 
 
+def embedded(hooks: Hooks, params: Params, tokens: jax.Array) -> jax.Array:
+    """Tokens [B, S] -> [B, S, E]."""
+    table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
+    return hooks.constrain("hidden", table[tokens])
+
+
+def stacks(model: Model, params: Params) -> Iterator[tuple[Section, Params]]:
+    """Neighbouring layers of one kind: the kind, and their parameters."""
+    for kind, parts in runs(model):
+        yield kind, {name: params[name] if part is None else params[name][part] for name, part in parts.items()}
+
+
+def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Array:
+    """[B, S, E] -> [B, S, V]."""
+    x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
+    x = hooks.constrain("head.in", x)
+    return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
+
+
 def dense_block(model: Model, hooks: Hooks, kind: Section) -> Block:
     """A block with an MLP."""
-    return build_block(model, hooks, build_attention(model, hooks), build_feed_forward(hooks))
+    return build_block(model, hooks, build_attention(model, hooks, kind), build_feed_forward(hooks))
 
 
 def build_block(model: Model, hooks: Hooks, attention: Half, feed_forward: Half) -> Block:
     """`block(x [B, S, E], one layer's params)` -> [B, S, E], of its two halves."""
 
-    def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
-        return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
+    halfway = build_halfway(model, hooks, attention)
 
     def block(x: jax.Array, layer: Params) -> jax.Array:
-        inner = hooks.constrain("attention.in", norm("layers.*.attention_norm.weight", x, layer))
-        x = hooks.constrain("hidden.mid", x + attention(inner, layer))
-        inner = hooks.constrain("ffn.in", norm("layers.*.ffn_norm.weight", x, layer))
+        x, inner = halfway(x, layer)
         return hooks.constrain("hidden", x + feed_forward(inner, layer))
 
     return block
 
 
-def build_attention(model: Model, hooks: Hooks, normed: bool = False) -> Half:
+def build_halfway(
+    model: Model, hooks: Hooks, attention: Half
+) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
+    """`halfway(x [B, S, E], one layer's params)`: x after attention, and its norm for the second half."""
+
+    def norm(name: str, x: jax.Array, layer: Params) -> jax.Array:
+        return rms_norm(x, hooks.weight(name, layer[name]), model.norm_eps)
+
+    def halfway(x: jax.Array, layer: Params) -> tuple[jax.Array, jax.Array]:
+        inner = hooks.constrain("attention.in", norm("layers.*.attention_norm.weight", x, layer))
+        x = hooks.constrain("hidden.mid", x + attention(inner, layer))
+        return x, hooks.constrain("ffn.in", norm("layers.*.ffn_norm.weight", x, layer))
+
+    return halfway
+
+
+def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, normed: bool = False) -> Half:
     """Causal attention with grouped queries and rotary positions: [B, S, E] -> [B, S, E].
 
-    `normed` queries and keys have a norm over each head, with one weight for all heads (Qwen3).
+    In a kind of block with a window a row sees that many rows. `normed` queries and keys have a norm over each
+    head, with one weight for all heads (Qwen3).
     """
-    head_dim = model.sizes["head_dim"]
+    head_dim, window = model.sizes["head_dim"], _window(model, kind)
 
     def head_norm(part: str, x: jax.Array, layer: Params) -> jax.Array:
         name = f"layers.*.attention.{part}_norm.weight"
@@ -108,12 +137,18 @@ def build_attention(model: Model, hooks: Hooks, normed: bool = False) -> Half:
             q, k = head_norm("q", q, layer), head_norm("k", k, layer)
         q = hooks.constrain("attention.q_rotated", rotate(q, angles))
         k = hooks.constrain("attention.k_rotated", rotate(k, angles))
-        mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v))
+        mixed = hooks.constrain("attention.mixed", hooks.attend(q, k, v, *window))
         name = "layers.*.attention.wo.weight"
         out = hooks.linear(name, mixed.reshape(*mixed.shape[:-2], -1), layer[name])
         return hooks.constrain("attention.out", out)
 
     return attention
+
+
+def _window(model: Model, kind: Section) -> tuple[int, ...]:
+    """The rows that a row sees, 0 for all; nothing in a model without windows."""
+    of = {k: next(o.window for o in model.ops[k] if o.kind == "attention") for k in model.blocks}
+    return (of[kind],) if any(of.values()) else ()
 
 
 def build_feed_forward(hooks: Hooks, module: str = "layers.*.feed_forward", tensors: str = "ffn") -> Half:

@@ -6,18 +6,26 @@ F expert_ffn. What divides experts over ranks is in the hook that brings tokens 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import jax
 import jax.numpy as jnp
 
-from planc.backends.xla.models.llama import build_feed_forward
+from planc.backends.xla.models import llama
+from planc.backends.xla.models.balance import balanced
 from planc.ir.model import Routing
 
 if TYPE_CHECKING:
-    from planc.backends.xla.models.hooks import Hooks
-    from planc.backends.xla.models.llama import Half, Params
+    from planc.backends.xla.models.hooks import Hooks, Total
+    from planc.backends.xla.models.llama import Block, Half, Logits, Params
     from planc.ir.model import Model, Section
+
+Carry = tuple[jax.Array, jax.Array]
+"""Hidden states [B, S, E], and how often experts were picked so far, [routed layers, ranks, X]."""
+TellingBlock = Callable[[Carry, "Params"], Carry]
+MakeBlock = Callable[["Model", "Hooks", "Section", float], TellingBlock]
+ToldLoss = Callable[["Params", jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 MODULE = "layers.*.moe"
 ROUTER = f"{MODULE}.router.weight"
@@ -29,12 +37,69 @@ def routed(model: Model, kind: Section) -> bool:
     return any(op.kind == "route" for op in model.ops[kind])
 
 
-def build_moe(model: Model, hooks: Hooks) -> Half:
-    """`moe(x [B, S, D], one layer's params)` -> [B, S, D]: each token's k experts, weighted, and the shared one."""
-    shared = build_feed_forward(hooks, f"{MODULE}.shared", "shared") if "shared_ffn" in model.sizes else None
+def build_loss(model: Model, hooks: Hooks, block: MakeBlock, balance: float) -> ToldLoss:
+    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and how often each
+    expert was picked, [routed layers, ranks, X]. `balance` is the coefficient of the load-balancing loss."""
+    through = build_told(model, hooks, block, balance)
 
-    def route(scores: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return picks(scores.astype(jnp.float32), model.top_k, model.routing)
+    def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+        logits, picked = through(params, tokens)
+        return llama.cross_entropy(logits, targets), picked
+
+    return loss
+
+
+def build_logits(model: Model, hooks: Hooks, block: MakeBlock) -> Logits:
+    """`logits(params, tokens [B, S])` -> [B, S, V]."""
+    through = build_told(model, hooks, block, 0.0)
+    return lambda params, tokens: through(params, tokens)[0]
+
+
+def build_told(
+    model: Model, hooks: Hooks, block: MakeBlock, balance: float
+) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
+    """Logits and picks of params and tokens. `block` makes the blocks of a kind, which hand the picks on."""
+    blocks = {kind: block(model, hooks, kind, balance) for kind in model.blocks}
+    layers = sum(routed(model, kind) for kind in model.kinds)
+
+    def through(params: Params, tokens: jax.Array) -> tuple[jax.Array, jax.Array]:
+        carry = llama.embedded(hooks, params, tokens), hooks.unpicked(layers, model.sizes["experts"])
+        for kind, stack in llama.stacks(model, params):
+            carry = hooks.layers(blocks[kind], carry, stack)
+        return llama.headed(model, hooks, params, carry[0]), carry[1]
+
+    return through
+
+
+def dense(block: Block) -> TellingBlock:
+    """A block without experts between those that have some."""
+    return lambda carry, layer: (block(carry[0], layer), carry[1])
+
+
+def build_block(model: Model, hooks: Hooks, attention: Half, balance: float) -> TellingBlock:
+    """`block((x [B, S, E], picks so far), one layer's params)`: a block with experts in its second half."""
+    halfway, moe = llama.build_halfway(model, hooks, attention), build_moe(model, hooks, balance)
+
+    def block(carry: Carry, layer: Params) -> Carry:
+        x, inner = halfway(carry[0], layer)
+        out, picked = moe(inner, layer)
+        return hooks.constrain("hidden", x + out), jnp.concatenate((carry[1][1:], picked[None]))
+
+    return block
+
+
+def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array, Params], tuple[jax.Array, jax.Array]]:
+    """`moe(x [B, S, D], one layer's params)`: each token's k experts, weighted, and the shared one, [B, S, D]; and
+    how often each expert was picked, [ranks, X]."""
+    shared = llama.build_feed_forward(hooks, f"{MODULE}.shared", "shared") if "shared_ffn" in model.sizes else None
+
+    def route(scores: jax.Array, total: Total, sequences: int) -> tuple[jax.Array, jax.Array]:
+        logits = scores.astype(jnp.float32)
+        if balance:
+            chosen = picks(jax.lax.stop_gradient(logits), model.top_k, model.routing)[1]
+            logits = balanced(logits, chosen, model.routing, balance / sequences, total)
+        weights, chosen = picks(logits, model.top_k, model.routing)
+        return weights.reshape(-1, model.top_k), chosen.reshape(-1, model.top_k)
 
     def mlp(rows: jax.Array, weights: jax.Array, params: Params) -> jax.Array:
         """Rows [X, C, D] and their weights [X, C], of as many experts as `params` has."""
@@ -44,17 +109,18 @@ def build_moe(model: Model, hooks: Hooks) -> Half:
         mid = hooks.named("moe.mid", jax.nn.silu(gate) * up * weights[..., None].astype(rows.dtype))
         return jnp.einsum("xcf,xdf->xcd", mid, params[DOWN])
 
-    def moe(x: jax.Array, layer: Params) -> jax.Array:
+    def moe(x: jax.Array, layer: Params) -> tuple[jax.Array, jax.Array]:
         scores = hooks.constrain("moe.scores", hooks.linear(ROUTER, x, layer[ROUTER]))
         params = {name: layer[name] for name in (GATE, UP, DOWN)}
-        out = hooks.constrain("moe.out", hooks.experts(route, mlp, x, scores, params))
-        return out if shared is None else hooks.constrain("ffn.out", out + shared(x, layer))
+        out, picked = hooks.experts(route, mlp, x, scores, params)
+        out = hooks.constrain("moe.out", out)
+        return out if shared is None else hooks.constrain("ffn.out", out + shared(x, layer)), picked
 
     return moe
 
 
 def picks(logits: jax.Array, k: int, routing: Routing) -> tuple[jax.Array, jax.Array]:
-    """Logits [T, X] in fp32 to the weights and the numbers of each token's experts, [T, k] each.
+    """Logits [..., X] in fp32 to the weights and the numbers of each token's experts, [..., k] each.
 
     Of equal scores the lower number is picked first, as in the torch module.
     """

@@ -26,4 +26,4 @@ def build_logits(model: Model, hooks: Hooks) -> Logits:
 
 def dense(model: Model, hooks: Hooks, kind: Section) -> Block:
     """A block with an MLP."""
-    return llama.build_block(model, hooks, build_attention(model, hooks, normed=True), build_feed_forward(hooks))
+    return llama.build_block(model, hooks, build_attention(model, hooks, kind, normed=True), build_feed_forward(hooks))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from planc.backends.xla.models import llama, qwen3
-from planc.backends.xla.models.llama import Block, Logits, Loss, build_attention, shapes
-from planc.backends.xla.models.moe import build_moe, routed
+from planc.backends.xla.models import moe, qwen3
+from planc.backends.xla.models.llama import Logits, build_attention, shapes
+from planc.backends.xla.models.moe import TellingBlock, ToldLoss, routed
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 __all__ = ["build_logits", "build_loss", "shapes"]
 
 
-def build_loss(model: Model, hooks: Hooks) -> Loss:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32."""
-    return llama.build_loss(model, hooks, _block)
+def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> ToldLoss:
+    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
+    return moe.build_loss(model, hooks, _block, balance)
 
 
 def build_logits(model: Model, hooks: Hooks) -> Logits:
     """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    return llama.build_logits(model, hooks, _block)
+    return moe.build_logits(model, hooks, _block)
 
 
-def _block(model: Model, hooks: Hooks, kind: Section) -> Block:
+def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> TellingBlock:
     if not routed(model, kind):
-        return qwen3.dense(model, hooks, kind)
-    return llama.build_block(model, hooks, build_attention(model, hooks, normed=True), build_moe(model, hooks))
+        return moe.dense(qwen3.dense(model, hooks, kind))
+    return moe.build_block(model, hooks, build_attention(model, hooks, kind, normed=True), balance)

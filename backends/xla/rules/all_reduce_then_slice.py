@@ -1,7 +1,9 @@
 """On virtual CPU devices a reduce-scatter is an all-reduce and a local slice: twice the bytes on the wire.
 
-A sum over further axes then happens on the whole too. The TPU compiler makes the reduce-scatter of a
-Llama step (16 x 4), but not of every program: the audit says which. What `experts` scatters stays so: it is said there.
+A sum over further axes then happens on the whole too, but for a matmul's weight over the sequence's ranks: there it
+comes after the slice (the router of fsdp 2 > tp 2 with experts over both). The TPU compiler makes the reduce-scatter
+of a Llama step (16 x 4), but not of every program: the audit says which. What `experts` scatters stays so: it is said
+there.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
         return rows
     said = {id(r) for r in rows if of_tokens(sharded, r) or of_experts(sharded, r)}
     parts = {_key(r): r.group_size for r in rows if r.op == "reduce_scatter" and id(r) not in said}
+    multiplied = {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
+    sequence = set(sharded.plan.axes_of("sequence", "residual"))
+    said |= {id(r) for r in rows if r.tensor in multiplied and r.op == "all_reduce" and sequence.issuperset(r.axes)}
     return tuple(row if id(row) in said else _whole(row, parts) for row in rows)
 
 

@@ -23,6 +23,7 @@ def course(preset: Preset) -> dict[str, Any]:
     names += ["decay_steps"] if train.schedule == "wsd" else []
     names += [] if train.optimizer == "adamw" else ["optimizer", "momentum"]
     names += ["decay_groups"] if train.decay_groups else []
+    names += ["balance_loss"] if train.balance_loss else []
     found = {name: getattr(train, name) for name in names}
     shape = {"batch_sequences": batch.sequences, "sequence_tokens": batch.sequence_tokens}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in (found | shape).items()}

@@ -1,0 +1,7 @@
+"""The Mistral family in JAX: Llama whose attention sees a window of tokens, as its op graph says."""
+
+from __future__ import annotations
+
+from planc.backends.xla.models.llama import build_logits, build_loss, shapes
+
+__all__ = ["build_logits", "build_loss", "shapes"]

@@ -1,0 +1,141 @@
+"""Models with experts: every layout trains as one device does, and XLA issues what the rules say.
+
+Experts get a place for every token where nothing is said: dropless. With a capacity the reference drops the
+tokens that each rank's experts have no place for.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.backends.xla.atoms import parts
+from planc.backends.xla.emit import emit
+from planc.backends.xla.refusals import refusals
+from planc.backends.xla.rules import realise
+from planc.sharding import propagate, semantic_collectives
+from planc.trainer.launch import run
+from tests.rows import parity_rows
+from tests.xla.cases import plan_of
+from tests.xla.moe_cases import CI, MOE, moe_plan, moe_sharded
+
+WORKER = Path(__file__).with_name("worker.py")
+BUDGET = 1e-5
+SCALARS_BYTES = 100
+"""The loss and the norm's parts travel with larger sums, and the rules do not count them one by one."""
+
+
+@cache
+def rows(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
+    """These layouts compared with one device, one after the other in one process of eight."""
+    done = run([sys.executable, str(WORKER), *names], 1, timeout_s=3600)
+    assert done.ok, done.outputs[0]
+    return parity_rows("xla", done.outputs[0])
+
+
+def cases() -> list[Any]:
+    """A launch for those that every run makes, one for the others."""
+    rest = tuple(name for name in MOE if name not in CI)
+    quick = [pytest.param(CI, n, marks=pytest.mark.launch, id=n) for n in CI]
+    return quick + [pytest.param(rest, n, marks=[pytest.mark.launch, pytest.mark.slow], id=n) for n in rest]
+
+
+@pytest.mark.parametrize(("group", "name"), cases())
+def test_trains_as_one_device(group: tuple[str, ...], name: str) -> None:
+    row = rows(group)[name]
+    assert "failed" not in row, row["failed"]
+    assert not row["dead"], "a gradient that is zero everywhere proves nothing"
+    assert max(row["gradient"]) <= BUDGET, row["where"]
+    assert max(row["loss"], row["evaluated"], row["norm"], row["parameters"]) <= BUDGET, row
+    assert row["flips"] == 0, "a token went to another expert: the differences would be that"
+    assert row["uncached"] == 0, "a step after the first compiled something"
+
+
+@pytest.mark.parametrize(("group", "name"), cases())
+def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], name: str) -> None:
+    """Bytes that a device sends in a step, by operation and axes, in the optimized HLO."""
+    wire, wanted = rows(group)[name]["wire"], predicted(name)
+    assert wire.keys() == wanted.keys()
+    for key, seen in wire.items():
+        assert 0 <= seen - wanted[key] <= SCALARS_BYTES, (key, wanted[key], seen)
+
+
+def predicted(name: str) -> dict[str, int]:
+    sharded = moe_sharded(name)
+    wire: Counter[str] = Counter()
+    for row in realise(sharded, semantic_collectives(sharded)):
+        if row.carries != "scalar":
+            wire[f"{row.op} {'+'.join(parts(sharded.plan, row.axes))}"] += round(row.wire_bytes)
+    return dict(wire)
+
+
+@pytest.mark.parametrize("name", MOE)
+def test_it_is_lowered(name: str) -> None:
+    sharded = moe_sharded(name)
+    assert refusals(sharded) == []
+    compile(emit(sharded), name, "exec")
+
+
+def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
+    for name in MOE:
+        (tmp_path / f"{name}.py").write_text(emit(moe_sharded(name)))
+        (tmp_path / f"{name}_bf16.py").write_text(emit(propagate(moe_plan(name, "compute bf16 reduce fp32"))))
+    options = ["--isolated", "--line-length", "110", str(tmp_path)]
+    for command in (["format", "--diff"], ["check", "--select", "E,F,I,UP,B,SIM,C4,RET"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, *options], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "present", "absent"),
+    [
+        ("moe_fsdp", "EXPERTS_GATHERED", "all_to_all"),
+        ("ep_fsdp", 'jax.lax.all_to_all(rows, ("ep",), 0, 0)', "psum_scatter"),
+        ("ep_per_step", "_gathered(params)", "EXPERTS_GATHERED"),
+        ("etp", 'jax.lax.psum_scatter(rows, ("tp",)', "all_to_all"),
+        ("etp_same_tokens", 'jax.lax.psum(made, ("tp",))', "_sent"),
+        ("capacity", "math.ceil(chosen.size * 1.25 / total)", "places = len(rows)"),
+        ("ep_view_crossed", "# fsdp is ep and efsdp", "etp"),
+        ("deepseek_cut_view", 'MESH = {"etp": 2, "a_ep": 2, "b": 2}', "fsdp"),
+    ],
+)
+def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:
+    text = emit(moe_sharded(name))
+    assert present in text
+    assert absent not in text
+
+
+def refused(*sentences: str, mesh: str = "fsdp 2 > tp 2", model: str = "mixtral_micro") -> list[str]:
+    return [d.message for d in refusals(propagate(plan_of("refused", mesh, *sentences, model=model)))]
+
+
+def test_a_view_without_common_parts_is_refused() -> None:
+    view = "view ep 3 > efsdp 2 of fsdp, b for experts"
+    sentences = ("shard batch over fsdp, b", view, "shard experts over ep")
+    model, batch = "mixtral_micro(experts = 6)", "24 x 24 tokens microbatch 2"
+    plan = plan_of("parts", "fsdp 2 > b 3", *sentences, model=model, batch=batch)
+    (found,) = refusals(propagate(plan))
+    assert found.code == "E0901" and "cannot be put together from the same parts" in found.message
+
+
+def test_one_experts_own_layout_is_refused() -> None:
+    (said,) = refused("use fsdp over fsdp", "override layers.*.moe.experts.w1 = replicated", mesh="fsdp 4")
+    assert "brought together with their tokens" in said
+
+
+def test_experts_stored_otherwise_are_refused() -> None:
+    said = refused(
+        "shard batch over fsdp, ep",
+        "use ep over ep",
+        "store params, grads, optimizer over fsdp for experts",
+        mesh="fsdp 2 > ep 2",
+    )
+    assert said and all("not of both" in s for s in said)
