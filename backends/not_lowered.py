@@ -47,5 +47,5 @@ def _state(plan: Plan) -> Sentences:
 
 
 def _recompute(plan: Plan) -> Sentences:
-    if plan.recompute.kept or plan.recompute.every > 1:
+    if plan.recompute.every > 1:
         yield plan.recompute.cause

@@ -6,6 +6,7 @@ from planc.backends.xla.emit_context import context_functions
 from planc.backends.xla.emit_experts import expert_functions
 from planc.backends.xla.emit_pipeline import layers_function, names_activations, resting_function
 from planc.backends.xla.emit_tables import kept
+from planc.backends.xla.layouts import gathers_in_use
 from planc.backends.xla.pipeline import pipelined
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -143,11 +144,6 @@ def _constrain(sharded: Sharded) -> list[str]:
 def casts(plan: Plan) -> bool:
     """Whether matmuls run in another dtype than parameters are kept in."""
     return plan.precision.compute != "fp32"
-
-
-def gathers_in_use(plan: Plan) -> bool:
-    """Whether a parameter is gathered where it is used, in each pass."""
-    return bool(plan.store("params")) and plan.gather_per == "pass"
 
 
 def own_gradient(plan: Plan) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.xla.emit_tables import kept
-from planc.backends.xla.layouts import Spec, activation_spec
+from planc.backends.xla.layouts import Spec, activation_spec, gathers_in_use
 from planc.backends.xla.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
 from planc.backends.xla.writing import beside, comment, entry, quoted
 from planc.ir.plan import Plan
@@ -33,7 +33,7 @@ def _pipeline(block: Callable[..., jax.Array], waiting: jax.Array, stack: Any) -
     rank, ranks, slots = jax.lax.axis_index({quoted}), MESH[{quoted}], len(waiting)
     onward = [({from_to}) for i in range({senders})]
     back = [(i, i - 1) for i in range(1, ranks)]
-    body = remat(lambda x, layer: (block(x, layer), None))
+    {body}
 {stage}
     def iteration(carry: Any, i: jax.Array) -> tuple[Any, None]:
         {carry} = carry
@@ -80,6 +80,10 @@ ENTER_STORED = """
 CHUNK = """
         chunk = jnp.clip((i - rank) // (slots * ranks), 0, {last})
 """
+BODY = "body = remat(lambda x, layer: (block(x, layer), None))"
+BODY_GATHERED = """\
+# A layer waits for its x: else all of a stage's weights are gathered before the loop, and kept whole.
+    body = remat(lambda x, layer: (block(*jax.lax.optimization_barrier((x, layer))), None))"""
 STAGE = """
     policy = jax.checkpoint_policies.save_only_these_names({names})
 
@@ -158,6 +162,7 @@ def layers_function(sharded: Sharded) -> str:
         senders="ranks" if circular else "ranks - 1",
         carry="x, waiting, later" if stored else "x, waiting",
         enter=enter,
+        body=BODY_GATHERED if gathers_in_use(plan) and not circular else BODY,
         stage=STAGE.format(names=names) if circular else "",
         through="y = stage(x, chunk)" if circular else "y, _ = jax.lax.scan(body, x, stack)",
         given=f"{sent}, later" if stored else sent,

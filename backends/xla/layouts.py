@@ -65,3 +65,8 @@ def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
 def batch_spec(plan: Plan) -> Spec:
     """Tokens and targets [sequences, S]."""
     return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())
+
+
+def gathers_in_use(plan: Plan) -> bool:
+    """Whether a parameter is gathered where it is used, in each pass."""
+    return bool(plan.store("params")) and plan.gather_per == "pass"
