@@ -46,7 +46,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     from planc.backends.xla import shards
     from planc.backends.xla.models import family, loss_of
     from planc.backends.xla.optimizer import optimizer_of
-    from planc.backends.xla.pipeline import stack_shape
+    from planc.backends.xla.pipeline import pipelined, stack_shape
     from planc.backends.xla.session import JaxSession, Steps
     from planc.backends.xla.state import guarded
 
@@ -55,7 +55,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
     mesh, module = emitted.build_mesh(), family(model.family)
     loss = loss_of(model, emitted, settings)
     optimizer = optimizer_of(model, settings, emitted)
-    stack = stack_shape(program.plan)
+    stack = stack_shape(program.plan) if pipelined(program.plan) else ()
     shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
     state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
     steps = Steps(

@@ -38,7 +38,9 @@ def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
 
 
 def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    """The shapes of a family's module with the layers along the dims of `stack`."""
+    """The shapes of a family's module with the layers along the dims of `stack`; () leaves them as they are."""
+    if not stack:
+        return shapes
     return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in shapes.items()}
 
 
