@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults goldens docs audit parity torch-xla calibrated clean
+.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit parity torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -40,6 +40,10 @@ fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" fo
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
 	@$(BIN)/python tests/faults/run.py --page docs/faults.md $(FAULTS)
+
+presets: $(READY) ## embed every preset's plan anew
+	@for preset in plans/presets/*.toml; do \
+	  $(BIN)/planc embed "plans/presets/$$(sed -n 's/^source = "\(.*\.plan\)"$$/\1/p' "$$preset")" "$$preset"; done
 
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
