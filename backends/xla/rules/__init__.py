@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from planc.backends.xla.rules import (
     all_reduce_then_slice,
+    ends_on_every_rank,
     experts_whole,
+    fill_and_drain,
     gather_by_all_reduce,
     gather_for_each_reader,
     gather_kept_again,
     gather_updated_params,
+    hand_on_each_iteration,
     hoist_invariant_gathers,
     look_up_wide,
     pad_scattered_rows,
@@ -45,6 +48,9 @@ ORDER = (
     gather_by_all_reduce,
     pad_scattered_rows,
     all_reduce_then_slice,
+    fill_and_drain,
+    hand_on_each_iteration,
+    ends_on_every_rank,
     promote_narrow,
 )
 """A rule may rely on those before it."""

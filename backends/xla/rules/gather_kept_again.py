@@ -1,7 +1,9 @@
 """What a matmul needs whole and the backward keeps divided is gathered again for the weight's gradient.
 
-Under sequence parallelism that is the norm's output: kept in the layout it rests in. Outside the block
-forward and backward share one gather. Read from fsdp 2 > tp 2 with sequence over tp: two more a layer.
+Attention's keys and values are not: once gathered over the sequence's ranks they are kept so (cp 4: one
+gather of each a layer). Under sequence parallelism that is the norm's output: kept in the layout it
+rests in. Outside the block forward and backward share one gather. Read from fsdp 2 > tp 2 with sequence over tp:
+two more a layer.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ NAME = "gather_kept_again"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     kept = {kind: set(replay(sharded.plan, kind).kept) for kind in sharded.model.blocks}
+    keys = {t for o in sharded.op.values() for t in o.op.whole_of}
     again = [r for r in rows if _readied(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)]
+    again = [r for r in again if r.tensor not in keys]
     return (*rows, *(changed(r, NAME, phase="backward") for r in again))
 
 
