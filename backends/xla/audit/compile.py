@@ -66,7 +66,7 @@ def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
     where = topology or "virtual CPU devices"
     with (folder / "said").open("w+") as said:
         child = subprocess.Popen(
-            [sys.executable, "-m", "planc.backends.xla.audit.worker", str(folder)],
+            _command(folder),
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -85,6 +85,10 @@ def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
         if status:
             said.seek(0)
             raise PlanError([_failed(plan, where, said.read())])
+
+
+def _command(folder: Path) -> list[str]:
+    return [sys.executable, "-m", "planc.backends.xla.audit.worker", str(folder)]
 
 
 def _failed(plan: Plan, where: str, said: str) -> Diagnostic:

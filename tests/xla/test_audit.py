@@ -1,0 +1,182 @@
+"""The audit of the xla target: on virtual devices, by the TPU compiler, and what it says when it cannot."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+
+from planc.backends.xla.audit import compile as compiling
+from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
+from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.backends.xla.audit.run import audit, told
+from planc.backends.xla.audit.topology import topology_of
+from planc.cli import main
+from planc.diag import PlanError
+from planc.ir.plan import Plan
+from planc.sharding import propagate
+from tests.audit.tpu_cases import CASES
+from tests.audit.tpu_cases import plan_of as tpu_plan
+from tests.audit.tpu_predictions import GOLDEN, text
+from tests.xla.cases import FSDP, NARROW, SP, TP, plan_of
+
+ROOT = Path(__file__).parents[2]
+CORPUS = Path(__file__).with_name("hlo")
+WITHOUT_LIBTPU = pytest.mark.skipif(find_spec("libtpu") is None, reason="needs libtpu, the TPU compiler")
+SMALL_V6E = "llama_micro(layers = 2, embed = 1024, ffn = 4096, vocab = 8192)"
+BF16 = ("compute bf16 reduce fp32", "recompute blocks")
+
+
+def small(cluster: str = "tpu_v5p(2x2x2)", mesh: str = "fsdp 4 > tp 2") -> Plan:
+    return plan_of("small", mesh, FSDP, TP, SP, *BF16, cluster=cluster)
+
+
+def answer(**changed: object) -> Compiled:
+    """As if the compiler had made the program of hlo/layers_v5p.hlo."""
+    facts: dict[str, object] = {
+        "topology": "v5p:2x2x2",
+        "on_torus": True,
+        "options": {},
+        "versions": {},
+        "stablehlo_sha256": "",
+        "compile_s": 1.0,
+        "peak_bytes": 2**20,
+        "hlo": (CORPUS / "layers_v5p.hlo").read_text(),
+    }
+    return Compiled(**{**facts, **changed})  # type: ignore[arg-type]
+
+
+def test_golden_of_the_tpu_predictions(golden) -> None:  # type: ignore[no-untyped-def]
+    golden(GOLDEN, text())
+
+
+def test_the_audited_plans_are_spread() -> None:
+    plans = [tpu_plan(name) for name in CASES]
+    chips = {p.cluster.chips for p in plans}
+    assert len(plans) >= 12 and min(chips) == 16 and max(chips) == 4096
+    assert {p.cluster.chip.name for p in plans} == {"v4", "v5e", "v5p", "v6e", "tpu7x"}
+    assert {p.model.name for p in plans} == {"llama3_8b", "llama3_70b"}
+
+
+@pytest.mark.launch
+def test_the_command_on_virtual_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    argv = ["audit", str(ROOT / "plans" / "tiny.plan"), "--target", "xla", "--format", "json"]
+    assert main(argv) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["format"], found["ok"], found["unparsed"]) == ("planc.audit/1", True, [])
+    assert {w["axis"] for w in found["wire"] if abs(w["relative"]) <= 0.02} >= {"fsdp", "tp"}
+    assert any("all-reduce and slice" in said for said in found["normalisations"])
+    assert any(row["op"] == "all_reduce" and row["axis"] == "fsdp" for row in found["rows"])
+
+
+@pytest.mark.launch
+def test_a_step_in_bf16_is_promoted_on_virtual_devices_and_kept_by_content() -> None:
+    mesh, *sentences = NARROW["bf16"]
+    plan = plan_of("bf16", mesh, *sentences)
+    found = audit(plan)
+    assert found.ok and {row.dtype for row in found.rows} == {"fp32"}
+    assert any("bf16 as fp32" in said for said in found.normalisations)
+    assert audit(plan).compiler == found.compiler  # the time it took too: nothing was compiled anew
+
+
+@pytest.mark.launch
+@WITHOUT_LIBTPU
+def test_the_tpu_compiler_makes_what_was_predicted() -> None:
+    """Every collective of a small step on v6e, to a fifth of a percent."""
+    plan = plan_of(
+        "v6e", "fsdp 8", FSDP, *BF16, model=SMALL_V6E, batch="8 x 128 tokens microbatch 1", cluster="tpu_v6e(2x4)"
+    )
+    found = audit(plan, topology="v6e:2x4")
+    assert found.ok and found.compiler is not None and found.compiler.on_torus and found.compiler.cycles > 0
+    assert [w.axis for w in found.judged] == ["fsdp"] and abs(found.wire[0].relative) < 0.002
+    assert {r.op for r in found.rows if r.observed.bytes > 2**20} == {"all_gather", "reduce_scatter"}
+
+
+@pytest.mark.launch
+@WITHOUT_LIBTPU
+def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
+    """Too small to be judged: its gradients are summed together. Its parameters are gathered as predicted."""
+    found = audit(small())
+    gathered = [r for r in found.rows if (r.op, r.axis, r.dtype) == ("all_gather", "fsdp", "bf16")]
+    assert found.compiler is not None and found.compiler.fits and found.unparsed == ()
+    assert gathered[0].observed.bytes == pytest.approx(gathered[0].predicted.bytes, rel=0.03)
+    assert found.memory[0].observed_bytes > 0
+
+
+def test_an_axis_that_is_off_makes_the_answer_no() -> None:
+    sharded = propagate(small())
+    found = told(sharded, answer())
+    assert not found.ok
+    assert {w.axis: w.predicted_bytes for w in found.wire if w.predicted_bytes} == by_axis(predicted(sharded))
+
+
+def test_a_refusal_names_what_the_compiler_says_it_needs() -> None:
+    said = (
+        "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (20.25G) exceeds"
+    )
+    found = told(propagate(small()), answer(refused=said, peak_bytes=needed_bytes(said), hlo=""))
+    assert found.compiler is not None and not found.compiler.fits and not found.ok
+    assert found.memory[0].observed_bytes == 20.25 * 2**30 and found.rows == ()
+
+
+@pytest.mark.parametrize(
+    ("message", "gib"),
+    [
+        ("total memory required for HLO temporaries (20.25G) exceeds available HBM (15.75G).", 20.25),
+        ("Ran out of memory in memory space hbm. Used 512.00M of 15.75G hbm.", 0.5),
+        ("no number at all", None),
+    ],
+)
+def test_sizes_in_refusals(message: str, gib: float | None) -> None:
+    assert needed_bytes(message) == (None if gib is None else gib * 2**30)
+
+
+def test_a_program_that_is_not_understood_is_a_finding() -> None:
+    with pytest.raises(PlanError) as caught:
+        told(propagate(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))
+    assert [d.code for d in caught.value.diagnostics] == ["E0904"]
+
+
+@pytest.mark.parametrize(
+    ("cluster", "asked", "code"),
+    [
+        ("tpu_v5p(2x2x2)", "v5e:2x4", "E0902"),
+        ("8 x cpu_local", "v5p:2x2x2", "E0902"),
+        ("2 x tpu_v5e(2x2)", None, "E0902"),
+    ],
+)
+def test_other_machines_than_the_plans_are_refused(cluster: str, asked: str | None, code: str) -> None:
+    with pytest.raises(PlanError) as caught:
+        topology_of(small(cluster), asked)
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+def test_the_plans_own_topology() -> None:
+    assert topology_of(small(), None) == topology_of(small(), "v5p:2x2x2") == "v5p:2x2x2"
+    assert topology_of(small("8 x cpu_local"), None) == ""
+
+
+def test_without_the_compiler_the_audit_says_what_to_install() -> None:
+    with patch.object(compiling, "find_spec", lambda name: None), pytest.raises(PlanError) as caught:
+        compiled(small(), "v5p:2x2x2")
+    (found,) = caught.value.diagnostics
+    assert found.code == "E1009" and "libtpu" in found.message and "planc[tpu]" in found.help
+
+
+def test_a_compiler_without_an_answer_is_ended() -> None:
+    slow = [sys.executable, "-c", "import time; time.sleep(60)"]
+    with patch.object(compiling, "_command", lambda folder: slow), pytest.raises(PlanError) as caught:
+        compiled(small("8 x cpu_local"), "", timeout_s=0.2)
+    assert [d.code for d in caught.value.diagnostics] == ["E0903"]
+
+
+def test_a_worker_that_fails_is_a_finding() -> None:
+    failing = [sys.executable, "-c", "raise SystemExit('no such flag')"]
+    with patch.object(compiling, "_command", lambda folder: failing), pytest.raises(PlanError) as caught:
+        compiled(small("8 x cpu_local"), "")
+    (found,) = caught.value.diagnostics
+    assert found.code == "E0904" and "no such flag" in found.message
