@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit parity torch-xla calibrated clean
+.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -51,6 +51,9 @@ goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 audit: $(READY) ## trace every audited layout on fake process groups, and write docs/audit-cuda.md (about 5 minutes)
 	@$(BIN)/python tests/audit/run.py
 
+audit-tpu: $(READY) ## compile the TPU plans with libtpu, no TPU, and write docs/audit-tpu.md (an hour; kept by content)
+	@$(BIN)/python tests/audit/run_tpu.py
+
 parity: $(READY) ## train every layout of both stacks beside one process, and write docs/parity.md (30 minutes)
 	@mkdir -p build && rm -f build/parity.jsonl
 	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
@@ -79,7 +82,7 @@ $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python .ci/pins.py > /dev/null || { \
 	  echo "installing the pinned packages into $(VENV) (torch and jax are large; once)"; \
-	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,xla,dev]' \
+	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,xla,tpu,dev]' \
 	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; }
 	@$(BIN)/python .ci/pins.py
 	@touch $@
