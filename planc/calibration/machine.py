@@ -61,6 +61,7 @@ def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Paramet
     net: Place = "network" if cluster.levels and cluster.devices_per_node == 1 else "link"
     link = cluster.levels[0] if net == "network" else cluster.link
     most = 1.0 if chip.cores else 4.0  # of what was measured to be the best, which no shape may have reached
+    shared = () if chip.cores else (one("contention", 0.5, "share", 0.01, 1.0),)  # transfers take the same cores
     return (
         one("matmul_efficiency", chip.matmul_efficiency, "share", 0.02, most),
         one("matmul_depth", max(32.0, chip.matmul_depth), "steps", 1.0, 4096.0),
@@ -68,6 +69,7 @@ def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Paramet
         one("memory_efficiency", chip.memory_efficiency, "share", 0.02, most),
         one("launch", chip.launch_s, "s", 1e-7, 1e-2),
         one("step", max(3e-3, chip.step_s), "s", 1e-5, 10.0),
+        *shared,
         one("efficiency", link.efficiency, "share", 0.02, most if net == "network" else 1.0, net),
         one("latency", link.latency_s, "s", 1e-7, 0.1, net),
         one("half_size", max(2.0**14, link.half_bytes), "B", 1.0, 2.0**30, net),

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, replace
-from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -103,12 +102,10 @@ class MeasuredStep:
 
     def predicted_s(self, cluster: Cluster) -> float:
         """The step on machines with other numbers; layouts and collectives stay."""
-        plan = replace(self.sharded.plan, cluster=_as_many(cluster, self.sharded.plan.cluster))
+        before = self.sharded.plan
+        plan = replace(before, cluster=_as_many(cluster, before.cluster))
+        plan.memo.update(before.memo)  # what a plan has worked out for itself depends on no machine
         return step_time(replace(self.sharded, plan=plan), self.rows).step.time_s
-
-    @cached_property
-    def devices(self) -> int:
-        return self.sharded.plan.mesh.devices
 
 
 def _as_many(cluster: Cluster, like: Cluster) -> Cluster:

@@ -19,12 +19,14 @@ if TYPE_CHECKING:
     from planc.calibration.probes import MeasuredStep
     from planc.ir.plan import Plan
 
-STEPPED = {
-    "dp": ("16 x 128 tokens microbatch 4", "llama_tiny"),
-    "dp_short": ("16 x 32 tokens microbatch 1", "llama_tiny"),
-    "dp_micro": ("32 x 64 tokens microbatch 2", "llama_micro"),
+STEPPED: dict[str, tuple[str, str, int]] = {
+    # name: (batch, model, ways of tensor parallelism)
+    "dp": ("16 x 128 tokens microbatch 4", "llama_tiny", 1),
+    "dp_short": ("16 x 32 tokens microbatch 1", "llama_tiny", 1),
+    "dp_micro": ("32 x 64 tokens microbatch 2", "llama_micro", 1),
+    "dp_tp": ("16 x 64 tokens microbatch 4", "llama_tiny", 2),
 }
-"""Whole steps that are measured too: plain data parallelism, by batch and model."""
+"""Whole steps that are measured too: data parallelism, once with tensor parallelism, by batch and model."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -88,9 +90,12 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
     """The plans whose steps are measured."""
     paths = []
-    for name, (batch, model) in STEPPED.items():
+    for name, (batch, model, ways) in STEPPED.items():
+        ways = ways if devices % ways == 0 else 1
+        layout = ("use dp over dp", "use tp over tp") if ways > 1 else ("use dp over dp",)
+        mesh = f"dp {devices // ways} > tp {ways}" if ways > 1 else f"dp {devices}"
         paths.append(folder / f"{name}.plan")
-        paths[-1].write_text(plan_text(name, model, batch, f"dp {devices}", ("use dp over dp",), machine, devices))
+        paths[-1].write_text(plan_text(name, model, batch, mesh, layout, machine, devices))
     return paths
 
 

@@ -32,6 +32,7 @@ def machine(**numbers: float) -> Cluster:
         memory_efficiency=0.9,
         launch_s=numbers.get("launch_s", 60e-6),
         step_s=numbers.get("step_s", 12e-3),
+        contention=numbers.get("contention", 0.3),
     )
     levels = tuple(
         replace(level, bandwidth_bytes_per_s=3e9, efficiency=0.9, latency_s=numbers.get("latency_s", 90e-6))
@@ -68,6 +69,7 @@ def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
         {"matmul_efficiency": 0.5, "attention_efficiency": 0.05},
         {"launch_s": 5e-6, "latency_s": 9e-6},
         {"step_s": 1e-3, "matmul_depth": 300.0},
+        {"contention": 0.95},
     ],
     ids=str,
 )
