@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from . import compare, core, cuda, trainer, xla
+from . import compare, core, cuda, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
 
-FAULTS: tuple[Fault, ...] = (*core.FAULTS, *cuda.FAULTS, *xla.FAULTS, *trainer.FAULTS, *compare.FAULTS)
+FAULTS: tuple[Fault, ...] = (
+    *core.FAULTS,
+    *cuda.FAULTS,
+    *xla.FAULTS,
+    *xla_audit.FAULTS,
+    *trainer.FAULTS,
+    *compare.FAULTS,
+)

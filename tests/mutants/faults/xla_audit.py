@@ -1,0 +1,43 @@
+"""Faults in the audit of compiled programs."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="xla audit: a loop's collectives count once",
+        file="backends/xla/audit/inventory.py",
+        text="self.walk(self.module[name], times * turns)",
+        planted="self.walk(self.module[name], times)",
+        test="tests/xla/test_hlo.py::test_the_corpus_counts_what_the_programs_say",
+    ),
+    Fault(
+        name="xla audit: a fused reduce-scatter counts as an all-reduce",
+        file="backends/xla/audit/inventory.py",
+        text='op = "reduce_scatter"',
+        planted='op = "all_reduce"',
+        test="tests/xla/test_hlo.py::test_the_corpus_counts_what_the_programs_say",
+    ),
+    Fault(
+        name="xla audit: a collective that is not known is passed over",
+        file="backends/xla/audit/inventory.py",
+        text='raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")',
+        planted="pass",
+        test="tests/xla/test_hlo.py::test_what_is_not_known_is_refused",
+    ),
+    Fault(
+        name="xla audit: groups are read without their transposition",
+        file="backends/xla/audit/groups.py",
+        text="return (ids.transpose(_numbers(found[3])) if found[3] else ids).reshape(_numbers(found[1]))",
+        planted="return ids.reshape(_numbers(found[1]))",
+        test="tests/xla/test_hlo.py::test_forms_of_groups",
+    ),
+    Fault(
+        name="xla audit: shifts after padding are forgotten",
+        file="backends/xla/rules/pad_scattered_rows.py",
+        text="    if padded != height:\n        shifted",
+        planted="    if False:\n        shifted",
+        test="tests/xla/test_tpu_rules.py::test_the_rules_give_what_was_compiled[fsdp_v6e]",
+    ),
+)
