@@ -14,7 +14,7 @@ from planc.diag.light import dataclass
 from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
 from planc.schedules.engine import Order, StageTimes, simulate
-from planc.schedules.graph import steps_of
+from planc.schedules.graph import MISSING, lists, steps_of
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -66,14 +66,9 @@ def timeline(order: Order, times: StageTimes) -> Timeline:
     return Timeline(makespan, tuple(busy), tuple(h for h, _ in held), tuple(w for _, w in held))
 
 
-@lru_cache(maxsize=32)
-def _lists(schedule: Schedule, size: Shape) -> tuple[list[Action], ...]:
-    return tuple(schedule.order(size, rank) for rank in range(size.ranks))
-
-
 @lru_cache(maxsize=256)
 def _held(schedule: Schedule, size: Shape) -> tuple[tuple[dict[int, int], ...], tuple[dict[int, int], ...]]:
-    held = [most_held(actions) for actions in _lists(schedule, size)]
+    held = [most_held(actions) for actions in lists(schedule, size)]
     return tuple(h for h, _ in held), tuple(w for _, w in held)
 
 
@@ -138,9 +133,11 @@ def _apart(schedule: Schedule, size: Shape, period: int) -> tuple[tuple[int, int
     end = size.microbatches // period * period - REPEATS * period
     found = steps_of(schedule, size).end
     return tuple(
-        (found[kind, stage, m - period], entry)
-        for (kind, stage, m), entry in found.items()
-        if end - REPEATS * period <= m < end
+        (entries[m - period], entries[m])
+        for stages in found.values()
+        for entries in stages
+        for m in range(end - REPEATS * period, end)
+        if entries[m] != MISSING
     )
 
 

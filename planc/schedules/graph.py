@@ -1,24 +1,20 @@
 """The lists of a schedule as one list in which every action comes after what it waits for.
 
 The order does not depend on the seconds: it is found once for a shape and then run with each stage's
-times in one pass. `engine` is what finds it, and what is run where lists are run once.
+times in one pass. `engine` runs lists once, and says who waits for whom where they cannot end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property, lru_cache
 
 from planc.diag.light import dataclass
-from planc.schedules.actions import Action
+from planc.schedules.actions import Action, Kind
 from planc.schedules.engine import Order, StageTimes, simulate
 from planc.schedules.schedule import Schedule, Shape
 
-START = -1
-"""What an action needs that needs nothing."""
-
-Key = tuple[str, int, int]
-"""What has ended: `forward`, `backward` (the input's gradient) or `weight`, of a stage and microbatch."""
+START, MISSING = -1, -2
+"""What an action needs that needs nothing, and what has not ended yet."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +33,9 @@ class Steps:
     """Costs of actions that end together: sums of two others."""
     ranks: int
     stages: int
-    end: dict[Key, int]
-    """The entry at whose end a microbatch has left a stage."""
+    end: dict[str, list[list[int]]]
+    """The entry at whose end a microbatch has left a stage, [stage][microbatch]: `forward`, `backward` (the
+    input's gradient) or `weight`; MISSING where there is none."""
 
     @cached_property
     def entries(self) -> tuple[tuple[int, int, int, int], ...]:
@@ -70,19 +67,22 @@ class Steps:
 @lru_cache(maxsize=64)
 def steps_of(schedule: Schedule, size: Shape) -> Steps:
     """The steps of a bundled schedule."""
-    return steps(tuple(schedule.order(size, rank) for rank in range(size.ranks)), size.stages)
+    return steps(lists(schedule, size), size.stages)
+
+
+@lru_cache(maxsize=32)
+def lists(schedule: Schedule, size: Shape) -> tuple[list[Action], ...]:
+    """What each rank of a bundled schedule runs, in order."""
+    return tuple(schedule.order(size, rank) for rank in range(size.ranks))
 
 
 def steps(order: Order, stages: int) -> Steps:
     """The steps of these lists. Raises DeadlockError when they wait for themselves."""
-    once = (1.0,) * stages
-    found = _Found(stages)
-    actions = iter(simulate(order, StageTimes(once, once, (0.5,) * stages)).sequence)
-    for rank, action in actions:
-        if action.joined:
-            found.together(rank, action, next(actions)[1])
-        else:
-            found.add(rank, action, found.slot(action), (action,))
+    found = _Found(order, stages)
+    if not found.complete():
+        once = (1.0,) * stages
+        simulate(order, StageTimes(once, once, (0.5,) * stages))  # raises: it knows who waits for whom
+        raise AssertionError("lists that end were not followed to their end")
     return Steps(
         rank=tuple(found.rank),
         need=tuple(found.need),
@@ -91,58 +91,94 @@ def steps(order: Order, stages: int) -> Steps:
         pairs=tuple(found.pairs),
         ranks=len(order),
         stages=stages,
-        end=found.end,
+        end={"forward": found.forward, "backward": found.backward, "weight": found.weight},
     )
 
 
-class _Found:
-    """The entries so far."""
+SLOTS: dict[Kind, int] = {"forward": 0, "backward": 1, "backward_input": 2, "backward_weight": 3}
+"""Where an action's seconds are, in stages after the first place."""
 
-    def __init__(self, stages: int) -> None:
-        self.stages = stages
+
+class _Found:
+    """The entries so far, and where each rank's list has come to."""
+
+    def __init__(self, order: Order, stages: int) -> None:
+        count = 1 + max((a.microbatch for actions in order for a in actions), default=0)
+        self.order, self.stages = order, stages
+        self.forward = [[MISSING] * count for _ in range(stages)]
+        self.backward = [[MISSING] * count for _ in range(stages)]
+        self.weight = [[MISSING] * count for _ in range(stages)]
         self.rank: list[int] = []
         self.need: list[int] = []
         self.sent: list[int] = []
         self.cost: list[int] = []
         self.pairs: dict[tuple[int, int], int] = {}
-        self.end: dict[Key, int] = {}
+        self._next = [0] * len(order)
 
-    def slot(self, action: Action) -> int:
-        """Where an action's seconds are."""
-        kinds = ("forward", "backward", "backward_input", "backward_weight")
-        return 1 + kinds.index(action.kind) * self.stages + action.stage
+    def complete(self) -> bool:
+        """Follow every list as far as it goes; whether all came to their end."""
+        going = [r for r, actions in enumerate(self.order) if actions]
+        while going:
+            if not sum([self._advance(rank) for rank in going]):
+                return False
+            going = [r for r in going if self._next[r] < len(self.order[r])]
+        return True
 
-    def together(self, rank: int, first: Action, second: Action) -> None:
-        """Two actions that start when both can, and end at once."""
-        self.add(rank, first, 0, ())
-        both = self.slot(first), self.slot(second)
-        place = self.pairs.setdefault(both, 1 + 4 * self.stages + len(self.pairs))
-        self.add(rank, second, place, (first, second))
+    def _advance(self, rank: int) -> int:
+        """Follow a rank's list until an action has to wait; how many were followed."""
+        actions, begin = self.order[rank], self._next[rank]
+        i, n = begin, len(actions)
+        while i < n:
+            action = actions[i]
+            need = self._need(action)
+            if need == MISSING:
+                break
+            if action.joined:
+                other = actions[i + 1]
+                second = self._need(other)
+                if second == MISSING:
+                    break
+                both = self._slot(action), self._slot(other)
+                place = self.pairs.setdefault(both, 1 + 4 * self.stages + len(self.pairs))
+                self._add(rank, need, 0)
+                self._end(action, self._add(rank, second, place))
+                self._end(other, len(self.rank) - 1)
+                i += 2
+            else:
+                self._end(action, self._add(rank, need, self._slot(action)))
+                i += 1
+        self._next[rank] = i
+        return i - begin
 
-    def add(self, rank: int, action: Action, cost: int, done: Sequence[Action]) -> None:
-        need = self._need(action)
+    def _slot(self, action: Action) -> int:
+        return 1 + SLOTS[action.kind] * self.stages + action.stage
+
+    def _add(self, rank: int, need: int, cost: int) -> int:
+        """A new entry; its number."""
         self.sent.append(int(need != START and self.rank[need] != rank))
         self.rank.append(rank)
         self.need.append(need)
         self.cost.append(cost)
-        for one in done:
-            for kind in _ended(one):
-                self.end[kind, one.stage, one.microbatch] = len(self.rank) - 1
+        return len(self.rank) - 1
+
+    def _end(self, action: Action, entry: int) -> None:
+        """What is done when an action is."""
+        kind, stage, m, _ = action
+        if kind == "forward":
+            self.forward[stage][m] = entry
+            return
+        if kind != "backward_weight":
+            self.backward[stage][m] = entry
+        if kind != "backward_input":
+            self.weight[stage][m] = entry
 
     def _need(self, action: Action) -> int:
         """The entry that an action waits for; what its own rank did before comes first anyway."""
         kind, stage, m, _ = action
         if kind == "forward":
-            return self.end["forward", stage - 1, m] if stage else START
+            return self.forward[stage - 1][m] if stage else START
         if kind == "backward_weight":
-            return self.end["backward", stage, m]
-        if stage == self.stages - 1:
-            return self.end["forward", stage, m]
-        return self.end["backward", stage + 1, m]
-
-
-def _ended(action: Action) -> tuple[str, ...]:
-    """What is done when an action is."""
-    if action.kind == "backward":
-        return "backward", "weight"
-    return ({"forward": "forward", "backward_input": "backward", "backward_weight": "weight"}[action.kind],)
+            return self.backward[stage][m]
+        if stage == self.stages - 1 or self.forward[stage][m] == MISSING:
+            return self.forward[stage][m]
+        return self.backward[stage + 1][m]

@@ -73,6 +73,8 @@ class Bounds:
         self._resting: dict[object, dict[Section, float]] = {}
         self._ways: dict[object, tuple[Way, ...]] = {}
         self._held: dict[object, dict[Section, int]] = {}
+        self._insides: dict[object, tuple[object, ...]] = {}
+        self._data_axes: dict[int, tuple[str, ...]] = {}
         self._state_buffers: dict[object, float] = {}
         self._replay_buffers: dict[object, float] = {}
 
@@ -137,6 +139,13 @@ class Bounds:
     def _inside(self, point: Point) -> tuple[object, ...]:
         """What the figures of one copy depend on: what is run again and the axes inside a data-parallel rank;
         all axes, where experts take tokens from everywhere. How state is stored plays no part."""
+        key = (point.variant, point.sizes, point.microbatch)
+        known = self._insides.get(key)
+        if known is None:
+            known = self._insides[key] = self._found_inside(point)
+        return known
+
+    def _found_inside(self, point: Point) -> tuple[object, ...]:
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data(point.variant)}
         outside |= {plan.split.axis} if plan.split else set()
@@ -149,8 +158,11 @@ class Bounds:
         return (self.space.variants[point.variant].recompute, point.microbatch, *inside)
 
     def _data(self, variant: int) -> tuple[str, ...]:
-        plan = self.space.variants[variant].plan
-        return tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
+        known = self._data_axes.get(variant)
+        if known is None:
+            plan = self.space.variants[variant].plan
+            known = self._data_axes[variant] = tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
+        return known
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
         """Ranks that share the batch."""
