@@ -25,6 +25,7 @@ MIXTRAL: dict[str, tuple[str, ...]] = {
     "ep_pipeline": ("pp 2 > ep 2", PP.format("1f1b"), "use fsdp over ep", EP),
     "ep_over_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "use ep over tp"),
     "etp": ("fsdp 2 > tp 2", FSDP, TP, SP, "use etp over tp"),
+    "etp_balanced": ("fsdp 2 > tp 2", FSDP, TP, SP, "use etp over tp", "recompute blocks"),
     "etp_same_tokens": ("fsdp 2 > tp 2", FSDP, TP, "use etp over tp"),
     "ep_tp_view": ("fsdp 2 > tp 2", "view efsdp 2 > ep 2 of fsdp, tp for experts", FSDP, TP, SP, EP, EFSDP),
     "ep_etp_view": ("fsdp 2 > tp 2", "view ep 2 > etp 2 of fsdp, tp for experts", FSDP, TP, SP, EP, "use etp over etp"),
@@ -58,6 +59,10 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
 
 CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline")
 """Those that every run trains."""
+
+BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")
+"""Those that train with a load-balancing loss too."""
+BALANCE = 0.3
 
 MOE = {**MIXTRAL, **QWEN3, **DEEPSEEK}
 

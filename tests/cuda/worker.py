@@ -31,7 +31,7 @@ from planc.sharding import propagate
 from planc.trainer.launch import leave
 from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import FAMILY, builder, family_case
-from tests.cuda.moe_cases import MOE, moe_case
+from tests.cuda.moe_cases import BALANCE, BALANCED, MOE, moe_case
 from tests.cuda.routing import Watch, as_routed
 from tests.seeded import batches
 
@@ -126,11 +126,12 @@ def main(names: list[str]) -> None:
         plan, build = plan_of(name), builder(name)
         sharded = propagate(plan)
         program = lower(sharded)
-        settings = Settings()
+        balance = BALANCE if name in BALANCED else 0.0
+        settings = Settings(balance_loss=balance)
         batch = plan.batch.sequences, plan.batch.microbatch_sequences
         places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
         narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
-        key = repr((plan.model.name, batch, plan.precision, places, narrow))
+        key = repr((plan.model.name, batch, plan.precision, places, narrow, balance))
         if key not in references:
             references[key] = train(start_single(program, settings, initial, build), plan)
         if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make

@@ -8,10 +8,11 @@ from planc.sharding import propagate
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
 from tests.xla.cases import plan_of
 
-PIPELINES = tuple(name for name in (*MIXTRAL, *DEEPSEEK) if "pipeline" in name)
+LEFT_OUT = ("ep_pipeline", "deepseek_pipeline", "etp_balanced")
+"""The target refuses pipelines of models with experts; others here are balanced."""
 
 MOE: dict[str, tuple[str, ...]] = {
-    **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in PIPELINES},
+    **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in LEFT_OUT},
     "ep_per_step": ("fsdp 2 > ep 2", BOTH, STORED, EP, "gather params per step"),
     "qwen3_moe_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "recompute blocks"),
     "deepseek_cut_view": (
@@ -24,14 +25,18 @@ MOE: dict[str, tuple[str, ...]] = {
 }
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
 
-
 CI = ("ep_etp_view", "capacity_etp", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
 """Those that every run trains."""
-
 
 BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
 """Those that train with a load-balancing loss too."""
 BALANCE = 0.3
+
+NOT_PREDICTED = {
+    "ep_etp_view": "XLA permutes the embedding's rows between ranks once a microbatch",
+    "ep_hsdp": "XLA sums what norms and embeddings get over both data axes at once",
+}
+"""Layouts whose collectives the rules miss, outside the experts, and why."""
 
 
 def moe_plan(name: str, *more: str) -> Plan:
