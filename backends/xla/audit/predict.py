@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from planc.backends.xla.atoms import parts
 from planc.backends.xla.rules import realise
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.sharding import Sharded
@@ -12,12 +13,12 @@ from planc.sharding import semantic_collectives
 
 def predicted(sharded: Sharded) -> Totals:
     """Calls and bytes that one device sends in a step. One program runs on all devices: pipeline stages are
-    averaged, as each takes its turn in the same loop."""
+    averaged, as each takes its turn in the same loop. Axes are those of the emitted mesh."""
     calls: Counter[Key] = Counter()
     wire: dict[Key, float] = {}
     stages = sharded.plan.pipeline
     for row in realise(sharded, semantic_collectives(sharded)):
-        key = row.op, row.axis, row.dtype
+        key = row.op, "+".join(parts(sharded.plan, row.axes)), row.dtype
         calls[key] += row.count
         wire[key] = wire.get(key, 0.0) + row.wire_bytes / stages
     return {key: Total(calls[key], round(sent)) for key, sent in wire.items()}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from planc.backends.xla.atoms import atoms
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Found, Inventory, inventory
@@ -11,11 +12,13 @@ from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.backends.xla.lower import lower
 from planc.backends.xla.peak import peak
+from planc.backends.xla.rules import realise
+from planc.cost import cost_plan
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
+from planc.sharding import propagate, semantic_collectives
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
@@ -65,7 +68,7 @@ def _read(plan: Plan, answer: Compiled) -> Inventory:
     if answer.refused:
         return Inventory()
     try:
-        return inventory(answer.hlo, plan.mesh.sizes)
+        return inventory(answer.hlo, {a.name: a.size for a in atoms(plan)})
     except HloError as error:
         message = f"the compiled program is not understood: {error}"
         help = "nothing is claimed about it; this version of jax may write HLO in another form"
@@ -94,7 +97,15 @@ def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
     """Nothing on virtual devices, whose compiler plans no memory; nothing where a refusal names no size."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
-    return (PeakMemory(stage=0, predicted_bytes=peak(sharded).bytes, observed_bytes=answer.peak_bytes),)
+    return (PeakMemory(stage=0, predicted_bytes=_held_bytes(sharded), observed_bytes=answer.peak_bytes),)
+
+
+def _held_bytes(sharded: Sharded) -> float:
+    """The fullest moment; of a pipeline, what any correct program holds on its fullest rank."""
+    if sharded.plan.pipeline == 1:
+        return peak(sharded).bytes
+    held = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).memory.per_device_gib
+    return (held.total - held.reserve) * 2**30
 
 
 def _said(plan: Plan, answer: Compiled) -> tuple[str, ...]:
@@ -112,7 +123,7 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerS
     return CompilerSays(
         topology=answer.topology or "virtual CPU devices",
         fits=not answer.refused,
-        predicted_to_fit=not answer.topology or peak(sharded).bytes <= room,
+        predicted_to_fit=not answer.topology or _held_bytes(sharded) <= room,
         capacity_bytes=capacity,
         message=answer.refused,
         cycles=found.cycles,
