@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from planc.calibration.machine import Calibrated
     from planc.calibration.probes import MeasuredStep
     from planc.ir.plan import Plan
+    from planc.ir.program import Target
 
 STEPPED: dict[str, tuple[str, str, int]] = {
     # name: (batch, model, ways of tensor parallelism)
@@ -34,13 +35,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--devices", type=int, default=4, metavar="N", help="how many work at once (4)")
     parser.add_argument("--dtype", action="append", choices=("fp32", "bf16", "fp16"), help="of matmuls (fp32)")
     parser.add_argument("--window", type=float, default=0.1, metavar="S", help="seconds of each measurement (0.1)")
-    parser.add_argument("-o", dest="output", required=True, metavar="FILE.plan", help="the hardware file to write")
-    add_target(parser, required=True)
+    parser.add_argument(
+        "-o", dest="output", default="calibrated.plan", metavar="FILE.plan", help="what to write (calibrated.plan)"
+    )
+    add_target(parser, required=False)
 
 
 def run(options: argparse.Namespace) -> int:
     from planc.trainer.measure import MeasuringError
 
+    options.target = options.target or installed()
+    if not options.target:
+        print("planc calibrate: needs torch (planc[cuda]) or jax (planc[xla])", file=sys.stderr)
+        return 2
     if not 2 <= options.devices <= 64:
         print("planc calibrate: from 2 to 64 devices are measured together", file=sys.stderr)
         return 2
@@ -68,6 +75,14 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(calibrate_text.lines(found, width())))
         print(f'\nwritten: {options.output}; a plan uses it with `import "{Path(options.output).name}"`')
     return 0
+
+
+def installed() -> Target | None:
+    """The stack that is there; torch's where both are."""
+    from importlib.util import find_spec
+
+    stacks: tuple[tuple[Target, str], ...] = (("cuda", "torch"), ("xla", "jax"))
+    return next((target for target, package in stacks if find_spec(package)), None)
 
 
 def _found(options: argparse.Namespace, folder: Path) -> Calibrated:

@@ -11,6 +11,7 @@ import pytest
 
 from planc.calibration.probes import Measured, Probe
 from planc.cli import main
+from planc.commands import calibrate
 from planc.commands.calibrate import step_of
 from planc.commands.calibrated import LAYOUTS
 from planc.driver import load
@@ -62,6 +63,17 @@ def test_json_holds_every_number(capsys, tmp_path: Path) -> None:
     assert {p["dtype"] for p in found["probes"] if p["kind"] == "matmul"} == {"bf16"}
     assert all(p["measured_s"] > 0 and p["fitted_s"] > 0 for p in found["probes"])
     assert [s["name"] for s in found["steps"]] == ["dp", "dp_short", "dp_micro", "dp_tp"]
+
+
+def test_the_stack_that_is_there(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's where both are; a machine with neither cannot be asked."""
+    monkeypatch.chdir(tmp_path)
+    assert run(capsys, "calibrate", "--devices", "2")[0] == 0
+    assert "--target cuda --devices 2" in (tmp_path / "calibrated.plan").read_text()
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "jax" or None)
+    assert calibrate.installed() == "xla"
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert run(capsys, "calibrate")[0] == 2
 
 
 def test_what_cannot_be_measured(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
