@@ -86,6 +86,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
     findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
     findings += _freshness(parts.plan, path, at("plan", "source"))
     findings += _unfit_patterns(parts, plan, path, spans)
+    findings += _unbalanced(parts, plan, path, spans)
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         raise PlanError(errors)
@@ -178,6 +179,14 @@ def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Spa
         for glob in parts.train.decay_groups
         if not any(fnmatchcase(name, glob) for name in known)
     ]
+
+
+def _unbalanced(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+    """A balance between experts where there are none would be believed and do nothing."""
+    if not parts.train.balance_loss or plan.model.top_k:
+        return []
+    where = span_of(("train", "balance_loss"), spans, str(path))
+    return [Diagnostic("E1003", f"[train] balance_loss: {plan.model.name} has no experts", where, help="leave it out")]
 
 
 def _files(part: PlanPart) -> list[str]:

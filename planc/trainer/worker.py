@@ -196,6 +196,9 @@ def _start(preset: Preset, request: Request, span: Span) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
     program = backend.program(plan, target, request.runtime)
+    if request.runtime == "torch_xla" and preset.train.balance_loss:
+        message = "[train] balance_loss: the torch_xla runtime has no load-balancing loss"
+        raise PlanError([Diagnostic("E1003", message, span, help="leave it out, or train with `--runtime jax`")])
     try:
         runtime = backend.runtime(target, request.runtime)
         runtime.prepare_environment(1 if request.single else plan.mesh.devices)

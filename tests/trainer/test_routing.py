@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from planc.diag import PlanError
 from planc.trainer.crosscheck import crosscheck
 from planc.trainer.crosscheck_text import render
+from planc.trainer.preset import load_preset
 from planc.trainer.receipt import Receipt
 from planc.trainer.routing import MOST_NUMBERS, Picks, counted, flips
 from tests.trainer.test_crosscheck import receipt
 from tests.xla.moe_cases import moe_plan
 
+ROOT = Path(__file__).resolve().parents[2]
 EVEN = [[4, 4, 4, 4], [4, 4, 4, 4]]
 FLIPPED = [[4, 4, 4, 4], [5, 4, 3, 4]]
 
@@ -77,3 +81,21 @@ def test_picks_are_taken_after_each_step(steps: int, found: dict[int, Any]) -> N
     picks.take(2)
     assert picks.found == found
     assert session.asked == len(found)
+
+
+def test_a_balance_without_experts_is_refused(tmp_path: Path) -> None:
+    text = (ROOT / "plans/presets/tiny.toml").read_text()
+    path = tmp_path / "dense.toml"
+    path.write_text(
+        text.replace('source = "../tiny.plan"', 'source = "tiny.plan"').replace("seed = 0", "balance_loss = 0.1")
+    )
+    with pytest.raises(PlanError) as raised:
+        load_preset(path)
+    found = next(d for d in raised.value.diagnostics if "balance_loss" in d.message)
+    assert found.code == "E1003" and "llama_tiny has no experts" in found.message
+    assert "balance_loss" in path.read_text().splitlines()[found.span.line - 1]
+
+
+def test_the_tiny_plan_with_experts_counts_and_balances() -> None:
+    preset = load_preset(ROOT / "plans/presets/tiny_moe.toml")
+    assert preset.train.balance_loss > 0 and counted(preset.plan, preset.train.steps)
