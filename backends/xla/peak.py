@@ -23,7 +23,7 @@ MOMENTS = 2
 SCORES = 2
 """fp32 tensors of the scores' size at once in the backward of attention."""
 LOGITS = 2
-"""fp32 tensors like the logits: what the loss is made of, and its gradient."""
+"""fp32 tensors like the logits: what the loss is made of, and its gradient; the head's whole gradient comes with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,8 @@ class Moments:
         dims = self.model.tensor[loss.op.inputs[0]].dims
         head = sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
         once = 0.0 if self.plan.microbatches > 1 else head
-        return LOGITS * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32 + once
+        gradient = head / self.computed * FP32
+        return LOGITS * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32 + once + gradient
 
 
 _ROWS = ("batch", "sequence", "heads")
