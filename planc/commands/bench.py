@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
@@ -23,13 +24,15 @@ from planc.commands.table import table
 from planc.driver import examine, load
 
 BASE = "import pydantic, lark"
+OTHERS = {"accuracy": "accuracy", "saves": "saves", "calibrated": "calibrated", "search": "search_bench"}
+"""Tables of their own, and the module that makes each."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("speed", "accuracy", "saves", "calibrated"),
+        choices=("speed", *OTHERS),
         default="speed",
         help="what to measure (speed)",
     )
@@ -41,18 +44,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    if options.what == "accuracy":
-        from planc.commands import accuracy
-
-        return accuracy.run(options)
-    if options.what == "saves":
-        from planc.commands import saves
-
-        return saves.run(options)
-    if options.what == "calibrated":
-        from planc.commands import calibrated
-
-        return calibrated.run(options)
+    if options.what in OTHERS:
+        return int(import_module(f"planc.commands.{OTHERS[options.what]}").run(options))
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))
