@@ -25,6 +25,39 @@ def test_a_pipeline_is_refused_by_its_sentence() -> None:
         lower(of)
 
 
+PIPE = ("pp 2 > fsdp 2", FSDP)
+
+
+@pytest.mark.parametrize(
+    ("layout", "why", "nearest"),
+    [
+        ((*PIPE, "split layers over pp as 1f1b"), "runs forwards", "gpipe"),
+        ((*PIPE, "split layers over pp as interleaved_1f1b(chunks = 2)"), "runs forwards", "circular(chunks = 2)"),
+        ((*PIPE, "split layers over pp as gpipe stages [1, 3]"), "hold 1, 3 layers", "as many layers"),
+        ((*PIPE, "use pp over pp as gpipe", "gather params per microbatch"), "long after its forward", "per step"),
+        (("pp 2 > cp 2", "use cp over cp as ring", "use pp over pp as gpipe"), "does not differentiate", "all_gather"),
+        (("cp 2", "shard sequence over cp", "attention core as ring(rotate = alltoall)"), "rank to rank", "rotate"),
+        (("fsdp 2", FSDP, "attention core as flash"), "no such kernel", "leave it out"),
+        (("fsdp 2", FSDP, "attention core as ring"), "no axis divides the sequence", "use cp over AXIS"),
+        (("fsdp 2", FSDP, "recompute blocks every 2 layers"), "writes no program", "without it"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_with_the_nearest(layout: tuple[str, ...], why: str, nearest: str) -> None:
+    (found,) = refusals(propagate(plan_of("refused", *layout)))
+    assert found.code == "E0901" and why in found.message and nearest in found.help, found
+
+
+def test_microbatches_that_ranks_cannot_share_are_refused() -> None:
+    of = propagate(plan_of("pipe", "pp 4", "use pp over pp as gpipe", batch="12 x 24 tokens microbatch 2"))
+    (found,) = refusals(of)
+    assert "6 microbatches" in found.message and "multiple of 4" in found.help
+
+
+def test_tokens_that_do_not_fall_into_pieces_are_refused() -> None:
+    of = propagate(plan_of("odd", "cp 4", "use cp over cp", batch="8 x 20 tokens microbatch 2"))
+    assert ["8 equal pieces" in f.message for f in refusals(of)] == [True]
+
+
 def test_uneven_parts_are_refused_with_the_numbers() -> None:
     of = propagate(plan_of("uneven", "fsdp 2 > tp 4", FSDP, "shard ffn over tp"))
     (found,) = refusals(of)

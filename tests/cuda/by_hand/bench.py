@@ -37,13 +37,13 @@ def main(pairs: int) -> int:
     finished = run([sys.executable, str(WORKER), str(pairs)], 4, timeout_s=1500)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
     rows = rows_of(finished.outputs[0])
-    text = HEAD + "".join(_row(row["name"], row["seconds"]) for row in rows)
+    text = HEAD + "".join(row_of(row["name"], row["seconds"]) for row in rows)
     PAGE.write_text(text)
     print(text)
     return 0
 
 
-def _row(name: str, seconds: list[list[float]]) -> str:
+def row_of(name: str, seconds: list[list[float]]) -> str:
     ratios = [emitted / by_hand for emitted, by_hand in seconds]
     medians = [statistics.median(column) for column in zip(*seconds, strict=True)]
     shown = [f"{1e3 * s:.0f} ms" for s in medians]

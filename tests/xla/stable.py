@@ -1,0 +1,57 @@
+"""Run in one process of four virtual devices: the StableHLO of a layout's step, at the start and after steps.
+
+`stable.py STEPS NAME...` prints, for each layout, the hash of the step lowered before the first step and
+after each, and the leaves of the state that do not rest where the plan says after the last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.backends.xla.lower import lower
+from planc.backends.xla.runtime import prepare_environment
+from planc.sharding import propagate
+from tests.seeded import batches, initial
+from tests.xla.cases import LAYOUTS, plan_of
+
+
+def main(steps: int, names: list[str]) -> None:
+    os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"
+    prepare_environment(4)
+    for name in names:
+        print("ROW", json.dumps({"name": name, **trained(name, steps)}), flush=True)
+
+
+def trained(name: str, steps: int) -> dict[str, Any]:
+    from planc.backends.xla import shards
+    from planc.backends.xla.models import family
+    from planc.backends.xla.pipeline import stack_shape
+
+    plan = plan_of(name, *LAYOUTS[name])
+    emitted, model = lower(propagate(plan)).load(), plan.model
+    module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
+    stack = stack_shape(plan)
+    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
+    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
+    step = emitted.build_train_step(module.build_loss(model, emitted), optimizer, mesh, shapes)
+    where = emitted.state_shardings(mesh, shapes, optimizer)
+    hashes = []
+    for tokens, targets in batches(plan, steps + 1):
+        given = (state, tokens, targets, np.float32(1e-3))
+        hashes.append(hashlib.sha256(step.lower(*given).as_text().encode()).hexdigest())
+        if len(hashes) <= steps:
+            state, _ = step(*given)
+    return {"hashes": hashes, "astray": shards.misplaced(state, where)}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,39 @@
+"""The emitted programs compile to the collectives of those written by hand, to the byte, and train alike."""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.trainer.launch import run
+from tests.rows import rows_of
+
+WORKER = Path(__file__).parent / "by_hand" / "worker.py"
+KINDS = {
+    "fsdp": {"all_gather fsdp", "all_reduce fsdp"},
+    "tensor": {"all_gather fsdp", "all_gather tp", "all_reduce fsdp", "all_reduce tp"},
+    "pipeline": {"all_gather fsdp", "all_reduce fsdp", "all_reduce pp+fsdp", "send_recv pp"},
+}
+
+
+@cache
+def rows() -> dict[str, dict[str, Any]]:
+    """For each layout, what both programs are; one process."""
+    quick = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    done = run([sys.executable, str(WORKER)], 1, env=quick, timeout_s=900)
+    assert done.ok, done.outputs[0][-4000:]
+    return {row["name"]: row for row in rows_of(done.outputs[0])}
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", KINDS)
+def test_emitted_and_by_hand_train_alike_with_the_same_collectives(name: str) -> None:
+    emitted, by_hand = rows()[name]["emitted"], rows()[name]["by_hand"]
+    assert emitted["losses"] == pytest.approx(by_hand["losses"], rel=1e-6)
+    assert emitted["losses"][-1] < emitted["losses"][0]
+    assert emitted["wire_bytes"] == by_hand["wire_bytes"]
+    assert {key.rpartition(" ")[0] for key in emitted["wire_bytes"]} == KINDS[name]

@@ -1,0 +1,31 @@
+"""A step is lowered to the same program in every process and after every step: nothing is compiled again."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.trainer.launch import run
+from tests.rows import rows_of
+
+STABLE = Path(__file__).with_name("stable.py")
+NAMES = ("circular", "ring_in_order")
+
+
+def rows(steps: int, *names: str) -> dict[str, dict[str, Any]]:
+    done = run([sys.executable, str(STABLE), str(steps), *names], 1, timeout_s=600)
+    assert done.ok, done.outputs[0][-4000:]
+    return {row["name"]: row for row in rows_of(done.outputs[0])}
+
+
+@pytest.mark.launch
+def test_the_lowered_step_is_the_same_after_steps_and_in_another_process() -> None:
+    first, again = rows(3, *NAMES), rows(0, *NAMES)
+    for name in NAMES:
+        assert len(first[name]["hashes"]) == 4 and len(set(first[name]["hashes"])) == 1
+        assert again[name]["hashes"] == first[name]["hashes"][:1]
+        assert first[name]["astray"] == []
+    assert first["circular"]["hashes"] != first["ring_in_order"]["hashes"]
