@@ -46,6 +46,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "heads_only": ("fsdp 2 > tp 2", FSDP, "shard heads over tp", SP),
     "ffn_vocab_only": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp"),
     "recompute_blocks": (*FSDP_TP, "recompute blocks"),
+    "recompute_except": (*FSDP_TP, "recompute blocks except attention.core, ffn.gate"),
     "recompute_core": (*FSDP_TP, "recompute attention.core"),
     "gpipe": ("pp 4", "use pp over pp as gpipe"),
     "gpipe_fsdp_tp_sp": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe"),
@@ -78,6 +79,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 
 NARROW: dict[str, tuple[str, ...]] = {
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
+    "bf16_gpipe": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe", "compute bf16 reduce fp32"),
+    "bf16_ring": ("fsdp 2 > cp 2", FSDP, RING, "compute bf16 reduce fp32"),
     "bf16_step": ("fsdp 4", FSDP, "gather params per step", "compute bf16 reduce fp32"),
 }
 """Layouts in bf16: near the one device in fp32, no more."""

@@ -13,10 +13,12 @@ from planc.trainer.launch import run
 pytest.importorskip("torch", reason="the twin is a torch module")
 
 TWINS = Path(__file__).with_name("twins.py")
+DENSE = ("llama_micro", "llama_tiny", "mistral_micro", "qwen3_micro")
+MODELS = (*DENSE, "mixtral_micro", "qwen3_moe_micro", "deepseek_micro")
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("model", ["llama_micro", "llama_tiny", "mixtral_micro", "qwen3_moe_micro", "deepseek_micro"])
+@pytest.mark.parametrize("model", MODELS)
 def test_the_twins_agree(model: str) -> None:
     done = run([sys.executable, str(TWINS), model], 1, timeout_s=600)
     assert done.ok, done.outputs[0]

@@ -122,11 +122,12 @@ def program(plan: Plan, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any,
     from planc.backends.xla import shards
     from planc.backends.xla.lower import lower
     from planc.backends.xla.models import family
+    from planc.backends.xla.pipeline import stack_shape
     from planc.sharding import propagate
 
     emitted, module = lower(propagate(plan)).load(), family(plan.model.family)
     mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
-    shapes = shards.abstract(module.shapes(plan.model))
+    shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack_shape(plan)))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)
     state = {"params": shapes, "optimizer": jax.eval_shape(optimizer.init, shapes)}
     shape: Any = jax.ShapeDtypeStruct

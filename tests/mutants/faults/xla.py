@@ -29,7 +29,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: optimizer state is stored whole",
         file="backends/xla/layouts.py",
-        text="further = plan.mesh.in_order(p.stored[use])",
+        text="further = parts(plan, plan.mesh.in_order(p.stored[use]))",
         planted="further = ()",
         test="tests/xla/test_emit.py::test_zero_stages_differ_in_what_is_divided",
     ),
@@ -39,5 +39,26 @@ FAULTS: tuple[Fault, ...] = (
         text="return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
         planted="return min(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
         test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
+    ),
+    Fault(
+        name="xla: rows of the ring meet the tails of earlier ranks",
+        file="backends/xla/emit_context.py",
+        text="near = jnp.where(step <= jax.lax.axis_index({entry}), 0, size)",
+        planted="near = jnp.where(step > jax.lax.axis_index({entry}), 0, size)",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[ring]",
+    ),
+    Fault(
+        name="xla: what left the pipeline stays where it was put",
+        file="backends/xla/emit_pipeline.py",
+        text="return jnp.roll(waiting, 1 - ranks, axis=0)",
+        planted="return waiting",
+        test="tests/xla/test_parity.py::test_trains_as_one_device[gpipe]",
+    ),
+    Fault(
+        name="xla: filling and draining the pipeline moves nothing",
+        file="backends/xla/rules/fill_and_drain.py",
+        text="count=row.count * iterations(sharded.plan) // useful",
+        planted="count=row.count",
+        test="tests/xla/test_rules.py::test_the_rules_give_what_was_compiled[gpipe_fsdp]",
     ),
 )
