@@ -8,11 +8,12 @@ import os
 import sys
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from planc.commands.common import add_target, print_diagnostics, print_json
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
+from planc.diag.span import Span
 
 if TYPE_CHECKING:
     from planc.trainer.receipt import Receipt
@@ -32,7 +33,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", type=_steps, nargs="?", const=-1, metavar="STEP", help="go on from the newest checkpoint, or STEP"
     )
-    parser.add_argument("--dry-run", action="store_true", help="say what would run, and start nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would run, and trace its first step on fake devices"
+    )
 
 
 def _steps(text: str) -> int:
@@ -66,10 +69,11 @@ def run(options: argparse.Namespace) -> int:
             resume=options.resume,
             runtime=options.runtime or "",
             python=options.python,
+            dry=options.dry_run,
         )
-        _announce(ready, options)
         if options.dry_run:
-            return 0
+            return _rehearse(ready, options)
+        _announce(ready, options)
         receipt = _train(ready, options)
     except TrainingError as error:
         print(error.output, file=sys.stderr)
@@ -126,8 +130,30 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
     )
 
 
-def _announce(ready: Prepared, options: argparse.Namespace) -> None:
-    """What will run; on standard error when standard output is for JSON."""
+def _rehearse(ready: Prepared, options: argparse.Namespace) -> int:
+    """Say what would run, and take its first step on fake devices; 1 where that step does not run."""
+    from planc.trainer.rehearsal import rehearse
+
+    if options.single or options.runtime == "torch_xla":
+        _announce(ready, options)
+        return 0
+    if options.format != "json":
+        _announce(ready, options)
+    found, wrote = rehearse(ready.preset.path, ready.target)
+    if found is None:
+        print(wrote, file=sys.stderr)
+        last = next((line for line in reversed(wrote.splitlines()) if line.strip()), "it wrote nothing")
+        span = Span(str(ready.preset.path), 1, 1, 1, 1)
+        return _refused((Diagnostic("E1012", f"the first step does not run on fake devices: {last}", span),), options)
+    if options.format == "json":
+        _announce(ready, options, traced=found.to_json())
+    else:
+        print("\n".join(found.lines()))
+    return 0
+
+
+def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, Any] | None = None) -> None:
+    """What will run; on standard error when standard output is for JSON. `traced`: what fake devices showed."""
     plan, stream = ready.preset.plan, sys.stderr if options.format == "json" and not options.dry_run else sys.stdout
     facts = {
         "plan": plan.name,
@@ -138,6 +164,7 @@ def _announce(ready: Prepared, options: argparse.Namespace) -> None:
         "resumes_from": ready.start.name if ready.start else None,
         "devices": 1 if options.single else plan.mesh.devices,
         "notes": [d.to_json() for d in ready.notes],
+        "traced": traced,
     }
     if options.format == "json" and options.dry_run:
         print_json(facts)

@@ -66,22 +66,28 @@ def prepare(
     resume: int | None = None,
     runtime: str = "",
     python: Path | None = None,
+    dry: bool = False,
 ) -> Prepared:
     """Read the preset, lower its plan and verify the checkpoint, starting nothing and changing nothing.
 
     `checkpoint` is the folder to save in; `resume` the step to go on from, or NEWEST; `python` the interpreter
-    of a runtime with an environment of its own. Raises PlanError for what cannot run.
+    of a runtime with an environment of its own. With `dry`, a plan for more devices than a machine has is no
+    error: it is not started here. Raises PlanError for what cannot run.
     """
     loaded = load_preset(preset, checkpoint)
     backend.trainable(loaded.plan, target, runtime)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
-    errors = [*_too_many(loaded.plan.mesh.devices, single, span), *_unfit_data(loaded, span), *missing_packages(loaded)]
+    errors = [
+        *([] if dry else _too_many(loaded.plan.mesh.devices, single, span)),
+        *_unfit_data(loaded, span),
+        *missing_packages(loaded),
+    ]
     if errors:
         raise PlanError(errors)
     first_values(loaded)
     start = start_of(loaded, resume, source_of(loaded).sha256)
-    notes = (*loaded.notes, *start.notes, *_oversubscribed(count, span))
+    notes = (*loaded.notes, *start.notes, *([] if dry else _oversubscribed(count, span)))
     chosen = python_of(runtime, python, span)
     return Prepared(loaded, target, steps or loaded.train.steps, count, notes, start.path, chosen)
 
