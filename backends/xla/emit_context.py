@@ -85,7 +85,7 @@ def positions(length: int) -> jax.Array:
 
 ORDERED = '''
 def _ordered(rows: jax.Array) -> jax.Array:
-    """[sequences, S]: each sequence's rows in the order of `positions`. Every rank has them; none moves."""
+    """[sequences, S]: each sequence's rows in the order of `positions`, which the ranks divide."""
     return with_sharding_constraint(rows[:, positions(rows.shape[1])], ROWS)
 '''
 
