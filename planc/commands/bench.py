@@ -24,7 +24,13 @@ from planc.commands.table import table
 from planc.driver import examine, load
 
 BASE = "import pydantic, lark"
-OTHERS = {"accuracy": "accuracy", "saves": "saves", "calibrated": "calibrated", "search": "search_bench"}
+OTHERS = {
+    "accuracy": "accuracy",
+    "saves": "saves",
+    "calibrated": "calibrated",
+    "search": "search_bench",
+    "gpu": "gpu_bench",
+}
 """Tables of their own, and the module that makes each."""
 
 

@@ -6,7 +6,7 @@ import json
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,10 @@ class Measurement:
 
     probes: tuple[Measured, ...]
     steps: dict[str, tuple[float, ...]]
+    peak_gib: dict[str, float | None] = field(default_factory=dict)
+    """Of rank 0's device, or of its process where there is none."""
+    features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kernels and compilers in use."""
 
     def step_s(self, plan: str) -> float:
         """The fastest step: what other work on the machine slows down says nothing about it."""
@@ -69,6 +73,11 @@ def measure(
     if not done.ok:
         raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
     seconds = [row["seconds"] for row in rows if "seconds" in row]
-    found = {row["plan"]: tuple(row["steps"]) for row in rows if "plan" in row}
+    trained = [row for row in rows if "plan" in row]
     measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
-    return Measurement(tuple(measured), found)
+    return Measurement(
+        tuple(measured),
+        {row["plan"]: tuple(row["steps"]) for row in trained},
+        {row["plan"]: row["peak_gib"] for row in trained},
+        {row["plan"]: tuple(row["features"]) for row in trained},
+    )

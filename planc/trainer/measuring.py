@@ -40,7 +40,7 @@ def main(target: Target, task: dict[str, Any]) -> None:
     for path in task["plans"]:
         plan = build_file(Path(path), target=target).plan
         assert plan is not None, f"{path} was read before it was sent here"
-        tell({"plan": plan.name, "steps": _steps(runtime, plan, target, task["steps"])})
+        tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"])})
 
 
 def _tell(target: Target, devices: int) -> Callable[[dict[str, Any]], None]:
@@ -61,8 +61,8 @@ def _tell(target: Target, devices: int) -> Callable[[dict[str, Any]], None]:
     return tell
 
 
-def _steps(runtime: Any, plan: Plan, target: Target, steps: int) -> list[float]:
-    """Seconds of each step but the first, which compiles and connects."""
+def _trained(runtime: Any, plan: Plan, target: Target, steps: int) -> dict[str, Any]:
+    """Seconds of each step but the first, which compiles and connects; peak memory, and kernels in use."""
     import numpy as np
 
     from planc.ir.session import Settings
@@ -77,7 +77,7 @@ def _steps(runtime: Any, plan: Plan, target: Target, steps: int) -> list[float]:
         start = time.perf_counter()
         session.step(tokens, targets, LR)
         found.append(time.perf_counter() - start)
-    return found[1:]
+    return {"steps": found[1:], "peak_gib": session.peak_memory_gib(), "features": session.features}
 
 
 if __name__ == "__main__":
