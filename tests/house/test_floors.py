@@ -42,6 +42,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
 
 FRAMEWORKS = {"torch", "torch_xla", "jax", "jaxlib", "optax", "numpy"}
 MAY_LOAD_FRAMEWORKS = (
+    "backends/*/routing.py",
     "backends/*/runtime.py",
     "backends/*/optimizer.py",
     "backends/*/shards.py",

@@ -25,7 +25,7 @@ MOE: dict[str, tuple[str, ...]] = {
 }
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
 
-CI = ("ep_etp_view", "capacity_etp", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
+CI = ("ep_etp_view", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
 """Those that every run trains."""
 
 BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")

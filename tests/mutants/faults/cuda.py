@@ -126,6 +126,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_moe.py::test_trains_as_one_process[ep_fsdp]",
     ),
     Fault(
+        name="the balance of experts is as steep as there are sequences",
+        file="backends/cuda/models/balance.py",
+        text="        slope = self.slope * experts * all_counts / (k * tokens**2)",
+        planted="        slope = self.slope * experts * all_counts / (k * tokens)",
+        test="tests/cuda/test_balance.py::test_the_gradient_is_that_of_the_formula",
+    ),
+    Fault(
         name="the weights of a token's experts do not sum to one",
         file="backends/cuda/models/moe.py",
         text="    if routing.normed:",

@@ -34,6 +34,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_emit.py::test_zero_stages_differ_in_what_is_divided",
     ),
     Fault(
+        name="xla: tokens come to experts that are full",
+        file="backends/xla/emit_experts.py",
+        text="    return jnp.where(place < places, chosen.flatten() * places + place, total * places)",
+        planted="    return chosen.flatten() * places + place",
+        test="tests/xla/test_moe.py::test_trains_as_one_device[qwen3_moe_capacity]",
+    ),
+    Fault(
+        name="xla: an expert works on the rows of other experts",
+        file="backends/xla/emit_experts.py",
+        text="    return jnp.swapaxes(rows, 0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])",
+        planted="    return rows.reshape(rows.shape[1], -1, *rows.shape[3:])",
+        test="tests/xla/test_moe.py::test_trains_as_one_device[ep_view_crossed]",
+    ),
+    Fault(
+        name="xla: every place is said to hold a row of an even choice",
+        file="backends/xla/rules/places_for_rows.py",
+        text="    factor = _places(experts) / _even(experts)",
+        planted="    factor = 1.0",
+        test="tests/xla/test_moe.py::test_issues_the_collectives_that_the_rules_predict[ep_view_crossed]",
+    ),
+    Fault(
         name="xla: parameters are cut on the smallest dimension",
         file="backends/xla/layouts.py",
         text="return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
