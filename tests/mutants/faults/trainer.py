@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a token that goes to another expert counts as two",
+        file="planc/trainer/routing.py",
+        text="    return sum(abs(a - b) for a, b in pairs) // 2",
+        planted="    return sum(abs(a - b) for a, b in pairs)",
+        test="tests/trainer/test_routing.py::test_a_flip_takes_a_pick_from_one_expert_and_gives_it_to_another",
+    ),
+    Fault(
         name="a stale preset is trained",
         file="planc/trainer/preset.py",
         text="if actual != expected:",
