@@ -33,6 +33,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--resume", type=_steps, nargs="?", const=-1, metavar="STEP", help="go on from the newest checkpoint, or STEP"
     )
+    parser.add_argument("--devices", type=_steps, metavar="N", help="fewer than the plan's, if the preset allows it")
     parser.add_argument(
         "--dry-run", action="store_true", help="say what would run, and trace its first step on fake devices"
     )
@@ -70,6 +71,7 @@ def run(options: argparse.Namespace) -> int:
             runtime=options.runtime or "",
             python=options.python,
             dry=options.dry_run,
+            devices=options.devices,
         )
         if options.dry_run:
             return _rehearse(ready, options)
@@ -125,6 +127,7 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         resume=options.resume,
         runtime=options.runtime or "",
         python=options.python,
+        devices=options.devices,
         predicted=None if options.single else predicted,
         on_event=Table(stream, ready.preset.train.log_every),
     )

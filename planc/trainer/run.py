@@ -18,6 +18,7 @@ from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.trainer import backend, launch, pulse
 from planc.trainer.boards import missing_packages
+from planc.trainer.elastic import fitted
 from planc.trainer.environment import python_of
 from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
@@ -67,6 +68,7 @@ def prepare(
     runtime: str = "",
     python: Path | None = None,
     dry: bool = False,
+    devices: int | None = None,
 ) -> Prepared:
     """Read the preset, lower its plan and verify the checkpoint, starting nothing and changing nothing.
 
@@ -74,7 +76,7 @@ def prepare(
     of a runtime with an environment of its own. With `dry`, a plan for more devices than a machine has is no
     error: it is not started here. Raises PlanError for what cannot run.
     """
-    loaded = load_preset(preset, checkpoint)
+    loaded = fitted(load_preset(preset, checkpoint), None if single else devices)
     backend.trainable(loaded.plan, target, runtime)
     count = 1 if single else backend.processes(loaded.plan, target)
     span = Span(str(loaded.path), 1, 1, 1, 1)
@@ -103,6 +105,7 @@ def train(
     resume: int | None = None,
     runtime: str = "",
     python: Path | None = None,
+    devices: int | None = None,
     predicted: Mapping[str, float] | None = None,
     on_event: Callable[[Event], None] | None = None,
     timeout_s: float | None = None,
@@ -114,14 +117,24 @@ def train(
     PreemptedError is raised. No process is left behind in any case.
     """
     ready = prepare(
-        preset, target, steps=steps, single=single, checkpoint=checkpoint, resume=resume, runtime=runtime, python=python
+        preset,
+        target,
+        steps=steps,
+        single=single,
+        checkpoint=checkpoint,
+        resume=resume,
+        runtime=runtime,
+        python=python,
+        devices=devices,
     )
     with tempfile.TemporaryDirectory(prefix="planc-train-") as folder:
         path = Path(folder) / "receipt.json"
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""
         metrics = metrics_path(ready.preset, target, Path(receipt) if receipt else None)
-        request = Request(Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics, runtime)
+        request = Request(
+            Path(preset), target, steps, path, single, saving_in, resume, chosen, metrics, runtime, devices
+        )
         finished = _launch(request, ready, predicted, on_event, timeout_s)
         _judge(finished, Span(str(preset), 1, 1, 1, 1), timeout_s)
         result = read_receipt(path)

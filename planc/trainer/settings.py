@@ -142,6 +142,8 @@ class Checkpoint(Frozen):
     """Training goes on while a checkpoint is written; false: it waits."""
     timeout_s: Rate = 600.0
     """The longest that rank 0 waits for the other ranks' files."""
+    elastic: str = ""
+    """A data-parallel axis that may shrink when a run starts with fewer devices than its plan has; empty: none."""
     on_damage: Literal["refuse", "previous"] = "refuse"
     """When the newest checkpoint is damaged: stop and say so, or go on from the newest whole one."""
     allow: tuple[str, ...] = ()

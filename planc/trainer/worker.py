@@ -23,6 +23,7 @@ from planc.ir.program import Target
 from planc.trainer import backend, launch
 from planc.trainer.checkpoint.folder import verify
 from planc.trainer.checkpoint.suits import course
+from planc.trainer.elastic import fitted, here
 from planc.trainer.first_gradients import first_gradient_norms
 from planc.trainer.loop import Facts, History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
@@ -59,9 +60,10 @@ class Request:
     """The checkpoint that the launcher chose and verified, by its name in the folder."""
     metrics: Path | None = None
     """The metrics file; None: that of the preset, else in the folder of the checkpoints, else beside the receipt."""
-
     runtime: str = ""
     """One of the target's; empty: its first."""
+    devices: int | None = None
+    """Fewer than the plan's, where the preset allows it; None: the plan's, or as many as a launcher has started."""
 
     def arguments(self) -> list[str]:
         """The command line that says the same; paths are made absolute for the child."""
@@ -72,6 +74,7 @@ class Request:
         resume = [] if self.resume is None else ["--resume", str(self.resume)]
         chosen = ["--chosen", self.chosen] if self.chosen else []
         metrics = [] if self.metrics is None else ["--metrics", str(self.metrics.absolute())]
+        metrics += [] if self.devices is None else ["--devices", str(self.devices)]
         runtime = ["--runtime", self.runtime] if self.runtime else []
         return [*paths, "--target", self.target, *runtime, *steps, *single, *folder, *resume, *chosen, *metrics]
 
@@ -98,7 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
 def work(request: Request, started: float) -> Receipt | None:
     """Train as asked: the receipt on rank 0, None on the others. Raises PreemptedError once all is saved."""
     now, began = _pulse(), time.time() - (time.perf_counter() - started)
-    preset = load_preset(request.preset, request.checkpoint)
+    preset = _fitted(load_preset(request.preset, request.checkpoint), request)
     span = Span(str(request.preset), 1, 1, 1, 1)
     source = source_of(preset)
     path = _from(preset, request, source)
@@ -164,6 +167,13 @@ def work(request: Request, started: float) -> Receipt | None:
         session.close()
 
 
+def _fitted(preset: Preset, request: Request) -> Preset:
+    """On the devices that are there: a process each with torch. Raises PlanError (E1033)."""
+    if request.single:
+        return preset
+    return fitted(preset, request.devices or (here() if request.target not in backend.ONE_PROCESS else None))
+
+
 def _pulse() -> Callable[[str], None]:
     """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
     if EVENTS not in os.environ:
@@ -208,6 +218,12 @@ def _start(preset: Preset, request: Request, span: Span) -> Session:
         if (error.name or "").startswith("planc"):
             raise
         raise backend.missing_framework(error, target, span) from None
+
+
+def _shrunk(preset: Preset) -> tuple[str, ...]:
+    """What `elastic` has changed, for the receipt."""
+    before, now = load_preset(preset.path).plan.mesh.sizes, preset.plan.mesh.sizes
+    return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in before.items() if now[name] != size)
 
 
 def _settings(preset: Preset) -> Settings:
@@ -263,7 +279,7 @@ def _receipt(
         tokens_per_step=plan.batch.tokens,
         dtype=plan.precision.compute,
         course=course(preset),
-        features=tuple(session.features) + (("undivided",) if request.single else ()),
+        features=(*session.features, *(("undivided",) if request.single else _shrunk(preset))),
         losses=tuple(history.losses),
         grad_norms=tuple(history.grad_norms),
         step_time_s=history.step_time_s,
@@ -303,6 +319,7 @@ def _request(arguments: list[str] | None) -> Request:
     parser.add_argument("--single", action="store_true", help="the model undivided in one process")
     parser.add_argument("--checkpoint", type=Path, help="save in this folder rather than the preset's")
     parser.add_argument("--resume", type=int, nargs="?", const=NEWEST, help="go on from this step; the newest")
+    parser.add_argument("--devices", type=int, help="train on so many devices, if the preset allows fewer")
     parser.add_argument("--metrics", type=Path, help="write the metrics into this file")
     parser.add_argument("--chosen", default="", help="go on from this checkpoint of the folder")
     given = parser.parse_args(arguments)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import json
 import random
 import sys
 import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
@@ -56,36 +57,42 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
     parser.add_argument("--stack", choices=tuple(SHARE), help="this stack alone")
     parser.add_argument("--share", type=float, default=1.0, help="of the trials (1)")
+    parser.add_argument("--trials", type=Path, help="note every trial here; the page is about all that are there")
     parser.add_argument("--page", type=Path, help="write the outcome into this file")
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
-    began = time.monotonic()
     done: list[Trial] = []
     with tempfile.TemporaryDirectory(prefix="planc-faults-") as root:
         for stack in [options.stack] if options.stack else SHARE:
-            done += _campaign(Site(Path(root, stack), stack), random.Random(f"{options.seed} {stack}"), options.share)
+            dice = random.Random(f"{options.seed} {stack}")
+            for trial in _campaign(Site(Path(root, stack), stack), dice, options.share):
+                done.append(trial)
+                print(trial.line, flush=True)
+                _noted(trial, options.trials)
+    if options.trials:
+        done = [Trial(**json.loads(line)) for line in options.trials.read_text().splitlines()]
     print(page.table(done))
     print(page.verdict(done))
     if options.page:
-        options.page.write_text(page.text(done, options.seed, time.monotonic() - began))
+        options.page.write_text(page.text(done, options.seed, sum(t.seconds for t in done)))
     return 1 if any(trial.wrong for trial in done) else 0
 
 
-def _campaign(site: Site, dice: random.Random, share: float) -> list[Trial]:
+def _campaign(site: Site, dice: random.Random, share: float) -> Iterator[Trial]:
     """All trials on one stack; the run that they interrupt comes to its end last."""
-    done: list[Trial] = []
     for fault in trials(site.stack, dice, share):
         campaign.begin_again(site)
         if fault is campaign.damage and site.last() is None:
-            done.append(_told(campaign.kill(site, dice, "save")))
+            yield campaign.kill(site, dice, "save")
         if site.last() is not None or fault is not campaign.damage:
-            done.append(_told(fault(site, dice)))
-    return [*done, _told(campaign.finish(site))]
+            yield fault(site, dice)
+    yield campaign.finish(site)
 
 
-def _told(trial: Trial) -> Trial:
-    print(trial.line, flush=True)
-    return trial
+def _noted(trial: Trial, trials: Path | None) -> None:
+    if trials:
+        with trials.open("a") as file:
+            file.write(json.dumps(asdict(trial)) + "\n")
 
 
 if __name__ == "__main__":
