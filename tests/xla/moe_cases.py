@@ -34,7 +34,8 @@ BALANCE = 0.3
 
 NOT_PREDICTED = {
     "ep_etp_view": "XLA permutes the embedding's rows between ranks once a microbatch",
-    "ep_hsdp": "XLA sums what norms and embeddings get over both data axes at once",
+    "moe_dp_tp_sp": "XLA permutes the embedding's rows between ranks once a microbatch",
+    "etp_same_tokens": "XLA divides the gradient of the router, which all tensor ranks have, among these",
 }
 """Layouts whose collectives the rules miss, outside the experts, and why."""
 

@@ -30,7 +30,7 @@ from tests.xla.moe_cases import BALANCE, BALANCED, MOE, moe_plan
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
-SCALARS_BYTES = 64
+SCALARS_BYTES = 16
 """A collective of no more is of a few numbers: the loss, the norm's parts. Integers are counts of picks."""
 EPS = 1e-5
 """Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own."""

@@ -1,0 +1,30 @@
+"""On virtual CPU devices a gradient that is a sum over the batch's and the sequence's ranks is summed over each apart.
+
+Read from dp 2 > tp 2 with the sequence over tp: norms and routers, once over dp and once over tp. Experts say
+their sums themselves, over all axes at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
+NAME = "sum_each_dim"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    if platform(sharded) == "tpu":
+        return rows
+    return tuple(part for row in rows for part in _apart(sharded, row))
+
+
+def _apart(sharded: Sharded, row: Collective) -> Rows:
+    batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
+    rest = tuple(a for a in row.axes if a not in batch)
+    if row.carries != "grad" or row.op != "all_reduce" or not batch or not rest or of_experts(sharded, row):
+        return (row,)
+    mesh = sharded.plan.mesh
+    return tuple(changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME) for axes in (batch, rest))
