@@ -29,6 +29,8 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
 
 def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
     plan = sharded.plan
+    if plan.model.top_k and plan.model.cause is not None:
+        yield plan.model.cause, "torch_xla 2.9 ends in XLA while it compiles the routing of tokens to experts"
     if plan.split is not None:
         yield plan.split.cause, "it has no pipeline"
     yield from ((view.cause, "its mesh has one factorisation") for view in plan.mesh.views)

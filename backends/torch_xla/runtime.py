@@ -9,6 +9,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
+from planc.syntax.cache import cache_folder
+
 if TYPE_CHECKING:
     from planc.ir.program import Program
     from planc.ir.session import Initial, Settings
@@ -19,12 +21,14 @@ if TYPE_CHECKING:
 def prepare_environment(devices: int) -> None:
     """The start-up contract: what torch_xla reads before its import. Values that the user has set stand.
 
-    On a machine without a TPU this process gets `devices` virtual CPU devices.
+    On a machine without a TPU this process gets `devices` virtual CPU devices. Compiled programs are kept in
+    planc's cache folder.
     """
     assert "torch_xla" not in sys.modules, "the environment must be set before torch_xla is imported"
     os.environ["XLA_NO_SPECIAL_SCALARS"] = "1"  # else a number that is 0 or 1 in one step makes another program
     if os.environ.setdefault("PJRT_DEVICE", _platform()) == "CPU":
         os.environ["CPU_NUM_DEVICES"] = str(devices)
+    os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", str(cache_folder() / "torch_xla"))
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from planc.ir.session import CompileFacts, Piece
-from planc.syntax.cache import cache_folder
 
 if TYPE_CHECKING:
     from planc.ir.program import Program
@@ -30,8 +29,6 @@ CHECKED_AFTER = 2
 
 def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
     """The session, its parameters placed one after the other."""
-    runtime: Any = import_module("torch_xla.runtime")
-    runtime.initialize_cache(str(_cache(program)))
     emitted = program.load()
     mesh = emitted.build_mesh()
     model = filled(program, initial)
@@ -56,11 +53,6 @@ def filled(program: Program, initial: Initial) -> nn.Module:
 def on_device(values: Weights) -> Tensor:
     device: Any = import_module("torch_xla").device()
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-
-def _cache(program: Program) -> Path:
-    """Compiled programs of earlier runs on as many devices."""
-    return cache_folder() / "torch_xla" / str(program.plan.mesh.devices)
 
 
 class XlaSession:
@@ -209,7 +201,8 @@ def _axes(entry: Any) -> tuple[str, ...]:
 
 
 def _on_host(tensor: Tensor) -> Weights:
-    array: Weights = tensor.detach().cpu().numpy()
+    """A copy's values: a tensor that is itself read comes back from the host, and the next step is compiled anew."""
+    array: Weights = tensor.detach().clone().cpu().numpy()
     return array
 
 

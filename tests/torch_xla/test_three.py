@@ -1,0 +1,61 @@
+"""Three runtimes train the same from one preset; what the torch_xla run's receipt says; what is refused."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from planc.diag import PlanError
+from planc.diag.span import Span
+from planc.trainer.environment import python_of
+from tests.torch_xla.three import PRESET, compared
+
+ROOT = Path(__file__).resolve().parents[2]
+STEPS = 30
+"""Of 100: `make crosscheck` takes them all."""
+
+
+@pytest.mark.launch
+@pytest.mark.torch_xla
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_three_runtimes_train_the_same(dtype: str, tmp_path: Path) -> None:
+    check, receipts = compared(tmp_path, dtype, STEPS)
+    assert check.ok, check.to_json()
+    assert [r.runtime for r in receipts] == ["torch", "jax", "torch_xla"]
+    assert {len(r.losses) for r in receipts} == {STEPS}
+    assert receipts[0].losses != receipts[2].losses, "two stacks that round alike to the bit are one stack"
+    last = receipts[-1]
+    assert last.target == "xla" and last.versions["torch_xla"].startswith("2.9.0")
+    assert last.compile.uncached == 0 and last.compile.scalar_reads == 0
+    norms = [r.measured.first_gradient_norms for r in receipts]
+    assert all(norms) and len({frozenset(n) for n in norms if n}) == 1
+    near = 1e-4 if dtype == "fp32" else 5e-2
+    assert all(abs(n[name] - norms[0][name]) <= near * norms[0][name] for n in norms if n for name in n if norms[0])
+
+
+def test_an_environment_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = Span("preset.toml", 1, 1, 1, 1)
+    with pytest.raises(PlanError, match="E1009"):
+        python_of("torch_xla", tmp_path / "absent", here)
+    monkeypatch.setattr("planc.trainer.environment.OWN", {"torch_xla": "no-such-folder"})
+    with pytest.raises(PlanError) as refused:
+        python_of("torch_xla", None, here)
+    assert refused.value.diagnostics[0].help.startswith("`make torch-xla`")
+    assert python_of("", None, here) == python_of("jax", None, here) == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--target", "cuda", "--runtime", "torch_xla"), "the cuda target runs on torch"),
+        (("--target", "xla", "--runtime", "torch"), "the xla target runs on jax or torch_xla"),
+        (("--target", "xla", "--runtime", "torch_xla", "--single"), "--target cuda --single"),
+    ],
+)
+def test_what_the_command_refuses(arguments: tuple[str, ...], says: str) -> None:
+    argv = [sys.executable, "-m", "planc.cli", "train", str(PRESET), *arguments]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert done.returncode == 2 and says in done.stderr
