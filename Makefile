@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity torch-xla calibrated clean
+.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -59,6 +59,9 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
 	  tests/cuda/test_family.py tests/xla/test_parity.py
 	@$(BIN)/python tests/parity.py build/parity.jsonl
+
+crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/crosscheck.md (10 minutes)
+	@$(BIN)/python -m tests.torch_xla.three
 
 torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
 
