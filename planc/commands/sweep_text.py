@@ -15,9 +15,9 @@ from planc.trainer.chart import Across, Curve, plot, svg
 
 SHARES: dict[str, Callable[[Costs], float]] = {
     "MFU": lambda c: c.mfu,
-    "exposed communication, of the step": lambda c: c.exposed_comm_s / c.time_s,
-    "bubble, of the step": lambda c: c.bubble_s / c.time_s,
-    "memory, of what a device has": lambda c: c.memory_gib / c.capacity_gib,
+    "exposed / step": lambda c: c.exposed_comm_s / c.time_s,
+    "bubble / step": lambda c: c.bubble_s / c.time_s,
+    "memory / device": lambda c: c.memory_gib / c.capacity_gib,
 }
 """What is drawn: shares, so that all fit on one scale."""
 

@@ -79,7 +79,7 @@ def _steps(curves: Sequence[Curve]) -> Across:
 
 
 def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
-    """The curves as an SVG document. Earlier curves are drawn wider, so that equal ones all show."""
+    """The curves as an SVG document. Of runs, earlier curves are drawn wider, so that equal ones all show."""
     frame = _Frame(*_range(curves), steps=max(len(c.values) for c in curves))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
@@ -89,7 +89,11 @@ def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, sa
         f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{escape(title)}</text>',
         *_axes(frame, say),
         *_below(frame, across or _steps(curves)),
-        *(line for number, curve in enumerate(curves) for line in _curve(frame, curve, number, len(curves))),
+        *(
+            line
+            for number, curve in enumerate(curves)
+            for line in _curve(frame, curve, number, len(curves), 2.0 if across else _wide(number, len(curves)))
+        ),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -144,11 +148,15 @@ def _below(frame: _Frame, across: Across) -> list[str]:
     return lines
 
 
-def _curve(frame: _Frame, curve: Curve, number: int, of: int) -> list[str]:
+def _wide(number: int, of: int) -> float:
+    """Pixels: the last of several is the thinnest."""
+    return 1.5 + 2.5 * (of - 1 - number)
+
+
+def _curve(frame: _Frame, curve: Curve, number: int, of: int, wide: float) -> list[str]:
     """One line and its name below the picture."""
     hue = HUES[number % len(HUES)]
     points = " ".join(f"{frame.x(i):.1f},{frame.y(v):.1f}" for i, v in enumerate(curve.values) if isfinite(v))
-    wide = 1.5 + 2.5 * (of - 1 - number)
     x = frame.left + number * (frame.right - frame.left) / of
     return [
         f'<polyline points="{points}" fill="none" stroke="{hue}" stroke-width="{wide}"/>',
