@@ -54,9 +54,14 @@ def emit(sharded: Sharded) -> str:
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 
+WITH_EXPERTS = """ only. Tokens meet experts in
+`experts`; `loss_fn` gives the loss, and picks as that counts them. Written by planc"""
+
+
 def _docstring(plan: Plan) -> str:
+    text = DOCSTRING.replace(" only. Written by planc", WITH_EXPERTS) if plan.model.top_k else DOCSTRING
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
-    return DOCSTRING.format(
+    return text.format(
         name=plan.name,
         model=plan.model.name,
         mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
