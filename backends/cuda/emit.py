@@ -18,6 +18,8 @@ from .writing import because, call, fill, lines, tuple_of
 
 IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch", "nn"),
+    ("torch._inductor", "config as inductor_config"),
+    ("torch.distributed._symmetric_memory", "enable_symm_mem_for_group"),
     ("torch.distributed.device_mesh", "DeviceMesh init_device_mesh"),
     ("torch.distributed.fsdp", "CPUOffloadPolicy FSDPModule MixedPrecisionPolicy fully_shard"),
     (
@@ -150,8 +152,9 @@ def _imports(body: str) -> str:
         "import torch.distributed._functional_collectives as fc" if "fc." in body else "",
         "import torch.nn.functional as F",
     ]
-    for module, names in IMPORTS:
-        used = [n for n in names.split() if re.search(rf"\b{n}\b", body)]
+    for module, listed in IMPORTS:
+        names = [listed] if " as " in listed else listed.split()
+        used = [n for n in names if re.search(rf"\b{n.split()[-1]}\b", body)]
         one = f"from {module} import {', '.join(used)}"
         if used:
             torch.append(one if len(one) <= 110 else call(f"from {module} import (", used))

@@ -120,15 +120,26 @@ def compiling(roles: Roles) -> str:
     if not roles.plan.compiles:
         return ""
     sentence = roles.plan.compiles[0]
-    return fill(COMPILE, method=sentence.method, cause=because(sentence.cause))
+    overlaps = [fill(PIECES, cause=because(o.cause), axis=roles.name("tensor")) for o in roles.plan.overlaps]
+    mesh = ", mesh: DeviceMesh" if overlaps else ""
+    return fill(COMPILE, method=sentence.method, cause=because(sentence.cause), mesh=mesh, overlap="\n".join(overlaps))
+
+
+PIECES = """
+<cause>
+inductor_config._micro_pipeline_tp = True
+if mesh.device_type == "cuda":  # whose devices write into each other's memory
+    enable_symm_mem_for_group(mesh.get_group("<axis>").group_name)
+"""
 
 
 COMPILE = '''
 COMPILER = "<method>"
 
 
-def apply_compile(model: nn.Module) -> None:
+def apply_compile(model: nn.Module<mesh>) -> None:
     """Compile each block as one region."""
+    <overlap>
     <cause>
     for block in model.layers.values():
         block.forward = torch.compile(block.forward, backend=COMPILER, fullgraph=True)
@@ -149,6 +160,6 @@ def in_order(roles: Roles, module: str) -> list[str]:
     plan = roles.plan
     named = plan.attention is not None and plan.attention.method in KERNELS
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
-    compile_ = f"apply_compile({module})" if plan.compiles else ""
+    compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiles else ""
     pair = [replay, compile_] if recompute_inside(roles) else [compile_, replay]
     return [f"apply_kernel({module})" if named else "", *pair]

@@ -46,10 +46,7 @@ def _sentence(sharded: Sharded, cause: Cause | None) -> str:
 
 def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
-    plan = sharded.plan
-    causes = [overlap.cause for overlap in plan.overlaps]
-    causes += [s.cause for s in plan.stores if s.region not in ("", EXPERTS)]
-    for cause in dict.fromkeys(causes):
+    for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
 
 
@@ -304,5 +301,6 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     refuse_blocks.kernel,
     refuse_blocks.kept,
     refuse_blocks.compiled,
+    refuse_blocks.overlapped,
     refuse_blocks.offloaded,
 )

@@ -72,6 +72,23 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield sentence.cause, what, "`recompute blocks`, which wraps the compiled block"
 
 
+def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """inductor cuts the matmuls of tensor parallelism into pieces; nothing else is run beside transfers."""
+    compiler = [c.method for c in sharded.plan.compiles]
+    for sentence in sharded.plan.overlaps:
+        if sentence.method != "async_matmul":
+            yield sentence.cause, f"torch has no {sentence.method} of its own", "`overlap tp as async_matmul`"
+        elif (sentence.axis,) != tuple(roles.tensor):
+            what = f"{sentence.axis} is not the axis of tensor parallelism"
+            yield sentence.cause, what, f"`overlap {roles.tensor[0] if roles.tensor else 'tp'} as async_matmul`"
+        elif compiler != ["inductor"]:
+            yield (
+                sentence.cause,
+                "inductor cuts the matmuls, and blocks are not compiled",
+                "`compile blocks as inductor`",
+            )
+
+
 def offloaded(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """fully_shard keeps parameters, gradients and optimizer state in one place."""
     for sentence in sharded.plan.offloads:

@@ -158,6 +158,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
 COMPILED: dict[str, tuple[str, ...]] = {
     "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks"),
     "compile_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "compile blocks as inductor"),
+    "compile_overlap": ("fsdp 2 > tp 2", FSDP, TP, SP, "compile blocks as inductor", "overlap tp as async_matmul"),
 }
 """Compiled blocks: a minute of tracing on two cores."""
 

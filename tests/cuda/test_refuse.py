@@ -44,6 +44,13 @@ REFUSED = {
     ),
     "the optimizer alone elsewhere": (("fsdp 4", FSDP, "offload optimizer to host"), 8, "params, optimizer"),
     "state of nobody elsewhere": (("tp 4", "shard heads over tp", "offload params, optimizer to host"), 8, "fsdp"),
+    "overlap of nothing compiled": (("tp 4", TP, SP, "overlap tp as async_matmul"), 9, "compile blocks as inductor"),
+    "overlap of another axis": (
+        ("fsdp 4", FSDP, "compile blocks as inductor", "overlap fsdp as async_matmul"),
+        9,
+        "overlap tp",
+    ),
+    "overlap of two batches": (("tp 4", TP, SP, "overlap tp as dual_batch"), 9, "async_matmul"),
     "narrow over other ranks": (("tp 4", "shard heads over tp", BF16, "quantize ffn as float8"), 9, "without it"),
     "narrow out of fp32": (("fsdp 4", FSDP, "quantize ffn as float8"), 8, "bf16"),
     "narrow by block": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(tile = 8)"), 9, "rowwise"),
