@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import compare, core, cuda, trainer, xla, xla_audit
+from . import compare, core, cuda, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -12,6 +12,7 @@ FAULTS: tuple[Fault, ...] = (
     *cuda.FAULTS,
     *xla.FAULTS,
     *xla_audit.FAULTS,
+    *torch_xla.FAULTS,
     *trainer.FAULTS,
     *compare.FAULTS,
 )
