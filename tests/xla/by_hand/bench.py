@@ -41,4 +41,4 @@ def main(pairs: int) -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 40))
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 150))

@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 from tests.xla.by_hand import fsdp, llama
 
-MICROBATCHES = 2
+MICROBATCHES = 4
 SPECS = {name: P("pp", *spec[1:]) if name.startswith("layers") else spec for name, spec in fsdp.SPECS.items()}
 USED = {name: P("pp") if name.startswith("layers") else P() for name in SPECS}
 ROWS, SPREAD = P("fsdp", None, None), P(("fsdp", "pp"), None, None)
@@ -38,18 +38,20 @@ def block(x: jax.Array, layer: dict[str, Any]) -> tuple[jax.Array, None]:
 
 
 def stages(layers: dict[str, Any], queue: jax.Array) -> jax.Array:
-    """On each stage: its layers and its share of the microbatches, one here."""
-    stage = jax.lax.axis_index("pp")
+    """On each stage: its layers and its share of the microbatches."""
+    stage, slots = jax.lax.axis_index("pp"), queue.shape[0]
     run = jax.checkpoint(block, prevent_cse=False)
 
-    def tick(carry: Any, _: None) -> tuple[Any, None]:
-        x, held = carry
+    def tick(carry: Any, t: jax.Array) -> tuple[Any, None]:
+        x, queue = carry
+        held = queue[t % slots]
         y, _ = jax.lax.scan(run, jnp.where(stage == 0, held, x), layers)
         left = jax.lax.ppermute(held, "pp", [(1, 0)])
-        return (jax.lax.ppermute(y, "pp", [(0, 1)]), jnp.where(stage == 1, y, left)), None
+        queue = queue.at[t % slots].set(jnp.where(stage == 1, y, left))
+        return (jax.lax.ppermute(y, "pp", [(0, 1)]), queue), None
 
-    (_, held), _ = jax.lax.scan(tick, (queue[0], queue[0]), length=MICROBATCHES + 1)
-    return held[None]
+    (_, queue), _ = jax.lax.scan(tick, (queue[0], queue), jnp.arange(MICROBATCHES + 1))
+    return jnp.roll(queue, -1, axis=0)  # the first result went to the second place
 
 
 def loss_fn(params: dict[str, Any], tokens: jax.Array, targets: jax.Array) -> jax.Array:

@@ -32,7 +32,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "tensor": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
     "pipeline": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as gpipe", "recompute blocks"),
 }
-MICROBATCH = {"fsdp": 1, "tensor": 4, "pipeline": 4}
+MICROBATCH = {"fsdp": 1, "tensor": 4, "pipeline": 2}
 SCALARS_BYTES = 160
 """The loss and the norms: nobody's order of them is the only one."""
 LR = 1e-3
