@@ -18,8 +18,11 @@ CLIP_EPS = 1e-6
 
 def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> dict[str, float] | None:
     """By parameter, before clipping; asked for after the first step, when AdamW's first moment is
-    (1 - beta) times the clipped gradient. None where other processes hold a part of the state.
+    (1 - beta) times the clipped gradient. None where other processes hold
+    a part of the state and tell no norms, or the optimizer is another.
     """
+    if train.optimizer != "adamw" and session.world == 1:
+        return None
     if session.world > 1:
         return _gathered(session, _scale(train, grad_norm))
     share = (1 - train.betas[0]) * _scale(train, grad_norm)

@@ -20,6 +20,7 @@ from planc.trainer import backend, launch, pulse
 from planc.trainer.boards import missing_packages
 from planc.trainer.elastic import fitted
 from planc.trainer.environment import python_of
+from planc.trainer.limits import beyond
 from planc.trainer.loop import PreemptedError
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.progress import MARK, Event, decode
@@ -83,6 +84,7 @@ def prepare(
     errors = [
         *([] if dry else _too_many(loaded.plan.mesh.devices, single, span)),
         *_unfit_data(loaded, span),
+        *beyond(runtime, loaded, single, span),
         *missing_packages(loaded),
     ]
     if errors:

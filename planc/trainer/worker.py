@@ -25,6 +25,7 @@ from planc.trainer.checkpoint.folder import verify
 from planc.trainer.checkpoint.suits import course
 from planc.trainer.elastic import fitted, here
 from planc.trainer.first_gradients import first_gradient_norms
+from planc.trainer.limits import beyond
 from planc.trainer.loop import Facts, History, NotFiniteError, PreemptedError, train
 from planc.trainer.preset import Preset, load_preset
 from planc.trainer.profiling import Profile
@@ -206,9 +207,8 @@ def _start(preset: Preset, request: Request, span: Span) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
     program = backend.program(plan, target, request.runtime)
-    if request.runtime == "torch_xla" and preset.train.balance_loss:
-        message = "[train] balance_loss: the torch_xla runtime has no load-balancing loss"
-        raise PlanError([Diagnostic("E1003", message, span, help="leave it out, or train with `--runtime jax`")])
+    if refused := beyond(request.runtime, preset, request.single, span):
+        raise PlanError(refused)
     try:
         runtime = backend.runtime(target, request.runtime)
         runtime.prepare_environment(1 if request.single else plan.mesh.devices)

@@ -11,7 +11,8 @@ import pytest
 from planc.diag import PlanError
 from planc.diag.span import Span
 from planc.trainer.environment import python_of
-from tests.torch_xla.three import PRESET, compared
+from planc.trainer.run import prepare
+from tests.torch_xla.three import PRESET, compared, preset_in
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 30
@@ -45,6 +46,24 @@ def test_an_environment_that_is_not_there_is_said(tmp_path: Path, monkeypatch: p
         python_of("torch_xla", None, here)
     assert refused.value.diagnostics[0].help.startswith("`make torch-xla`")
     assert python_of("", None, here) == python_of("jax", None, here) == sys.executable
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ('optimizer = "muon"', "optimizer muon"),
+        ("deterministic = true", "deterministic"),
+        ('decay_groups = { "norm.weight" = 0.1 }', "decay_groups"),
+    ],
+)
+def test_what_the_runtime_does_not_have_is_refused(line: str, what: str, tmp_path: Path) -> None:
+    preset = preset_in(tmp_path, "fp32")
+    preset.write_text(preset.read_text().replace("[train]\n", f"[train]\n{line}\n"))
+    here = Path(sys.executable)
+    with pytest.raises(PlanError) as refused:
+        prepare(preset, "xla", runtime="torch_xla", python=here)
+    assert [(d.code, what in d.message) for d in refused.value.diagnostics] == [("E1003", True)]
+    assert prepare(preset, "xla", python=here).steps == 100
 
 
 @pytest.mark.parametrize(
