@@ -39,7 +39,7 @@ def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, 
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [("model qwen3_8b", "no module of the qwen3 family"), ("model llama3_2_1b", "it is the embedding's")],
+    [("model llama4_scout", "no module of the llama4 family"), ("model llama3_2_1b", "it is the embedding's")],
 )
 def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) -> None:
     ((code, line, message),) = refusals(tmp_path, model, "xla")
