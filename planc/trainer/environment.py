@@ -9,7 +9,6 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import planc
 from planc.diag import Diagnostic, PlanError, Span
 
 OWN = {"torch_xla": ".venv-torch-xla"}
@@ -24,7 +23,7 @@ def python_of(runtime: str, given: Path | None, span: Span) -> str:
         return str(given.absolute())
     if runtime not in OWN or find_spec(runtime) is not None:
         return sys.executable
-    beside = Path(planc.__file__).resolve().parent.parent
+    beside = Path(__file__).resolve().parents[2]
     for place in (Path.cwd(), beside):
         python = place / OWN[runtime] / "bin" / "python"
         if python.is_file():

@@ -51,6 +51,7 @@ MAY_LOAD_FRAMEWORKS = (
     "backends/*/state.py",
     "backends/*/models/*.py",
     "backends/*/audit/*.py",
+    "backends/torch_xla/session.py",
     "planc/trainer/*.py",
 )
 """The side of the house that runs; lowering and everything before it does without."""
