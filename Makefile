@@ -9,7 +9,7 @@ READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity crosscheck torch-xla calibrated clean
+.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -62,6 +62,10 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 
 crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/crosscheck.md (10 minutes)
 	@$(BIN)/python -m tests.torch_xla.three
+
+by-hand: $(READY) ## time emitted programs beside those written by hand, and write both pages (10 minutes)
+	@$(BIN)/python tests/cuda/by_hand/bench.py
+	@$(BIN)/python tests/xla/by_hand/bench.py
 
 torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
 

@@ -10,6 +10,7 @@ from planc.backends.xla.emit_context import PASSES_KEYS, attentions, balanced, k
 from planc.backends.xla.pipeline import SCHEDULES, pipelined
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -21,7 +22,9 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    found = (*_split(plan), *_stores(plan), *_dtypes(plan), *_uneven(sharded), *_experts(sharded), *_attention(sharded))
+    of_plan = (rule(plan) for rule in (_split, _stores, _dtypes, _regions))
+    of_ops = (rule(sharded) for rule in (_uneven, _experts, _attention))
+    found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
 
@@ -75,6 +78,14 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
     if balanced(sharded) and tokens % (2 * ranks):
         why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
         yield _refused(kernel.cause, why, f"`(balance = none)`, or a multiple of {2 * ranks} tokens")
+
+
+def _regions(plan: Plan) -> Iterator[Diagnostic]:
+    """Read from fsdp 2 > cp 4, ulysses: half the all-to-alls predicted, and gathers in place of the others."""
+    for shard in plan.shards:
+        if shard.region not in ("", "residual", EXPERTS):
+            why = f"XLA gathers much of what the plan exchanges for another division in {shard.region}"
+            yield _refused(shard.cause, why, "to divide sequences, `use cp over AXIS`")
 
 
 def _stores(plan: Plan) -> Iterator[Diagnostic]:

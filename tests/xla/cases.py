@@ -67,7 +67,6 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     ),
     "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
-    "ulysses": ("fsdp 2 > cp 4", FSDP, "use ulysses over cp"),
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
     "override": (
         *FSDP_TP,

@@ -37,6 +37,7 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
         ((*PIPE, "use pp over pp as gpipe", "gather params per microbatch"), "long after its forward", "per step"),
         (("pp 2 > cp 2", "use cp over cp as ring", "use pp over pp as gpipe"), "does not differentiate", "all_gather"),
         (("cp 2", "shard sequence over cp", "attention core as ring(rotate = alltoall)"), "rank to rank", "rotate"),
+        (("cp 4", "use ulysses over cp"), "gathers much of what", "use cp over AXIS"),
         (("fsdp 2", FSDP, "attention core as flash"), "no such kernel", "leave it out"),
         (("fsdp 2", FSDP, "attention core as ring"), "no axis divides the sequence", "use cp over AXIS"),
         (("fsdp 2", FSDP, "recompute blocks every 2 layers"), "writes no program", "without it"),
