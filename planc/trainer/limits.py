@@ -28,5 +28,7 @@ def _of_torch_xla(preset: Preset, single: bool) -> Iterator[tuple[str, str]]:
         yield f"optimizer {train.optimizer}", "has AdamW alone"
     if train.decay_groups:
         yield "decay_groups", "has one weight decay"
+    if preset.parts.watch.profile_steps:
+        yield "and [watch] profile_steps", "has no profiler here"
     if train.deterministic:
         yield "deterministic", "does not promise it"
