@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from planc.backends.xla.experts import Experts
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens
-from planc.ir.collective import Collective
+from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
-from planc.sharding.local import dim_length
 
 NAME = "places_for_rows"
 
@@ -19,8 +18,8 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     experts = Experts(sharded)
     if not experts.ops:
         return rows
-    factor = _places(experts) / _even(experts)
-    return tuple(_placed(row, factor) if of_tokens(sharded, row) else row for row in rows)
+    elements = _places(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
+    return tuple(_placed(row, elements) if of_tokens(sharded, row) else row for row in rows)
 
 
 def _places(experts: Experts) -> int:
@@ -29,11 +28,7 @@ def _places(experts: Experts) -> int:
     return experts.places(plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks)
 
 
-def _even(experts: Experts) -> float:
-    """Rows of an expert and a rank under an even choice, as the semantic rows have them."""
-    plan = experts.plan
-    return dim_length(plan, "slots") / plan.mesh.size(*plan.axes_of("slots", "dispatch"))
-
-
-def _placed(row: Collective, factor: float) -> Collective:
-    return changed(row, NAME, buffer_bytes=row.buffer_bytes * factor)
+def _placed(row: Collective, elements: int) -> Collective:
+    """Places are exchanged first, and then gathered by the ranks that share an expert; on the way back after that."""
+    gathered = row.group_size if row.op in ("all_gather", "reduce_scatter") else 1
+    return changed(row, NAME, buffer_bytes=elements * gathered * DTYPE_BYTES[row.dtype])
