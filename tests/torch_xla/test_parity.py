@@ -19,6 +19,9 @@ PYTHON = Path(__file__).resolve().parents[2] / ".venv-torch-xla" / "bin" / "pyth
 WORKER = Path(__file__).with_name("worker.py")
 NEAR = 1e-5
 
+IN_CI = ("zero1", "fsdp_tp_sp")
+CASES = [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.slow]) for name in LAYOUTS]
+
 pytestmark = [pytest.mark.launch, pytest.mark.torch_xla]
 
 
@@ -35,7 +38,7 @@ def rows(request: pytest.FixtureRequest) -> dict[str, Any]:
     return parity_rows("torch_xla", done.outputs[0])
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
 def test_trains_as_torch_alone(rows: dict[str, Any], name: str) -> None:
     row = rows[name]
     assert "failed" not in row, row["failed"]
@@ -45,7 +48,7 @@ def test_trains_as_torch_alone(rows: dict[str, Any], name: str) -> None:
     assert max(row["loss"], row["evaluated"], row["norm"], row["parameters"]) <= NEAR, row
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
 def test_nothing_is_compiled_or_read_after_the_first_step(rows: dict[str, Any], name: str) -> None:
     row = rows[name]
     assert "failed" not in row, row["failed"]
@@ -54,7 +57,7 @@ def test_nothing_is_compiled_or_read_after_the_first_step(rows: dict[str, Any], 
     assert row["reads_of_a_leak"] == 1, "the counter must see a read where there is one"
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", CASES)
 def test_state_is_divided_and_restored(rows: dict[str, Any], name: str) -> None:
     row = rows[name]
     assert "failed" not in row, row["failed"]
