@@ -16,7 +16,7 @@ import pytest
 from planc.trainer.launch import run
 from tests.rows import parity_rows
 
-from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, MODELS, ONE, PIPELINE, STATE, TENSOR, THREE_D
+from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, MODELS, ONE, PIPELINE, SELDOM, STATE, TENSOR, THREE_D
 
 WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
@@ -71,9 +71,9 @@ def launched(processes: int, names: list[str]) -> Rows:
 
 def params() -> list[Any]:
     """(group, layout) of all groups; eight processes and compiling are slow on two cores."""
-    slow = {"three_d": [pytest.mark.slow], "compiled": [pytest.mark.slow]}
+    slow = {*THREE_D, *COMPILED, *SELDOM}
     return [
-        pytest.param(group, name, marks=[pytest.mark.launch, *slow.get(group, [])], id=name)
+        pytest.param(group, name, marks=[pytest.mark.launch, *[pytest.mark.slow] * (name in slow)], id=name)
         for group, layouts in GROUPS.items()
         for name in layouts
     ]
