@@ -190,10 +190,10 @@ MODELS: dict[str, tuple[str, ...]] = {
 """Further bundled families; the model's name is in the layout's."""
 
 SELDOM = {
-    *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only", "tp_two_axes"),
-    *("1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven", "cp_in_order"),
-    *("cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro", "kernel_unfused", "keep_matmul"),
-    *("every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
+    *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
+    *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
+    *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
+    *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
