@@ -17,8 +17,10 @@ from planc.backends.xla.audit.run import audit, told
 from planc.backends.xla.audit.topology import topology_of
 from planc.cli import main
 from planc.diag import PlanError
+from planc.ir.audit import AXES_WITHIN
 from planc.ir.plan import Plan
 from planc.sharding import propagate
+from tests.audit import run_tpu
 from tests.audit.tpu_cases import CASES
 from tests.audit.tpu_cases import plan_of as tpu_plan
 from tests.audit.tpu_predictions import GOLDEN, text
@@ -60,6 +62,13 @@ def test_the_audited_plans_are_spread() -> None:
     assert len(plans) >= 12 and min(chips) == 16 and max(chips) == 4096
     assert {p.cluster.chip.name for p in plans} == {"v4", "v5e", "v5p", "v6e", "tpu7x"}
     assert {p.model.name for p in plans} == {"llama3_8b", "llama3_70b"}
+
+
+@pytest.mark.parametrize("name", [name for name, found in run_tpu.results().items() if found["said"] == "fits"])
+def test_the_rules_of_today_give_what_was_compiled(name: str) -> None:
+    """The committed answers of the TPU compiler, axis by axis: no rule is changed for one plan at another's cost."""
+    expected, found = by_axis(predicted(propagate(tpu_plan(name)))), run_tpu.results()[name]
+    assert all(abs(w.relative) <= AXES_WITHIN for w in run_tpu.wires(name, expected, found))
 
 
 @pytest.mark.launch

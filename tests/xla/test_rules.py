@@ -80,7 +80,7 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
 def test_every_rule_marks_what_it_changes() -> None:
     names = ("fsdp_tp_sp", "dp_tp_blocks", "zero1", "bf16_blocks", "gpipe_fsdp")
     found = [rows(name) for name in names]
-    found += [tpu_rows(name) for name in ("fsdp_v6e", "tp_v5p", "whole_v5p")]
+    found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     for sharded in map(moe_sharded, ("ep_per_step", "capacity", "moe_dp_tp_sp")):
         found.append(realise(sharded, semantic_collectives(sharded)))
     seen = {rule for each in found for row in each for rule in row.realised_by}
