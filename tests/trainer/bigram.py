@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from planc.ir.session import CompileFacts, Settings
+from planc.ir.session import CompileFacts, Piece, Settings
 
 
 class BigramSession:
@@ -34,6 +34,9 @@ class BigramSession:
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
         yield "logits", self.logits.astype(np.float32)
+
+    def pieces(self) -> list[Piece]:
+        return []
 
     def not_finite(self) -> list[str]:
         return ["rank 0: gradient logits"]

@@ -27,11 +27,11 @@ PRESET = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 def work(monkeypatch: pytest.MonkeyPatch, runtime: BigramRuntime, folder: Path, *more: str) -> int:
     """The worker's own main, in this process."""
 
-    def program(plan: Plan, target: str) -> Program:
+    def program(plan: Plan, _target: str, _runtime: str = "") -> Program:
         return Program(target="cuda", plan=plan, text="")
 
     monkeypatch.setattr(backend, "program", program)
-    monkeypatch.setattr(backend, "runtime", lambda _target: runtime)
+    monkeypatch.setattr(backend, "runtime", lambda _target, _runtime="": runtime)
     request = ["--preset", str(PRESET), "--target", "cuda", "--receipt", str(folder / "r.json")]
     return worker.main([*request, *more])
 

@@ -21,7 +21,8 @@ def target_of(path: Path) -> Target:
 
 
 def test_every_model_is_there_for_every_chip() -> None:
-    assert {p.stem for p in PRESETS} == {"tiny"} | {f"{m}_{c}" for m in MODELS for c in ("h100", "b200", "v5p")}
+    real = {p.stem for p in PRESETS if not p.stem.startswith("tiny")}
+    assert real == {f"{m}_{c}" for m in MODELS for c in ("h100", "b200", "v5p")}
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda p: p.stem)

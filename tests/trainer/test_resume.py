@@ -52,11 +52,11 @@ every_steps = 3
 def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A preset whose runs are made by numpy, in this process."""
 
-    def program(plan: Plan, target: str) -> Program:
+    def program(plan: Plan, _target: str, _runtime: str = "") -> Program:
         return Program(target="cuda", plan=plan, text="")
 
     monkeypatch.setattr(backend, "program", program)
-    monkeypatch.setattr(backend, "runtime", lambda _target: MovingRuntime())
+    monkeypatch.setattr(backend, "runtime", lambda _target, _runtime="": MovingRuntime())
     before = signal.getsignal(signal.SIGTERM)
     path = written(tmp_path / "run.toml", PLAN)
     yield path
