@@ -87,7 +87,8 @@ def test_a_step_in_bf16_is_promoted_on_virtual_devices_and_kept_by_content() -> 
     mesh, *sentences = NARROW["bf16"]
     plan = plan_of("bf16", mesh, *sentences)
     found = audit(plan)
-    assert found.ok and {row.dtype for row in found.rows} == {"fp32"}
+    dtypes = {row.dtype for row in found.rows}
+    assert found.ok and "fp32" in dtypes and "bf16" not in dtypes
     assert any("bf16 as fp32" in said for said in found.normalisations)
     assert audit(plan).compiler == found.compiler  # the time it took too: nothing was compiled anew
 
