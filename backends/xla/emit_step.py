@@ -57,7 +57,7 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
     """A NamedSharding for every leaf of the state, for parameters or their shapes."""
     moments = optax.tree_map_params(
         optimizer,
-        lambda moment, where: moment if isinstance(moment, optax.MaskedNode) else where,
+        lambda moment, where: jax.tree.map(lambda _: where, moment),
         jax.eval_shape(optimizer.init, params),
         shardings(mesh, params, OPTIMIZER),
         transform_non_params=lambda _: NamedSharding(mesh, P()),

@@ -10,7 +10,8 @@ Batch    8 x 128 tokens microbatch 4
     state, metrics = step(state, tokens, targets, lr)
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
-`weight` on parameters and `remat` on the block; names are those of the tables below. Written by planc from
+`weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
+below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
 tiny.plan: edit the plan, not this file.
 """
 
@@ -205,6 +206,22 @@ def remat(block: Callable[..., Any]) -> Callable[..., Any]:
     return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
 
 
+def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    body = remat(lambda x, layer: (block(x, layer), None))
+    return jax.lax.scan(body, x, stack)[0]
+
+
+def positions(length: int) -> jax.Array:
+    """The place in its sequence of each row of an activation."""
+    return jnp.arange(length)
+
+
+def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D]."""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+
+
 def adamw(
     betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
 ) -> optax.GradientTransformation:
@@ -226,7 +243,7 @@ def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransforma
     """A NamedSharding for every leaf of the state, for parameters or their shapes."""
     moments = optax.tree_map_params(
         optimizer,
-        lambda moment, where: moment if isinstance(moment, optax.MaskedNode) else where,
+        lambda moment, where: jax.tree.map(lambda _: where, moment),
         jax.eval_shape(optimizer.init, params),
         shardings(mesh, params, OPTIMIZER),
         transform_non_params=lambda _: NamedSharding(mesh, P()),
