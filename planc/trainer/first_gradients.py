@@ -5,8 +5,6 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 if TYPE_CHECKING:
     from planc.ir.session import Session
     from planc.trainer.settings import Train
@@ -21,6 +19,8 @@ def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> di
     (1 - beta) times the clipped gradient. None where other processes hold
     a part of the state and tell no norms, or the optimizer is another.
     """
+    import numpy as np
+
     if train.optimizer != "adamw" and session.world == 1:
         return None
     if session.world > 1:

@@ -32,7 +32,11 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.backends": (6, set()),
     "planc.exports": (6, set()),
     "planc.imports": (6, set()),
-    "planc.trainer": (7, {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}),
+    "planc.trainer": (
+        7,
+        {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}
+        | {"tokenizers", "tensorboard", "wandb"},  # inside functions, where a preset asks for them
+    ),
     "planc.driver": (8, set()),
     "planc.compare": (8, set()),
     "planc.editor": (8, {"pygls", "lsprotocol"}),
@@ -45,6 +49,7 @@ MAY_LOAD_FRAMEWORKS = (
     "backends/*/routing.py",
     "backends/*/runtime.py",
     "backends/*/optimizer.py",
+    "backends/cuda/muon.py",
     "backends/*/shards.py",
     "backends/*/single.py",
     "backends/*/waiting.py",
