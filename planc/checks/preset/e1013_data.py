@@ -6,7 +6,8 @@ RULE = Rule(
     code="E1013",
     title="the data does not fit the model",
     reads="preset",
-    why="""Byte-level data needs a vocabulary of at least 256 entries.""",
+    why="""Every token must be in the model's vocabulary (bytes need 256 entries), and there must be enough tokens for
+a sequence to train on and one that is held out.""",
     bad="",
     good="",
 )
