@@ -82,4 +82,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="count=row.count",
         test="tests/xla/test_rules.py::test_the_rules_give_what_was_compiled[gpipe_fsdp]",
     ),
+    Fault(
+        name="xla: a pipeline of chunks keeps a chunk's weights in each iteration",
+        file="backends/xla/emit_pipeline.py",
+        text="@functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)",
+        planted="@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)",
+        test="tests/xla/test_held.py::test_more_microbatches_hold_no_more_weights",
+    ),
 )
