@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
     from planc.ir.program import Target
 
-STEPPED: dict[str, tuple[str, str, int]] = {
-    # name: (batch, model, ways of tensor parallelism)
-    "dp": ("16 x 128 tokens microbatch 4", "llama_tiny", 1),
-    "dp_short": ("16 x 32 tokens microbatch 1", "llama_tiny", 1),
-    "dp_micro": ("32 x 64 tokens microbatch 2", "llama_micro", 1),
-    "dp_tp": ("16 x 64 tokens microbatch 4", "llama_tiny", 2),
+STEPPED: dict[str, tuple[int, str, str, int]] = {
+    # name: (sequences for each device, the rest of the batch, model, ways of tensor parallelism)
+    "dp": (4, "128 tokens microbatch 4", "llama_tiny", 1),
+    "dp_short": (4, "32 tokens microbatch 1", "llama_tiny", 1),
+    "dp_micro": (8, "64 tokens microbatch 2", "llama_micro", 1),
+    "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", 2),
 }
 """Whole steps that are measured too: data parallelism, once with tensor parallelism, by batch and model."""
 
@@ -105,11 +105,12 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
     """The plans whose steps are measured."""
     paths = []
-    for name, (batch, model, ways) in STEPPED.items():
+    for name, (sequences, rest, model, ways) in STEPPED.items():
         ways = ways if devices % ways == 0 else 1
         layout = ("use dp over dp", "use tp over tp") if ways > 1 else ("use dp over dp",)
         mesh = f"dp {devices // ways} > tp {ways}" if ways > 1 else f"dp {devices}"
         paths.append(folder / f"{name}.plan")
+        batch = f"{sequences * devices} x {rest}"
         paths[-1].write_text(plan_text(name, model, batch, mesh, layout, machine, devices))
     return paths
 

@@ -14,7 +14,7 @@ from planc.cli import main
 from planc.commands import calibrate
 from planc.commands.calibrate import step_of
 from planc.commands.calibrated import LAYOUTS
-from planc.driver import load
+from planc.driver import check, load
 from planc.trainer import measure
 from tests.calibration.test_machine import machine
 
@@ -63,6 +63,12 @@ def test_json_holds_every_number(capsys, tmp_path: Path) -> None:
     assert {p["dtype"] for p in found["probes"] if p["kind"] == "matmul"} == {"bf16"}
     assert all(p["measured_s"] > 0 and p["fitted_s"] > 0 for p in found["probes"])
     assert [s["name"] for s in found["steps"]] == ["dp", "dp_short", "dp_micro", "dp_tp"]
+
+
+@pytest.mark.parametrize("devices", [2, 3, 4, 6, 64])
+def test_its_steps_are_plans_without_a_finding(tmp_path: Path, devices: int) -> None:
+    for path in calibrate.stepped(tmp_path, "cpu_local", devices):
+        assert [check(path, target=target).diagnostics for target in ("cuda", "xla")] == [(), ()], path.stem
 
 
 def test_the_stack_that_is_there(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
