@@ -76,6 +76,12 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 }
 """Layouts of up to eight devices, each to train as one device does."""
 
+SELDOM = {
+    *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
+    *("recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
+}
+"""Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
+
 NARROW: dict[str, tuple[str, ...]] = {
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "bf16_gpipe": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe", "compute bf16 reduce fp32"),

@@ -13,7 +13,7 @@ import pytest
 
 from planc.trainer.launch import run
 from tests.rows import parity_rows
-from tests.xla.cases import LAYOUTS, NARROW
+from tests.xla.cases import LAYOUTS, NARROW, SELDOM
 
 WORKER = Path(__file__).with_name("worker.py")
 GRADIENT, LOSS = 1e-5, 1e-5
@@ -36,7 +36,7 @@ def rows(request: pytest.FixtureRequest) -> dict[str, Any]:
     return parity_rows("xla", done.outputs[0])
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SELDOM)) for n in LAYOUTS])
 def test_trains_as_one_device(rows: dict[str, Any], name: str) -> None:
     row = rows[name]
     assert "failed" not in row, row["failed"]
