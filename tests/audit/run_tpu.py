@@ -27,6 +27,10 @@ RESULTS = Path(__file__).with_name("tpu_results.json")
 TIMEOUT_S = 1800.0
 GIB, GB = 2.0**30, 1e9
 OPEN = {
+    "llama3_8b_v5p_128_hsdp": {
+        "replica+fsdp": "the gradient of the embedding is summed whole over both axes at once, not scattered over fsdp "
+        "and then summed over replica as those of the matmuls are"
+    },
     "llama3_70b_v5p_4096": {
         "fsdp": "over 512 ranks the gradients of 112 MiB and more are summed whole and sliced, those of 32 MiB are "
         "scattered; over 64 ranks all of them were. What decides is not known, so no rule says it"
@@ -95,7 +99,8 @@ def wires(name: str, expected: dict[str, int], found: dict[str, Any]) -> tuple[A
 HEAD = """# Audited plans, TPU
 
 Written by `make audit-tpu`. The training step that planc emits for each plan was compiled by the TPU's own
-compiler (libtpu {libtpu}, jax {jax}) for the plan's topology, without a TPU and without running it. Bytes are those
+compiler (libtpu {libtpu}, jax {jax}) for the plan's topology, without a TPU and without running it; on two cores
+that were shared with much else, so the times are long. Bytes are those
 that one device sends in a step over each mesh axis, all operations together, with ring algorithms; memory is
 `peak_memory_in_bytes`. An axis with less than half a percent of a plan's bytes is not judged.
 
