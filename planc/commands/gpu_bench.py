@@ -57,7 +57,9 @@ class Row:
 
 def run(options: argparse.Namespace) -> int:
     """2 where there is no CUDA device, or none that planc has numbers of."""
-    name, devices = device()
+    from planc.trainer import devices as machine
+
+    name, devices = machine.cuda_devices()
     node = next((n for words, n in NODES.items() if words in name), "")
     if not node:
         what = f"no numbers of a `{name}`" if name else "no CUDA device here, and this bench is of one"
@@ -71,15 +73,6 @@ def run(options: argparse.Namespace) -> int:
     print(f"{strong(name)} x {devices}")
     print("\n".join(table(HEAD, [_cells(row) for row in rows], left=1, left_last=True)))
     return 0
-
-
-def device() -> tuple[str, int]:
-    """The name and number of this machine's CUDA devices; an empty name without any."""
-    import torch
-
-    if not torch.cuda.is_available():
-        return "", 0
-    return torch.cuda.get_device_name(), torch.cuda.device_count()
 
 
 def written(folder: Path, cluster: str, devices: int) -> list[Path]:

@@ -9,13 +9,14 @@ import pytest
 from planc.cli import main
 from planc.commands import gpu_bench
 from planc.driver import check
+from planc.trainer import devices
 
 
 def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu_bench, "device", lambda: ("", 0))
+    monkeypatch.setattr(devices, "cuda_devices", lambda: ("", 0))
     assert main(["bench", "gpu"]) == 2
     assert "no CUDA device" in capsys.readouterr().err
-    monkeypatch.setattr(gpu_bench, "device", lambda: ("Some Card", 1))
+    monkeypatch.setattr(devices, "cuda_devices", lambda: ("Some Card", 1))
     assert main(["bench", "gpu"]) == 2
     assert "no numbers of a `Some Card`" in capsys.readouterr().err
 

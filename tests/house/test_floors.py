@@ -26,7 +26,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.checks": (5, set()),
     "planc.search": (5, set()),
     "planc.calibration": (5, {"numpy"}),  # inside functions that fit
-    "planc.backends.cuda": (6, {"torch", "numpy"}),
+    "planc.backends.cuda": (6, {"torch", "torchao", "numpy"}),
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.backends.torch_xla": (6, {"torch", "torch_xla", "numpy"}),  # over both: their modules, their layouts
     "planc.backends": (6, set()),

@@ -1,0 +1,12 @@
+"""What this machine computes with."""
+
+from __future__ import annotations
+
+
+def cuda_devices() -> tuple[str, int]:
+    """The name and number of this machine's CUDA devices; an empty name without any."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return "", 0
+    return torch.cuda.get_device_name(), torch.cuda.device_count()
