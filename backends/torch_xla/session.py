@@ -23,10 +23,6 @@ if TYPE_CHECKING:
 UNCACHED, READS = "UncachedCompile", "aten::_local_scalar_dense"
 """torch_xla's counters: programs that were compiled, and tensors read one number at a time."""
 
-WARM_UP = 2
-"""Steps whose compilations are not counted: where the loop evaluates and reads state around the first step, the
-second one compiles its two programs once more, and later ones none."""
-
 CHECKED_AFTER = 2
 """The step after which state must rest where the plan says."""
 
@@ -90,7 +86,7 @@ class XlaSession:
         self._taken += 1
         self.optimizer_steps += math.isfinite(loss) and math.isfinite(norm)
         self._reads += self._count(READS) - reads
-        if self._taken > WARM_UP:
+        if self._taken > 1:
             self._uncached += self._count(UNCACHED) - uncached
         if self._taken == CHECKED_AFTER:
             astray = self.misplaced()

@@ -178,7 +178,9 @@ def build_step(
 
     def micro(tokens: Tensor, targets: Tensor, total: Tensor, share: Tensor) -> Tensor:
         loss = loss_of(tokens, targets) * share
-        found = torch.autograd.grad(loss, list(optimizer.params.values()))
+        # On this thread: what another one still holds when the call ends is an output, and so another program.
+        with torch.autograd.set_multithreading_enabled(False):
+            found = torch.autograd.grad(loss, list(optimizer.params.values()))
         begins = total == 0  # of the first microbatch alone: then the last step's gradients are forgotten
         with torch.no_grad():
             for kept, grad in zip(optimizer.grads.values(), found, strict=True):

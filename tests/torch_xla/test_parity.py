@@ -49,7 +49,7 @@ def test_trains_as_torch_alone(rows: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_compiled_or_read_after_the_warm_up(rows: dict[str, Any], name: str) -> None:
+def test_nothing_is_compiled_or_read_after_the_first_step(rows: dict[str, Any], name: str) -> None:
     row = rows[name]
     assert "failed" not in row, row["failed"]
     assert row["uncached"] == 0

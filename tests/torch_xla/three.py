@@ -27,7 +27,7 @@ Written by `make crosscheck`: `plans/presets/tiny.toml` (mesh `fsdp 2 > tp 2`, s
 cosine) in torch on 4 gloo processes, in JAX and in torch_xla on 4 virtual CPU devices, each from the same weights
 on the same data. A difference is the largest loss less the smallest one of a step, in nats per token.
 
-| compute | steps | largest difference | budget | mean | its budget | compiled after step 2 | scalar reads |
+| compute | steps | largest difference | budget | mean | its budget | compiled after step 1 | scalar reads |
 |---|--:|--:|--:|--:|--:|--:|--:|
 """
 
