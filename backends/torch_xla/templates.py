@@ -178,7 +178,7 @@ def build_step(
 
     def micro(tokens: Tensor, targets: Tensor, total: Tensor, share: Tensor) -> Tensor:
         loss = loss_of(tokens, targets) * share
-        # On this thread: what another one still holds when the call ends is an output, and so another program.
+        # On this thread: what another one still holds when the call ends would be an output too.
         with torch.autograd.set_multithreading_enabled(False):
             found = torch.autograd.grad(loss, list(optimizer.params.values()))
         begins = total == 0  # of the first microbatch alone: then the last step's gradients are forgotten
