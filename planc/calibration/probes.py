@@ -5,7 +5,7 @@ Every device does a probe at the same time as all others, as in a step: what the
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, replace
 from math import prod
 from typing import Any, Literal
@@ -54,11 +54,12 @@ class Probe:
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "sizes": list(self.sizes)}
 
-    def seconds(self, cluster: Cluster) -> float:
-        """What the cost model says that it takes on these machines."""
+    def seconds(self, cluster: Cluster, spans: Mapping[int, Span] | None = None) -> float:
+        """What the cost model says that it takes on these machines; `spans` where groups lie, if that is known."""
         chip = cluster.chip
         if self.kind == "collective":
-            return collective_s(self.op, self.sizes[1], group_span(cluster, self.sizes[0]))
+            group, buffer = self.sizes
+            return collective_s(self.op, buffer, spans[group] if spans else group_span(cluster, group))
         if self.kind == "stream":
             return STREAMED * self.sizes[0] / memory_rate(chip) + chip.launch_s
         peak = peak_flops_per_s(chip, self.dtype) / chip.devices

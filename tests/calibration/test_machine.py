@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from planc.calibration.machine import calibrate, parameters_of, written
 from planc.calibration.probes import Measured, MeasuredStep, Probe, probes
+from planc.commands.calibrate import plan_text, stepped
+from planc.commands.calibrated import BATCH, LAYOUTS, MODEL
 from planc.driver import load
 from planc.ir.hardware import Cluster
 from planc.sharding import propagate, semantic_collectives
@@ -32,6 +35,7 @@ def machine(**numbers: float) -> Cluster:
         memory_efficiency=0.9,
         launch_s=numbers.get("launch_s", 60e-6),
         step_s=numbers.get("step_s", 12e-3),
+        dispatch_s=numbers.get("dispatch_s", 0.0),
         contention=numbers.get("contention", 0.3),
     )
     levels = tuple(
@@ -41,17 +45,24 @@ def machine(**numbers: float) -> Cluster:
     return replace(base, chip=chip, levels=levels)
 
 
-def steps_on(truth: Cluster, folder: Path, *layouts: tuple[str, str]) -> list[MeasuredStep]:
-    """Layouts of the tiny model, each with the seconds that the true machine takes."""
+def steps_on(truth: Cluster, paths: Sequence[Path]) -> list[MeasuredStep]:
+    """Plans, each with the seconds that the true machine takes."""
     found = []
-    for mesh, use in layouts:
-        path = folder / "x.plan"
-        text = "plan x\nmodel llama_tiny\nbatch 16 x 128 tokens microbatch 2\ncluster 4 x cpu_local\ncompute fp32\n"
-        path.write_text(f"{text}mesh {mesh}\n{use}\n")
+    for path in paths:
         sharded = propagate(load(path))
-        step = MeasuredStep(name=mesh, sharded=sharded, rows=semantic_collectives(sharded), seconds=1.0)
+        step = MeasuredStep(name=path.stem, sharded=sharded, rows=semantic_collectives(sharded), seconds=1.0)
         found.append(replace(step, seconds=step.predicted_s(truth)))
     return found
+
+
+def others(folder: Path) -> list[Path]:
+    """Layouts that no calibration measures."""
+    paths = []
+    for name in ("fsdp", "zero1", "tp", "fsdp_tp_sp"):
+        mesh, *layout = LAYOUTS[name]
+        paths.append(folder / f"other_{name}.plan")
+        paths[-1].write_text(plan_text(name, MODEL, BATCH, mesh, layout, "cpu_local", 4))
+    return paths
 
 
 def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
@@ -70,17 +81,17 @@ def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
         {"launch_s": 5e-6, "latency_s": 9e-6},
         {"step_s": 1e-3, "matmul_depth": 300.0},
         {"contention": 0.95},
+        {"dispatch_s": 500e-6, "launch_s": 5e-6},
     ],
     ids=str,
 )
 def test_a_known_machine_is_found(numbers: dict[str, float], tmp_path: Path) -> None:
     truth = machine(**numbers)
-    known = steps_on(truth, tmp_path, ("dp 4", "use dp over dp"), ("dp 2 > tp 2", "use dp over dp\nuse tp over tp"))
+    known = steps_on(truth, stepped(tmp_path, "cpu_local", 4))
     found = calibrate(cluster_of("4 x cpu_local"), measured_on(truth), known)
     errors = sorted(abs(found.error(m)) for m in found.probes)
     assert errors[len(errors) // 2] < NOISE and errors[-1] < 5 * NOISE
-    other = steps_on(truth, tmp_path, ("fsdp 4", "use fsdp over fsdp"), ("tp 4", "use tp over tp"))
-    for step in [*known, *other]:
+    for step in [*known, *steps_on(truth, others(tmp_path))]:
         assert step.predicted_s(found.cluster) == pytest.approx(step.seconds, rel=0.05), step.name
     reached = found.cluster.chip.flops_per_s["fp32"] * found.cluster.chip.matmul_efficiency
     assert reached == pytest.approx(81e9 * truth.chip.matmul_efficiency, rel=0.05)
