@@ -32,7 +32,7 @@ OPEN = {
         "and then summed over replica as those of the matmuls are"
     },
     "llama3_8b_v6e_256": {
-        "fsdp": "two gradients a layer (64 calls, 1.0 GB) are summed whole over fsdp where the rules have them scattered, "
+        "fsdp": "two gradients a layer (64 calls, 1.0 GB) are summed whole over fsdp where the rules scatter them, "
         "and 672 hand-overs of padded rows are seen where 32 larger ones are predicted; why is not known"
     },
     "llama3_70b_v5p_4096": {
