@@ -64,9 +64,9 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc calibrate: {error}", file=sys.stderr)
         return 2
     from planc.calibration.machine import written
-    from planc.strategies.library import machine_text
+    from planc.strategies import library
 
-    Path(options.output).write_text(written(machine_text(options.machine), found, note(options)))
+    Path(options.output).write_text(written(library.machine_text(options.machine), found, note(options)))
     from planc.commands import calibrate_text
 
     if options.format == "json":
@@ -127,9 +127,9 @@ def plan_text(
 
 def chips_of(machine: str) -> int:
     """Chips of a bundled node; 0 for what is none."""
-    from planc.strategies.library import machine_text, machines
+    from planc.strategies import library
 
-    text = machine_text(machine) if machine in machines() else ""
+    text = library.machine_text(machine) if machine in library.machines() else ""
     found = re.search(rf"^node\s+{re.escape(machine)}\s*=\s*(\d+)", text, re.MULTILINE)
     return int(found[1]) if found else 0
 

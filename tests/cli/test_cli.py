@@ -56,7 +56,7 @@ def test_a_missing_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
     assert status == 1 and "E0104" in out and "cannot be read" in out
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+@pytest.mark.skipif(os.geteuid() == 0, reason="no file is unreadable for root, who runs the tests")
 def test_an_unreadable_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text(HEAD)

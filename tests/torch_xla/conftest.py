@@ -14,4 +14,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not PYTHON.exists():
         for item in items:
             if item.get_closest_marker("torch_xla"):
-                item.add_marker(pytest.mark.skip(reason="no .venv-torch-xla here: make torch-xla"))
+                item.add_marker(pytest.mark.skip(reason="torch_xla wants an environment of its own: make torch-xla"))

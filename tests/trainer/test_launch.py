@@ -73,7 +73,7 @@ def test_a_rank_that_ignores_sigterm_is_killed(tmp_path: Path, monkeypatch: pyte
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_ending_the_launcher_leaves_no_orphan(tmp_path: Path, number: signal.Signals) -> None:
     if number == signal.SIGKILL and sys.platform != "linux":
-        pytest.skip("only Linux ends a child with its parent")
+        pytest.skip("a child ends with a parent that is killed on Linux alone (prctl)")
     argv = python(SLEEPER.format(folder=tmp_path))
     code = f"import sys; from planc.trainer import launch; sys.exit(launch.run({argv!r}, 2).returncode)"
     parent = subprocess.Popen(python(code))

@@ -71,7 +71,7 @@ def test_metrics_go_on_after_a_crash(tmp_path: Path) -> None:
 
 def test_a_full_disk_ends_the_metrics_and_not_the_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full")
+        pytest.skip("a disk that is always full is Linux's /dev/full, which is not here")
     metrics = Metrics(Path("/dev/full"), goes_on=True)
     metrics.event(HeldOut(1, 2.0))
     metrics.event(HeldOut(2, 2.0))
@@ -144,7 +144,7 @@ def test_a_board_without_its_package_is_refused_before_anything_starts(
     assert "planc[watch]" in found.help
 
 
-@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="needs tensorboard: pip install 'planc[watch]'")
 def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -160,7 +160,7 @@ def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
     assert [(e.step, e.value) for e in found.Scalars("checkpoint/stall_s")] == [(3, 0.5)]
 
 
-@pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed")
+@pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb: pip install 'planc[watch]'")
 def test_weights_and_biases_stay_offline(tmp_path: Path) -> None:
     from planc.trainer.boards import WeightsAndBiases
 
