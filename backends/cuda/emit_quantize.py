@@ -18,8 +18,6 @@ Refusal = tuple[Cause | None, str, str]
 
 RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
 """A plan's word and torchao's name of what shares a scale: a tensor, which is torchao's own choice, or a row."""
-MULTIPLE = 16
-"""Rows and columns of a float8 matmul come in sixteens."""
 
 
 def functions(roles: Roles) -> str:

@@ -59,7 +59,7 @@ class Watch:
     """The launcher's side: what the ranks said last, and when."""
 
     def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._processes, self._longest_s, self._clock = processes, longest_s, clock
+        self._longest_s, self._clock = longest_s, clock
         self._heard = dict.fromkeys(range(processes), clock())
         self._moved = dict.fromkeys(range(processes), clock())
         self._beats: dict[int, Beat] = {}

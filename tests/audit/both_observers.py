@@ -8,34 +8,22 @@ from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.tensor.debug import CommDebugMode
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.audit.observe import OPS, Observer, meshes_of
-from planc.backends.cuda.audit.trace import _fake_group, _on_meta, _Step
-from planc.backends.cuda.lower import lower
-from planc.sharding import propagate
-from tests.audit.cases import plan_of
+from tests.audit.stepping import stepping
 
 
 def counts(name: str) -> dict[str, dict[str, int]]:
     """Calls by operation, of ours and of theirs, each in a step of its own."""
-    sharded = propagate(plan_of(name))
-    program = lower(sharded)
-    emitted = program.load()
-    with _fake_group(sharded, 0):
-        mesh = emitted.build_mesh("cpu")
-        model = emitted.parallelize(_on_meta(program), mesh)
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model.to_empty(device="cpu")
-            step = _Step(program, emitted, model, [model], mesh)
-            observer, theirs = Observer(*meshes_of(emitted, mesh)), _theirs()
-            with observer:
-                step()
-            with theirs:
-                step()
+    with stepping(name) as (step, _, emitted, mesh):
+        observer, theirs = Observer(*meshes_of(emitted, mesh)), _theirs()
+        with observer:
+            step()
+        with theirs:
+            step()
     ours: Counter[str] = Counter()
     for (op, *_), calls in observer.calls.items():
         ours[op] += calls

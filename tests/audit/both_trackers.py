@@ -7,30 +7,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools import FSDPMemTracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.audit.memory import MemoryTracker
-from planc.backends.cuda.audit.trace import _fake_group, _on_meta, _Step
-from planc.backends.cuda.lower import lower
-from planc.sharding import propagate
-from tests.audit.cases import plan_of
+from planc.backends.cuda.audit.trace import _Step
+from tests.audit.stepping import stepping
 
 
 def peaks(name: str, *, theirs: bool) -> int:
     """Of a step that follows one which nobody watched: torch's buffers are there."""
-    sharded = propagate(plan_of(name))
-    program = lower(sharded)
-    emitted = program.load()
-    with _fake_group(sharded, 0):
-        mesh = emitted.build_mesh("cpu")
-        model = emitted.parallelize(_on_meta(program), mesh)
-        with FakeTensorMode(allow_non_fake_inputs=True):
-            model.to_empty(device="cpu")
-            step = _Step(program, emitted, model, [model], mesh)
-            return _theirs(model, step) if theirs else _ours(step)
+    with stepping(name) as (step, model, *_):
+        return _theirs(model, step) if theirs else _ours(step)
 
 
 def _ours(step: _Step) -> int:

@@ -44,7 +44,6 @@ def answer(**changed: object) -> Compiled:
         "on_torus": True,
         "options": {},
         "versions": {},
-        "stablehlo_sha256": "",
         "compile_s": 1.0,
         "peak_bytes": 2**20,
         "hlo": (CORPUS / "layers_v5p.hlo").read_text(),

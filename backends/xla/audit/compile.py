@@ -38,7 +38,6 @@ class Compiled:
     """Whether the mesh lies along the torus' links; None on virtual devices."""
     options: dict[str, str]
     versions: dict[str, str]
-    stablehlo_sha256: str
     compile_s: float
     peak_bytes: int | None
     """The compiler's `peak_memory_in_bytes`, or what it says it would need."""
@@ -107,7 +106,6 @@ def _answer(topology: str, kept: Path) -> Compiled:
         on_torus=told["on_torus"],
         options=told["options"],
         versions=told["versions"],
-        stablehlo_sha256=told["stablehlo_sha256"],
         compile_s=told["compile_s"],
         peak_bytes=needed_bytes(refused) if refused else told["memory"]["peak_memory"],
         refused=refused,
