@@ -14,7 +14,7 @@ from statistics import fmean, median
 from typing import Any
 
 from planc.calibration.parameters import PARAMETERS, with_values
-from planc.calibration.predict import Predicted, Prepared, predicted, prepare, timed
+from planc.calibration.predict import Predicted, predicted, prepare, timed
 from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows, validation_rows
 from planc.cost import gpt_memory
 from planc.diag.light import dataclass
@@ -202,8 +202,3 @@ def correlation(one: Sequence[float], other: Sequence[float]) -> float:
     both = sum((x - a) * (y - b) for x, y in zip(one, other, strict=True))
     size = sum((x - a) ** 2 for x in one) * sum((y - b) ** 2 for y in other)
     return float(both / size**0.5) if size else 1.0
-
-
-def runs_of(rows: Iterable[Row]) -> list[Prepared]:
-    """The rows that count, prepared."""
-    return [prepare(row) for row in rows if not missing(row)]

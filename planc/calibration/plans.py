@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from planc.calibration.rows import Row
 from planc.diag.errors import PlanError
@@ -477,8 +476,3 @@ POWER = {"500 W cap": 500 / 700}
 with the cube root of the power."""
 NETWORKS = {"inter-node 800 Gb/s per node": 100e9, "1600 Gb/s node-to-node": 200e9, "4x200 Gb/s": 100e9}
 """Bytes per second out of a node, as rows print it."""
-
-
-def with_facts(row: Row, **changes: Any) -> Row:
-    """A row with some of its facts replaced, for tests."""
-    return Row({**row.facts, **changes})

@@ -17,11 +17,6 @@ def microbatches_each(plan: Plan) -> int:
     return plan.microbatches // microbatch_copies(plan.split)
 
 
-def layers_on(plan: Plan, rank: int) -> int:
-    """Layers that pipeline rank `rank` holds."""
-    return sum(plan.stages[v][1] - plan.stages[v][0] for v in virtual_stages(plan, rank))
-
-
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
     """Copies of each section on a pipeline rank; `step` is what happens once everywhere."""
     known = plan.memo.get(("sections_on", rank))
