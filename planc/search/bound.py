@@ -30,7 +30,7 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.schedules import microbatch_copies
-from planc.search.figures import Copies, Spans, State, copies_of, states_of
+from planc.search.figures import Copies, Moves, Spans, State, copies_of, moves_of, states_of
 from planc.search.space import Family, Pipeline, Point, Space
 from planc.search.ways import Way, apart, end, straight, ways_through
 from planc.sharding import propagate
@@ -63,8 +63,6 @@ class Shape:
     """A microbatch comes to rank r's first stage through the stages 0 to r - 1, and each to all stages."""
     apart: bool
     """Gradients of weights are actions of their own."""
-    saved_bytes: float
-    """Of the microbatches that the first rank holds at once."""
 
 
 class Bounds:
@@ -82,6 +80,7 @@ class Bounds:
         self._copies: dict[object, Copies] = {}
         self._alike: dict[object, Sharded] = {}
         self._states: dict[object, dict[Section, State]] = {}
+        self._moves: dict[object, Moves] = {}
         self._spans: Spans = {}
         self._ways: dict[object, tuple[Way, ...]] = {}
         self._stages: dict[object, list[dict[Section, int]]] = {}
@@ -126,45 +125,44 @@ class Bounds:
 
     # Shapes.
 
-    def shapes(self, family: Family) -> Iterator[tuple[Bound, Shape]]:
+    def shapes(self, family: Family) -> Iterator[Shape]:
         """The family with each pipeline that takes its microbatches."""
         ranks, microbatches = self.ranks(family.sizes), self._microbatches(family)
         for pipeline in self.space.pipelines(ranks):
             if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
-                shape = self._shape(family, pipeline, ranks, microbatches)
-                yield Bound(self._passes_s(shape) * SHAVED, shape.saved_bytes / GIB * SHAVED), shape
+                yield self._shape(family, pipeline, microbatches)
 
-    def _shape(self, family: Family, pipeline: Pipeline | None, ranks: int, microbatches: int) -> Shape:
-        copies, split = self._copies_of(family), pipeline.split if pipeline else None
-        ways = self._ways_of(family, pipeline)
+    def _shape(self, family: Family, pipeline: Pipeline | None, microbatches: int) -> Shape:
+        split = pipeline.split if pipeline else None
         return Shape(
             family=family,
             pipeline=pipeline,
-            ways=ways,
-            copies=copies,
+            ways=self._ways_of(family, pipeline),
+            copies=self._copies_of(family),
             microbatches=microbatches,
             times=microbatches // microbatch_copies(split),
             straight=straight(split),
             apart=apart(split),
-            saved_bytes=self._saved_bytes(family, pipeline, microbatches, ways[0], copies),
         )
 
-    def _saved_bytes(
-        self, family: Family, pipeline: Pipeline | None, microbatches: int, way: Way, copies: Copies
-    ) -> float:
+    def saved_gib(self, shape: Shape) -> float:
+        """Saved by the first rank, whatever is stored where."""
+        return self._saved_bytes(shape, shape.ways[0]) / GIB * SHAVED
+
+    def _saved_bytes(self, shape: Shape, way: Way) -> float:
         """Of the microbatches that the first of some alike ranks holds at once."""
+        pipeline, copies = shape.pipeline, shape.copies.of
         if pipeline is None:
-            return sum(n * copies.of[s].saved_bytes for s, n in way.on.items())
-        ranks = self.ranks(family.sizes)
-        held = held_at_least(pipeline.split, ranks, microbatches, way.first)
+            return sum(n * copies[s].saved_bytes for s, n in way.on.items())
+        held = held_at_least(pipeline.split, self.ranks(shape.family.sizes), shape.microbatches, way.first)
         key = pipeline.split.stages
         stages = self._stages.get(key)
         if stages is None:
-            plan = self._plan_of(family, pipeline)
+            plan = self._plan_of(shape.family, pipeline)
             stages = self._stages[key] = [sections_of(plan, v) for v in range(len(plan.stages))]
-        return sum(count * n * copies.of[s].saved_bytes for v, count in held.items() for s, n in stages[v].items())
+        return sum(count * n * copies[s].saved_bytes for v, count in held.items() for s, n in stages[v].items())
 
-    def _passes_s(self, shape: Shape) -> float:
+    def passes_s(self, shape: Shape) -> float:
         """Seconds of all microbatches on the busiest rank, and of the first and last one around it."""
         copies, most = shape.copies.of, 0.0
         for way in shape.ways:
@@ -173,32 +171,33 @@ class Bounds:
                 busy_s += shape.times * n * (copies[s].forward_s + copies[s].back_s)
                 back_s += shape.times * n * copies[s].back_s
             most = max(most, busy_s + _way_s(shape, way), back_s + _turn_s(shape, way))
-        return most
+        return most * SHAVED
 
     # Points.
 
-    def points(self, shape: Shape) -> Iterator[tuple[Bound, Point]]:
-        """The shape with everything that may be stored where."""
-        family = shape.family
+    def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
+        """The shape with everything that may be stored where, each with the GiB of its fullest device."""
+        family, saved = shape.family, [self._saved_bytes(shape, way) for way in shape.ways]
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline)
-            yield self._bound(shape, point), point
+            yield self._memory_gib(shape, point, saved), point
 
     def of(self, point: Point) -> Bound:
         """The bound of a point whose batch and pipeline fit."""
         family = Family((point.variant,), point.sizes, point.sequences, point.microbatch)
-        shape = self._shape(family, point.pipeline, self.ranks(point.sizes), self._microbatches(family))
-        return self._bound(shape, point)
+        shape = self._shape(family, point.pipeline, self._microbatches(family))
+        [(gib, point)] = self.points(shape)
+        return Bound(self.time_s(shape, point), gib)
 
-    def _bound(self, shape: Shape, point: Point) -> Bound:
+    def time_s(self, shape: Shape, point: Point) -> float:
         """Either the busiest rank with what it does after its last microbatch, or the longest way of one."""
-        states = self._states_of(point)
+        states, moves = self._states_of(point), self._moves_of(point)
         chip = self.space.plan.cluster.chip
         copies = shape.copies.of
         busiest = longest = 0.0
         after, late = [], []
         for way in shape.ways:
-            inside_s, after_s = self._state_s(shape, way, states)
+            inside_s, after_s = self._state_s(shape, way, moves)
             busy_s = back_s = update_s = 0.0
             for s, n in way.on.items():
                 busy_s += shape.times * n * (copies[s].forward_s + copies[s].back_s)
@@ -208,27 +207,23 @@ class Bounds:
             longest = max(longest, busy_s + inside_s + _way_s(shape, way), back_s + _turn_s(shape, way))
             late.append(update_s + chip.step_s + chip.launch_s * shape.times * way.stages)
             after.append(after_s)
-        time_s = max(busiest + min(late), longest + min(map(sum, zip(after, late, strict=True))))
-        return Bound(time_s * SHAVED, self._memory_gib(shape, point, states) * SHAVED)
+        return max(busiest + min(late), longest + min(map(sum, zip(after, late, strict=True)))) * SHAVED
 
-    def _memory_gib(self, shape: Shape, point: Point, states: dict[Section, State]) -> float:
-        """Of the fullest of the ranks that are the first of their kind."""
-        most = 0.0
-        for i, way in enumerate(shape.ways):
-            saved = shape.saved_bytes
-            if i:
-                saved = self._saved_bytes(shape.family, shape.pipeline, shape.microbatches, way, shape.copies)
+    def _memory_gib(self, shape: Shape, point: Point, saved: list[float]) -> float:
+        """Of the fullest of the ranks that are the first of their kind; `saved` are bytes by way."""
+        states, most = self._states_of(point), 0.0
+        for way, saved_bytes in zip(shape.ways, saved, strict=True):
             state_bytes = states["step"].bytes_ + sum(n * states[s].bytes_ for s, n in way.on.items())
-            most = max(most, saved + state_bytes + self._buffers(point, shape, way.on))
-        return most / GIB
+            most = max(most, saved_bytes + state_bytes + self._buffers(point, shape, way.on))
+        return most / GIB * SHAVED
 
-    def _state_s(self, shape: Shape, way: Way, states: dict[Section, State]) -> tuple[float, float]:
+    def _state_s(self, shape: Shape, way: Way, moves: Moves) -> tuple[float, float]:
         """A rank's exposed transfers of state: inside the pipeline and after it. They hide as `step` says."""
         inside = after = 0.0
         for phases in (("forward",), ("backward", "optimizer")):
             left_s = self._cover_s(shape, way, phases[0]) * shape.times
             for often in (True, False):
-                hidden, waited = self._transfers(shape, way, states, phases, often)
+                hidden, waited = self._transfers(shape, way, moves, phases, often)
                 share, left_s = hide(hidden, left_s if often else left_s / shape.times, self._contention)
                 if self._tied and not often and ("first" in way.on) != ("last" in way.on):
                     share = self._contention  # a gradient summed with another rank may take the cover first
@@ -248,12 +243,12 @@ class Bounds:
         return sum(n * copies[s].cover_back_s for s, n in way.on.items())
 
     def _transfers(
-        self, shape: Shape, way: Way, states: dict[Section, State], phases: tuple[Phase, ...], often: bool
+        self, shape: Shape, way: Way, moves: Moves, phases: tuple[Phase, ...], often: bool
     ) -> tuple[Transfers, Transfers]:
         """A rank's transfers of state that may hide and those that are waited for, in a step."""
         found: tuple[Transfers, Transfers] = {}, {}
         for s, n in way.on.items():
-            for move in states[s].moves:
+            for move in moves[s]:
                 if move.phase in phases and (move.often and shape.times > 1) == often:
                     calls = n * shape.times if move.often else n
                     seconds, most = found[move.waited].get(move.phase, (0.0, 0))
@@ -299,7 +294,13 @@ class Bounds:
     def _states_of(self, point: Point) -> dict[Section, State]:
         known = self._states.get(key := (self._stored[point.variant], *point.sizes))
         if known is None:
-            known = self._states[key] = states_of(self.sharded(point), self._spans)
+            known = self._states[key] = states_of(self.sharded(point))
+        return known
+
+    def _moves_of(self, point: Point) -> Moves:
+        known = self._moves.get(key := (self._stored[point.variant], *point.sizes))
+        if known is None:
+            known = self._moves[key] = moves_of(self.sharded(point), self._spans)
         return known
 
     def _buffers(self, point: Point, shape: Shape, held: dict[Section, int]) -> float:

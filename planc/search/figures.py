@@ -59,12 +59,14 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What is stored where, for one copy of a section: bytes at rest, seconds of its update, transfers."""
+    """What is stored where, for one copy of a section: bytes at rest and seconds of its update."""
 
     bytes_: float
     update_s: float
-    moves: tuple[Move, ...]
 
+
+Moves = dict[Section, tuple[Move, ...]]
+"""Transfers of one copy of each section."""
 
 Spans = dict[object, Span]
 """Where groups lie, by their axes and the mesh: what many layouts ask for."""
@@ -97,11 +99,11 @@ def copies_of(sharded: Sharded) -> Copies:
     )
 
 
-def states_of(sharded: Sharded, spans: Spans) -> dict[Section, State]:
+def states_of(sharded: Sharded) -> dict[Section, State]:
     """By section; `step`: what every device holds anyway."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     anyway = communicators(sharded) * chip.communicator_bytes + reserve_bytes(chip)
-    found = {"step": State(anyway, 0.0, ())}
+    found = {"step": State(anyway, 0.0)}
     for section in sharded.ops:
         held = [(p, 1) for p in sharded.params if p.param.section == section]
         updated = sum(
@@ -111,9 +113,13 @@ def states_of(sharded: Sharded, spans: Spans) -> dict[Section, State]:
         found[section] = State(
             bytes_=sum(resting(sharded, held).values()),
             update_s=OPTIMIZER_PASSES * updated / memory_rate(chip),
-            moves=tuple(_moves(sharded, section, spans)),
         )
     return found
+
+
+def moves_of(sharded: Sharded, spans: Spans) -> Moves:
+    """Transfers of state, by section."""
+    return {section: tuple(_moves(sharded, section, spans)) for section in sharded.ops}
 
 
 def _moves(sharded: Sharded, section: Section, spans: Spans) -> Iterator[Move]:

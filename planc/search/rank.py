@@ -185,22 +185,29 @@ class _Run:
             self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
         while self.waiting:
             (least_s, least_gib, _), node = heappop(self.waiting)
-            if least_s <= self._limit_s() and not self._beaten(least_s, least_gib):
-                self._take(node, least_gib)
+            if self._open(least_s, least_gib):
+                self._take(node, least_s, least_gib)
+
+    def _open(self, least_s: float, least_gib: float) -> bool:
+        """Whether what takes so much at least may still be asked for."""
+        return least_gib <= self.room_gib and least_s <= self._limit_s() and not self._beaten(least_s, least_gib)
 
     def _wait(self, least_s: float, least_gib: float, node: Node) -> None:
         self.met += 1
-        if least_gib <= self.room_gib and least_s <= self._limit_s() and not self._beaten(least_s, least_gib):
+        if self._open(least_s, least_gib):
             heappush(self.waiting, ((least_s, least_gib, self.met), node))
 
-    def _take(self, node: Node, least_gib: float) -> None:
-        """The next finer things, or the candidate itself."""
+    def _take(self, node: Node, least_s: float, least_gib: float) -> None:
+        """The next finer things, or the candidate itself. Of each thing the bound that is found sooner comes first."""
         if isinstance(node, Family):
-            for bound, shape in self.bounds.shapes(node):
-                self._wait(bound.time_s / node.sequences, bound.memory_gib, shape)
+            for shape in self.bounds.shapes(node):
+                shape_s = self.bounds.passes_s(shape) / node.sequences
+                if self._open(shape_s, 0.0):
+                    self._wait(shape_s, self.bounds.saved_gib(shape), shape)
         elif isinstance(node, Shape):
-            for bound, point in self.bounds.points(node):
-                self._wait(bound.time_s / point.sequences, bound.memory_gib, point)
+            for gib, point in self.bounds.points(node):
+                if self._open(least_s, gib):
+                    self._wait(self.bounds.time_s(node, point) / point.sequences, gib, point)
         elif isinstance(node, Point):
             close = self._closer(node)
             if close is not None:

@@ -86,10 +86,11 @@ def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
     variants = next(v for v in helper.alike if point.variant in v)
     family = Family(variants, point.sizes, point.sequences, point.microbatch)
-    wide, shape = next((b, s) for b, s in helper.shapes(family) if s.pipeline == point.pipeline)
-    assert helper.of_family(family) <= wide.time_s * (1 + 1e-12) and wide.time_s <= bound.time_s * (1 + 1e-12)
-    assert wide.memory_gib <= bound.memory_gib * (1 + 1e-12)
-    assert bound in [b for b, p in helper.points(shape) if p == point]
+    shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
+    time_s, gib = helper.passes_s(shape), helper.saved_gib(shape)
+    assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
+    assert gib <= bound.memory_gib * (1 + 1e-12)
+    assert bound in [Bound(helper.time_s(shape, p), b) for b, p in helper.points(shape) if p == point]
 
 
 def every(path: Path) -> list[tuple[float, float, str]]:
