@@ -6,14 +6,17 @@ steps are run until they repeat themselves and then extended.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from operator import sub
+from itertools import accumulate
+from operator import itemgetter, sub
 
 from planc.diag.light import dataclass
 from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
+from planc.schedules.actions import Kind
 from planc.schedules.engine import Order, StageTimes, simulate
 from planc.schedules.graph import MISSING, lists, steps_of
 
@@ -126,11 +129,11 @@ def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
         return _extended(schedule, whole, times, 2 * period + rest, period)
     while NEARLY * count < whole.microbatches:
         size = _short(whole, count)
-        ends = steps_of(schedule, size).run(times)
+        ends, end_s = steps_of(schedule, size).run(times)
         round_s = _round_s(ends, _apart(schedule, size, period))
         if round_s is not None:
             rounds = (whole.microbatches - count) // period
-            return Timeline(max(ends) + rounds * round_s, (), *_held(schedule, size))
+            return Timeline(end_s + rounds * round_s, (), *_held(schedule, size))
         if 2 * count * len(times.forward_s) > MOST_ACTIONS:
             return _extended(schedule, whole, times, count, period)
         count += count // period * period
@@ -169,7 +172,7 @@ def _phased(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
 
 
 def _whole(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
-    return Timeline(max(steps_of(schedule, whole).run(times)), (), *_held(schedule, whole))
+    return Timeline(steps_of(schedule, whole).run(times)[1], (), *_held(schedule, whole))
 
 
 def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, period: int) -> Timeline:
@@ -189,6 +192,11 @@ def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, p
     )
 
 
+CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
+"""Of the microbatches that a rank holds."""
+KIND_AND_STAGE = itemgetter(0, 1)
+
+
 def most_held(actions: Sequence[Action]) -> tuple[dict[int, int], dict[int, int]]:
     """At a rank's fullest moment, the microbatches held of each stage, and those of them that wait for
     their weights' gradient alone.
@@ -197,20 +205,16 @@ def most_held(actions: Sequence[Action]) -> tuple[dict[int, int], dict[int, int]
     needs the matmuls' inputs, 32 of the 34 bytes a layer saves per element with flash attention (Qi et al.
     2023, table 1).
     """
-    held: dict[int, int] = {}
+    held = list(accumulate(CHANGE[action.kind] for action in actions))
+    peak = max(held, default=0)
+    if peak <= 0:
+        return {}, {}
+    counts = Counter(map(KIND_AND_STAGE, actions[: held.index(peak) + 1]))
+    most: dict[int, int] = {}
     waits: dict[int, int] = {}
-    most: tuple[dict[int, int], dict[int, int]] = {}, {}
-    now = peak = 0
-    for kind, stage, _, _ in actions:
+    for (kind, stage), n in counts.items():
         if kind == "backward_input":
-            waits[stage] = waits.get(stage, 0) + 1
-            continue
-        change = 1 if kind == "forward" else -1
-        now += change
-        held[stage] = held.get(stage, 0) + change
-        if kind == "backward_weight":
-            waits[stage] -= 1
-        if now > peak:
-            peak = now
-            most = {s: n for s, n in held.items() if n}, {s: n for s, n in waits.items() if n}
-    return most
+            waits[stage] = n - counts["backward_weight", stage]
+        elif CHANGE[kind]:
+            most[stage] = most.get(stage, 0) + CHANGE[kind] * n
+    return {s: n for s, n in most.items() if n}, {s: n for s, n in waits.items() if n}

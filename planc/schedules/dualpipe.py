@@ -15,8 +15,9 @@ def order(shape: Shape, rank: int) -> list[Action]:
     outer = min(rank, ranks - 1 - rank)
     stages = (outer, ranks - 1 - outer)
     up = int(rank >= ranks // 2)
-    steps = two_ways(ranks // 2, outer, shape.microbatches // 2)
-    return [Action(s.kind, stages[s.way], 2 * s.number + (s.way ^ up), s.joined) for s in steps]
+    actions = two_ways(ranks // 2, outer, shape.microbatches // 2, stages)
+    first = {stages[0]: up, stages[1]: 1 - up}
+    return [Action(kind, stage, 2 * number + first[stage], joined) for kind, stage, number, joined in actions]
 
 
 def need(shape: Shape) -> Need | None:

@@ -4,68 +4,68 @@ The two ways of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become t
 the eight steps are those of the published implementation.
 """
 
-from typing import NamedTuple
-
-from planc.schedules.actions import MADE, Action, Kind
+from planc.schedules.actions import Action, in_turn
 from planc.schedules.schedule import Need, Schedule, Shape, at_least, stages_at
 
 
-class Step(NamedTuple):
-    """An action of way 0 or 1; `number` counts the way's own microbatches."""
-
-    kind: Kind
-    way: int
-    number: int
-    joined: bool = False
-
-
 class _Program:
-    """A rank's steps under construction. Weights' gradients that were put off are done first in, first out."""
+    """A rank's list under construction; `stages` are those of way 0 and way 1, which count their own microbatches.
+    Weights' gradients that were put off are done first in, first out."""
 
-    def __init__(self) -> None:
-        self.steps: list[Step] = []
+    def __init__(self, stages: tuple[int, ...]) -> None:
+        self.stages = stages
+        self.actions: list[Action] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
-        self.waiting: list[tuple[int, int]] = []
+        self.waiting: list[Action] = []
 
     def forward(self, way: int, *, joined: bool = False) -> None:
-        self.steps.append(MADE(Step, ("forward", way, self.forwards[way], joined)))
+        self.actions.append(Action("forward", self.stages[way], self.forwards[way], joined))
         self.forwards[way] += 1
 
     def backward(self, way: int, *, part: bool = False) -> None:
         """`part` puts the weights' gradients off."""
-        number = self.backwards[way]
-        self.steps.append(MADE(Step, ("backward_input" if part else "backward", way, number, False)))
+        action = Action("backward_input" if part else "backward", self.stages[way], self.backwards[way])
+        self.actions.append(action)
         self.backwards[way] += 1
         if part:
-            self.waiting.append((way, number))
+            self.waiting.append(action)
 
     def weight(self) -> None:
         if self.waiting:
-            way, number = self.waiting.pop(0)
-            self.steps.append(Step("backward_weight", way, number))
+            self.actions.append(self.waiting.pop(0)._replace(kind="backward_weight"))
 
     def together(self, forward: int, backward: int) -> None:
         self.forward(forward, joined=True)
         self.backward(backward)
 
+    def both_together(self, times: int) -> None:
+        """Way 0 forward beside way 1 backward and the other way round, so many times."""
+        begin = len(self.actions)
+        self.together(0, 1)
+        self.together(1, 0)
+        self.actions[begin:] = in_turn(times, *self.actions[begin:])
+        self.forwards = [n + times - 1 for n in self.forwards]
+        self.backwards = [n + times - 1 for n in self.backwards]
 
-def two_ways(ranks: int, rank: int, microbatches: int) -> list[Step]:
-    """The steps of one rank of `ranks`, of which the last one is the innermost of the two ways."""
-    program = _Program()
+
+def two_ways(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Action]:
+    """What one rank of `ranks` runs, of which the last one is the innermost of the two ways."""
+    program = _Program(stages)
     outer = ranks - rank - 1
     _fill(program, outer, rank)
-    for i in range(microbatches - 2 * ranks + rank + 1):
-        if i == 0 and outer == 0:  # apart: the other rank waits for this forward
-            program.forward(0)
-            program.backward(1)
-        else:
-            program.together(0, 1)
+    steady = microbatches - 2 * ranks + rank + 1
+    if outer == 0:  # apart: the other rank waits for this forward
+        program.forward(0)
+        program.backward(1)
         program.together(1, 0)
+        steady -= 1
+    if steady:
+        program.both_together(steady)
     for _ in range(outer):
         program.backward(1)
         program.together(1, 0)
     _drain(program, outer, rank)
-    return program.steps
+    return program.actions
 
 
 def _fill(program: _Program, outer: int, rank: int) -> None:
@@ -94,9 +94,7 @@ def _drain(program: _Program, outer: int, rank: int) -> None:
 
 
 def order(shape: Shape, rank: int) -> list[Action]:
-    stages = stages_at("v", shape.ranks, 2, rank)
-    steps = two_ways(shape.ranks, rank, shape.microbatches)
-    return [MADE(Action, (kind, stages[way], number, joined)) for kind, way, number, joined in steps]
+    return two_ways(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: Shape) -> Need | None:

@@ -22,43 +22,47 @@ START, MISSING = -1, -2
 class Steps:
     """One entry for each action, and one more where two start together: who runs it, when, for how long.
 
-    `need` is the entry whose end it waits for, `sent` 1 if that lies on another rank, `cost` the place of
-    its seconds in `seconds`. Four lists of numbers: tuples would be many objects to collect.
+    `need` is the entry on another rank whose end it waits for (what its own rank did before comes first
+    anyway), `cost` the place of its seconds in `seconds`, `late` that of the weights' gradients that its rank
+    does right after it, for which nobody waits. Lists of numbers: tuples would be many objects to collect.
     """
 
     rank: list[int]
     need: list[int]
-    sent: list[int]
     cost: list[int]
+    late: list[int]
     pairs: tuple[tuple[int, int], ...]
     """Costs of actions that end together: sums of two others."""
     ranks: int
     stages: int
     end: dict[str, list[list[int]]]
-    """The entry at whose end a microbatch has left a stage, [stage][microbatch]: `forward`, `backward` (the
-    input's gradient) or `weight`; MISSING where there is none."""
+    """The entry at whose end a microbatch has left a stage, [stage][microbatch]: `forward` or `backward` (the
+    input's gradient); MISSING where there is none."""
 
     def seconds(self, times: StageTimes) -> list[float]:
         """What the entries' `cost` counts: nothing; forwards, backwards, inputs', weights'; pairs."""
         backward, weight = times.backward_s, times.weight_s
         inputs = [b - w for b, w in zip(backward, weight, strict=True)]
-        single = [0.0, *times.forward_s, *backward, *inputs, *weight]
-        return single + [single[a] + single[b] for a, b in self.pairs]
+        known = [0.0, *times.forward_s, *backward, *inputs, *weight]
+        for a, b in self.pairs:
+            known.append(known[a] + known[b])
+        return known
 
-    def run(self, times: StageTimes) -> list[float]:
-        """The end of every entry, in seconds."""
+    def run(self, times: StageTimes) -> tuple[list[float], float]:
+        """The end of every entry and of the step, in seconds."""
         seconds, send = self.seconds(times), times.send_s
         clock = [0.0] * self.ranks
         ends: list[float] = []
-        for rank, need, sent, cost in zip(self.rank, self.need, self.sent, self.cost, strict=True):
+        for rank, need, cost, late in zip(self.rank, self.need, self.cost, self.late, strict=True):
             start = clock[rank]
             if need >= 0:
-                ready = ends[need] + send if sent else ends[need]
+                ready = ends[need] + send
                 if ready > start:
                     start = ready
-            clock[rank] = end = start + seconds[cost]
+            end = start + seconds[cost]
             ends.append(end)
-        return ends
+            clock[rank] = end + seconds[late]
+        return ends, max(clock)
 
 
 @lru_cache(maxsize=64)
@@ -83,8 +87,8 @@ def steps(order: Order, stages: int) -> Steps:
     return Steps(
         rank=found.rank,
         need=found.need,
-        sent=found.sent,
         cost=found.cost,
+        late=found.late,
         pairs=tuple(found.pairs),
         ranks=len(order),
         stages=stages,
@@ -95,7 +99,7 @@ def steps(order: Order, stages: int) -> Steps:
 PARTS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
 """Kinds of action in the order of their seconds, each for all stages, after the first place."""
 MICROBATCH = itemgetter(Action._fields.index("microbatch"))
-ENDS = ("forward", "backward", "weight")
+ENDS = ("forward", "backward")
 """What a microbatch leaves a stage by."""
 
 
@@ -109,28 +113,28 @@ class _Found:
     def __init__(self, order: Order, stages: int) -> None:
         self.order, self.stages = order, stages
         self.count = 1 + max((max(map(MICROBATCH, actions)) for actions in order if actions), default=0)
-        self.done = [MISSING] * (len(ENDS) * stages * self.count) + [START] * self.count
+        self.done = [MISSING] * (len(ENDS) * stages * self.count) + [START] * (2 * self.count)
         self.places = {kind: [self._place(kind, stage) for stage in range(stages)] for kind in PARTS}
         self.rank: list[int] = []
         self.need: list[int] = []
-        self.sent: list[int] = []
         self.cost: list[int] = []
+        self.late: list[int] = []
         self.pairs: dict[tuple[int, int], int] = {}
         self._next = [0] * len(order)
+        self._last = [0] * len(order)
+        """The last entry of each rank."""
 
-    def _place(self, kind: Kind, stage: int) -> tuple[int, int, int, int]:
-        """Where `done` says of microbatch 0 what an action needs, where it says what ends with it (two
-        places: a whole backward ends both parts), and what it costs. What its own rank did before comes
-        first anyway."""
-        forward, backward, weight = ((part * self.stages + stage) * self.count for part in range(len(ENDS)))
+    def _place(self, kind: Kind, stage: int) -> tuple[int, int, int]:
+        """Where `done` says of microbatch 0 what an action needs, where it says what ends with it (beyond all
+        that is asked for, where nobody waits), and what it costs."""
+        forward, backward = ((part * self.stages + stage) * self.count for part in range(len(ENDS)))
+        nothing, nobody = ((len(ENDS) * self.stages + i) * self.count for i in range(2))
         cost = 1 + PARTS.index(kind) * self.stages + stage
         if kind == "forward":
-            before = forward - self.count if stage else len(ENDS) * self.stages * self.count
-            return before, forward, forward, cost
+            return forward - self.count if stage else nothing, forward, cost
         if kind == "backward_weight":
-            return backward, weight, weight, cost
-        after = forward if stage == self.stages - 1 else backward + self.count
-        return after, backward, weight if kind == "backward" else backward, cost
+            return backward, nobody, cost
+        return forward if stage == self.stages - 1 else backward + self.count, backward, cost
 
     def complete(self) -> bool:
         """Follow every list as far as it goes; whether all came to their end."""
@@ -144,41 +148,45 @@ class _Found:
     def _advance(self, rank: int) -> int:
         """Follow a rank's list until an action has to wait; how many were followed."""
         actions, begin = self.order[rank], self._next[rank]
-        owner, done, places = self.rank, self.done, self.places
-        add_rank, add_need, add_sent, add_cost = owner.append, self.need.append, self.sent.append, self.cost.append
-        i, n, number = begin, len(actions), len(owner)
+        owner, done, places, late = self.rank, self.done, self.places, self.late
+        add_rank, add_need, add_cost, add_late = owner.append, self.need.append, self.cost.append, late.append
+        i, n, number, last = begin, len(actions), len(owner), self._last[rank]
         while i < n:
             kind, stage, m, joined = actions[i]
-            need_at, end_at, also_at, cost = places[kind][stage]
+            need_at, end_at, cost = places[kind][stage]
             need = done[need_at + m]
             if need == MISSING:
                 break
+            i += 1
             if joined:
-                other = actions[i + 1]
-                second = done[places[other.kind][other.stage][0] + other.microbatch]
+                other = actions[i]
+                second_at, also_at, second_cost = places[other.kind][other.stage]
+                second = done[second_at + other.microbatch]
                 if second == MISSING:
+                    i -= 1
                     break
-                add_sent(1 if need >= 0 and owner[need] != rank else 0)
+                add_need(need if need >= 0 and owner[need] != rank else START)
                 add_rank(rank)
-                add_need(need)
                 add_cost(0)
+                add_late(0)
                 number, i = number + 1, i + 1
-                done[end_at + m] = done[also_at + m] = number
-                need, cost = second, self._pair(cost, other)
-                (_, end_at, also_at, _), m = places[other.kind][other.stage], other.microbatch
-            add_sent(1 if need >= 0 and owner[need] != rank else 0)
+                done[end_at + m] = number
+                need, end_at, m, cost = second, also_at, other.microbatch, self._sum(cost, second_cost)
+            elif kind == "backward_weight":
+                late[last] = self._sum(late[last], cost)
+                continue
+            add_need(need if need >= 0 and owner[need] != rank else START)
             add_rank(rank)
-            add_need(need)
             add_cost(cost)
-            done[end_at + m] = done[also_at + m] = number
-            number, i = number + 1, i + 1
-        self._next[rank] = i
+            add_late(0)
+            done[end_at + m] = last = number
+            number += 1
+        self._next[rank], self._last[rank] = i, last
         return i - begin
 
-    def _pair(self, cost: int, other: Action) -> int:
+    def _sum(self, cost: int, other: int) -> int:
         """What an action that costs so much costs together with another one."""
-        both = cost, self.places[other.kind][other.stage][3]
-        return self.pairs.setdefault(both, 1 + len(PARTS) * self.stages + len(self.pairs))
+        return self.pairs.setdefault((cost, other), 1 + len(PARTS) * self.stages + len(self.pairs)) if cost else other
 
     def end(self) -> dict[str, list[list[int]]]:
         """`Steps.end`."""

@@ -1,5 +1,7 @@
 """Interleaved zero bubble: gradients of weights wait and fill the idle time (ZB-H1 of Qi et al. 2023)."""
 
+from itertools import chain, zip_longest
+
 from planc.schedules.actions import Action
 from planc.schedules.interleaved_1f1b import passes
 from planc.schedules.schedule import Schedule, Shape, whole_rounds
@@ -11,13 +13,9 @@ def order(shape: Shape, rank: int) -> list[Action]:
     inputs = passes(shape, rank, "backward_input")
     weights = passes(shape, rank, "backward_weight")
     warm = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, len(forward))
-    actions = forward[:warm]
-    for i, backward in enumerate(inputs):
-        actions += forward[warm + i : warm + i + 1]
-        actions.append(backward)
-        if i >= rank:
-            actions.append(weights[i - rank])
-    return actions + weights[max(0, len(inputs) - rank) :]
+    lagging = [None] * min(rank, len(weights)) + weights
+    steady = chain.from_iterable(zip_longest(forward[warm:], inputs, lagging))
+    return forward[:warm] + [action for action in steady if action is not None]
 
 
 SCHEDULE = Schedule(

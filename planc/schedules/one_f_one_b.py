@@ -1,6 +1,6 @@
 """1F1B: warm up, then one forward and one backward in turn (Narayanan et al. 2019)."""
 
-from planc.schedules.actions import MADE, Action
+from planc.schedules.actions import Action, in_turn
 from planc.schedules.schedule import Need, Schedule, Shape, at_least
 
 
@@ -8,11 +8,10 @@ def order(shape: Shape, rank: int) -> list[Action]:
     """Warm up with as many forwards as stages follow, then alternate, then drain."""
     ranks, microbatches = shape.ranks, shape.microbatches
     warm = min(ranks - rank - 1, microbatches)
-    actions = [Action("forward", rank, m) for m in range(warm)]
-    for m in range(microbatches - warm):
-        actions.append(MADE(Action, ("forward", rank, warm + m, False)))
-        actions.append(MADE(Action, ("backward", rank, m, False)))
-    return actions + [Action("backward", rank, m) for m in range(microbatches - warm, microbatches)]
+    forward, backward = Action("forward", rank, 0), Action("backward", rank, 0)
+    steady = in_turn(microbatches - warm, forward._replace(microbatch=warm), backward)
+    drain = in_turn(warm, backward._replace(microbatch=microbatches - warm))
+    return in_turn(warm, forward) + steady + drain
 
 
 def need(shape: Shape) -> Need | None:

@@ -1,6 +1,6 @@
 """ZB-V: two chunks a rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
 
-from planc.schedules.actions import MADE, Action, Kind
+from planc.schedules.actions import Action, Kind, in_turn
 from planc.schedules.schedule import Schedule, Shape, stages_at
 
 
@@ -14,11 +14,9 @@ class _Counter:
 
     def rounds(self, times: int, *actions: tuple[Kind, int]) -> None:
         """These kinds and chunks in turn, so many times."""
-        rows = [(kind, self.stages[chunk], self.count(kind, chunk)) for kind, chunk in actions]
-        self.actions += [
-            MADE(Action, (kind, stage, first + i, False)) for i in range(times) for kind, stage, first in rows
-        ]
-        self.next |= {a: first + times for a, (_, _, first) in zip(actions, rows, strict=True)}
+        first = [Action(kind, self.stages[chunk], self.count(kind, chunk)) for kind, chunk in actions]
+        self.actions += in_turn(times, *first)
+        self.next |= {a: at.microbatch + times for a, at in zip(actions, first, strict=True)}
 
     def count(self, kind: Kind, chunk: int) -> int:
         return self.next.get((kind, chunk), 0)
@@ -32,6 +30,8 @@ def order(shape: Shape, rank: int) -> list[Action]:
     build.rounds(filled - build.count("forward", 0), ("forward", 0), *BOTH[0], ("forward", 1), *BOTH[1])
     build.rounds(filled - build.count("forward", 1), *BOTH[0], ("forward", 1), *BOTH[1])
     _drain(build, ranks, rank)
+    if filled == shape.microbatches:
+        return build.actions
     return [a for a in build.actions if a.microbatch < shape.microbatches]
 
 
