@@ -205,9 +205,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="DualPipe sends every microbatch down",
         file="planc/schedules/dualpipe.py",
-        text="2 * s.number + (s.way ^ up)",
-        planted="2 * s.number + s.way",
+        text="first = {stages[0]: up, stages[1]: 1 - up}",
+        planted="first = {stages[0]: 0, stages[1]: 1}",
         test="tests/cost/test_schedule.py::test_every_action_runs_once",
+    ),
+    Fault(
+        name="weights' gradients that wait cost nothing",
+        file="planc/schedules/graph.py",
+        text="clock[rank] = end + seconds[late]",
+        planted="clock[rank] = end",
+        test="tests/cost/test_schedule.py::test_a_long_step_is_extended_exactly",
     ),
     Fault(
         name="a rank with two copies runs all microbatches on both",
