@@ -117,9 +117,9 @@ def _ops(sharded: Sharded) -> list[Op]:
 
 def compiling(roles: Roles) -> str:
     """apply_compile, if the plan asks for it."""
-    if not roles.plan.compiles:
+    sentence = roles.plan.compiled("blocks")
+    if sentence is None:
         return ""
-    sentence = roles.plan.compiles[0]
     overlaps = [fill(PIECES, cause=because(o.cause), axis=roles.name("tensor")) for o in roles.plan.overlaps]
     mesh = ", mesh: DeviceMesh" if overlaps else ""
     return fill(COMPILE, method=sentence.method, cause=because(sentence.cause), mesh=mesh, overlap="\n".join(overlaps))
@@ -160,6 +160,6 @@ def in_order(roles: Roles, module: str) -> list[str]:
     plan = roles.plan
     named = plan.attention is not None and plan.attention.method in KERNELS
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
-    compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiles else ""
+    compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""
     pair = [replay, compile_] if recompute_inside(roles) else [compile_, replay]
     return [f"apply_kernel({module})" if named else "", *pair]

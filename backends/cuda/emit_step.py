@@ -10,12 +10,16 @@ from .writing import because, fill, lines
 
 def loss(styler: Styler) -> str:
     """loss_fn. Over a divided vocab the logits are a DTensor."""
+    sentence = styler.roles.plan.compiled("loss")
+    whole = f'{because(sentence.cause)}\n@torch.compile(backend="{sentence.method}")' if sentence else ""
     return fill(
         '''
+        <compiled>
         def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
             """Mean cross entropy in fp32. logits [B, S, <vocab>], targets [B, S]."""
             return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
         ''',
+        compiled=whole,
         vocab=f"V / {styler.roles.name('tensor')}" if styler.loss_parallel else "V",
     )
 

@@ -54,7 +54,10 @@ def kept(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A block is compiled whole, without breaks in its graph."""
     plan = sharded.plan
-    for sentence in plan.compiles:
+    if (sentence := plan.compiled("loss")) and sharded.ops["last"][-1].layout.get("vocab"):
+        what = "the loss over a divided vocab is made of DTensor's own ops, which are not traced"
+        yield sentence.cause, what, "`compile blocks`, or leave the vocab whole"
+    if sentence := plan.compiled("blocks"):
         if any(o.op.kind == "route" for ops in sharded.ops.values() for o in ops):
             what = "how many tokens an expert is given is known only when it runs, which breaks the block's graph"
             yield sentence.cause, what, "leave it out"
@@ -74,7 +77,7 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """inductor cuts the matmuls of tensor parallelism into pieces; nothing else is run beside transfers."""
-    compiler = [c.method for c in sharded.plan.compiles]
+    compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
     for sentence in sharded.plan.overlaps:
         if sentence.method != "async_matmul":
             yield sentence.cause, f"torch has no {sentence.method} of its own", "`overlap tp as async_matmul`"

@@ -286,7 +286,7 @@ def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
     settled = "deterministic" if torch.are_deterministic_algorithms_enabled() else ""
     update = "adamw.fused" if fused(program, device) else "adamw.foreach"
-    compiled = [f"compile.{c.method}" for c in plan.compiles]
+    compiled = ["compile.loss" if c.what == "loss" else f"compile.{c.method}" for c in plan.compiles]
     compiled += [f"overlap.{o.method}" for o in plan.overlaps if device.type == "cuda"]
     return tuple(name for name in (kernel, update, *compiled, "offload" if plan.offloads else "", settled) if name)
 

@@ -100,6 +100,7 @@ def _sentences(row: Row, layout: Layout) -> Iterator[str]:
     reduce = "bf16" if _narrow_gradients(row) else "fp32"
     yield f"compute bf16 reduce {reduce}"
     yield from _kernels(row, used)
+    yield from _compiled(row)
     yield from recompute_words(row)
     if facts["options"].get("gradient_bucket") is False:
         yield from (f"overlap {axis} as none" for axis in ("data", "replica") if axis in used)
@@ -121,7 +122,7 @@ def layout_of(row: Row) -> Layout:
         replica = slices * (value("dp") if "fsdp" in parallel else 1)
         return Layout(replica=replica, data=inside * slices // replica, tp=tp, ep=value("ici_ep"), zero=3)
     fsdp = value("fsdp")
-    if fsdp > 1:
+    if fsdp > 1 or ("fsdp" in parallel and value("cp") > 1):  # torchtitan stores over both
         kept = 2 if zero == 2 else 3
         return Layout(pp=value("pp"), data=fsdp, cp=value("cp"), tp=tp, ep=value("ep"), chunks=_chunks(row), zero=kept)
     inner = value("pp") * value("cp") * tp
@@ -156,12 +157,14 @@ def _chunks(row: Row) -> int:
 def microbatch(row: Row, layout: Layout) -> int:
     """Sequences that a data-parallel rank works on at a time.
 
-    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1.
+    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1. torchtitan's pipelines
+    have as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its batch of a rank is
+    that of all of them.
     """
     batch = row.facts["batch"]
     each = row.sequences // (layout.replica * layout.data)
-    if row.publisher.startswith("AI-Hypercomputer") or ("local_batch_seqs" in batch and layout.pp == 1):
-        return max(1, each)
+    if row.publisher.startswith("AI-Hypercomputer") or "local_batch_seqs" in batch:
+        return max(1, each // layout.pp)
     if "micro_batch_seqs" in batch:
         return int(batch["micro_batch_seqs"])
     return 1 if layout.pp > 1 else min(each, 4)
@@ -352,18 +355,34 @@ def _narrow_gradients(row: Row) -> bool:
 
 
 def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
-    if row.source.startswith(UNFUSED):
-        yield "attention core as unfused"
-    elif row.publisher.startswith("mosaicml"):
-        yield "attention core as triton"
-    elif "cp" not in used and (row.publisher.startswith("NVIDIA") or row.id.startswith("maxtext-a3")):
-        yield "attention core as cudnn"
+    kernel = _kernel(row, used)
+    if kernel:
+        yield f"attention core as {kernel}"
     narrow = _narrow(row)
     if narrow:
         ops = "attention.proj, experts" if row.moe else "attention.proj, ffn"
         if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
             ops += ", ffn"
         yield f"quantize {ops} as {narrow}"
+
+
+def _compiled(row: Row) -> Iterator[str]:
+    """What torch compiles. torchtitan compiles its loss since 2025: `compiling loss function causes CUDA errors,
+    turning off for now`, says its train.py of the benchmarks of 2024."""
+    if row.publisher == "pytorch/torchtitan" and row.facts["options"].get("compile"):
+        yield f"compile {'blocks' if '_202412_' in row.source else 'blocks, loss'}"
+
+
+def _kernel(row: Row, used: dict[str, int]) -> str:
+    """Attention's kernel where it is not FlashAttention-2. torchtitan prefers cuDNN's on Blackwell alone (its
+    attention.py: from compute capability 10.0 on)."""
+    if row.source.startswith(UNFUSED):
+        return "unfused"
+    if row.publisher.startswith("mosaicml"):
+        return "triton"
+    nvidia = row.publisher.startswith("NVIDIA") or row.id.startswith("maxtext-a3")
+    blackwell = row.publisher == "pytorch/torchtitan" and row.chip.startswith(("B", "GB"))
+    return "cudnn" if "cp" not in used and (nvidia or blackwell) else ""
 
 
 def _narrow(row: Row) -> str:
@@ -387,9 +406,10 @@ def recompute_words(row: Row) -> Iterator[str]:
     elif words.startswith("full"):
         yield f"recompute {_blocks(row)}"
     elif words.startswith("selective") and row.publisher == "pytorch/torchtitan":
-        # Its list of what is saved has attention and every other `mm`, and no `_scaled_mm`.
-        every_other = "norm, rope, ffn.swiglu, attention.k, attention.out, ffn.up, add"
-        yield f"recompute {'blocks except attention.core' if _narrow(row) else every_other}"
+        # Its list of what is saved has every other `mm`, narrow ones too (a product of float8 tensors is an `mm` when
+        # the list is asked: its tables have the same memory for both), and flash attention, not cuDNN's.
+        core = ", attention.core" if "cudnn" in _kernel(row, {}) else ""
+        yield f"recompute norm, rope, ffn.swiglu, attention.k, attention.out, ffn.up, add{core}"
     elif words.startswith("selective"):
         yield "recompute attention.core"
     elif words.startswith("none for"):
@@ -461,6 +481,8 @@ def machine(row: Row, cluster: Cluster) -> Cluster:
     chip, levels = cluster.chip, cluster.levels
     if "2.4 TB/s" in detail:
         chip = replace(chip, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96 * 2.0**30)
+    if row.publisher == "pytorch/torchtitan" and row.devices > ONE_NODE:
+        chip = replace(chip, runtime_fraction=FIXED_SEGMENTS)
     for words, share in POWER.items():
         if words in detail:
             slower = share ** (1 / 3)
@@ -471,6 +493,11 @@ def machine(row: Row, cluster: Cluster) -> Cluster:
     return replace(cluster, chip=chip, levels=levels)
 
 
+ONE_NODE = 8
+FIXED_SEGMENTS = 0.1
+"""Of what tensors take, what torch's allocator holds besides when its segments cannot grow. torchtitan lets them grow
+(`expandable_segments`) in the script that starts one node, and not in those for several: its run_train.sh and
+multinode_trainer.slurm; the runs on H200 print their command."""
 POWER = {"500 W cap": 500 / 700}
 """Of the data sheet's power, as rows print it. Dynamic power is C V^2 f, and voltage follows the clock: the clock goes
 with the cube root of the power."""

@@ -1,7 +1,10 @@
 """Bytes on one device, by part and pipeline stage.
 
 State: master parameters, gradients and two AdamW moments where the plan stores them, and the compute
-copy of gathered parameters. Activations: what the backward needs of each microbatch in flight.
+copy of gathered parameters. Activations: what the backward needs of each microbatch in flight. Two moments
+compete for what comes and goes: the backward of the loss, and that of the last block, when the logits are gone.
+
+The reserve is what no tensor of the program is in: the runtime, and memory that the allocator cannot give again.
 """
 
 from __future__ import annotations
@@ -23,6 +26,13 @@ from planc.sharding.stages import copies_on, sections_of, sections_on
 GIB = 2.0**30
 PREFETCHED = 2
 """Blocks whose gathered parameters are there at once: the one in use and the next."""
+LANDING = 1
+"""Buffers of the size of a gathered block that torch keeps beside: a gather lands in one that belongs to the stream of
+transfers, and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
+LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
+"""fp32 tensors like the logits in the backward of an eager loss: log-probabilities, their gradient and that of the
+logits; with a divided vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA takes
+near two, for it keeps the head's whole gradient until all is summed."""
 
 Held = list[tuple[ParamSharding, int]]
 """Parameters with their copies on a device."""
@@ -37,7 +47,7 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     capacity = chip.memory_bytes / chip.devices
     whole = _whole_until_the_end(sharded, rows)
     saved = saved_by_section(sharded)
-    alike: dict[tuple[tuple[str, int], ...], dict[str, float]] = {}
+    alike: dict[tuple[tuple[Section, int], ...], dict[str, float]] = {}
     stages = []
     for rank in range(sharded.plan.pipeline):
         held = tuple(sections_on(sharded.plan, rank).items())
@@ -47,7 +57,7 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
         capacity_gib=capacity / GIB,
-        usable_gib=(capacity - reserve_bytes(chip)) / GIB,
+        usable_gib=(capacity - chip.runtime_bytes) / (1 + chip.runtime_fraction) / GIB,
         per_device_gib=worst.per_device_gib,
         stages=tuple(stages),
     )
@@ -74,7 +84,6 @@ def _state(sharded: Sharded, rank: int, whole: bool) -> dict[str, float]:
         **resting(sharded, held, whole=whole),
         "buffers": _buffers(sharded, held),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
-        "reserve": reserve_bytes(plan.cluster.chip),
     }
 
 
@@ -93,7 +102,10 @@ def _stage(
 ) -> StageMemory:
     plan = sharded.plan
     activations, moment = _activations(sharded, timeline, rank, saved)
-    gib = {name: amount / GIB for name, amount in {**state, "activations": activations}.items()}
+    parts = {**state, "activations": activations}
+    allocated = sum(parts.values())
+    parts["reserve"] = with_reserve(plan.cluster.chip, allocated) - allocated
+    gib = {name: amount / GIB for name, amount in parts.items()}
     return StageMemory(
         stage=rank,
         layers=sum(sections_on(plan, rank).get(kind, 0) for kind in plan.model.blocks),
@@ -143,12 +155,21 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
 
 
 def _buffers(sharded: Sharded, held: Held) -> float:
-    """What comes and goes: gathered blocks, a block's whole gradient, a replayed block, the logits."""
-    return state_buffers(sharded, held) + replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
+    """What comes and goes."""
+    return at_the_fullest(
+        state_buffers(sharded, held), replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
+    )
 
 
-def state_buffers(sharded: Sharded, held: Held) -> float:
-    """Bytes of gathered blocks and of a block's whole gradient."""
+def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> float:
+    """Bytes that come and go, at the moment when they are the most: see `state_buffers` and `replay_buffers`."""
+    gathered, reduced = state
+    block, loss = replayed
+    return gathered + max(loss, block + reduced)
+
+
+def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
+    """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward."""
     plan = sharded.plan
     gathered: dict[Section, float] = {}
     reduced: dict[Section, float] = {}
@@ -158,17 +179,29 @@ def state_buffers(sharded: Sharded, held: Held) -> float:
                 gathered[section] = gathered.get(section, 0) + param_elements(plan, p)
             if p.stored["grads"]:
                 reduced[section] = reduced.get(section, 0) + param_elements(plan, p)
-    total = 0.0
-    if plan.gather_per == "pass":
-        total += PREFETCHED * max(gathered.values(), default=0.0) * DTYPE_BYTES[plan.precision.compute]
-    return total + max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
+    blocks = (PREFETCHED + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    largest = max(gathered.values(), default=0.0) * DTYPE_BYTES[plan.precision.compute]
+    return blocks * largest, max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
 
 
-def replay_buffers(sharded: Sharded, sections: set[Section]) -> float:
-    """Bytes that one block's replay brings back, and those of the logits, where these sections are."""
+def replay_buffers(sharded: Sharded, sections: set[Section]) -> tuple[float, float]:
+    """Bytes that come in the backward of the last block and in that of the loss, beside what was saved.
+
+    The first brings back what a block runs again, when the logits and all else of the loss are gone. XLA makes one
+    program of both, whose tensors are not in order: it has them together.
+    """
     blocks = [kind for kind in sharded.plan.model.blocks if kind in sections]
     back = max((_replayed(sharded, kind) for kind in blocks), default=0.0)
-    return back + (_logits(sharded) if "last" in sections else 0.0)
+    if "last" not in sections:
+        return back, 0.0
+    if by_xla(sharded.plan):
+        return back + _of_loss(sharded), 0.0
+    return max(0.0, back - _logits(sharded)), _of_loss(sharded)
+
+
+def by_xla(plan: Plan) -> bool:
+    """Whether XLA runs the plan, which makes one program of a step: on its own machines it does."""
+    return plan.cluster.kind == "torus"
 
 
 def _replayed(sharded: Sharded, kind: Section) -> float:
@@ -179,11 +212,21 @@ def _replayed(sharded: Sharded, kind: Section) -> float:
 
 
 def _logits(sharded: Sharded) -> float:
-    """The fp32 copy of the logits and their gradient, beside the saved ones."""
+    """Bytes of the saved logits, in the compute dtype."""
     loss = sharded.ops["last"][-1]
-    layout = restrict(loss.layout, sharded.model.tensor["logits"].dims) if "logits" in loss.op.inputs else {}
-    one = tensor_bytes(sharded.plan, loss.op.inputs[0], layout)
-    return 2 * one * 4 / DTYPE_BYTES[sharded.plan.precision.compute]
+    name = loss.op.inputs[0]
+    return tensor_bytes(sharded.plan, name, restrict(loss.layout, sharded.model.tensor[name].dims))
+
+
+def _of_loss(sharded: Sharded) -> float:
+    """What the backward of the loss needs beside the saved logits: their gradient alone where it is compiled as
+    one region, else fp32 tensors, op by op."""
+    plan, one = sharded.plan, _logits(sharded)
+    if plan.compiled("loss"):
+        return one
+    divided = bool(sharded.ops["last"][-1].layout.get("vocab"))
+    made_by = "xla" if by_xla(plan) else "divided" if divided else "eager"
+    return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
 
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
@@ -265,6 +308,7 @@ def communicators(sharded: Sharded) -> int:
     return len([a for a in sharded.plan.mesh.every.values() if a.size > 1]) + 1
 
 
-def reserve_bytes(chip: Chip) -> float:
-    """What the framework holds of a device, and what its allocator loses."""
-    return chip.runtime_bytes + chip.runtime_fraction * chip.memory_bytes / chip.devices
+def with_reserve(chip: Chip, allocated_bytes: float) -> float:
+    """Bytes that are taken from a device for these in tensors: those that the runtime holds, and what the allocator
+    loses between tensors, a share of what it gives out."""
+    return chip.runtime_bytes + (1 + chip.runtime_fraction) * allocated_bytes

@@ -192,7 +192,7 @@ class Overlap(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Compile(Value):
-    """`compile blocks as inductor`: what the target compiles as one region."""
+    """`compile blocks, loss as inductor`: what the target compiles as one region: each block, or the loss."""
 
     what: str
     method: str = ""
@@ -366,6 +366,10 @@ class Plan(Value):
     def stages(self) -> tuple[tuple[int, int], ...]:
         """Layer ranges of the virtual stages; one stage without a pipeline."""
         return self.split.stages if self.split else ((0, self.model.layers),)
+
+    def compiled(self, what: str) -> Compile | None:
+        """The sentence by which each block, or the loss, is compiled as one region."""
+        return next((c for c in self.compiles if c.what == what), None)
 
     def cause_of_shard(self, dim: str, axis: str, region: str = "") -> Cause | None:
         """The sentence that lays `axis` on `dim` there."""

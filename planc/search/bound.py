@@ -20,8 +20,10 @@ from functools import cached_property
 from planc.cost.exposed import Transfers, hide
 from planc.cost.memory import (
     GIB,
+    at_the_fullest,
     replay_buffers,
     state_buffers,
+    with_reserve,
 )
 from planc.cost.schedule import held_at_least
 from planc.diag.light import dataclass
@@ -86,8 +88,8 @@ class Bounds:
         self._stages: dict[object, list[dict[Section, int]]] = {}
         self._last_ranks: dict[int, set[tuple[int, int]]] = {}
         self._data_axes: dict[int, tuple[str, ...]] = {}
-        self._state_buffers: dict[object, float] = {}
-        self._replay_buffers: dict[object, float] = {}
+        self._state_buffers: dict[object, tuple[float, float]] = {}
+        self._replay_buffers: dict[object, tuple[float, float]] = {}
 
     def sharded(self, point: Point) -> Sharded:
         """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
@@ -215,7 +217,7 @@ class Bounds:
         for way, saved_bytes in zip(shape.ways, saved, strict=True):
             state_bytes = states["step"].bytes_ + sum(n * states[s].bytes_ for s, n in way.on.items())
             most = max(most, saved_bytes + state_bytes + self._buffers(point, shape, way.on))
-        return most / GIB * SHAVED
+        return with_reserve(self.space.plan.cluster.chip, most) / GIB * SHAVED
 
     def _state_s(self, shape: Shape, way: Way, moves: Moves) -> tuple[float, float]:
         """A rank's exposed transfers of state: inside the pipeline and after it. They hide as `step` says."""
@@ -316,7 +318,7 @@ class Bounds:
         back = self._replay_buffers.get(replay_key)
         if back is None:
             back = self._replay_buffers[replay_key] = replay_buffers(self.sharded(point), {*sections})
-        return known + back
+        return at_the_fullest(known, back)
 
     def _data(self, variant: int) -> tuple[str, ...]:
         known = self._data_axes.get(variant)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.cost.compute import memory_rate, section_time
 from planc.cost.exposed import activations_s
-from planc.cost.memory import communicators, reserve_bytes, resting, saved_by_section
+from planc.cost.memory import communicators, resting, saved_by_section
 from planc.cost.network import collective_s
 from planc.cost.step import OPTIMIZER_PASSES
 from planc.cost.topology import Span, span_of
@@ -102,7 +102,7 @@ def copies_of(sharded: Sharded) -> Copies:
 def states_of(sharded: Sharded) -> dict[Section, State]:
     """By section; `step`: what every device holds anyway."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
-    anyway = communicators(sharded) * chip.communicator_bytes + reserve_bytes(chip)
+    anyway = communicators(sharded) * chip.communicator_bytes
     found = {"step": State(anyway, 0.0)}
     for section in sharded.ops:
         held = [(p, 1) for p in sharded.params if p.param.section == section]

@@ -1,4 +1,4 @@
-"""`compile blocks as inductor`: what the target's own compiler takes as one region."""
+"""`compile blocks, loss as inductor`: what the target's own compiler takes as one region each."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from planc.syntax.tree import Sentence
 VERBS = ("compile",)
 ORDER = 5
 METHODS = ("inductor",)
+REGIONS = ("blocks", "loss")
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    what = [draft.one_of(w, ("blocks",), "a region that is compiled") for w in sentence.names(0)]
+    words = [draft.one_of(w, REGIONS, "a region that is compiled") for w in sentence.names(0)]
+    what = dict.fromkeys(w for w in words if w is not None)
     method = sentence.node.node("method")
     name = method_name(method, METHODS, "a compiler", draft) if method else METHODS[0]
     options = read_options(method, {}, draft) if method else {}
-    if None not in what and name is not None and options is not None:
-        draft.compiles.append(Compile(what="blocks", method=name, cause=draft.cause(sentence)))
+    if None not in words and name is not None and options is not None:
+        draft.compiles.extend(Compile(what=w, method=name, cause=draft.cause(sentence)) for w in what)

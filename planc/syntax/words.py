@@ -70,7 +70,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "quantize": ("quantize ffn as float8(rowwise)", "quantize ffn as float8(rowwise) except layers 0, 31"),
     "offload": ("offload optimizer to host",),
     "overlap": ("overlap tp as async_matmul",),
-    "compile": ("compile blocks as inductor",),
+    "compile": ("compile blocks as inductor", "compile blocks, loss as inductor"),
     "use": ("use fsdp over fsdp", "use pp over pp as 1f1b"),
     "override": ("override layers.*.attention.wq = replicated", "override output = vocab over tp and embed over fsdp"),
     "expect": ("expect memory <= 72 GiB", "expect no W0601"),

@@ -156,7 +156,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
 """What is done to blocks and state besides dividing them."""
 
 COMPILED: dict[str, tuple[str, ...]] = {
-    "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks"),
+    "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks, loss"),
     "compile_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "compile blocks as inductor"),
     "compile_overlap": ("fsdp 2 > tp 2", FSDP, TP, SP, "compile blocks as inductor", "overlap tp as async_matmul"),
 }

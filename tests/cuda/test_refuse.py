@@ -36,6 +36,7 @@ REFUSED = {
         8,
         "all_gather",
     ),
+    "a compiled loss over a divided vocab": (("tp 4", TP, "compile loss"), 8, "leave the vocab whole"),
     "a compiled ring": (("cp 4", "use cp over cp as ring", "compile blocks"), 8, "one of them"),
     "compiled in two parts": (("pp 2 > tp 2", "split layers over pp as zbv", TP, "compile blocks"), 9, "1f1b"),
     "replay inside a compiled block": (
