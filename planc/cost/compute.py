@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import ceil, prod
 
 from planc.diag.light import dataclass
@@ -31,14 +32,24 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     """All ops of a section, forward, backward and run again."""
     plan = sharded.plan
     again = set(replay(plan, section).ops) if section in plan.model.blocks else set()
-    ops = sharded.ops[section]
-    return SectionTime(
-        forward_s=dispatched_s((op_s(sharded, o, chip) for o in ops), chip),
-        backward_s=dispatched_s((op_s(sharded, o, chip, backward=True) for o in ops), chip),
-        recompute_s=dispatched_s((op_s(sharded, o, chip) for o in ops if o.op.name in again), chip)
-        / plan.recompute.every,
-        weight_s=sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul"),
-    )
+    rerun = dispatched_s((op_s(sharded, o, chip) for o in sharded.ops[section] if o.op.name in again), chip)
+    return replace(_once_each(sharded, section, chip), recompute_s=rerun / plan.recompute.every)
+
+
+def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
+    """All ops of a section, whatever is run again."""
+    key, ours = ("section_time", section), chip is sharded.plan.cluster.chip
+    known: SectionTime | None = sharded.memo.get(key) if ours else None
+    if known is None:
+        ops = sharded.ops[section]
+        known = SectionTime(
+            forward_s=dispatched_s((op_s(sharded, o, chip) for o in ops), chip),
+            backward_s=dispatched_s((op_s(sharded, o, chip, backward=True) for o in ops), chip),
+            weight_s=sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul"),
+        )
+        if ours:
+            sharded.memo[key] = known
+    return known
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:

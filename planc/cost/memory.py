@@ -20,7 +20,7 @@ from planc.ir.report import Memory, MemoryParts, StageMemory
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.local import param_elements, stored_elements, tensor_bytes
 from planc.sharding.redistribute import restrict
-from planc.sharding.replay import close, replay
+from planc.sharding.replay import everything_kept, replay
 from planc.sharding.stages import copies_on, sections_of, sections_on
 
 GIB = 2.0**30
@@ -257,9 +257,9 @@ def _kept_of_block(sharded: Sharded, kind: Section) -> float:
 
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
-    block = sharded.model.ops[kind]
-    kept = close(sharded.model, block, set()).kept if everything else replay(sharded.plan, kind).kept
-    return sum(_saved_bytes(sharded, name, kind) for name in kept if name not in offloaded(sharded.plan))
+    kept = everything_kept(sharded.model, kind) if everything else replay(sharded.plan, kind).kept
+    away = offloaded(sharded.plan)
+    return sum(_saved_bytes(sharded, name, kind) for name in kept if name not in away)
 
 
 def _section_saved(sharded: Sharded, section: str) -> float:
@@ -272,9 +272,11 @@ def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
     """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
     known = sharded.plan.memo.get(("saved_bytes", name, section))
     if known is None:
-        savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
-        known = kept_bytes(sharded, name, section) * _narrowing(sharded, section, savers)
-        sharded.plan.memo["saved_bytes", name, section] = known
+        share = sharded.told.get(("narrowing", name, section))
+        if share is None:
+            savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+            share = sharded.told["narrowing", name, section] = _narrowing(sharded, section, savers)
+        known = sharded.plan.memo["saved_bytes", name, section] = kept_bytes(sharded, name, section) * share
     return float(known)
 
 

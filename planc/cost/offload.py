@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import Layout, Sharded
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.replay import replay
 from planc.sharding.stages import copies_on, microbatches_each, sections_on
@@ -62,8 +62,11 @@ def kept_bytes(sharded: Sharded, tensor: str, section: str) -> float:
 
     It is needed by the ops that save it; if none does, to run others again that take it.
     """
-    dims = sharded.model.tensor[tensor].dims
-    ops = sharded.ops[section]
-    later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
-    unique = {repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}
-    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in unique.values())
+    known: list[Layout] | None = sharded.told.get(key := ("kept", tensor, section))
+    if known is None:
+        dims = sharded.model.tensor[tensor].dims
+        ops = sharded.ops[section]
+        later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
+        unique = {repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}
+        known = sharded.told[key] = list(unique.values())
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in known)

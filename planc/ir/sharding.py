@@ -110,6 +110,17 @@ class Sharded:
         return {}
 
     @cached_property
+    def told(self) -> dict[Any, Any]:
+        """The same for what the layouts say by themselves, whatever the sizes of the axes and of the batch."""
+        return {}
+
+    def resized(self, plan: Plan) -> Sharded:
+        """These layouts for a plan that says the same with other sizes, and has the same axes in use."""
+        other = Sharded(plan=plan, ops=self.ops, params=self.params)
+        other.__dict__["told"] = self.told
+        return other
+
+    @cached_property
     def tied(self) -> tuple[ParamSharding, ...]:
         """Parameters that both ends of the model use."""
         return tuple(p for p in self.params if {"first", "last"} <= set(p.param.sections))

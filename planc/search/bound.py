@@ -98,7 +98,7 @@ class Bounds:
         known = self._propagated.get(key)
         if known is None:
             known = self._propagated[key] = propagate(plan)
-        return Sharded(plan=plan, ops=known.ops, params=known.params)
+        return known.resized(plan)
 
     # Families.
 

@@ -44,27 +44,41 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
     """The duals. Gradients of one tensor that arrive in one layout are summed before they move."""
-    arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
     for o in reversed(sharded.ops[section]):
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)
             yield from _calls(sharded, back, _turned(o.settle), "backward")
         if o.ring:
             yield from _ring(sharded, o, "backward")
+    known: list[Move] | None = sharded.told.get(key := ("gradients", section))
+    if known is None:
+        known = sharded.told[key] = [move for move in _gradients(sharded, section) if move.steps]
+    for move in known:
+        yield from _calls(sharded, move.steps, move, "backward")
+
+
+def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
+    """Where the gradients of each tensor come from, and where they rest."""
+    arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
+    for o in reversed(sharded.ops[section]):
         for name, move in zip(o.op.inputs, o.moves, strict=True):
             tensor = sharded.model.tensor[name]
             if tensor.dtype == "int":
                 continue
             layout = o.needs(name, tensor.dims)
             cause = move.cause if move else None
-            key = (name, repr(layout))
-            known = arriving.setdefault(key, (layout, set(), cause))
-            known[1].update(_grad_partial(o, name, tensor.dims))
+            _, partial, _ = arriving.setdefault((name, repr(layout)), (layout, set(), cause))
+            partial.update(_grad_partial(o, name, tensor.dims))
     for (name, _), (layout, partial, cause) in arriving.items():
-        axes = sharded.plan.mesh.in_order(partial)
-        steps = steps_between(layout, axes, sharded.declared(name))
-        move = Move(tensor=name, before=layout, partial=axes, after=sharded.declared(name), steps=steps)
-        yield from _calls(sharded, steps, move, "backward", cause or axis_cause(sharded, axes))
+        axes, home = sharded.plan.mesh.in_order(partial), sharded.declared(name)
+        yield Move(
+            tensor=name,
+            before=layout,
+            partial=axes,
+            after=home,
+            steps=steps_between(layout, axes, home),
+            cause=cause or axis_cause(sharded, axes),
+        )
 
 
 def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
@@ -108,9 +122,7 @@ def _turned(move: Move) -> Move:
     return Move(tensor=move.tensor, before=move.after, after=move.before, steps=(), cause=move.cause)
 
 
-def _calls(
-    sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase, cause: Cause | None = None
-) -> Iterator[Call]:
+def _calls(sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase) -> Iterator[Call]:
     """One call per step, following the local size: gathers grow it, scatters shrink it."""
     plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
     dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
@@ -129,7 +141,7 @@ def _calls(
             tensor=move.tensor,
             dtype=dtype,
             elements=max(before, after),
-            cause=cause or move.cause,
+            cause=move.cause,
         )
 
 

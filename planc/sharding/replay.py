@@ -32,6 +32,14 @@ def replay(plan: Plan, section: Section = "block") -> Replay:
     return known
 
 
+def everything_kept(model: Model, section: Section) -> tuple[str, ...]:
+    """What one kind of block keeps where nothing is run again."""
+    known: tuple[str, ...] | None = model.memo.get(key := ("everything kept", section))
+    if known is None:
+        known = model.memo[key] = close(model, model.ops[section], set()).kept
+    return known
+
+
 def _replay(plan: Plan, section: Section) -> Replay:
     block = plan.model.ops[section]
     again = {o.name for o in block if (plan.recompute.blocks or _named(plan.recompute.ops, o))}
