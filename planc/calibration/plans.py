@@ -41,6 +41,10 @@ RACK = 64
 UNFUSED = ("VIA-Research/vTrain", "calculon-ai/calculon", "NVIDIA/Megatron-LM images", "cli99/llm-analysis")
 """Sources from before flash attention: scores go through memory."""
 
+SUMS_BESIDE = ("calculon-ai/calculon",)
+"""Sources whose Megatron-LM sums inputs' gradients beside the products for the weights' (Korthikanti et al. 2022,
+section 6.2)."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -256,7 +260,9 @@ def _inside(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
         yield "use tp over tp"
         if options.get("sequence_parallel", True) and row.publisher != "VIA-Research/vTrain":
             yield "use sp over tp"
-        if options.get("async_tp") or _overlaps_tp(row):
+        if row.source.startswith(SUMS_BESIDE):
+            yield "overlap tp as weight_gradients"
+        elif options.get("async_tp") or _overlaps_tp(row):
             yield f"overlap tp as {'windowed_einsum' if row.chip in TORI else 'async_matmul'}"
     if "cp" in used:
         passes = "all_gather" if row.id.startswith("llama3-t4") else "ring"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from planc.cost.compute import SectionTime, op_s
+from planc.cost.compute import SectionTime, op_s, weights_s
 from planc.cost.network import collective_s
 from planc.cost.topology import Span, span_of
 from planc.ir.collective import Collective, CollectiveOp
@@ -100,8 +100,9 @@ def _beside(
 ) -> None:
     """Transfers that run beside compute: rings beside attention, and what an `overlap` sentence names.
 
-    `dual_batch` runs one microbatch's transfers beside another's compute; other methods beside the
-    matmuls that make or take what is moved.
+    `dual_batch` runs one microbatch's transfers beside another's compute, `weight_gradients` the sums of inputs'
+    gradients beside the products that make the weights'; other methods beside the matmuls that make or take what
+    is moved.
     """
     plan = sharded.plan
     if not rows:
@@ -116,7 +117,11 @@ def _beside(
     groups = [([r for r in rows if r.op == "send_recv"], cover("attention"), chip.contention)]
     for overlap in (o for o in plan.overlaps if o.method != "none"):
         over = [r for r in rows if overlap.axis in r.axes and r.op != "send_recv"]
-        if overlap.method == "dual_batch":
+        if overlap.method == "weight_gradients":
+            sums = [r for r in over if phase == "backward" and r.op in ("all_reduce", "reduce_scatter")]
+            beside = times * sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
+            groups.append((sums, beside, chip.contention))
+        elif overlap.method == "dual_batch":
             groups.append((over, cover(), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention))
         else:
             groups.append((over, cover("matmul"), chip.contention))

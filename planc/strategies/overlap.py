@@ -9,9 +9,10 @@ from planc.syntax.tree import Sentence
 
 VERBS = ("overlap",)
 ORDER = 5
-METHODS = ("async_matmul", "windowed_einsum", "dual_batch", "none")
-"""A matmul cut into pieces whose transfers run beside it (CUDA's and XLA's way), one microbatch's transfers
-beside another's compute, and no overlap at all: gathers and reductions over the axis wait too."""
+METHODS = ("async_matmul", "windowed_einsum", "weight_gradients", "dual_batch", "none")
+"""A matmul cut into pieces whose transfers run beside it (CUDA's and XLA's way), sums of inputs' gradients beside the
+products for the weights' (Megatron's way), one microbatch's transfers beside another's compute, and no overlap at all:
+gathers and reductions over the axis wait too."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

@@ -192,3 +192,20 @@ def test_what_hides_slows_compute_down(tmp_path: Path) -> None:
         times.append(costed.step.exposed_comm_s)
         total = sum(r.time_s for r in costed.collectives)
     assert times[1] - times[0] == pytest.approx(0.5 * (total - times[0]), rel=1e-6)
+
+
+def test_sums_of_gradients_hide_behind_the_weights_products(tmp_path: Path) -> None:
+    """`weight_gradients`: in the backward alone, and gathers wait as before."""
+    text = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n" + BF16
+    waits = examine(plan_of(tmp_path, text)).costed
+    beside = examine(plan_of(tmp_path, text + "overlap tp as weight_gradients\n")).costed
+    assert waits is not None and beside is not None
+    contention = waits.sharded.plan.cluster.chip.contention
+    hidden = 0
+    for one, other in zip(waits.timed.collectives, beside.timed.collectives, strict=True):
+        if one.row.carries != "activation" or "tp" not in one.row.axes or one.row.section != "block":
+            continue
+        sums = one.row.phase == "backward" and one.row.op == "reduce_scatter"
+        hidden += sums
+        assert other.exposed_s == pytest.approx(one.exposed_s * (contention if sums else 1.0))
+    assert hidden
