@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 
 WIDE = 2.0
 """Of a prior: what was measured decides, and only what no probe touches stays where it was."""
-STEPS_WEIGHT = 2.0
+STEPS_WEIGHT = 6.0
 """Whole steps are what is predicted in the end."""
-BEGUN_AT_S = 5e-4
-"""Where a second fit begins with `dispatch`: below what kernels take nothing pulls it up."""
+STARTS: tuple[dict[str, float], ...] = ({}, {"dispatch": 5e-4}, {"dispatch": 3e-4, "call": 6e-3, "step": 5e-2})
+"""Where fits begin, other than at the priors: below what kernels take nothing pulls `dispatch` up, and what a step
+takes once, for each op and for each call stand in for each other."""
 ITERATIONS = 20
+TRIED = 4
+"""Rounds from each start; the best goes on."""
 WORTH = 2e-3
 """A round that makes the errors smaller by less is the last."""
 
@@ -65,7 +68,7 @@ def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Paramet
     net: Place = "network" if cluster.levels and cluster.devices_per_node == 1 else "link"
     link = cluster.levels[0] if net == "network" else cluster.link
     most = 1.0 if chip.cores else 4.0  # of what was measured to be the best, which no shape may have reached
-    shared = () if chip.cores else (one("contention", 0.5, "share", 0.01, 1.0),)  # transfers take the same cores
+    shared = () if chip.cores else (one("contention", 0.8, "share", 0.01, 1.0),)  # transfers take the same cores
     return (
         one("matmul_efficiency", chip.matmul_efficiency, "share", 0.02, most),
         one("matmul_depth", max(32.0, chip.matmul_depth), "steps", 1.0, 4096.0),
@@ -77,6 +80,9 @@ def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Paramet
         *shared,
         one("efficiency", link.efficiency, "share", 0.02, most if net == "network" else 1.0, net),
         one("latency", link.latency_s, "s", 1e-7, 0.1, net),
+        one("reduce_scatter_efficiency", 0.8, "share", 0.1, 1.0, net),
+        one("all_to_all_efficiency", 0.8, "share", 0.1, 1.0, net),
+        one("call", 2e-4, "s", 1e-7, 0.1, net),
         one("half_size", max(2.0**14, link.half_bytes), "B", 1.0, 2.0**30, net),
     )
 
@@ -91,8 +97,8 @@ def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[Me
     seconds = np.array([m.seconds for m in measured] + [s.seconds for s in steps])
     weights = np.array(_weights(measured, steps))
     problem = _Problem(measured, steps, np.log(seconds), weights, parameters, put)
-    starts = [np.log([begun.get(p.field, p.prior) for p in parameters]) for begun in ({}, {"dispatch": BEGUN_AT_S})]
-    x = min((_fitted(problem, start) for start in starts), key=problem.loss)
+    starts = [np.log([begun.get(p.field, p.prior) for p in parameters]) for begun in STARTS]
+    x = _fitted(problem, min((_fitted(problem, start, TRIED) for start in starts), key=problem.loss))
     fitted = _settled(put(x), {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
     return Calibrated(
         cluster=fitted,
@@ -103,10 +109,10 @@ def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[Me
     )
 
 
-def _fitted(problem: _Problem, x: Array) -> Array:
+def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
     """The best parameters near a start."""
     now = problem.loss(x)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         errors, slopes = problem.linear(x)
         x = problem.better(x, solved(x, errors, slopes, problem.weights, problem.parameters))
         before, now = now, problem.loss(x)

@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from planc.diag.light import dataclass
-from planc.ir.hardware import Chip, Cluster
+from planc.ir.hardware import Chip, Cluster, Level, Link
 
 Place = Literal["chip", "link", "network"]
 NARROW = ("float8", "float4")
+OPS = ("reduce_scatter", "all_reduce", "all_to_all")
+"""Collectives that may run at a share of what a network's curve says."""
 FIELDS = {
     "launch": "launch_s",
     "dispatch": "dispatch_s",
     "step": "step_s",
     "half_size": "half_bytes",
     "latency": "latency_s",
+    "call": "call_s",
 }
 """Names of the language that the nouns call otherwise."""
 
@@ -45,17 +48,29 @@ class Parameter:
         if cluster.chip.name not in self.chips:
             return cluster
         name = FIELDS.get(self.field, self.field)
-        change: dict[str, Any] = {name: value}
         if self.place == "link":
-            return replace(cluster, link=replace(cluster.link, **change))
+            return replace(cluster, link=_put_link(cluster.link, name, value))
         if self.place == "network":
-            return replace(cluster, levels=tuple(replace(v, **change) for v in cluster.levels))
+            return replace(cluster, levels=tuple(_put_link(v, name, value) for v in cluster.levels))
         return replace(cluster, chip=_put(cluster.chip, name, value))
 
     def of(self, cluster: Cluster) -> float:
         """What the cluster has for this number."""
         place = {"chip": cluster.chip, "link": cluster.link, "network": cluster.levels[0] if cluster.levels else None}
-        return float(getattr(place[self.place], FIELDS.get(self.field, self.field)))
+        there = place[self.place]
+        op = self.field.removesuffix("_efficiency")
+        if op in OPS and isinstance(there, Link | Level):
+            return there.op_efficiency.get(op, 1.0)
+        return float(getattr(there, FIELDS.get(self.field, self.field)))
+
+
+L = TypeVar("L", Link, Level)
+
+
+def _put_link(link: L, name: str, value: float) -> L:
+    op = name.removesuffix("_efficiency")
+    change: dict[str, Any] = {"op_efficiency": {**link.op_efficiency, op: value}} if op in OPS else {name: value}
+    return replace(link, **change)
 
 
 def _put(chip: Chip, name: str, value: float) -> Chip:

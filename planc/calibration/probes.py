@@ -11,7 +11,7 @@ from math import prod
 from typing import Any, Literal
 
 from planc.cost.compute import Gemm, gemm_s, head_share, memory_rate, peak_flops_per_s
-from planc.cost.network import collective_s
+from planc.cost.network import bare_s
 from planc.cost.step import step_time
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
@@ -59,7 +59,7 @@ class Probe:
         chip = cluster.chip
         if self.kind == "collective":
             group, buffer = self.sizes
-            return collective_s(self.op, buffer, spans[group] if spans else group_span(cluster, group))
+            return bare_s(self.op, buffer, spans[group] if spans else group_span(cluster, group))
         if self.kind == "stream":
             return STREAMED * self.sizes[0] / memory_rate(chip) + chip.launch_s
         peak = peak_flops_per_s(chip, self.dtype) / chip.devices

@@ -20,14 +20,19 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
     from planc.ir.program import Target
 
-STEPPED: dict[str, tuple[int, str, str, int]] = {
-    # name: (sequences for each device, the rest of the batch, model, ways of tensor parallelism)
-    "dp": (4, "128 tokens microbatch 4", "llama_tiny", 1),
-    "dp_short": (4, "32 tokens microbatch 1", "llama_tiny", 1),
-    "dp_micro": (8, "64 tokens microbatch 2", "llama_micro", 1),
-    "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", 2),
+DP, TP, SP = "use dp over dp", "use tp over tp", "use sp over tp"
+STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
+    # name: (sequences for each device, the rest of the batch, model, layout)
+    "dp": (4, "128 tokens microbatch 4", "llama_tiny", (DP,)),
+    "dp_short": (4, "32 tokens microbatch 1", "llama_tiny", (DP,)),
+    "dp_micro": (8, "64 tokens microbatch 2", "llama_micro", (DP,)),
+    "ddp_often": (16, "32 tokens microbatch 1", "llama_micro", ("use ddp over dp",)),
+    "zero2": (8, "32 tokens microbatch 2", "llama_tiny", ("use zero2 over dp",)),
+    "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", (DP, TP)),
+    "dp_tp_sp": (2, "64 tokens microbatch 2", "llama_tiny", (DP, TP, SP)),
 }
-"""Whole steps that are measured too: data parallelism, once with tensor parallelism, by batch and model."""
+"""Whole steps that are measured too: data parallelism, with state divided and with tensor parallelism of two. They
+differ in tokens of a microbatch, in microbatches, and in collectives for each."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,9 +110,9 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
 def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
     """The plans whose steps are measured."""
     paths = []
-    for name, (sequences, rest, model, ways) in STEPPED.items():
-        ways = ways if devices % ways == 0 else 1
-        layout = ("use dp over dp", "use tp over tp") if ways > 1 else ("use dp over dp",)
+    for name, (sequences, rest, model, said) in STEPPED.items():
+        ways = 2 if TP in said and devices % 2 == 0 else 1
+        layout = said if ways > 1 else tuple(s for s in said if not s.endswith(" tp"))
         mesh = f"dp {devices // ways} > tp {ways}" if ways > 1 else f"dp {devices}"
         paths.append(folder / f"{name}.plan")
         batch = f"{sequences * devices} x {rest}"

@@ -40,7 +40,10 @@ class Compared:
 
     layout: str
     measured_s: float
+    """Less what other work on the machine took of it."""
     predicted_s: float
+    others: float
+    """The share of the processors that other work had meanwhile."""
 
     @property
     def error(self) -> float:
@@ -73,8 +76,10 @@ def run(options: argparse.Namespace) -> int:
         print_json({"target": options.target, "load": os.getloadavg()[0], "rows": facts, "median": median(errors)})
         return 0
     print(f"{strong(options.hardware)} on {options.target}, {DEVICES} devices, load {os.getloadavg()[0]:.1f}")
-    cells = [[row.layout, seconds(row.measured_s), seconds(row.predicted_s), f"{row.error:+.1%}"] for row in rows]
-    print("\n".join(table(("layout", "measured", "predicted", "error"), cells, left=1)))
+    cells = [
+        [r.layout, seconds(r.measured_s), seconds(r.predicted_s), f"{r.error:+.1%}", f"{r.others:.0%}"] for r in rows
+    ]
+    print("\n".join(table(("layout", "measured", "predicted", "error", "others had"), cells, left=1)))
     print(f"median error {median(errors):.1%}, largest {max(errors):.1%}")
     return 0
 
@@ -97,5 +102,5 @@ def compared(hardware: Path, machine: str, target: Target, folder: Path) -> list
     for path, plan in plans.items():
         measured = took.step_s(path.stem)
         predicted = step_of(plan, measured, target).predicted_s(plan.cluster)
-        rows.append(Compared(path.stem, measured, predicted))
+        rows.append(Compared(path.stem, measured, predicted, took.disturbed(path.stem)))
     return rows

@@ -64,8 +64,11 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
-    """Seconds of some ops in a row: what their kernels take, or the host's time to ask for them."""
+    """Seconds of some ops in a row: what their kernels take, or the host's time to ask for them; both where the
+    host does the ops itself."""
     seconds = tuple(ops)
+    if chip.hosts_itself:
+        return sum(seconds) + len(seconds) * chip.dispatch_s
     return max(sum(seconds), len(seconds) * chip.dispatch_s)
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planc.cost.compute import SectionTime, op_s, weights_s
-from planc.cost.network import collective_s
+from planc.cost.network import bare_s
 from planc.cost.topology import Span, span_of
 from planc.ir.collective import Collective, CollectiveOp
 from planc.ir.model import Section
@@ -21,16 +21,22 @@ from planc.sharding.stages import microbatches_each, sections_on
 
 
 def seconds_of(rows: Iterable[Collective], spans: dict[tuple[str, ...], Span]) -> dict[int, float]:
-    """Seconds of each row, all its calls. Stages repeat each other: like calls are timed once."""
+    """Seconds of each row, all its calls, without the framework's time around them. Stages repeat each other: like
+    calls are timed once."""
     known: dict[tuple[CollectiveOp, float, tuple[str, ...]], float] = {}
     seconds = {}
     for r in rows:
         key = (r.op, r.buffer_bytes, r.axes)
         one = known.get(key)
         if one is None:
-            one = known[key] = collective_s(*key[:2], spans[r.axes])
+            one = known[key] = bare_s(*key[:2], spans[r.axes])
         seconds[id(r)] = r.count * one
     return seconds
+
+
+def asked_s(row: Collective, spans: dict[tuple[str, ...], Span]) -> float:
+    """Seconds that the framework takes to ask for a row's calls: the host's, which nothing hides."""
+    return row.count * spans[row.axes].call_s
 
 
 def exposed_of(
@@ -145,11 +151,12 @@ def activations_s(sharded: Sharded, section: Section) -> tuple[float, float]:
 
 def _activations_s(sharded: Sharded, section: Section, phase: ActivationPhase) -> float:
     plan, rows = sharded.plan, activation_rows(sharded, section, phase)
-    seconds = seconds_of(rows, {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {r.axes for r in rows}})
+    spans = {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
+    seconds = seconds_of(rows, spans)
     exposed = dict(seconds)
     if plan.overlaps or any(r.op == "send_recv" for r in rows):
         _beside(sharded, rows, phase, 1, seconds, exposed)
-    return sum(exposed.values())
+    return sum(exposed.values()) + sum(asked_s(r, spans) for r in rows)
 
 
 DUAL_BATCH_CORES = 20

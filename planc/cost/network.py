@@ -43,8 +43,14 @@ LARGE_BYTES = 2.0**30
 
 
 def collective_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Seconds of one call. `buffer_bytes` is the larger of the input and output on one device."""
-    return min((s for _, s in _ways(op, buffer_bytes, span)), default=0.0)
+    """Seconds of one call, the framework's own time in it. `buffer_bytes`: the larger of input and output on one
+    device."""
+    return bare_s(op, buffer_bytes, span) + span.call_s
+
+
+def bare_s(op: Op, buffer_bytes: float, span: Span) -> float:
+    """Seconds of one call by itself, as a loop of such calls takes."""
+    return min((s for _, s in _ways(op, buffer_bytes, span)), default=0.0) / span.efficiency(op)
 
 
 def algorithm(op: Op, span: Span, buffer_bytes: float = LARGE_BYTES) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import cached_property
 
 from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
-from planc.cost.exposed import after, between_stages, by_stage, exposed_of, seconds_of
+from planc.cost.exposed import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
 from planc.cost.schedule import Timeline, busy_s, run_schedule, stage_times
@@ -138,6 +138,10 @@ def stage_work(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> 
     seconds = seconds_of(rows, spans)
     sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
     exposed = exposed_of(sharded, rows, seconds, sections)
+    for r in rows:
+        if asked := asked_s(r, spans):
+            seconds[id(r)] += asked
+            exposed[id(r)] += 0.0 if between_stages(r) else asked
     bare = _bare(rows, exposed)
     homes = {v: like[rank] for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
     costs = _stage_costs(sharded, homes, bare, sections)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, gcd, inf, prod
+from typing import Any
 
 from planc.diag.light import dataclass
 from planc.ir.hardware import Cluster, Level
@@ -61,6 +62,10 @@ class Phase:
     latency_s: float
     half_bytes: float = 0.0
     """A transfer of this size runs at half the bandwidth."""
+    call_s: float = 0.0
+    """The framework's own time for a call."""
+    op_efficiency: tuple[tuple[str, float], ...] = ()
+    """Collectives that run at a share of what the curve says."""
     reduction: float = 0.0
     """Bytes that the switches all-reduce for each byte a unit can send; 0: they do not add."""
     rings: tuple[Ring, ...] = ()
@@ -92,6 +97,15 @@ class Span:
     def outside(self) -> float:
         """Nodes (or slices) that the group lies in."""
         return prod(p.members for p in self.phases if p.network)
+
+    @property
+    def call_s(self) -> float:
+        """The framework's own time for a call over this group."""
+        return max((p.call_s for p in self.phases), default=0.0)
+
+    def efficiency(self, op: str) -> float:
+        """How fast an op runs beside what the curve says of it, at the outermost level that says so."""
+        return next((share for p in reversed(self.phases) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property
     def slowest(self) -> Phase | None:
@@ -160,6 +174,8 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
         one,
         link.latency_s,
         link.half_bytes,
+        link.call_s,
+        (*link.op_efficiency.items(),),
         _reduction(link.in_network_reduction, prod(cluster.shape)),
         (Ring(1, False),) if cluster.kind == "torus" else (),
     )
@@ -177,7 +193,10 @@ def _far(cluster: Cluster, level: Level, devices: int) -> Phase:
     way_out = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
     each = way_out / min(cluster.devices_per_node, devices)
     reduction = _reduction(level.in_network_reduction, inf)
-    return Phase(level.name, 1, 1, each, level.latency_s, level.half_bytes, reduction, network=True)
+    return Phase(
+        name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
+        call_s=level.call_s, op_efficiency=(*level.op_efficiency.items(),), reduction=reduction, network=True,
+    )  # fmt: skip
 
 
 def _reduction(gain: float, units: float) -> float:
@@ -298,7 +317,8 @@ def _cut(free: list[_Free], size: int) -> list[tuple[int, Ring]]:
 def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
     """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless asked, no latency."""
     keep = float(latency)
-    link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, efficiency=1.0, half_bytes=0.0)
+    ideal: dict[str, Any] = {"efficiency": 1.0, "half_bytes": 0.0, "call_s": 0.0, "op_efficiency": {}}
+    link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, **ideal)
     chip = replace(
         cluster.chip,
         matmul_efficiency=1.0,
@@ -312,7 +332,7 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
         contention=0.0,
         step_s=0.0,
     )
-    levels = tuple(replace(v, latency_s=keep * v.latency_s, efficiency=1.0, half_bytes=0.0) for v in cluster.levels)
+    levels = tuple(replace(v, latency_s=keep * v.latency_s, **ideal) for v in cluster.levels)
     return replace(cluster, chip=chip, link=link, levels=levels)
 
 

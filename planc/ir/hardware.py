@@ -52,6 +52,11 @@ class Chip(Value):
     core_lanes: int = 0
     """fp32 lanes of one core."""
 
+    @property
+    def hosts_itself(self) -> bool:
+        """A process of a computer: what asks for an op and what does it are one processor."""
+        return not self.cores
+
     def efficiency(self, dtype: str) -> float:
         """The fraction of a dtype's peak that large matmuls reach."""
         return self.narrow_efficiency.get(dtype, self.matmul_efficiency)
@@ -69,6 +74,10 @@ class Link(Value):
     """How much faster a full node's all-reduce runs when the switches add; 1: they do not."""
     half_bytes: float = 0.0
     """A transfer of this size runs at half the bandwidth."""
+    call_s: float = 0.0
+    """The framework's own time for each collective that it asks for: it wraps, copies and waits."""
+    op_efficiency: dict[str, float] = field(default_factory=dict)
+    """By collective, how fast it runs beside what an all-gather's curve says of it; 1 where it says nothing."""
     shared: int = 1
     """Chips behind one link: a PCIe switch has one way up for several."""
     switches: int = 0
@@ -89,6 +98,10 @@ class Level(Value):
     """How much more the units below could send than this level takes."""
     in_network_reduction: float = 1.0
     half_bytes: float = 0.0
+    call_s: float = 0.0
+    """The framework's own time for each collective that it asks for."""
+    op_efficiency: dict[str, float] = field(default_factory=dict)
+    """By collective, how fast it runs beside what an all-gather's curve says of it."""
     ports: int = 0
     """Ports of one switch of this level; 0 when the hardware file does not say."""
     rails: int = 1

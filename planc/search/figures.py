@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.cost.compute import memory_rate, section_time
 from planc.cost.exposed import activations_s
 from planc.cost.memory import communicators, resting, saved_by_section
-from planc.cost.network import collective_s
+from planc.cost.network import bare_s
 from planc.cost.step import OPTIMIZER_PASSES
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
@@ -132,7 +132,7 @@ def _moves(sharded: Sharded, section: Section, spans: Spans) -> Iterator[Move]:
     for call in state(sharded, section):
         axes = plan.mesh.in_order(call.axes)
         if axes:
-            one = collective_s(call.op, call.elements * DTYPE_BYTES[call.dtype], _span(plan, axes, spans))
+            one = bare_s(call.op, call.elements * DTYPE_BYTES[call.dtype], _span(plan, axes, spans))
             key = call.phase, call.per == "microbatch", not waits.isdisjoint(axes)
             seconds[key] = seconds.get(key, 0.0) + call.times * one
     for (phase, often, waited), s in seconds.items():

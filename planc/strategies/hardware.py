@@ -37,8 +37,14 @@ CHIP: dict[str, tuple[str, float | None]] = {
 """Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
 from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
 
+OPS = ("reduce_scatter", "all_reduce", "all_to_all")
+"""Collectives that a link or network may say a share for: `all_reduce_efficiency = 60 %`."""
+BY_OP: dict[str, tuple[str, float | None]] = {f"{op}_efficiency": ("share", None) for op in OPS}
+
 RATES = ("fp32", "bf16", "fp16", "float8", "int8", "float4")
-LINK = {
+LINK: dict[str, tuple[str, float | None]] = {
+    **BY_OP,
+    "call": ("time", 0.0),
     "bandwidth": ("bandwidth", None),
     "latency": ("time", None),
     "efficiency": ("share", 1.0),
@@ -47,7 +53,9 @@ LINK = {
     "shared": ("count", 1),
     "switches": ("count", 0),
 }
-LEVEL = {
+LEVEL: dict[str, tuple[str, float | None]] = {
+    **BY_OP,
+    "call": ("time", 0.0),
     "latency": ("time", 8e-6),
     "efficiency": ("share", 1.0),
     "oversubscription": ("count", 1.0),
@@ -98,7 +106,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
 
 MAY_BE_ZERO = (
     *("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes"),
-    *("matmul_depth", "matmul_tail", "contention", "step", "dispatch"),
+    *("matmul_depth", "matmul_tail", "contention", "step", "dispatch", "call"),
 )
 
 
@@ -158,7 +166,7 @@ def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
 def read_link(sentence: Sentence, draft: Draft) -> Link | None:
     call = sentence.node.node("call")
     assert call is not None
-    values = arguments(call.node("args"), dict(LINK), draft)
+    values = arguments(call.node("args"), LINK, draft)
     written = {w.text for w in call.all_words()}
     if {"bandwidth", "latency"} - set(values) <= written and not {"bandwidth", "latency"} <= set(values):
         return None  # its mistake is reported
@@ -172,6 +180,8 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
         efficiency=values["efficiency"],
         in_network_reduction=values["in_network_reduction"],
         half_bytes=values["half_size"],
+        call_s=values["call"],
+        op_efficiency=_by_op(values),
         shared=int(values["shared"]),
         switches=int(values["switches"]),
     )
@@ -191,7 +201,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
     assert isinstance(name, Word)
     count = draft.integer(width)
     bandwidth = draft.quantity(speed, "bandwidth")
-    values = arguments(node.node("args"), dict(LEVEL), draft)
+    values = arguments(node.node("args"), LEVEL, draft)
     if count is None or bandwidth is None or not _sane("bandwidth", bandwidth, speed, draft):
         return None
     return Level(
@@ -203,9 +213,16 @@ def _level(node: Node, draft: Draft) -> Level | None:
         oversubscription=values["oversubscription"],
         in_network_reduction=values["in_network_reduction"],
         half_bytes=values["half_size"],
+        call_s=values["call"],
+        op_efficiency=_by_op(values),
         ports=int(values["ports"]),
         rails=int(values["rails"]),
     )
+
+
+def _by_op(values: dict[str, float]) -> dict[str, float]:
+    """The shares of the collectives that have one."""
+    return {op: values[f"{op}_efficiency"] for op in OPS if f"{op}_efficiency" in values}
 
 
 def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:

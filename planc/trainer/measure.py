@@ -16,7 +16,7 @@ from planc.trainer import launch
 from planc.trainer.measuring import MARK
 
 STEPS = 6
-"""Of each plan; the fastest counts, as of the probes the fastest window does."""
+"""Of each plan that nothing disturbs; the fastest counts, as of the probes the fastest window does."""
 
 
 class MeasuringError(Exception):
@@ -34,9 +34,24 @@ class Measurement:
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
 
+    others: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The share of the processors that other work had in each step."""
+
+    def disturbed(self, plan: str) -> float:
+        """That share in the step that counts."""
+        own = self._own(plan)
+        return self._shares(plan)[own.index(min(own))]
+
+    def _own(self, plan: str) -> list[float]:
+        """Each step's seconds less the share that other work had of them."""
+        return [s * (1 - share) for s, share in zip(self.steps[plan], self._shares(plan), strict=True)]
+
+    def _shares(self, plan: str) -> tuple[float, ...]:
+        return self.others.get(plan) or (0.0,) * len(self.steps[plan])
+
     def step_s(self, plan: str) -> float:
-        """The fastest step: what other work on the machine slows down says nothing about it."""
-        return min(self.steps[plan])
+        """The fastest step without what others took: what slows a machine down says nothing about it."""
+        return min(self._own(plan))
 
 
 def measure(
@@ -80,4 +95,5 @@ def measure(
         {row["plan"]: tuple(row["steps"]) for row in trained},
         {row["plan"]: row["peak_gib"] for row in trained},
         {row["plan"]: tuple(row["features"]) for row in trained},
+        {row["plan"]: tuple(row["others"]) for row in trained},
     )

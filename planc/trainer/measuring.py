@@ -9,16 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from planc.calibration.probes import Probe
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.strategies.build import build_file
 from planc.trainer import backend, launch
+from planc.trainer.quiet import CALM, Watch
 
 if TYPE_CHECKING:
     from planc.ir.session import Session
@@ -31,7 +31,8 @@ def main(target: Target, task: dict[str, Any]) -> None:
     """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
     runtime = backend.runtime(target)
     runtime.prepare_environment(task["devices"])
-    tell = _tell(target, task["devices"])
+    ranks: Ranks = _One() if target == "xla" else _Torch(task["devices"])
+    tell = ranks.tell
     if task["probes"]:
         prober = import_module(f"planc.backends.{target}.probe").Prober(task["window_s"])
         for probe in task["probes"]:
@@ -40,29 +41,80 @@ def main(target: Target, task: dict[str, Any]) -> None:
     for path in task["plans"]:
         plan = build_file(Path(path), target=target).plan
         assert plan is not None, f"{path} was read before it was sent here"
-        tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"])})
+        tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"], ranks)})
 
 
-def _tell(target: Target, devices: int) -> Callable[[dict[str, Any]], None]:
-    """Rank 0 prints. Where ranks are processes, they meet here first."""
-    if target == "xla":
-        return lambda row: print(MARK + json.dumps(row), flush=True)
-    import torch
-    import torch.distributed as dist
+class Ranks(Protocol):
+    """What all processes of a measurement do together."""
 
-    torch.set_num_threads(1)
-    dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", world_size=devices)
-    rank = dist.get_rank()
+    def tell(self, row: dict[str, Any]) -> None:
+        """Rank 0 prints."""
 
-    def tell(row: dict[str, Any]) -> None:
-        if rank == 0:
-            print(MARK + json.dumps(row), flush=True)
+    def sum(self, value: float) -> float:
+        """Over all processes, the same on each."""
+        ...
 
-    return tell
+    @property
+    def on_host(self) -> bool:
+        """The devices are this computer's processors: other work on them takes its time from a step."""
+        ...
 
 
-def _trained(runtime: Any, plan: Plan, target: Target, steps: int) -> dict[str, Any]:
-    """Seconds of each step but the first, which compiles and connects; peak memory, and kernels in use."""
+class _One:
+    """All devices in one process."""
+
+    def tell(self, row: dict[str, Any]) -> None:
+        print(MARK + json.dumps(row), flush=True)
+
+    def sum(self, value: float) -> float:
+        return value
+
+    @property
+    def on_host(self) -> bool:
+        import jax
+
+        return jax.default_backend() == "cpu"
+
+
+class _Torch:
+    """A process for each device. They meet when this is made."""
+
+    def __init__(self, devices: int) -> None:
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", world_size=devices)
+        self._rank = dist.get_rank()
+        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+
+    def tell(self, row: dict[str, Any]) -> None:
+        if self._rank == 0:
+            _One().tell(row)
+
+    def sum(self, value: float) -> float:
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor([value], dtype=torch.float64, device=self._device)
+        dist.all_reduce(total)
+        return float(total.item())
+
+    @property
+    def on_host(self) -> bool:
+        return self._device == "cpu"
+
+
+PATIENCE = 2
+"""Times as many steps as were asked for, at most, while other work disturbs them."""
+
+
+def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
+    """Seconds of each step but the first, which compiles and connects, with the share of the processors that others
+    had meanwhile; peak memory, and kernels in use.
+
+    Steps go on until as many as were asked for were undisturbed.
+    """
     import numpy as np
 
     from planc.ir.session import Settings
@@ -71,13 +123,22 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int) -> dict[str, 
     session: Session = runtime.start(backend.program(plan, target), Settings(), initial(plan.model, 0))
     stream = np.random.default_rng(0)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)
-    found = []
-    for _ in range(steps + 1):
+    found: list[tuple[float, float]] = []
+    processes = ranks.sum(1.0)
+    while len(found) <= steps * PATIENCE and sum(share <= CALM for _, share in found[1:]) < steps:
         tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
-        start = time.perf_counter()
+        ranks.sum(0.0)  # all begin together
+        watch, own_s, start = Watch(), time.process_time(), time.perf_counter()
         session.step(tokens, targets, LR)
-        found.append(time.perf_counter() - start)
-    return {"steps": found[1:], "peak_gib": session.peak_memory_gib(), "features": session.features}
+        seconds = time.perf_counter() - start
+        share = watch.others_share(ranks.sum(time.process_time() - own_s))
+        found.append((seconds, ranks.sum(share) / processes if ranks.on_host else 0.0))
+    return {
+        "steps": [seconds for seconds, _ in found[1:]],
+        "others": [share for _, share in found[1:]],
+        "peak_gib": session.peak_memory_gib(),
+        "features": session.features,
+    }
 
 
 if __name__ == "__main__":

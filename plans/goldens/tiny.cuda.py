@@ -1,6 +1,6 @@
 """tiny: llama_tiny over 4 devices.
 
-plan     tiny (sha256 476e0127ef7beedb)
+plan     tiny (sha256 64f67e37893df002)
 mesh     fsdp 2 > tp 2
 cluster  4 x cpu_local
 

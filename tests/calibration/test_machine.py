@@ -39,7 +39,14 @@ def machine(**numbers: float) -> Cluster:
         contention=numbers.get("contention", 0.3),
     )
     levels = tuple(
-        replace(level, bandwidth_bytes_per_s=3e9, efficiency=0.9, latency_s=numbers.get("latency_s", 90e-6))
+        replace(
+            level,
+            bandwidth_bytes_per_s=3e9,
+            efficiency=0.9,
+            latency_s=numbers.get("latency_s", 90e-6),
+            call_s=numbers.get("call_s", 1e-3),
+            op_efficiency={"reduce_scatter": numbers.get("reduce_scatter", 0.7)},
+        )
         for level in base.levels
     )
     return replace(base, chip=chip, levels=levels)
@@ -76,12 +83,11 @@ def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
 @pytest.mark.parametrize(
     "numbers",
     [
-        {},
         {"matmul_efficiency": 0.5, "attention_efficiency": 0.05},
-        {"launch_s": 5e-6, "latency_s": 9e-6},
+        {"launch_s": 5e-6, "latency_s": 9e-6, "contention": 0.95},
         {"step_s": 1e-3, "matmul_depth": 300.0},
-        {"contention": 0.95},
         {"dispatch_s": 500e-6, "launch_s": 5e-6},
+        {"call_s": 6e-3, "reduce_scatter": 0.4},
     ],
     ids=str,
 )
@@ -95,7 +101,11 @@ def test_a_known_machine_is_found(numbers: dict[str, float], tmp_path: Path) -> 
         assert step.predicted_s(found.cluster) == pytest.approx(step.seconds, rel=0.05), step.name
     reached = found.cluster.chip.flops_per_s["fp32"] * found.cluster.chip.matmul_efficiency
     assert reached == pytest.approx(81e9 * truth.chip.matmul_efficiency, rel=0.05)
-    assert found.cluster.chip.launch_s == pytest.approx(truth.chip.launch_s, rel=0.2)
+    host_s, true_s = (c.chip.launch_s + c.chip.dispatch_s for c in (found.cluster, truth))
+    assert host_s == pytest.approx(true_s, rel=0.3)
+    network, true = found.cluster.levels[0], truth.levels[0]
+    assert network.call_s == pytest.approx(true.call_s, rel=0.3)
+    assert network.op_efficiency["reduce_scatter"] == pytest.approx(true.op_efficiency["reduce_scatter"], rel=0.1)
 
 
 def test_the_fit_starts_far_away(tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_json_holds_every_number(capsys, tmp_path: Path) -> None:
     assert status == 0 and found["format"] == "planc.calibration/1"
     assert {p["dtype"] for p in found["probes"] if p["kind"] == "matmul"} == {"bf16"}
     assert all(p["measured_s"] > 0 and p["fitted_s"] > 0 for p in found["probes"])
-    assert [s["name"] for s in found["steps"]] == ["dp", "dp_short", "dp_micro", "dp_tp"]
+    assert [s["name"] for s in found["steps"]] == list(calibrate.STEPPED)
 
 
 @pytest.mark.parametrize("devices", [2, 3, 4, 6, 64])

@@ -10,6 +10,7 @@ from planc.cost.compute import (
     _matmuls,
     attention_efficiency,
     attention_s,
+    dispatched_s,
     fused_of,
     gemm_of,
     gemm_s,
@@ -179,6 +180,28 @@ def test_overlap_as_none_hides_nothing(tmp_path: Path) -> None:
     rows = [r for r in costed.collectives if r.row.axes == ("fsdp",)]
     assert rows and all(r.exposed_s == r.time_s for r in rows)
     assert costed.step.time_s > hidden.step.time_s
+
+
+def test_a_call_costs_the_host_whatever_hides(tmp_path: Path) -> None:
+    """A network's `call` is exposed for every call, beside what of the transfer itself is."""
+    plan = plan_of(tmp_path, DATA)
+    times = []
+    for call_s in (0.0, 1e-3):
+        link = replace(plan.cluster.link, call_s=call_s)
+        levels = tuple(replace(v, call_s=call_s) for v in plan.cluster.levels)
+        costed = examine(replace(plan, cluster=replace(plan.cluster, link=link, levels=levels))).costed
+        assert costed is not None
+        times.append(costed.step.exposed_comm_s)
+        calls = sum(r.row.count for r in costed.collectives)
+    assert calls > 10 and times[1] - times[0] == pytest.approx(1e-3 * calls)
+
+
+def test_a_process_asks_for_its_ops_itself(tmp_path: Path) -> None:
+    """Where no cores are counted the host's time and the kernels' add up; elsewhere the longer one counts."""
+    chip = cluster_of("4 x cpu_local").chip
+    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=1e-3)) == pytest.approx(6e-3)
+    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=1e-3, cores=8)) == pytest.approx(4e-3)
+    assert dispatched_s([3e-3, 1e-3], replace(chip, dispatch_s=9e-3, cores=8)) == pytest.approx(18e-3)
 
 
 def test_what_hides_slows_compute_down(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from planc.cost.network import (
     algorithm,
     algorithm_bytes_per_s,
+    bare_s,
     bound_s,
     collective_s,
     latency_s,
@@ -48,6 +49,20 @@ def test_a_node_shares_its_way_out(tmp_path: Path) -> None:
     span = span_of(plan.mesh, at_peak(plan.cluster), ("fsdp",))
     assert span.phases[-1].bytes_per_s == pytest.approx(400e9 / 8)
     assert collective_s("all_gather", 1e9, span) == pytest.approx(1e9 * 7 / 8 / 50e9)
+
+
+def test_a_network_may_say_how_fast_a_collective_is_beside_a_gather(tmp_path: Path) -> None:
+    """And what the framework takes for each call, which a loop of calls by themselves does not."""
+    plan = plan_of(tmp_path, HEAD + BODY)
+    usual = span_of(plan.mesh, plan.cluster, ("fsdp",))
+    levels = tuple(replace(v, call_s=2e-3, op_efficiency={"reduce_scatter": 0.5}) for v in plan.cluster.levels)
+    slow = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("fsdp",))
+    for op, times in (("all_gather", 1), ("reduce_scatter", 2), ("all_reduce", 1)):
+        assert bare_s(op, 1e8, slow) == pytest.approx(times * bare_s(op, 1e8, usual))
+        assert collective_s(op, 1e8, slow) == pytest.approx(bare_s(op, 1e8, slow) + 2e-3)
+        assert bare_s(op, 1e8, usual) == collective_s(op, 1e8, usual)
+    inside = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("tp",))
+    assert collective_s("reduce_scatter", 1e8, inside) == bare_s("all_gather", 1e8, inside)
 
 
 def test_an_all_reduce_is_a_scatter_and_a_gather(tmp_path: Path) -> None:

@@ -41,6 +41,21 @@ def test_a_rack_is_one_node(tmp_path: Path) -> None:
     assert span_of(one.mesh, one.cluster, ("fsdp", "tp")).level == "nvlink5_rack"
 
 
+def test_a_network_says_what_calls_cost_and_which_collectives_are_slow(tmp_path: Path) -> None:
+    machine = """hardware mine
+chip      mine_chip(bf16 = 1 TFLOP/s, memory = 8 GiB, memory_bandwidth = 10 GB/s)
+link      mine_link(bandwidth = 2 GB/s, latency = 200 us, call = 50 us, all_reduce_efficiency = 90 %)
+node      mine_node = 2 x mine_chip over mine_link
+network   mine_net = local 8 at 1 GB/s (call = 5 ms, reduce_scatter_efficiency = 40 %)
+"""
+    (tmp_path / "mine.plan").write_text(machine)
+    head = HEAD.replace("8 x h100_node", "32 x mine_node").replace("model", 'import "mine.plan"\nmodel', 1)
+    plan = plan_of(tmp_path, head + BODY)
+    link, (level,) = plan.cluster.link, plan.cluster.levels
+    assert (link.call_s, link.op_efficiency) == (pytest.approx(50e-6), {"all_reduce": pytest.approx(0.9)})
+    assert (level.call_s, level.op_efficiency) == (pytest.approx(5e-3), {"reduce_scatter": pytest.approx(0.4)})
+
+
 def test_cards_share_their_way_to_the_host_bridge(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "l40s_node") + BODY)
     link = plan.cluster.link

@@ -1,0 +1,43 @@
+"""What others had of this machine's processors, from counters that are written by hand."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from planc.trainer import quiet
+from planc.trainer.measure import Measurement
+from planc.trainer.quiet import Watch, taken_s
+
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def counted(path: Path, *seconds: float) -> Path:
+    """A file like /proc/stat: user, nice, system, idle, waiting, irq, soft irq, stolen, guest."""
+    path.write_text(f"cpu  {' '.join(str(int(s * TICKS)) for s in seconds)}\ncpu0 1 2 3\n")
+    return path
+
+
+def test_idle_time_and_waiting_for_disks_are_nobodys_work(tmp_path: Path) -> None:
+    assert taken_s(counted(tmp_path / "stat", 1, 2, 4, 1000, 1000, 8, 16, 32, 500)) == 63
+
+
+def test_what_our_processes_did_not_take_others_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = iter((100.0, 104.0))
+    monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    counted(tmp_path / "stat", 14, 0, 1, 2, 0, 0, 0, 1)
+    assert watch.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
+
+
+def test_nothing_is_known_without_counters(tmp_path: Path) -> None:
+    assert Watch(tmp_path / "none").others_share(own_s=0.0) == 0.0
+
+
+def test_a_step_counts_without_what_others_took() -> None:
+    found = Measurement((), {"x": (3.0, 2.0, 2.5)}, others={"x": (0.5, 0.0, 0.3)})
+    assert found.step_s("x") == 1.5 and found.disturbed("x") == 0.5
+    assert Measurement((), {"x": (3.0, 2.0)}).step_s("x") == 2.0
