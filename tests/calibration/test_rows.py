@@ -17,6 +17,33 @@ def test_no_row_is_dropped_but_by_a_rule() -> None:
     assert len(sweep_rows()) == 757
 
 
+def one(name: str, **changed: dict[str, object]) -> Row:
+    """A training row, or what it would be with other facts."""
+    row = next(r for r in COUNTED if r.id == name)
+    return Row({**row.facts, **{k: {**row.facts[k], **v} for k, v in changed.items()}})
+
+
+def test_torchtitan_splits_a_batch_in_as_many_microbatches_as_ranks() -> None:
+    """Its batch of a rank is that of a step: 32 sequences over 8 ranks of the pipeline are 8 microbatches of 4."""
+    plan = plan_of(one("tt-t5-1"))
+    assert (plan.batch.microbatch_sequences, plan.microbatches, plan.pipeline) == (4, 8, 8)
+
+
+def test_torchtitan_stores_over_context_parallel_ranks_too() -> None:
+    alone = one("tt-t6-1", parallel={"fsdp": 1, "cp": 8}, batch={"global_batch_seqs": 8})
+    assert "store params, optimizer over cp\n" in plan_text(alone)
+
+
+def test_torchtitan_as_its_pages_say() -> None:
+    """The loss is compiled since 2025, attention is cuDNN's on Blackwell and is not kept there, segments of several
+    nodes do not grow; float8 keeps every other product as bf16 does."""
+    old, hopper, blackwell = (one(n) for n in ("tt-t4-0", "tt-h200-32", "tt-b200-float8-tensorwise"))
+    assert "compile blocks\n" in plan_text(old) and "compile blocks, loss\n" in plan_text(hopper)
+    assert "ffn.up, add\n" in plan_text(hopper)
+    assert "ffn.up, add, attention.core\n" in plan_text(blackwell) and "as cudnn\n" in plan_text(blackwell)
+    assert plan_of(hopper).cluster.chip.runtime_fraction > plan_of(blackwell).cluster.chip.runtime_fraction
+
+
 @pytest.mark.parametrize("row", OF_EACH, ids=lambda r: r.id)
 def test_a_row_is_a_plan(row: Row) -> None:
     """The plan's devices, tokens and parameters are the row's."""
