@@ -14,6 +14,7 @@ from planc.calibration.probes import Measured, Probe
 from planc.ir.program import Target
 from planc.trainer import launch
 from planc.trainer.measuring import MARK
+from planc.trainer.quiet import CALM
 
 STEPS = 6
 """Of each plan that nothing disturbs; the fastest counts, as of the probes the fastest window does."""
@@ -33,25 +34,23 @@ class Measurement:
     """Of rank 0's device, or of its process where there is none."""
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
-
     others: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """The share of the processors that other work had in each step."""
 
-    def disturbed(self, plan: str) -> float:
-        """That share in the step that counts."""
-        own = self._own(plan)
-        return self._shares(plan)[own.index(min(own))]
-
-    def _own(self, plan: str) -> list[float]:
-        """Each step's seconds less the share that other work had of them."""
-        return [s * (1 - share) for s, share in zip(self.steps[plan], self._shares(plan), strict=True)]
-
-    def _shares(self, plan: str) -> tuple[float, ...]:
-        return self.others.get(plan) or (0.0,) * len(self.steps[plan])
-
     def step_s(self, plan: str) -> float:
-        """The fastest step without what others took: what slows a machine down says nothing about it."""
-        return min(self._own(plan))
+        """The fastest of the undisturbed steps; where there is none, the least disturbed one without the share of its
+        time that others had."""
+        return self._counted(plan)[1]
+
+    def disturbed(self, plan: str) -> float:
+        """The share that others had in the step that counts."""
+        return self._counted(plan)[2]
+
+    def _counted(self, plan: str) -> tuple[float, float, float]:
+        """Of the step that counts: how much it was disturbed beyond being calm, its seconds, the share others had."""
+        steps = self.steps[plan]
+        shares = self.others.get(plan) or (0.0,) * len(steps)
+        return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))
 
 
 def measure(

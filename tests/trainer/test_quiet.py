@@ -37,7 +37,9 @@ def test_nothing_is_known_without_counters(tmp_path: Path) -> None:
     assert Watch(tmp_path / "none").others_share(own_s=0.0) == 0.0
 
 
-def test_a_step_counts_without_what_others_took() -> None:
-    found = Measurement((), {"x": (3.0, 2.0, 2.5)}, others={"x": (0.5, 0.0, 0.3)})
-    assert found.step_s("x") == 1.5 and found.disturbed("x") == 0.5
+def test_the_least_disturbed_step_counts_without_what_others_took() -> None:
+    found = Measurement((), {"x": (4.0, 3.0, 2.5)}, others={"x": (0.75, 0.25, 0.5)})
+    assert found.step_s("x") == 2.25 and found.disturbed("x") == 0.25
+    calm = Measurement((), {"x": (1.0, 2.0, 2.2)}, others={"x": (0.5, 0.0, 0.0)})
+    assert calm.step_s("x") == 2.0 and calm.disturbed("x") == 0.0
     assert Measurement((), {"x": (3.0, 2.0)}).step_s("x") == 2.0
