@@ -47,4 +47,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="rate",
         test="tests/calibration/test_machine.py::test_a_known_machine_is_found",
     ),
+    Fault(
+        name="the framework's time around a call hides beside compute",
+        file="planc/cost/step.py",
+        text="exposed[id(r)] += 0.0 if between_stages(r) else asked",
+        planted="exposed[id(r)] += 0.0",
+        test="tests/cost/test_compute.py::test_a_call_costs_the_host_whatever_hides",
+    ),
+    Fault(
+        name="the most disturbed step counts",
+        file="planc/trainer/measure.py",
+        text="return min((max(CALM, share), s * (1 - share), share)",
+        planted="return max((max(CALM, share), s * (1 - share), share)",
+        test="tests/trainer/test_quiet.py::test_the_least_disturbed_step_counts_without_what_others_took",
+    ),
 )
