@@ -77,6 +77,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_identities.py::test_state_memory_by_hand",
     ),
     Fault(
+        name="a compiled loss keeps its fp32 logits all the same",
+        file="planc/cost/memory.py",
+        text='if plan.compiled("loss"):',
+        planted='if plan.compiled("head"):',
+        test="tests/cost/test_memory.py::test_a_compiled_loss_makes_the_gradient_alone",
+    ),
+    Fault(
+        name="gathers hide behind the weights' products too",
+        file="planc/cost/exposed.py",
+        text='r.op in ("all_reduce", "reduce_scatter")]',
+        planted='r.op != "send_recv"]',
+        test="tests/cost/test_compute.py::test_sums_of_gradients_hide_behind_the_weights_products",
+    ),
+    Fault(
         name="1F1B's stages warm up in the wrong order",
         file="planc/schedules/one_f_one_b.py",
         text="warm = min(ranks - rank - 1, microbatches)",
