@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.probes import Probe
+from planc.calibration.quiet import Watch, own_s
 
 if TYPE_CHECKING:
     import torch
 
 WINDOWS = 5
-"""Of calls one after the other; the fastest counts."""
+"""Of calls one after the other; see `own_s`."""
 
 
 class Prober:
@@ -33,11 +34,26 @@ class Prober:
                     self.groups[size] = group
 
     def seconds(self, probe: Probe) -> float:
-        """Seconds of one call on the slowest rank, in the fastest window."""
+        """Seconds of one call on the slowest rank, undisturbed."""
         call = self._call(probe)
         call()
         count = max(1, int(self.window_s / max(1e-7, self._window(call, 1))))
-        return min(self._window(call, count) / count for _ in range(WINDOWS))
+        watch, cpu_s = Watch(), time.process_time()
+        windows = [self._window(call, count) / count for _ in range(WINDOWS)]
+        return own_s(windows, self._others_share(watch, time.process_time() - cpu_s))
+
+    def _others_share(self, watch: Watch, cpu_s: float) -> float:
+        """The share of the processors that none of the ranks had; 0 where the devices are others. The same on each."""
+        import torch
+        import torch.distributed as dist
+
+        if self.device != "cpu":
+            return 0.0
+        total = torch.tensor([cpu_s], dtype=torch.float64)
+        dist.all_reduce(total)
+        share = torch.tensor([watch.others_share(float(total.item()))], dtype=torch.float64)
+        dist.all_reduce(share)
+        return float(share.item()) / dist.get_world_size()
 
     def _window(self, call: Callable[[], object], count: int) -> float:
         """Seconds of so many calls on the slowest rank; all begin together."""

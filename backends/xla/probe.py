@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.calibration.probes import Probe
+from planc.calibration.quiet import Watch, own_s
 
 WINDOWS = 5
-"""Of calls one after the other; the fastest counts."""
+"""Of calls one after the other; see `own_s`."""
 REPEATED = 10
 """Times that a program does a probe: starting a program is no part of it, as a step is one program."""
 
@@ -50,7 +51,11 @@ class Prober:
         call(*inputs).block_until_ready()
         first = self._window(call, inputs, 1)
         count = max(1, int(self.window_s / max(1e-7, first)))
-        return min(self._window(call, inputs, count) / count for _ in range(WINDOWS)) / REPEATED
+        watch, cpu_s = Watch(), time.process_time()
+        windows = [self._window(call, inputs, count) / count for _ in range(WINDOWS)]
+        on_host = jax.default_backend() == "cpu"
+        share = watch.others_share(time.process_time() - cpu_s) if on_host else 0.0
+        return own_s(windows, share) / REPEATED
 
     def _window(self, call: Callable[..., Any], inputs: list[Any], count: int) -> float:
         start = time.perf_counter()

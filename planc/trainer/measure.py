@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from planc.calibration.probes import Measured, Probe
+from planc.calibration.quiet import CALM
 from planc.ir.program import Target
 from planc.trainer import launch
 from planc.trainer.measuring import MARK
-from planc.trainer.quiet import CALM
 
 STEPS = 6
 """Of each plan that nothing disturbs; the fastest counts, as of the probes the fastest window does."""

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from planc.calibration.probes import Probe
+from planc.calibration.quiet import CALM, Watch
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.strategies.build import build_file
 from planc.trainer import backend, launch
-from planc.trainer.quiet import CALM, Watch
 
 if TYPE_CHECKING:
     from planc.ir.session import Session
@@ -107,6 +107,13 @@ class _Torch:
 
 PATIENCE = 2
 """Times as many steps as were asked for, at most, while other work disturbs them."""
+PATIENCE_S = 20.0
+"""Seconds of steps after which no more are made than were asked for."""
+
+
+def _calm(found: list[tuple[float, float]]) -> int:
+    """Steps that others did not disturb."""
+    return sum(share <= CALM for _, share in found)
 
 
 def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
@@ -125,13 +132,15 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)
     found: list[tuple[float, float]] = []
     processes = ranks.sum(1.0)
-    while len(found) <= steps * PATIENCE and sum(share <= CALM for _, share in found[1:]) < steps:
+    spent_s = 0.0
+    while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _calm(found[1:]) < steps:
         tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
         ranks.sum(0.0)  # all begin together
         watch, own_s, start = Watch(), time.process_time(), time.perf_counter()
         session.step(tokens, targets, LR)
         seconds = time.perf_counter() - start
         share = watch.others_share(ranks.sum(time.process_time() - own_s))
+        spent_s += ranks.sum(seconds) / processes
         found.append((seconds, ranks.sum(share) / processes if ranks.on_host else 0.0))
     return {
         "steps": [seconds for seconds, _ in found[1:]],

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from planc.calibration.probes import OPS, Probe
+from planc.calibration.quiet import CALM
 from planc.trainer.measure import MeasuringError, measure
-from planc.trainer.measuring import PATIENCE
-from planc.trainer.quiet import CALM
+from planc.trainer.measuring import PATIENCE, PATIENCE_S
 
 PLAN = """plan small
 model     llama_micro
@@ -40,7 +40,7 @@ def test_probes_and_steps_are_measured_in_their_order(tmp_path: Path) -> None:
     assert all(m.seconds > 0 for m in found.probes)
     assert list(found.steps) == ["small"] and 2 <= len(found.steps["small"]) <= 2 * PATIENCE
     calm = [share <= CALM for share in found.others["small"]]
-    assert sum(calm) == 2 or len(calm) == 2 * PATIENCE
+    assert sum(calm) == 2 or len(calm) == 2 * PATIENCE or sum(found.steps["small"]) > PATIENCE_S
     assert 0 < found.step_s("small") <= max(found.steps["small"]) and 0 <= found.disturbed("small") < 1
     assert heard[-1] == (len(probes) + 1, len(probes) + 1)
 

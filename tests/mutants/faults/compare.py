@@ -59,6 +59,6 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/trainer/measure.py",
         text="return min((max(CALM, share), s * (1 - share), share)",
         planted="return max((max(CALM, share), s * (1 - share), share)",
-        test="tests/trainer/test_quiet.py::test_the_least_disturbed_step_counts_without_what_others_took",
+        test="tests/calibration/test_quiet.py::test_the_least_disturbed_step_counts_without_what_others_took",
     ),
 )

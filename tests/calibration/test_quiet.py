@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer import quiet
+from planc.calibration import quiet
+from planc.calibration.quiet import Watch, own_s, taken_s
 from planc.trainer.measure import Measurement
-from planc.trainer.quiet import Watch, taken_s
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -33,8 +33,20 @@ def test_what_our_processes_did_not_take_others_had(tmp_path: Path, monkeypatch:
     assert watch.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
 
 
+def test_nothing_is_known_of_a_moment(tmp_path: Path) -> None:
+    """Counters go by hundredths of a second: what they say of less than a few dozen is chance."""
+    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    counted(tmp_path / "stat", 20, 0, 0, 0, 0, 0, 0, 0)
+    assert watch.others_share(own_s=0.0) == 0.0
+
+
 def test_nothing_is_known_without_counters(tmp_path: Path) -> None:
     assert Watch(tmp_path / "none").others_share(own_s=0.0) == 0.0
+
+
+def test_windows_without_what_others_took() -> None:
+    assert own_s([1.0, 1.2, 1.4], share=0.0) == 1.0
+    assert own_s([1.0, 1.2, 1.4], share=0.5) == pytest.approx(0.6)
 
 
 def test_the_least_disturbed_step_counts_without_what_others_took() -> None:

@@ -7,12 +7,16 @@ others, or by the host of a virtual machine (`steal`). Nothing is known elsewher
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
 
 STAT = Path("/proc/stat")
 CALM = 0.05
 """The most of the processors' time that others may have while something counts as undisturbed."""
+
+LEAST_S = 0.25
+"""Below it the counters, which go by hundredths of a second, say nothing."""
 
 
 class Watch:
@@ -28,8 +32,17 @@ class Watch:
         before, now = self._before_s, taken_s(self._stat)
         if before is None or now is None:
             return 0.0
-        there_s = (perf_counter() - self._start_s) * (os.cpu_count() or 1)
+        passed_s = perf_counter() - self._start_s
+        if passed_s < LEAST_S:
+            return 0.0
+        there_s = passed_s * (os.cpu_count() or 1)
         return min(1.0, max(0.0, now - before - own_s) / there_s)
+
+
+def own_s(windows_s: Sequence[float], share: float) -> float:
+    """Seconds of one call from several windows of calls, in all of which together others had this share: the fastest
+    window, or the mean one without that share where nothing was undisturbed."""
+    return min(min(windows_s), sum(windows_s) / len(windows_s) * (1 - share))
 
 
 def taken_s(stat: Path = STAT) -> float | None:
