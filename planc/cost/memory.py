@@ -47,13 +47,13 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     capacity = chip.memory_bytes / chip.devices
     whole = _whole_until_the_end(sharded, rows)
     saved = saved_by_section(sharded)
-    alike: dict[tuple[tuple[Section, int], ...], dict[str, float]] = {}
+    alike: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
     stages = []
     for rank in range(sharded.plan.pipeline):
         held = tuple(sections_on(sharded.plan, rank).items())
         if held not in alike:
             alike[held] = _state(sharded, rank, whole)
-        stages.append(_stage(sharded, timeline, rank, alike[held], saved))
+        stages.append(_stage(sharded, timeline, rank, *alike[held], saved))
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
         capacity_gib=capacity / GIB,
@@ -75,16 +75,19 @@ def _copies(sharded: Sharded, row: Collective) -> int:
     return sections_on(sharded.plan, row.stage).get(row.section, 1)
 
 
-def _state(sharded: Sharded, rank: int, whole: bool) -> dict[str, float]:
-    """Bytes of all that does not depend on the schedule; ranks that hold alike sections have alike state."""
+def _state(sharded: Sharded, rank: int, whole: bool) -> tuple[dict[str, float], bool]:
+    """Bytes of all that does not depend on the schedule, and whether they are the most in the backward of the loss;
+    ranks that hold alike sections have alike state."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
-    return {
+    moments = state_buffers(sharded, held), replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
+    parts = {
         **resting(sharded, held, whole=whole),
-        "buffers": _buffers(sharded, held),
+        "buffers": at_the_fullest(*moments),
         "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
     }
+    return parts, loss_is_fullest(*moments)
 
 
 def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
@@ -98,10 +101,10 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
 
 
 def _stage(
-    sharded: Sharded, timeline: Timeline, rank: int, state: dict[str, float], saved: dict[Section, float]
+    sharded: Sharded, timeline: Timeline, rank: int, state: dict[str, float], in_loss: bool, saved: dict[Section, float]
 ) -> StageMemory:
     plan = sharded.plan
-    activations, moment = _activations(sharded, timeline, rank, saved)
+    activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
     parts = {**state, "activations": activations}
     allocated = sum(parts.values())
     parts["reserve"] = with_reserve(plan.cluster.chip, allocated) - allocated
@@ -154,18 +157,17 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
     )
 
 
-def _buffers(sharded: Sharded, held: Held) -> float:
-    """What comes and goes."""
-    return at_the_fullest(
-        state_buffers(sharded, held), replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
-    )
-
-
 def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> float:
     """Bytes that come and go, at the moment when they are the most: see `state_buffers` and `replay_buffers`."""
     gathered, reduced = state
     block, loss = replayed
     return gathered + max(loss, block + reduced)
+
+
+def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> bool:
+    """Whether that moment is the backward of the loss, and not the last block's."""
+    (_, reduced), (block, loss) = state, replayed
+    return loss > block + reduced
 
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
@@ -235,7 +237,9 @@ def saved_by_section(sharded: Sharded) -> dict[Section, float]:
     return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
 
 
-def _activations(sharded: Sharded, timeline: Timeline, rank: int, saved: dict[Section, float]) -> tuple[float, str]:
+def _activations(
+    sharded: Sharded, timeline: Timeline, rank: int, in_loss: bool, saved: dict[Section, float]
+) -> tuple[float, str]:
     """Saved tensors of every microbatch in flight at the fullest moment."""
     plan = sharded.plan
     flying = timeline.in_flight[rank]
@@ -244,7 +248,9 @@ def _activations(sharded: Sharded, timeline: Timeline, rank: int, saved: dict[Se
         for stage, microbatches in flying.items()
     )
     count = sum(flying.values())
-    where = "last layer" if len(plan.stages) == 1 else f"last layer of virtual stage {max(flying, default=0)}"
+    where = "loss" if in_loss else "last layer"
+    if len(plan.stages) > 1 and not in_loss:
+        where = f"last layer of virtual stage {max(flying, default=0)}"
     return total, f"backward of the {where}, {count} microbatch{'es' if count > 1 else ''} in flight"
 
 

@@ -39,6 +39,17 @@ def test_the_fuller_moment_counts() -> None:
     assert at_the_fullest((3.0, 2.0), (9.0, 10.0)) == 14.0
 
 
+def test_the_fuller_moment_is_named(tmp_path: Path) -> None:
+    """A large microbatch's loss; with a smaller one, the block that is run again."""
+    large = sharded_of(tmp_path, DATA + "recompute blocks\n")
+    small = sharded_of(tmp_path, DATA.replace("microbatch 2", "microbatch 1") + "recompute blocks\ncompile loss\n")
+    named = [cost_plan(s, semantic_collectives(s)).memory.stages[0].peak_at for s in (large, small)]
+    assert named == [
+        "backward of the loss, 1 microbatch in flight",
+        "backward of the last layer, 1 microbatch in flight",
+    ]
+
+
 def test_an_eager_loss_holds_three_fp32_tensors(tmp_path: Path) -> None:
     """Log-probabilities, their gradient and that of the logits. With these, torchtitan's runs of 32k tokens a GPU and
     whole blocks recomputed take what is predicted (its benchmarks of December 2024, table 2)."""
