@@ -197,8 +197,8 @@ def replay_buffers(sharded: Sharded, sections: set[Section]) -> tuple[float, flo
     if "last" not in sections:
         return back, 0.0
     if by_xla(sharded.plan):
-        return back + _of_loss(sharded), 0.0
-    return max(0.0, back - _logits(sharded)), _of_loss(sharded)
+        return back + loss_bytes(sharded), 0.0
+    return max(0.0, back - _logits(sharded)), loss_bytes(sharded)
 
 
 def by_xla(plan: Plan) -> bool:
@@ -220,7 +220,7 @@ def _logits(sharded: Sharded) -> float:
     return tensor_bytes(sharded.plan, name, restrict(loss.layout, sharded.model.tensor[name].dims))
 
 
-def _of_loss(sharded: Sharded) -> float:
+def loss_bytes(sharded: Sharded) -> float:
     """What the backward of the loss needs beside the saved logits: their gradient alone where it is compiled as
     one region, else fp32 tensors, op by op."""
     plan, one = sharded.plan, _logits(sharded)

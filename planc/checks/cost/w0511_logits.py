@@ -6,43 +6,35 @@ from collections.abc import Iterator
 
 from planc.checks.edits import add, replace, sentence
 from planc.cost import Costed
+from planc.cost.memory import GIB, by_xla, loss_bytes
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
-from planc.ir.sharding import Sharded
-from planc.sharding.local import local_elements
 
 SHARE = 0.2
 """Of a device's memory."""
-BYTES = 8
-"""The fp32 logits and their gradient."""
 
 
 def check(costed: Costed) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
-    elements = _elements(sharded)
-    gib = elements * BYTES / 2**30
+    gib = loss_bytes(sharded) / GIB
     if gib <= SHARE * costed.memory.capacity_gib:
         return
     batch = plan.batch
     fix = _mend(plan)
+    helps = [fix.title] if fix else []
+    if not by_xla(plan) and plan.compiled("loss") is None:
+        helps.append("on torch, `compile loss` makes their gradient alone")
     yield Diagnostic(
         "W0511",
-        f"logits of {batch.microbatch_sequences} x {batch.sequence_tokens} tokens x {plan.model.sizes['vocab']} words"
-        f" and their gradient take {gib:.1f} GiB of {costed.memory.capacity_gib:.0f} GiB",
+        f"the loss takes {gib:.1f} GiB of {costed.memory.capacity_gib:.0f} GiB beside the logits of"
+        f" {batch.microbatch_sequences} x {batch.sequence_tokens} tokens x {plan.model.sizes['vocab']} words",
         batch.cause.span,
-        help=(f"{fix.title}; " if fix else "") + "smaller microbatches, or the vocab over another axis, divide them",
+        help="; ".join([*helps, "smaller microbatches, or the vocab over another axis, divide them"]),
         related=(Related(plan.cluster.cause.span, f"{costed.memory.capacity_gib:.0f} GiB a device"),),
         fix=fix,
     )
-
-
-def _elements(sharded: Sharded) -> float:
-    """Local elements of the largest tensor that the loss reads."""
-    losses = [o for ops in sharded.ops.values() for o in ops if o.op.kind == "loss"]
-    dims = [(o, sharded.model.tensor[n].dims) for o in losses for n in o.op.inputs]
-    return max((local_elements(sharded.plan, d, o.layout) for o, d in dims if "vocab" in d), default=0)
 
 
 def _mend(plan: Plan) -> Fix | None:
@@ -63,9 +55,9 @@ RULE = Rule(
     code="W0511",
     title="large logits",
     reads="cost",
-    why="""The last stage holds a number for each token and word of the vocabulary, in fp32, and its
-gradient: with a large vocabulary that is the largest tensor of the model, on one stage only. It is the
-usual reason why the last stage runs out of memory although its layers fit.""",
+    why="""The last stage holds a number for each token and word of the vocabulary, and what the loss makes of
+them in fp32, op by op: with a large vocabulary these are the largest tensors of the model, on one stage only. It
+is the usual reason why the last stage runs out of memory although its layers fit.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 4
