@@ -16,15 +16,37 @@ WINDOWS = 5
 """Of calls one after the other; see `own_s`."""
 
 
-class Prober:
-    """What one rank measures with. Groups of neighbours are made once for each size."""
+class Ranks:
+    """A process for each device: `planc.calibration.quiet.Ranks`."""
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, devices: int) -> None:
         import torch
         import torch.distributed as dist
 
-        self.window_s = window_s
-        self.device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
+        torch.set_num_threads(1)
+        self.on_host = not torch.cuda.is_available()
+        dist.init_process_group("gloo" if self.on_host else "nccl", world_size=devices)
+        self.device = "cpu" if self.on_host else torch.device("cuda", torch.cuda.current_device())
+        self.first, self.count = dist.get_rank() == 0, devices
+
+    def sum(self, value: float) -> float:
+        """Over all processes, the same on each."""
+        import torch
+        import torch.distributed as dist
+
+        total = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total.item())
+
+
+class Prober:
+    """What one rank measures with. Groups of neighbours are made once for each size."""
+
+    def __init__(self, window_s: float, ranks: Ranks) -> None:
+        import torch.distributed as dist
+
+        self.window_s, self.ranks = window_s, ranks
+        self.device = ranks.device
         self.groups: dict[int, Any] = {}
         world, rank = dist.get_world_size(), dist.get_rank()
         for size in (n for n in range(2, world + 1) if world % n == 0):
@@ -40,20 +62,7 @@ class Prober:
         count = max(1, int(self.window_s / max(1e-7, self._window(call, 1))))
         watch, cpu_s = Watch(), time.process_time()
         windows = [self._window(call, count) / count for _ in range(WINDOWS)]
-        return own_s(windows, self._others_share(watch, time.process_time() - cpu_s))
-
-    def _others_share(self, watch: Watch, cpu_s: float) -> float:
-        """The share of the processors that none of the ranks had; 0 where the devices are others. The same on each."""
-        import torch
-        import torch.distributed as dist
-
-        if self.device != "cpu":
-            return 0.0
-        total = torch.tensor([cpu_s], dtype=torch.float64)
-        dist.all_reduce(total)
-        share = torch.tensor([watch.others_share(float(total.item()))], dtype=torch.float64)
-        dist.all_reduce(share)
-        return float(share.item()) / dist.get_world_size()
+        return own_s(windows, watch.share_beside(self.ranks, time.process_time() - cpu_s))
 
     def _window(self, call: Callable[[], object], count: int) -> float:
         """Seconds of so many calls on the slowest rank; all begin together."""

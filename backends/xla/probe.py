@@ -15,13 +15,27 @@ REPEATED = 10
 """Times that a program does a probe: starting a program is no part of it, as a step is one program."""
 
 
+class Ranks:
+    """All devices in one process: `planc.calibration.quiet.Ranks`."""
+
+    def __init__(self, devices: int) -> None:
+        import jax
+
+        self.first, self.count = True, 1
+        self.on_host = jax.default_backend() == "cpu"
+
+    def sum(self, value: float) -> float:
+        """Over the one process."""
+        return value
+
+
 class Prober:
     """What one process measures with."""
 
-    def __init__(self, window_s: float) -> None:
+    def __init__(self, window_s: float, ranks: Ranks) -> None:
         import jax
 
-        self.window_s = window_s
+        self.window_s, self.ranks = window_s, ranks
         self.devices = jax.device_count()
 
     def seconds(self, probe: Probe) -> float:
@@ -53,9 +67,7 @@ class Prober:
         count = max(1, int(self.window_s / max(1e-7, first)))
         watch, cpu_s = Watch(), time.process_time()
         windows = [self._window(call, inputs, count) / count for _ in range(WINDOWS)]
-        on_host = jax.default_backend() == "cpu"
-        share = watch.others_share(time.process_time() - cpu_s) if on_host else 0.0
-        return own_s(windows, share) / REPEATED
+        return own_s(windows, watch.share_beside(self.ranks, time.process_time() - cpu_s)) / REPEATED
 
     def _window(self, call: Callable[..., Any], inputs: list[Any], count: int) -> float:
         start = time.perf_counter()

@@ -10,6 +10,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
+from typing import Protocol
 
 STAT = Path("/proc/stat")
 CALM = 0.05
@@ -17,6 +18,20 @@ CALM = 0.05
 
 LEAST_S = 0.25
 """Below it the counters, which go by hundredths of a second, say nothing."""
+
+
+class Ranks(Protocol):
+    """The processes of a measurement, which meet when this is made."""
+
+    first: bool
+    """Whether this is the process that speaks for all."""
+    count: int
+    on_host: bool
+    """The devices are this computer's processors: other work on them takes its time from what is timed."""
+
+    def sum(self, value: float) -> float:
+        """Over all processes, the same on each."""
+        ...
 
 
 class Watch:
@@ -37,6 +52,13 @@ class Watch:
             return 0.0
         there_s = passed_s * (os.cpu_count() or 1)
         return min(1.0, max(0.0, now - before - own_s) / there_s)
+
+    def share_beside(self, ranks: Ranks, own_s: float) -> float:
+        """The same beside all these processes, of which this one took `own_s`; their mean, the same on each. 0 where
+        the devices are others."""
+        if not ranks.on_host:
+            return 0.0
+        return ranks.sum(self.others_share(ranks.sum(own_s))) / ranks.count
 
 
 def own_s(windows_s: Sequence[float], share: float) -> float:

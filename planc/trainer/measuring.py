@@ -11,10 +11,10 @@ import sys
 import time
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from planc.calibration.probes import Probe
-from planc.calibration.quiet import CALM, Watch
+from planc.calibration.quiet import CALM, Ranks, Watch
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.strategies.build import build_file
@@ -31,10 +31,15 @@ def main(target: Target, task: dict[str, Any]) -> None:
     """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
     runtime = backend.runtime(target)
     runtime.prepare_environment(task["devices"])
-    ranks: Ranks = _One() if target == "xla" else _Torch(task["devices"])
-    tell = ranks.tell
+    probing = import_module(f"planc.backends.{target}.probe")
+    ranks: Ranks = probing.Ranks(task["devices"])
+
+    def tell(row: dict[str, Any]) -> None:
+        if ranks.first:
+            print(MARK + json.dumps(row), flush=True)
+
     if task["probes"]:
-        prober = import_module(f"planc.backends.{target}.probe").Prober(task["window_s"])
+        prober = probing.Prober(task["window_s"], ranks)
         for probe in task["probes"]:
             one = Probe(**{**probe, "sizes": tuple(probe["sizes"])})
             tell({"seconds": prober.seconds(one)})
@@ -42,67 +47,6 @@ def main(target: Target, task: dict[str, Any]) -> None:
         plan = build_file(Path(path), target=target).plan
         assert plan is not None, f"{path} was read before it was sent here"
         tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"], ranks)})
-
-
-class Ranks(Protocol):
-    """What all processes of a measurement do together."""
-
-    def tell(self, row: dict[str, Any]) -> None:
-        """Rank 0 prints."""
-
-    def sum(self, value: float) -> float:
-        """Over all processes, the same on each."""
-        ...
-
-    @property
-    def on_host(self) -> bool:
-        """The devices are this computer's processors: other work on them takes its time from a step."""
-        ...
-
-
-class _One:
-    """All devices in one process."""
-
-    def tell(self, row: dict[str, Any]) -> None:
-        print(MARK + json.dumps(row), flush=True)
-
-    def sum(self, value: float) -> float:
-        return value
-
-    @property
-    def on_host(self) -> bool:
-        import jax
-
-        return jax.default_backend() == "cpu"
-
-
-class _Torch:
-    """A process for each device. They meet when this is made."""
-
-    def __init__(self, devices: int) -> None:
-        import torch
-        import torch.distributed as dist
-
-        torch.set_num_threads(1)
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo", world_size=devices)
-        self._rank = dist.get_rank()
-        self._device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else "cpu"
-
-    def tell(self, row: dict[str, Any]) -> None:
-        if self._rank == 0:
-            _One().tell(row)
-
-    def sum(self, value: float) -> float:
-        import torch
-        import torch.distributed as dist
-
-        total = torch.tensor([value], dtype=torch.float64, device=self._device)
-        dist.all_reduce(total)
-        return float(total.item())
-
-    @property
-    def on_host(self) -> bool:
-        return self._device == "cpu"
 
 
 PATIENCE = 2
@@ -131,7 +75,6 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks)
     stream = np.random.default_rng(0)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)
     found: list[tuple[float, float]] = []
-    processes = ranks.sum(1.0)
     spent_s = 0.0
     while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _calm(found[1:]) < steps:
         tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
@@ -139,9 +82,9 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks)
         watch, own_s, start = Watch(), time.process_time(), time.perf_counter()
         session.step(tokens, targets, LR)
         seconds = time.perf_counter() - start
-        share = watch.others_share(ranks.sum(time.process_time() - own_s))
-        spent_s += ranks.sum(seconds) / processes
-        found.append((seconds, ranks.sum(share) / processes if ranks.on_host else 0.0))
+        share = watch.share_beside(ranks, time.process_time() - own_s)
+        spent_s += ranks.sum(seconds) / ranks.count
+        found.append((seconds, share))
     return {
         "steps": [seconds for seconds, _ in found[1:]],
         "others": [share for _, share in found[1:]],
