@@ -33,6 +33,30 @@ def test_what_our_processes_did_not_take_others_had(tmp_path: Path, monkeypatch:
     assert watch.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
 
 
+class Four:
+    """Four processes that each took as much."""
+
+    first, count = True, 4
+
+    def __init__(self, on_host: bool) -> None:
+        self.on_host = on_host
+
+    def sum(self, value: float) -> float:
+        return 4 * value
+
+
+@pytest.mark.parametrize(("on_host", "share"), [(True, 2 / 8), (False, 0.0)])
+def test_what_all_processes_took_together_is_ours(
+    on_host: bool, share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter((100.0, 104.0))
+    monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    counted(tmp_path / "stat", 16, 0, 0, 2, 0, 0, 0, 0)
+    assert watch.share_beside(Four(on_host), 1.0) == pytest.approx(share)
+
+
 def test_nothing_is_known_of_a_moment(tmp_path: Path) -> None:
     """Counters go by hundredths of a second: what they say of less than a few dozen is chance."""
     watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
