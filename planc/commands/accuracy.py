@@ -11,8 +11,8 @@ from typing import Any
 
 from planc.calibration.accuracy import Accuracy, Errors, accuracy, fitted
 from planc.calibration.fit import Fit, shown
+from planc.calibration.machines import FIXED_SEGMENTS
 from planc.calibration.parameters import PARAMETERS
-from planc.calibration.plans import FIXED_SEGMENTS
 from planc.calibration.rows import read_rows
 from planc.commands.common import print_json
 from planc.commands.table import table
