@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
         print("none of them fits the devices' memory", file=sys.stderr)
         return 1
     rows = [
-        (str(i), c.label, seconds(c.time_s), f"{c.costed.step.mfu:.1%}", f"{c.memory_gib:.1f}", c.why)
+        (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", c.why)
         for i, c in enumerate(found.best, 1)
     ]
     print("\n".join(table(("", "layout", "step", "MFU", "GiB", "than the next"), rows, left=2, left_last=True)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.cost.compute import model_flops_per_token
 from planc.cost.goodput import goodput
 from planc.cost.memory import memory
-from planc.cost.step import Timed, Work, axis_spans, simulated, stage_work
+from planc.cost.step import Timed, axis_spans, step_time
 from planc.cost.topology import Span
 from planc.diag.light import dataclass
 from planc.ir.collective import Collective
@@ -39,15 +39,10 @@ class Costed:
 def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...] | None = None) -> Costed:
     """Time, memory and limits of a plan that passed its checks: with its own collectives, or with what a target
     makes of them."""
-    return cost_work(sharded, stage_work(sharded, collectives))
-
-
-def cost_work(sharded: Sharded, work: Work) -> Costed:
-    """The same, where what the stages do is known already."""
-    plan, collectives = sharded.plan, work.rows
-    timed = simulated(sharded, work)
+    plan = sharded.plan
+    timed = step_time(sharded, collectives)
     spans = axis_spans(sharded)
-    used = memory(sharded, timed.timeline, collectives)
+    used = memory(sharded, timed.timeline, timed.rows)
     return Costed(
         sharded=sharded,
         memory=used,

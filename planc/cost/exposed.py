@@ -9,6 +9,7 @@ behind one microbatch.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import compress
 
 from planc.cost.compute import SectionTime, op_s, weights_s
 from planc.cost.network import bare_s
@@ -84,9 +85,9 @@ def _expose(
     state = [r for r in here if r.carries in ("param", "grad") and not waits.intersection(r.axes)]
     for phases, cover in ((("forward",), forward), (("backward", "optimizer"), backward)):
         group = [r for r in state if r.phase in phases]
-        often = [r for r in group if r.count > held.get(r.section, 1)]
-        once = [r for r in group if r.count <= held.get(r.section, 1)]
-        left_s = _hide(often, cover * times, seconds, exposed, contention)
+        often = [r.section != "step" and r.count > held.get(r.section, 1) for r in group]
+        left_s = _hide(list(compress(group, often)), cover * times, seconds, exposed, contention)
+        once = [r for r, each in zip(group, often, strict=True) if not each]
         _hide(once, left_s / times, seconds, exposed, contention)
     for section, copies in held.items():
         mine = [r for r in here if r.section == section and r.carries == "activation"]

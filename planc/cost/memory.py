@@ -9,9 +9,12 @@ The reserve is what no tensor of the program is in: the runtime, and memory that
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 from planc.cost.compute import quantized
 from planc.cost.offload import kept_bytes, offloaded
 from planc.cost.schedule import Timeline
+from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Op, Section
@@ -46,13 +49,13 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     whole = _whole_until_the_end(sharded, rows)
-    saved = saved_by_section(sharded)
+    saved, replays = saved_by_section(sharded), replays_of(sharded)
     alike: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
     stages = []
     for rank in range(sharded.plan.pipeline):
         held = tuple(sections_on(sharded.plan, rank).items())
         if held not in alike:
-            alike[held] = _state(sharded, rank, whole)
+            alike[held] = _state(sharded, rank, whole, replays)
         stages.append(_stage(sharded, timeline, rank, *alike[held], saved))
     worst = max(stages, key=lambda s: s.per_device_gib.total)
     return Memory(
@@ -75,13 +78,13 @@ def _copies(sharded: Sharded, row: Collective) -> int:
     return sections_on(sharded.plan, row.stage).get(row.section, 1)
 
 
-def _state(sharded: Sharded, rank: int, whole: bool) -> tuple[dict[str, float], bool]:
+def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool]:
     """Bytes of all that does not depend on the schedule, and whether they are the most in the backward of the loss;
     ranks that hold alike sections have alike state."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
-    moments = state_buffers(sharded, held), replay_buffers(sharded, {s for p, _ in held for s in p.param.sections})
+    moments = state_buffers(sharded, held), replay_buffers(replays, sections)
     parts = {
         **resting(sharded, held, whole=whole),
         "buffers": at_the_fullest(*moments),
@@ -172,33 +175,66 @@ def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -
 
 def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
     """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward."""
+    return largest(passing_bytes(sharded, (p for p, _ in held)).values())
+
+
+PassingBytes = tuple[float, float]
+"""Of a section: its gathered copies, as many as are there at once, and its whole gradient."""
+
+
+def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
+    """What of these parameters comes and goes, by the section that uses them."""
     plan = sharded.plan
-    gathered: dict[Section, float] = {}
-    reduced: dict[Section, float] = {}
-    for p, _ in held:
-        for section in p.param.sections:
-            if p.stored["params"]:
-                gathered[section] = gathered.get(section, 0) + param_elements(plan, p)
-            if p.stored["grads"]:
-                reduced[section] = reduced.get(section, 0) + param_elements(plan, p)
     blocks = (PREFETCHED + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
-    largest = max(gathered.values(), default=0.0) * DTYPE_BYTES[plan.precision.compute]
-    return blocks * largest, max(reduced.values(), default=0.0) * DTYPE_BYTES[plan.precision.reduce]
+    gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
+    found: dict[Section, PassingBytes] = {}
+    for p in params:
+        elements = param_elements(plan, p)
+        mine = gathered * elements * bool(p.stored["params"]), reduced * elements * bool(p.stored["grads"])
+        for section in p.param.sections:
+            others = found.get(section, (0.0, 0.0))
+            found[section] = others[0] + mine[0], others[1] + mine[1]
+    return found
 
 
-def replay_buffers(sharded: Sharded, sections: set[Section]) -> tuple[float, float]:
-    """Bytes that come in the backward of the last block and in that of the loss, beside what was saved.
+def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
+    """The most of each over some sections: one after the other is there."""
+    gathered = reduced = 0.0
+    for one, other in sections:
+        gathered, reduced = max(gathered, one), max(reduced, other)
+    return gathered, reduced
 
-    The first brings back what a block runs again, when the logits and all else of the loss are gone. XLA makes one
-    program of both, whose tensors are not in order: it has them together.
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """Bytes that a backward brings beside what was saved: by block what it runs again, and those of the loss.
+
+    XLA makes one program of all, whose tensors are not in order: it has them `together`.
     """
-    blocks = [kind for kind in sharded.plan.model.blocks if kind in sections]
-    back = max((_replayed(sharded, kind) for kind in blocks), default=0.0)
+
+    blocks: dict[Section, float]
+    logits: float
+    loss: float
+    together: bool
+
+
+def replays_of(sharded: Sharded) -> Replays:
+    """What the backwards of the blocks and of the loss bring."""
+    blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
+    return Replays(blocks, _logits(sharded), loss_bytes(sharded), by_xla(sharded.plan))
+
+
+def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
+    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these sections.
+
+    The first brings back what a block runs again, when the logits and all else of the loss are gone.
+    """
+    back = max((size for kind, size in replays.blocks.items() if kind in sections), default=0.0)
     if "last" not in sections:
         return back, 0.0
-    if by_xla(sharded.plan):
-        return back + loss_bytes(sharded), 0.0
-    return max(0.0, back - _logits(sharded)), loss_bytes(sharded)
+    if replays.together:
+        return back + replays.loss, 0.0
+    return max(0.0, back - replays.logits), replays.loss
 
 
 def by_xla(plan: Plan) -> bool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, partial
+from operator import add
 
 from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
 from planc.cost.exposed import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
@@ -98,34 +99,40 @@ class StageCost:
     exposed_backward_s: float = 0.0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
-    """What a step is made of before its pipeline is run; see `Timed`."""
+    """Seconds of a step before its pipeline is run."""
 
-    rows: tuple[Collective, ...]
-    like: tuple[int, ...]
-    seconds: dict[int, float]
-    exposed: dict[int, float]
-    spans: dict[tuple[str, ...], Span]
     times: StageTimes
-    costs: tuple[StageCost, ...]
-    after_s: tuple[float, ...]
+    """A microbatch on each stage."""
     busy_s: tuple[float, ...]
-    """Inside the pipeline, by rank."""
+    """Of each rank, inside the pipeline."""
+    after_s: tuple[float, ...]
+    """Exposed transfers after the last microbatch, by rank."""
+    slowest: int
+    """The rank with the most to do; the rest is its own."""
+    compute_s: float
+    recompute_s: float
+    exposed_s: float
+    optimizer_s: float
+    offload_s: float
+    overhead_s: float
 
-    @property
-    def slowest(self) -> int:
-        """The pipeline rank with the most to do."""
-        return max(range(len(self.busy_s)), key=lambda r: self.busy_s[r] + self.after_s[r])
+    def total_s(self, makespan_s: float) -> float:
+        """Of the step, when its pipeline takes so long."""
+        bubble_s = makespan_s - self.busy_s[self.slowest]
+        inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
+        return inside_s + self.optimizer_s + self.offload_s + self.overhead_s
+
+
+def most_to_do(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
+    """The pipeline rank that is busy the longest with what comes after."""
+    total = list(map(add, busy_s, after_s))
+    return total.index(max(total))
 
 
 def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Timed:
-    """Simulate the pipeline with each stage's time and add what happens once a step."""
-    return simulated(sharded, stage_work(sharded, rows))
-
-
-def stage_work(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Work:
-    """Each stage's seconds, and what happens once a step.
+    """Simulate the pipeline with each stage's time and add what happens once a step.
 
     `rows` are what a target makes of the plan's collectives, rank by rank. Without them the plan's own count,
     which ranks that hold alike sections share.
@@ -146,55 +153,69 @@ def stage_work(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> 
     homes = {v: like[rank] for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
     costs = _stage_costs(sharded, homes, bare, sections)
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if between_stages(r)), 0.0)
-    times = stage_times(
-        [c.forward_s + c.exposed_forward_s for c in costs],
-        [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
-        send,
-        [c.weight_s for c in costs],
-    )
     late = _once(rows, exposed)
-    return Work(
+    after_s = tuple(late.get(r, 0.0) for r in like)
+    work = work_of(plan, costs, send, after_s, partial(optimizer_s, sharded), partial(offload_s, sharded))
+    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
+    return Timed(
+        sharded=sharded,
+        step=step_of(plan, work, timeline.makespan_s),
         rows=rows,
         like=like,
         seconds=seconds,
         exposed=exposed,
         spans=spans,
-        times=times,
-        costs=tuple(costs),
-        after_s=tuple(late.get(r, 0.0) for r in like),
-        busy_s=busy_s(plan.split, plan.pipeline, plan.microbatches, times),
-    )
-
-
-def simulated(sharded: Sharded, work: Work) -> Timed:
-    """The step with its pipeline run."""
-    plan = sharded.plan
-    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
-    return Timed(
-        sharded=sharded,
-        step=_step(sharded, timeline.makespan_s, work),
-        rows=work.rows,
-        like=work.like,
-        seconds=work.seconds,
-        exposed=work.exposed,
-        spans=work.spans,
         timeline=timeline,
         slowest=work.slowest,
         times=work.times,
-        costs=work.costs,
-        after_s=work.after_s,
+        costs=tuple(costs),
+        after_s=after_s,
     )
 
 
-def least_s(sharded: Sharded, work: Work) -> float:
+def work_of(
+    plan: Plan,
+    costs: Sequence[StageCost],
+    send_s: float,
+    after_s: tuple[float, ...],
+    optimizer_s: Callable[[int], float],
+    offload_s: Callable[[int, float], float],
+) -> Work:
+    """What the step is made of, with these costs by virtual stage; the last two say what a rank does besides, the
+    second beside seconds of compute."""
+    times = stage_times(
+        [c.forward_s + c.exposed_forward_s for c in costs],
+        [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
+        send_s,
+        [c.weight_s for c in costs],
+    )
+    busy, each = busy_s(plan.split, plan.pipeline, plan.microbatches, times), microbatches_each(plan)
+    rank = most_to_do(busy, after_s)
+    mine = [costs[v] for v in virtual_stages(plan, rank)]
+    compute = each * sum(c.forward_s + c.backward_s for c in mine)
+    recompute = each * sum(c.recompute_s for c in mine)
+    return Work(
+        times=times,
+        busy_s=busy,
+        after_s=after_s,
+        slowest=rank,
+        compute_s=compute,
+        recompute_s=recompute,
+        exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
+        optimizer_s=optimizer_s(rank),
+        offload_s=offload_s(rank, compute + recompute),
+        overhead_s=overhead_s(plan, rank),
+    )
+
+
+def least_s(plan: Plan, work: Work) -> float:
     """Seconds that the step takes at least, whatever order its pipeline runs in.
 
     A rank begins when its first microbatch has come through the stages before its first one, and its last
     backward goes back through them; where gradients of weights are apart the rank may still do those then.
     Its backwards begin when one has come through all stages and back to its last one.
     """
-    plan = sharded.plan
-    return _step(sharded, _least_makespan_s(plan, work), work).time_s
+    return work.total_s(_least_makespan_s(plan, work))
 
 
 def _least_makespan_s(plan: Plan, work: Work) -> float:
@@ -270,19 +291,9 @@ def _stage_cost(sharded: Sharded, stage: int, rank: int, bare: Bare, sections: d
     return cost
 
 
-def _step(sharded: Sharded, makespan_s: float, work: Work) -> Step:
-    """The step of the slowest rank."""
-    plan, rank = sharded.plan, work.slowest
-    mine = [work.costs[v] for v in virtual_stages(plan, rank)]
-    times = microbatches_each(plan)
-    compute = times * sum(c.forward_s + c.backward_s for c in mine)
-    recompute = times * sum(c.recompute_s for c in mine)
-    exposed_s = sum(work.exposed[id(r)] for r in work.rows if r.stage == work.like[rank])
-    bubble = makespan_s - work.busy_s[rank]
-    optimizer = optimizer_s(sharded, rank)
-    overhead = overhead_s(plan, rank)
-    offload = offload_s(sharded, rank, compute + recompute)
-    total = compute + recompute + exposed_s + bubble + optimizer + offload + overhead
+def step_of(plan: Plan, work: Work, makespan_s: float) -> Step:
+    """The step of the slowest rank, when its pipeline takes so long."""
+    total = work.total_s(makespan_s)
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
     per_device = flops / total / plan.mesh.devices
@@ -291,13 +302,13 @@ def _step(sharded: Sharded, makespan_s: float, work: Work) -> Step:
         tokens_per_s_per_device=plan.batch.tokens / total / plan.mesh.devices,
         tflops_per_device=per_device / 1e12,
         mfu=per_device / (peak_flops_per_s(chip, plan.precision.compute) / chip.devices),
-        compute_s=compute,
-        recompute_s=recompute,
-        exposed_comm_s=exposed_s,
-        bubble_s=bubble,
-        optimizer_s=optimizer,
-        offload_s=offload,
-        overhead_s=overhead,
+        compute_s=work.compute_s,
+        recompute_s=work.recompute_s,
+        exposed_comm_s=work.exposed_s,
+        bubble_s=makespan_s - work.busy_s[work.slowest],
+        optimizer_s=work.optimizer_s,
+        offload_s=work.offload_s,
+        overhead_s=work.overhead_s,
     )
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from planc.checks import check_plan
-from planc.cost.costed import Costed, cost_work
-from planc.cost.step import Work, least_s, stage_work
-from planc.diag.diagnostic import has_errors
+from planc.cost.costed import cost_plan
+from planc.cost.layout import Layout
 from planc.diag.light import dataclass
-from planc.ir.sharding import Sharded
+from planc.ir.plan import Plan
+from planc.ir.report import Step
 from planc.search.bound import Bounds, Shape
 from planc.search.space import Family, Point, Space
 from planc.search.why import reasons
@@ -31,13 +31,15 @@ NEAR = 1.1
 
 @dataclass(frozen=True)
 class Candidate:
-    """A layout of the space that was costed: its file's text and what `planc cost` says of it."""
+    """A layout of the space that was costed: its file's text, and the step and memory that `planc cost` finds."""
 
     text: str
     """The plan file with every `?` filled in."""
     label: str
     """What was filled in, on one line."""
-    costed: Costed
+    step: Step
+    memory_gib: float
+    """GiB of the fullest device."""
     point: Point
     why: str = ""
     """Why it beats the next one."""
@@ -45,20 +47,15 @@ class Candidate:
     @property
     def time_s(self) -> float:
         """Seconds of a step."""
-        return self.costed.step.time_s
+        return self.step.time_s
 
     @property
     def s_per_sequence(self) -> float:
         """What is made least: seconds of a step for each of its sequences."""
         return self.time_s / self.point.sequences
 
-    @property
-    def memory_gib(self) -> float:
-        """GiB of the fullest device."""
-        return self.costed.memory.per_device_gib.total
-
     def to_json(self) -> dict[str, Any]:
-        step = self.costed.step
+        step = self.step
         return {
             "plan": self.text,
             "time_s": self.time_s,
@@ -132,8 +129,8 @@ def _uncollected() -> Iterator[None]:
 
 
 def _order(c: Candidate) -> tuple[float, float, str]:
-    """Fastest first; then the least memory, then the text: the same every time."""
-    return c.s_per_sequence, c.memory_gib, c.text
+    """Fastest first; then the least memory, then the text: the same every time. Last digits do not count."""
+    return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
 
 
 def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
@@ -141,8 +138,9 @@ def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
     least = float("inf")
     ranked = sorted(candidates, key=_order)
     for c in ranked:
-        if c.memory_gib < least and c.s_per_sequence <= NEAR * ranked[0].s_per_sequence:
-            least = c.memory_gib
+        s, gib, _ = _order(c)
+        if gib < least and s <= NEAR * ranked[0].s_per_sequence:
+            least = gib
             yield c
 
 
@@ -155,15 +153,13 @@ Key = tuple[float, float, int]
 
 @dataclass(frozen=True)
 class Close:
-    """A point costed but for the order in which its pipeline runs, and its seconds a sequence at least."""
+    """A point costed but for the order in which its pipeline runs."""
 
-    s_per_sequence: float
     point: Point
-    sharded: Sharded
-    work: Work
+    layout: Layout
 
 
-Node = Family | Shape | Point | Close
+Node = Family | Shape | Close
 """What waits for its turn, from the coarse to the fine."""
 
 
@@ -207,11 +203,8 @@ class _Run:
         elif isinstance(node, Shape):
             for gib, point in self.bounds.points(node):
                 if self._open(least_s, gib):
-                    self._wait(self.bounds.time_s(node, point) / point.sequences, gib, point)
-        elif isinstance(node, Point):
-            close = self._closer(node)
-            if close is not None:
-                self._wait(close.s_per_sequence, least_gib, close)
+                    layout = self.bounds.layout(point, node)
+                    self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
         else:
             candidate = self._cost(node)
             if candidate is not None:
@@ -251,19 +244,22 @@ class _Run:
             return False
         return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
 
-    def _closer(self, point: Point) -> Close | None:
-        """The point costed but for its pipeline; None when it breaks a rule."""
-        sharded = self.bounds.sharded(point)
-        if has_errors(check_plan(sharded.plan)):
-            return None
-        work = stage_work(sharded)
-        return Close(least_s(sharded, work) / point.sequences, point, sharded, work)
-
     def _cost(self, close: Close) -> Candidate | None:
-        """The point as `planc cost` costs it; None when it does not fit."""
-        self.costed += 1
-        point = close.point
-        costed = cost_work(close.sharded, close.work)
-        if costed.memory.per_device_gib.total > self.room_gib:
+        """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
+        point, layout = close.point, close.layout
+        if not self._right(point, layout.sharded.plan):
             return None
-        return Candidate(self.space.text_of(point), self.space.label_of(point), costed, point)
+        self.costed += 1
+        if layout.sharded.plan.recompute.every == 1:
+            step, gib = layout.run()
+        else:  # layers differ in what they run again
+            costed = cost_plan(layout.sharded)
+            step, gib = costed.step, costed.memory.per_device_gib.total
+        if gib > self.room_gib:
+            return None
+        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)
+
+    def _right(self, point: Point, plan: Plan) -> bool:
+        """Whether the point breaks no rule."""
+        codes = {d.code for d in check_plan(plan) if d.severity == "error"}
+        return not codes

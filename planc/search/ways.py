@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
+from planc.cost.schedule import held_at_least
 from planc.diag.light import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
-from planc.schedules import of, splits_backward, stages_of
-from planc.sharding.stages import sections_of, sections_on, virtual_stages
+from planc.schedules import microbatch_copies, of, shape, splits_backward, stages_of
+from planc.sharding.stages import Division, division_of, sections_of, virtual_stages
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,50 +25,71 @@ class Way:
     on: dict[Section, int]
     first: int
     """The first of the ranks."""
-    stages: int
-    """Virtual stages of a rank."""
     before: dict[Section, int]
     after: dict[Section, int]
     beneath: dict[Section, int]
 
 
-def ways_through(plan: Plan) -> Iterator[Way]:
-    """The ranks that differ in what they hold, the first rank first; of those alike, the last."""
-    held = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
-    alike: dict[tuple[int, tuple[tuple[Section, int], ...]], list[int]] = {}
-    for rank, stages in enumerate(held):
-        on = tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step")
-        alike.setdefault((len(stages), on), []).append(rank)
-    ends = (0, *itertools.accumulate(end - begin for begin, end in plan.stages))
-    for (count, on), ranks in alike.items():
-        back = not apart(plan.split)
+class Passage:
+    """A pipeline over some ranks, or none: what all layouts with it have in common."""
 
-        def path(rank: int, back: bool = back) -> int:
-            return ends[-1] - ends[max(held[rank]) + 1] + back * ends[min(held[rank])]
+    def __init__(self, plan: Plan) -> None:
+        self.split, self.ranks = plan.split, plan.pipeline
+        self.stages = [sections_of(plan, v) for v in range(len(plan.stages))]
+        self.division: Division = division_of(plan)
+        self.copies = microbatch_copies(plan.split)
+        """Ranks that share a stage's microbatches."""
+        self.straight = straight(plan.split)
+        """A microbatch comes to rank r's first stage through the stages 0 to r - 1, and each to all stages."""
+        self.apart = plan.split is not None and splits_backward(plan.split)
+        """Gradients of weights are actions of their own."""
+        self.ways = tuple(self._ways(plan))
+        """The ranks that differ in what they hold, the first rank first; of those alike, the last."""
+        self._held: dict[tuple[int, int], tuple[dict[Section, int], ...]] = {}
 
-        turn = max(ranks, key=path)
-        yield Way(
-            on=dict(on),
-            first=ranks[0],
-            stages=count,
-            before=_sum(plan, range(min(held[ranks[-1]]))),
-            after=_sum(plan, range(max(held[turn]) + 1, len(plan.stages))),
-            beneath=_sum(plan, range(min(held[turn]))),
-        )
+    def _ways(self, plan: Plan) -> Iterator[Way]:
+        held = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
+        alike: dict[int, list[int]] = {}
+        for rank, load in enumerate(self.division.load):
+            alike.setdefault(load, []).append(rank)
+        ends = (0, *itertools.accumulate(end - begin for begin, end in plan.stages))
+        for load, ranks in alike.items():
 
+            def path(rank: int) -> int:
+                return ends[-1] - ends[max(held[rank]) + 1] + (not self.apart) * ends[min(held[rank])]
 
-def _sum(plan: Plan, stages: Iterable[int]) -> dict[Section, int]:
-    """Copies of each section in these virtual stages together."""
-    total: dict[Section, int] = {}
-    for v in stages:
-        for s, n in sections_of(plan, v).items():
-            total[s] = total.get(s, 0) + n
-    return total
+            turn = max(ranks, key=path)
+            yield Way(
+                on=self.division.loads[load],
+                first=ranks[0],
+                before=self._once(range(min(held[ranks[-1]]))),
+                after=self._once(range(max(held[turn]) + 1, len(self.stages))),
+                beneath=self._once(range(min(held[turn]))),
+            )
 
+    def _sum(self, stages: Mapping[int, int]) -> dict[Section, int]:
+        """Copies of each section in these virtual stages together, each so many times."""
+        total: dict[Section, int] = {}
+        for v, times in stages.items():
+            for s, n in self.stages[v].items():
+                total[s] = total.get(s, 0) + times * n
+        return total
 
-def apart(split: Split | None) -> bool:
-    """Whether gradients of weights are actions of their own."""
-    return split is not None and splits_backward(split)
+    def _once(self, stages: Iterable[int]) -> dict[Section, int]:
+        return self._sum(dict.fromkeys(stages, 1))
+
+    def held(self, microbatches: int) -> tuple[dict[Section, int], ...]:
+        """Copies of each section, each for a microbatch, whose saved tensors the first rank of each way holds at
+        least at its fullest moment."""
+        if self.split is None:
+            return tuple(way.on for way in self.ways)
+        period = shape(self.split, self.ranks, microbatches).round if of(self.split).in_rounds else self.ranks
+        key = min(microbatches, 2 * period), period
+        known = self._held.get(key)
+        if known is None:
+            most = [held_at_least(self.split, self.ranks, microbatches, way.first) for way in self.ways]
+            known = self._held[key] = tuple(self._sum(stages) for stages in most)
+        return known
 
 
 def straight(split: Split | None) -> bool:

@@ -41,7 +41,7 @@ def _against(one: Candidate, other: Candidate) -> str:
 
 def _part(c: Candidate, part: str) -> float:
     """Seconds a sequence of one part of the step."""
-    seconds: float = getattr(c.costed.step, part)
+    seconds: float = getattr(c.step, part)
     return seconds / c.point.sequences
 
 

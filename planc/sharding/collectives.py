@@ -12,7 +12,8 @@ from typing import Any, Literal
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.model import Section
-from planc.ir.sharding import Sharded
+from planc.ir.plan import Plan
+from planc.ir.sharding import ParamSharding, Sharded
 from planc.schedules import microbatch_copies
 from planc.sharding.activations import backward, forward, recompute
 from planc.sharding.calls import Call
@@ -95,8 +96,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
     """Hidden states forward and their gradients backward, once per boundary and microbatch."""
     plan = sharded.plan
     assert plan.split is not None
-    last = sharded.ops["block"][-1].op.output
-    elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
+    last, size = _handed_over(sharded), handed_over_bytes(sharded)
     ways: tuple[Phase, ...] = ("forward", "backward")
     for stage in stages:
         for phase in ways:
@@ -112,9 +112,27 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
                 section="step",
                 dtype=plan.precision.compute,
                 count=count * microbatches_each(plan),
-                buffer_bytes=elements * DTYPE_BYTES[plan.precision.compute],
+                buffer_bytes=size,
                 cause=plan.split.cause,
             )
+
+
+def _handed_over(sharded: Sharded) -> str:
+    """The tensor that a stage hands over."""
+    return sharded.ops["block"][-1].op.output
+
+
+def handed_over_bytes(sharded: Sharded) -> float:
+    """Bytes on one device of a microbatch's hidden state between stages."""
+    plan, last = sharded.plan, _handed_over(sharded)
+    elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
+    return elements * DTYPE_BYTES[plan.precision.compute]
+
+
+def shared_bytes(plan: Plan, p: ParamSharding) -> float:
+    """Bytes on one device of a gradient that ranks of a pipeline sum: where it rests."""
+    rest = p.stored["grads"] or p.stored["optimizer"]
+    return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 
 
 def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
@@ -131,7 +149,6 @@ def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
         tied = {"first", "last"} <= set(p.param.sections) and ("first" in held) != ("last" in held)
         copies = copies_on(plan, p.param, held)
         if copies and (twice or tied):
-            rest = p.stored["grads"] or p.stored["optimizer"]
             yield Collective(
                 op="all_reduce",
                 axes=(plan.split.axis,),
@@ -143,6 +160,6 @@ def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
                 section="step",
                 dtype=plan.precision.reduce,
                 count=copies,
-                buffer_bytes=stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce],
+                buffer_bytes=shared_bytes(plan, p),
                 cause=plan.split.cause,
             )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
+from planc.diag.light import dataclass
 from planc.ir.model import Param
 from planc.ir.plan import Plan
 from planc.schedules import microbatch_copies, stages_of
@@ -76,8 +79,39 @@ def _sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
     """How often a parameter lies on a rank that holds these sections; a tied one at most once."""
-    blocks = sum(sections.get(s, 0) for s in param.sections if s in plan.model.blocks)
-    return blocks or int(any(s in sections for s in param.sections))
+    return copies_in(sections, param.sections, plan.model.blocks)
+
+
+def copies_in(sections: dict[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
+    """How often what some sections use lies where these copies of sections are."""
+    copies = sum([sections.get(s, 0) for s in used_by if s in blocks])
+    return copies or int(any(s in sections for s in used_by))
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What of the model lies where in a pipeline: stages and ranks that hold as much are alike."""
+
+    loads: tuple[dict[str, int], ...]
+    """Copies of sections on ranks that differ."""
+    load: tuple[int, ...]
+    """Of each rank."""
+    kinds: tuple[tuple[int, dict[str, int]], ...]
+    """Virtual stages that differ: on which load, and their copies of sections."""
+    kind: tuple[int, ...]
+    """Of each virtual stage."""
+
+
+def division_of(plan: Plan) -> Division:
+    """How the plan's pipeline divides the model."""
+    loads: dict[tuple[tuple[str, int], ...], int] = {}
+    kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+    held = [tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step") for rank in range(plan.pipeline)]
+    load = tuple(loads.setdefault(on, len(loads)) for on in held)
+    homes = {v: load[rank] for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
+    stages = [(homes[v], tuple(sections_of(plan, v).items())) for v in range(len(plan.stages))]
+    kind = tuple(kinds.setdefault(stage, len(kinds)) for stage in stages)
+    return Division(tuple(map(dict, loads)), load, tuple((home, dict(of)) for home, of in kinds), kind)
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planc.cost import cost_plan
-from planc.cost.memory import at_the_fullest, replay_buffers, state_buffers, with_reserve
+from planc.cost.memory import at_the_fullest, replay_buffers, replays_of, state_buffers, with_reserve
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate, semantic_collectives
@@ -26,7 +26,7 @@ def sharded_of(folder: Path, text: str) -> Sharded:
 
 
 def loss_of(sharded: Sharded) -> float:
-    return replay_buffers(sharded, {*sharded.model.blocks, "last"})[1]
+    return replay_buffers(replays_of(sharded), {*sharded.model.blocks, "last"})[1]
 
 
 def parts_of(sharded: Sharded) -> MemoryParts:
@@ -73,7 +73,7 @@ def test_xla_has_both_moments_together_and_gathers_in_place(tmp_path: Path) -> N
     gpu = sharded_of(tmp_path, DATA)
     tpu = sharded_of(tmp_path, DATA.replace("8 x h100_node", "tpu_v5p(4x4x4)"))
     held = [(p, 1) for p in gpu.params]
-    assert replay_buffers(tpu, {*tpu.model.blocks, "last"}) == (2 * 2 * LOGITS, 0.0)
+    assert replay_buffers(replays_of(tpu), {*tpu.model.blocks, "last"}) == (2 * 2 * LOGITS, 0.0)
     head = (VOCAB + 1) * 4096 * 2  # with its norm
     assert (state_buffers(gpu, held)[0], state_buffers(tpu, held)[0]) == (3 * head, 2 * head)
 
@@ -81,8 +81,8 @@ def test_xla_has_both_moments_together_and_gathers_in_place(tmp_path: Path) -> N
 def test_the_logits_are_gone_when_a_block_is_run_again(tmp_path: Path) -> None:
     """Recomputing whole blocks of a large microbatch: what comes back counts less the logits."""
     sharded = sharded_of(tmp_path, DATA + "recompute blocks\n")
-    alone, _ = replay_buffers(sharded, {*sharded.model.blocks})
-    beside, _ = replay_buffers(sharded, {*sharded.model.blocks, "last"})
+    alone, _ = replay_buffers(replays_of(sharded), {*sharded.model.blocks})
+    beside, _ = replay_buffers(replays_of(sharded), {*sharded.model.blocks, "last"})
     assert alone > 0 and beside == max(0.0, alone - LOGITS)
 
 
