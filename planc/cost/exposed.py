@@ -177,8 +177,13 @@ def _compute(sharded: Sharded, stage: int, sections: dict[Section, SectionTime])
     return forward, sum((t.backward_s + t.recompute_s) * n for t, n in times)
 
 
-Transfers = dict[str, tuple[float, int]]
-"""Of transfers that hide together, by phase: seconds of all calls, and how many there are of the commonest."""
+class Transfers(dict[str, tuple[float, int]]):
+    """Of transfers that hide together, by phase: seconds of all calls, and how many there are of the commonest."""
+
+    def add(self, phase: str, seconds: float, calls: int) -> None:
+        """One more."""
+        sum_s, most = self.get(phase, (0.0, 0))
+        self[phase] = sum_s + seconds, max(most, calls)
 
 
 def _hide(
@@ -189,10 +194,9 @@ def _hide(
     contention: float,
 ) -> float:
     """What of these rows is exposed; returns what they leave of the cover."""
-    transfers: Transfers = {}
+    transfers = Transfers()
     for r in group:
-        sum_s, calls = transfers.get(r.phase, (0.0, 0))
-        transfers[r.phase] = sum_s + seconds[id(r)], max(calls, r.count)
+        transfers.add(r.phase, seconds[id(r)], r.count)
     share, left_s = hide(transfers, cover_s, contention)
     for r in group:
         exposed[id(r)] = seconds[id(r)] * share

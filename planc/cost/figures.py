@@ -7,8 +7,6 @@ memory of a layout of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.cost.compute import SectionTime, memory_rate, section_time
 from planc.cost.exposed import activations_s
 from planc.cost.memory import (
@@ -28,6 +26,7 @@ from planc.ir.collective import DTYPE_BYTES, Phase
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.schedules import microbatch_copies
 from planc.sharding.collectives import handed_over_bytes, shared_bytes
 from planc.sharding.local import stored_elements
 from planc.sharding.state import scalars, state
@@ -86,63 +85,92 @@ def copies_of(sharded: Sharded) -> Copies:
     )
 
 
+Sections = tuple[Section, ...]
+"""The sections that use some parameters; most have one."""
+Spans = dict[object, Span]
+"""Where groups lie, by their axes and the mesh: what many layouts ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """Bytes of one copy of the state that lies in the same sections, and of what comes and goes for a section; and
+    those of every device's communicators."""
+
+    resting: dict[Sections, float]
+    passing: dict[Section, PassingBytes]
+    communicators: float
+
+
+def stored_of(sharded: Sharded) -> Stored:
+    """Bytes of the state."""
+    return Stored(
+        resting={
+            sections: sum(resting(sharded, [(p, 1) for p in params]).values())
+            for sections, params in _by_sections(sharded).items()
+        },
+        passing=passing_bytes(sharded, sharded.params),
+        communicators=communicators(sharded) * sharded.plan.cluster.chip.communicator_bytes,
+    )
+
+
+def _by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
+    found: dict[Sections, list[ParamSharding]] = {}
+    for p in sharded.params:
+        found.setdefault(tuple(p.param.sections), []).append(p)
+    return found
+
+
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Transfers of one copy's state that hide together: seconds of all, each call once, and of asking for them."""
+    """Transfers of one copy of a section's state that hide together: seconds of all, each call once, and of asking
+    for them."""
 
+    section: Section
     phase: Phase
-    often: bool
-    """Each microbatch; otherwise once a step."""
     waited: bool
     """Nothing hides them."""
     seconds: float
     asked_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Rest:
-    """Parameters that lie in the same sections: bytes of one copy at rest and seconds of its update. Where ranks of
-    a pipeline sum its gradient: seconds of that, and of asking for it."""
+BothWays = tuple[tuple[Move, ...], tuple[Move, ...]]
+"""Forward, and all the rest."""
 
-    bytes_: float
-    update_s: float
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """One copy of the parameters that lie in the same sections: seconds of its update, and where ranks of a pipeline
+    sum its gradient, of that and of asking for it."""
+
+    seconds: float
     shared_s: float
     asked_s: float
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
-    """What is stored where.
+class Moved:
+    """Seconds of what a step does with the state.
 
-    `rests` by the sections that use the parameters; `moves` and `passing` (bytes that come and go) of one copy of a
-    section; once on every device: bytes of its communicators and seconds of the scalars.
+    `moves` of each microbatch and those once a step, forward and all the rest; the scalars, once on every device.
     """
 
-    rests: dict[tuple[Section, ...], Rest]
-    moves: dict[Section, tuple[Move, ...]]
-    passing: dict[Section, PassingBytes]
-    communicators_bytes: float
+    updates: dict[Sections, Update]
+    often: BothWays
+    once: BothWays
     scalars_s: float
     shared_waits: bool
     """Nothing hides the sums between ranks of a pipeline."""
 
 
-Spans = dict[object, Span]
-"""Where groups lie, by their axes and the mesh: what many layouts ask for."""
-
-
-def stored_of(sharded: Sharded, spans: Spans) -> Stored:
-    """Bytes and seconds of the state, and of what moves it."""
+def moved_of(sharded: Sharded, spans: Spans) -> Moved:
+    """Seconds of the state's transfers and of its update."""
     plan, waits = sharded.plan, _waits(sharded.plan)
-    sections: dict[tuple[Section, ...], list[ParamSharding]] = {}
-    for p in sharded.params:
-        sections.setdefault(tuple(p.param.sections), []).append(p)
     told = [(plan.mesh.in_order(c.axes), c.elements * DTYPE_BYTES[c.dtype], c.op) for c in scalars(sharded)]
-    return Stored(
-        rests={key: _rest(sharded, params, spans) for key, params in sections.items()},
-        moves={s: tuple(_moves(sharded, s, spans)) for s in sharded.ops},
-        passing=passing_bytes(sharded, sharded.params),
-        communicators_bytes=communicators(sharded) * plan.cluster.chip.communicator_bytes,
+    often, once = _moves(sharded, waits, spans)
+    return Moved(
+        updates={sections: _update(sharded, params, spans) for sections, params in _by_sections(sharded).items()},
+        often=often,
+        once=once,
         scalars_s=sum(
             collective_s(op, size, span_at(plan, axes, spans)) for axes, size, op in told if plan.mesh.size(*axes) > 1
         ),
@@ -150,7 +178,7 @@ def stored_of(sharded: Sharded, spans: Spans) -> Stored:
     )
 
 
-def _rest(sharded: Sharded, params: list[ParamSharding], spans: Spans) -> Rest:
+def _update(sharded: Sharded, params: list[ParamSharding], spans: Spans) -> Update:
     """One copy of some parameters."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     updated = sum(
@@ -158,32 +186,34 @@ def _rest(sharded: Sharded, params: list[ParamSharding], spans: Spans) -> Rest:
         for p in params
     )
     shared_s = asked_s = 0.0
+    twice = microbatch_copies(plan.split) > 1
+    shared = [p for p in params if twice or {"first", "last"} <= {*p.param.sections}]
     if plan.split is not None and plan.pipeline > 1:
         span = span_at(plan, (plan.split.axis,), spans)
-        shared_s = sum(bare_s("all_reduce", shared_bytes(plan, p), span) for p in params)
-        asked_s = len(params) * span.call_s
-    return Rest(
-        bytes_=sum(resting(sharded, [(p, 1) for p in params]).values()),
-        update_s=OPTIMIZER_PASSES * updated / memory_rate(chip),
-        shared_s=shared_s,
-        asked_s=asked_s,
-    )
+        shared_s = sum(bare_s("all_reduce", shared_bytes(plan, p), span) for p in shared)
+        asked_s = len(shared) * span.call_s
+    return Update(OPTIMIZER_PASSES * updated / memory_rate(chip), shared_s, asked_s)
 
 
-def _moves(sharded: Sharded, section: Section, spans: Spans) -> Iterator[Move]:
-    """A section's transfers of state."""
-    plan, waits = sharded.plan, _waits(sharded.plan)
-    seconds: dict[tuple[Phase, bool, bool], tuple[float, float]] = {}
-    for call in state(sharded, section):
-        axes = plan.mesh.in_order(call.axes)
-        if plan.mesh.size(*axes) > 1:
-            span = span_at(plan, axes, spans)
-            one = bare_s(call.op, call.elements * DTYPE_BYTES[call.dtype], span)
-            key = call.phase, call.per == "microbatch", not waits.isdisjoint(axes)
-            sum_s, asked_s = seconds.get(key, (0.0, 0.0))
-            seconds[key] = sum_s + call.times * one, asked_s + call.times * span.call_s
-    for (phase, often, waited), (s, asked_s) in seconds.items():
-        yield Move(phase, often, waited, s, asked_s)
+def _moves(sharded: Sharded, waits: set[str], spans: Spans) -> tuple[BothWays, BothWays]:
+    """Transfers of state, of each microbatch and once a step."""
+    plan = sharded.plan
+    seconds: dict[tuple[bool, Section, Phase, bool], tuple[float, float]] = {}
+    for section in sharded.ops:
+        for call in state(sharded, section):
+            axes = plan.mesh.in_order(call.axes)
+            if plan.mesh.size(*axes) > 1:
+                span = span_at(plan, axes, spans)
+                one = bare_s(call.op, call.elements * DTYPE_BYTES[call.dtype], span)
+                key = call.per == "microbatch", section, call.phase, not waits.isdisjoint(axes)
+                sum_s, asked_s = seconds.get(key, (0.0, 0.0))
+                seconds[key] = sum_s + call.times * one, asked_s + call.times * span.call_s
+
+    def both(often: bool) -> BothWays:
+        mine = [(Move(*key[1:], *s), key[2] == "forward") for key, s in seconds.items() if key[0] == often]
+        return tuple(m for m, forward in mine if forward), tuple(m for m, forward in mine if not forward)
+
+    return both(True), both(False)
 
 
 def handed_over_s(plan: Plan, copies: Copies, spans: Spans) -> float:

@@ -6,11 +6,12 @@ A search costs thousands of layouts that share most figures and asks for no rows
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from functools import cached_property
+from typing import TypeVar
 
 from planc.cost.exposed import Transfers, hide
-from planc.cost.figures import Copies, Rest, Stored
+from planc.cost.figures import BothWays, Copies, Move, Moved, Sections, Stored, Update
 from planc.cost.memory import GIB, PassingBytes, at_the_fullest, largest, replay_buffers, with_reserve
 from planc.cost.offload import offload_s
 from planc.cost.schedule import run_schedule
@@ -21,6 +22,10 @@ from planc.ir.report import Step
 from planc.ir.sharding import Sharded
 from planc.schedules import microbatch_copies
 from planc.sharding.stages import Division, copies_in, microbatches_each
+
+T = TypeVar("T")
+Load = dict[Section, int]
+"""Copies of sections, on a rank or a stage."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Layout:
     division: Division
     copies: Copies
     stored: Stored
+    moved: Moved
     handed_over_s: float
 
     @cached_property
@@ -70,72 +76,52 @@ class Layout:
 
     # One rank, by what it holds.
 
-    def _state_bytes(self, load: dict[Section, int]) -> float:
+    def _state_bytes(self, load: Load) -> float:
         """Bytes of a rank besides saved tensors."""
-        stored = self.stored
-        resting = resting_bytes(stored, load, self.sharded.plan.model.blocks)
-        return resting + at_the_fullest(passing_on(stored, load), replay_buffers(self.copies.replays, load))
+        resting = resting_bytes(self.stored, load, self.sharded.plan.model.blocks)
+        return resting + at_the_fullest(passing_on(self.stored, load), replay_buffers(self.copies.replays, load))
 
-    def _rests(self, load: dict[Section, int]) -> list[tuple[int, Rest]]:
+    def _updates(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters on a rank, each with its copies there."""
-        return rests_on(self.stored, load, self.sharded.plan.model.blocks)
+        return _on(load, self.moved.updates, self.sharded.plan.model.blocks)
 
     def _optimizer_s(self, rank: int) -> float:
-        return sum(n * rest.update_s for n, rest in self._rests(self.division.loads[self.division.load[rank]]))
+        return sum(n * update.seconds for n, update in self._updates(self.division.loads[self.division.load[rank]]))
 
     def _offload_s(self, rank: int, compute_s: float) -> float:
         return offload_s(self.sharded, rank, compute_s)
 
-    def _waits(self, load: dict[Section, int]) -> Waits:
+    def _waits(self, load: Load) -> Waits:
         """A rank's transfers of state, as far as nothing hides them; see `planc.cost.exposed`."""
-        plan, copies, stored = self.sharded.plan, self.copies.of, self.stored
-        times, contention = microbatches_each(plan), plan.cluster.chip.contention
-        waits = Waits({s: [0.0, 0.0] for s in load}, stored.scalars_s)
-        for back in (False, True):
-            cover_s = sum(n * (copies[s].cover_back_s if back else copies[s].time.forward_s) for s, n in load.items())
-            left_s = cover_s * times
-            for often in (True, False):
-                moves = [
-                    (s, n, move)
-                    for s, n in load.items()
-                    for move in stored.moves[s]
-                    if (move.phase != "forward") == back and (move.often and times > 1) == often
-                ]
-                group: Transfers = {}
-                for _, n, move in moves:
-                    if not move.waited:
-                        calls = n * times if move.often else n
-                        seconds, most = group.get(move.phase, (0.0, 0))
-                        group[move.phase] = seconds + move.seconds * calls, max(most, calls)
-                shared = self._shared(load) if back and not often else []
-                if shared and not stored.shared_waits:
-                    seconds, most = group.get("optimizer", (0.0, 0))
-                    sums_s = sum(n * rest.shared_s for n, rest in shared)
-                    group["optimizer"] = seconds + sums_s, max(most, *(n for n, _ in shared))
-                share, left_s = hide(group, left_s if often else left_s / times, contention)
-                for s, n, move in moves:
-                    calls = times if move.often else 1
-                    one_s = calls * ((1.0 if move.waited else share) * move.seconds + move.asked_s)
-                    if move.phase == "optimizer":
-                        waits.after_s += n * one_s
-                    else:
-                        waits.inside[s][back] += one_s / times
-                for n, rest in shared:
-                    waits.after_s += n * ((1.0 if stored.shared_waits else share) * rest.shared_s + rest.asked_s)
+        copies, times = self.copies.of, microbatches_each(self.sharded.plan)
+        often, once = (self.moved.often, self.moved.once) if times > 1 else (((), ()), self._all_once)
+        waits = Waits(load, times, self.moved.scalars_s, self.sharded.plan.cluster.chip.contention)
+        forward_s = sum([n * copies[s].time.forward_s for s, n in load.items()])
+        left_s = waits.hide(often[0], forward_s * times, times)
+        waits.hide(once[0], left_s / times, 1)
+        back_s = sum([n * copies[s].cover_back_s for s, n in load.items()])
+        left_s = waits.hide(often[1], back_s * times, times)
+        waits.hide(once[1], left_s / times, 1, self._shared(load), self.moved.shared_waits)
         return waits
 
-    def _shared(self, load: dict[Section, int]) -> list[tuple[int, Rest]]:
+    @cached_property
+    def _all_once(self) -> BothWays:
+        """With one microbatch, what moves for each of them moves once."""
+        forward, back = zip(self.moved.often, self.moved.once, strict=True)
+        return forward[0] + forward[1], back[0] + back[1]
+
+    def _shared(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters whose gradients two ranks of the pipeline sum: see `planc.sharding.collectives`."""
         plan = self.sharded.plan
         if plan.pipeline == 1:
             return []
         if microbatch_copies(plan.split) > 1:
-            return self._rests(load)
+            return self._updates(load)
         if ("first" in load) == ("last" in load):
             return []
-        return [(1, rest) for sections, rest in self.stored.rests.items() if {"first", "last"} <= {*sections}]
+        return [(1, update) for sections, update in self.moved.updates.items() if {"first", "last"} <= {*sections}]
 
-    def _stage(self, sections: dict[Section, int], waits: dict[Section, list[float]]) -> StageCost:
+    def _stage(self, sections: Load, waits: dict[Section, list[float]]) -> StageCost:
         """A virtual stage's seconds for one microbatch."""
         cost = StageCost()
         for s, n in sections.items():
@@ -150,26 +136,56 @@ class Layout:
         return cost
 
 
-@dataclass
 class Waits:
-    """Seconds of a rank's transfers that nothing hides: of one copy of a section for a microbatch, forward and all
-    the rest, and after the last microbatch."""
+    """Seconds of a rank's transfers of state that nothing hides."""
 
-    inside: dict[Section, list[float]]
-    after_s: float
+    def __init__(self, load: Load, times: int, after_s: float, contention: float) -> None:
+        self.load, self.times, self.contention = load, times, contention
+        self.after_s = after_s
+        """After the last microbatch."""
+        self.inside: dict[Section, list[float]] = {s: [0.0, 0.0] for s in load}
+        """Of one copy of a section for a microbatch, forward and all the rest."""
+
+    def hide(
+        self,
+        moves: Iterable[Move],
+        cover_s: float,
+        calls: int,
+        shared: Sequence[tuple[int, Update]] = (),
+        shared_waits: bool = False,
+    ) -> float:
+        """Add what these moves, so many calls each, and the sums between ranks expose; returns what they leave of
+        the cover."""
+        load, group = self.load, Transfers()
+        mine = [(load[m.section] * calls, m) for m in moves if m.section in load]
+        for n, m in mine:
+            if not m.waited:
+                group.add(m.phase, n * m.seconds, n)
+        for n, update in shared if not shared_waits else ():
+            group.add("optimizer", n * update.shared_s, n)
+        share, left_s = hide(group, cover_s, self.contention)
+        for n, m in mine:
+            exposed_s = m.asked_s + (m.seconds if m.waited else share * m.seconds)
+            if m.phase == "optimizer":
+                self.after_s += n * exposed_s
+            else:
+                self.inside[m.section][m.phase != "forward"] += exposed_s * calls / self.times
+        for n, update in shared:
+            self.after_s += n * (update.asked_s + (update.shared_s if shared_waits else share * update.shared_s))
+        return left_s
 
 
-def rests_on(stored: Stored, load: dict[Section, int], blocks: Container[Section]) -> list[tuple[int, Rest]]:
-    """Parameters on a rank that holds these sections, each with its copies there."""
-    found = [(copies_in(load, sections, blocks), rest) for sections, rest in stored.rests.items()]
-    return [(n, rest) for n, rest in found if n]
+def _on(load: Load, by_sections: Mapping[Sections, T], blocks: Container[Section]) -> list[tuple[int, T]]:
+    """What some sections use, with its copies on a rank that holds these."""
+    found = [(copies_in(load, sections, blocks), one) for sections, one in by_sections.items()]
+    return [(n, one) for n, one in found if n]
 
 
-def resting_bytes(stored: Stored, load: dict[Section, int], blocks: Container[Section]) -> float:
+def resting_bytes(stored: Stored, load: Load, blocks: Container[Section]) -> float:
     """Bytes that are always on a rank that holds these sections."""
-    return stored.communicators_bytes + sum([n * rest.bytes_ for n, rest in rests_on(stored, load, blocks)])
+    return stored.communicators + sum([n * bytes_ for n, bytes_ in _on(load, stored.resting, blocks)])
 
 
 def passing_on(stored: Stored, load: Iterable[Section]) -> PassingBytes:
     """Bytes of state that come and go on such a rank."""
-    return largest(stored.passing[s] for s in load if s in stored.passing)
+    return largest([stored.passing[s] for s in load if s in stored.passing])

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cached_property
 
-from planc.cost.figures import Copies, Spans, Stored, copies_of, handed_over_s, stored_of
+from planc.cost.figures import Copies, Moved, Spans, Stored, copies_of, handed_over_s, moved_of, stored_of
 from planc.cost.layout import Layout, passing_on, resting_bytes
 from planc.cost.memory import GIB, at_the_fullest, replay_buffers, with_reserve
 from planc.cost.step import least_s
@@ -67,6 +67,7 @@ class Bounds:
         self._copies: dict[object, Copies] = {}
         self._alike: dict[object, Sharded] = {}
         self._stored: dict[object, Stored] = {}
+        self._moved: dict[object, Moved] = {}
         self._spans: Spans = {}
         self._passages: dict[int, Passage] = {}
         self._ends: dict[int, set[tuple[int, int]]] = {}
@@ -158,7 +159,8 @@ class Bounds:
         """What a point of a shape costs."""
         sharded = self.sharded(point)
         handed_over = handed_over_s(sharded.plan, shape.copies, self._spans)
-        return Layout(sharded, shape.passage.division, shape.copies, self._stored_of(point), handed_over)
+        stored, moved = self._stored_of(point), self._moved_of(point)
+        return Layout(sharded, shape.passage.division, shape.copies, stored, moved, handed_over)
 
     def time_s(self, layout: Layout) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
@@ -214,7 +216,13 @@ class Bounds:
     def _stored_of(self, point: Point) -> Stored:
         known = self._stored.get(key := (self._stored_as[point.variant], *point.sizes))
         if known is None:
-            known = self._stored[key] = stored_of(self.sharded(point), self._spans)
+            known = self._stored[key] = stored_of(self.sharded(point))
+        return known
+
+    def _moved_of(self, point: Point) -> Moved:
+        known = self._moved.get(key := (self._stored_as[point.variant], *point.sizes))
+        if known is None:
+            known = self._moved[key] = moved_of(self.sharded(point), self._spans)
         return known
 
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
