@@ -7,7 +7,7 @@ steps are run until they repeat themselves and then extended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -16,9 +16,9 @@ from operator import itemgetter, sub
 from planc.diag.light import dataclass
 from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
-from planc.schedules.actions import Kind
+from planc.schedules.actions import Kind, Turns
 from planc.schedules.engine import Order, StageTimes, simulate
-from planc.schedules.graph import MISSING, lists, steps_of
+from planc.schedules.graph import MISSING, steps_of, turns_of
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -66,7 +66,7 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
 def timeline(order: Order, times: StageTimes) -> Timeline:
     """Run these lists to their end."""
-    held = [most_held(actions) for actions in order]
+    held = [most_held([Turns(1, tuple(actions))]) for actions in order]
     busy = [sum(map(times.of, actions)) for actions in order]
     makespan = max(simulate(order, times).clock)
     return Timeline(makespan, tuple(busy), tuple(h for h, _ in held), tuple(w for _, w in held))
@@ -74,7 +74,7 @@ def timeline(order: Order, times: StageTimes) -> Timeline:
 
 @lru_cache(maxsize=256)
 def _held(schedule: Schedule, size: Shape) -> tuple[tuple[dict[int, int], ...], tuple[dict[int, int], ...]]:
-    held = [most_held(actions) for actions in lists(schedule, size)]
+    held = [most_held(turns) for turns in turns_of(schedule, size)]
     return tuple(h for h, _ in held), tuple(w for _, w in held)
 
 
@@ -94,12 +94,12 @@ def held_at_least(split: Split, ranks: int, microbatches: int, rank: int = 0) ->
 
 @lru_cache(maxsize=4096)
 def _held_at_least(schedule: Schedule, size: Shape, rank: int) -> dict[int, int]:
-    return most_held(schedule.order(size, rank))[0]
+    return most_held(schedule.turns(size, rank))[0]
 
 
 def forget() -> None:
     """Empty what is kept of the schedules' shapes: what measures a first time asks for it."""
-    for kept in (_held, _held_at_least, _apart, steps_of, lists):
+    for kept in (_held, _held_at_least, _apart, steps_of, turns_of):
         kept.cache_clear()
 
 
@@ -197,19 +197,39 @@ CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "b
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
-def most_held(actions: Sequence[Action]) -> tuple[dict[int, int], dict[int, int]]:
-    """At a rank's fullest moment, the microbatches held of each stage, and those of them that wait for
-    their weights' gradient alone.
+def most_held(turns: Iterable[Turns]) -> tuple[dict[int, int], dict[int, int]]:
+    """At a rank's fullest moment, the first of them, the microbatches held of each stage, and those of them that
+    wait for their weights' gradient alone.
 
     A microbatch is held from its forward to the end of its backward, the weights' part included: that part
     needs the matmuls' inputs, 32 of the 34 bytes a layer saves per element with flash attention (Qi et al.
-    2023, table 1).
+    2023, table 1). Turns are at their fullest the first time, or the last time if they leave more than they met.
     """
-    held = list(accumulate(CHANGE[action.kind] for action in actions))
-    peak = max(held, default=0)
-    if peak <= 0:
-        return {}, {}
-    counts = Counter(map(KIND_AND_STAGE, actions[: held.index(peak) + 1]))
+    held = peak = 0
+    before: Counter[tuple[Kind, int]] = Counter()
+    """Of all turns so far, of each kind and stage."""
+    fullest = before.copy()
+    for times, actions, _ in turns:
+        after = list(accumulate(CHANGE[action.kind] for action in actions))
+        change, most = after[-1], max(after)
+        again = times - 1 if change > 0 else 0
+        if held + again * change + most > peak:
+            peak = held + again * change + most
+            fullest = before.copy()
+            _count(fullest, actions, again)
+            _count(fullest, actions[: after.index(most) + 1], 1)
+        held += times * change
+        _count(before, actions, times)
+    return _left(fullest)
+
+
+def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:
+    for key in map(KIND_AND_STAGE, actions):
+        counts[key] += times
+
+
+def _left(counts: Counter[tuple[Kind, int]]) -> tuple[dict[int, int], dict[int, int]]:
+    """Of each stage the microbatches that are held after so many actions, and those of them that wait."""
     most: dict[int, int] = {}
     waits: dict[int, int] = {}
     for (kind, stage), n in counts.items():

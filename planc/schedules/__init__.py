@@ -86,7 +86,7 @@ def splits_backward(split: Split) -> bool:
 def _splits_backward(name: str) -> bool:
     schedule = schedules()[name]
     size = Shape(2, schedule.chunks, 4)
-    return any(a.kind == "backward_weight" for rank in range(2) for a in schedule.order(size, rank))
+    return any(a.kind == "backward_weight" for turns in schedule.turns(size, 0) for a in turns.actions)
 
 
 def microbatch_copies(split: Split | None) -> int:

@@ -6,7 +6,7 @@ the lists of `looped_bfs`. Ranks run the same code: every stage must hold as muc
 on nothing while the pipeline fills and drains takes as long as the real thing (the bubble).
 """
 
-from planc.schedules.looped_bfs import order
+from planc.schedules.looped_bfs import turns
 from planc.schedules.schedule import Need, Schedule, Shape
 
 
@@ -20,7 +20,7 @@ def need(shape: Shape) -> Need | None:
 SCHEDULE = Schedule(
     name="circular",
     place=9,
-    order=order,
+    turns=turns,
     chunks=2,
     free_chunks=True,
     need=need,

@@ -4,20 +4,24 @@ Rank r holds stage r of the way down and stage P - 1 - r, which is rank r's of t
 is on two ranks. Even microbatches go down, odd ones up.
 """
 
-from planc.schedules.actions import Action
+from planc.schedules.actions import Action, Turns
 from planc.schedules.dualpipev import two_ways
 from planc.schedules.schedule import Need, Schedule, Shape
 
 
-def order(shape: Shape, rank: int) -> list[Action]:
+def turns(shape: Shape, rank: int) -> list[Turns]:
     """As DualPipeV on half as many ranks; a rank's first way is the one that enters nearer to it."""
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
     stages = (outer, ranks - 1 - outer)
     up = int(rank >= ranks // 2)
-    actions = two_ways(ranks // 2, outer, shape.microbatches // 2, stages)
     first = {stages[0]: up, stages[1]: 1 - up}
-    return [Action(kind, stage, 2 * number + first[stage], joined) for kind, stage, number, joined in actions]
+
+    def own(action: Action) -> Action:
+        return action._replace(microbatch=2 * action.microbatch + first[action.stage])
+
+    one_way = two_ways(ranks // 2, outer, shape.microbatches // 2, stages)
+    return [Turns(times, tuple(map(own, actions)), step=2) for times, actions, _ in one_way]
 
 
 def need(shape: Shape) -> Need | None:
@@ -27,4 +31,4 @@ def need(shape: Shape) -> Need | None:
     return Need(f"an even number of at least {least}", max(least, shape.microbatches + shape.microbatches % 2))
 
 
-SCHEDULE = Schedule(name="dualpipe", place=7, order=order, placement="both", need=need, even_ranks=True)
+SCHEDULE = Schedule(name="dualpipe", place=7, turns=turns, placement="both", need=need, even_ranks=True)

@@ -4,7 +4,7 @@ The two ways of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become t
 the eight steps are those of the published implementation.
 """
 
-from planc.schedules.actions import Action, in_turn
+from planc.schedules.actions import Action, Turns
 from planc.schedules.schedule import Need, Schedule, Shape, at_least, stages_at
 
 
@@ -14,8 +14,10 @@ class _Program:
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
-        self.actions: list[Action] = []
+        self.turns: list[Turns] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
+        self.actions: list[Action] = []
+        """What comes next, once."""
         self.waiting: list[Action] = []
 
     def forward(self, way: int, *, joined: bool = False) -> None:
@@ -24,31 +26,33 @@ class _Program:
 
     def backward(self, way: int, *, part: bool = False) -> None:
         """`part` puts the weights' gradients off."""
-        action = Action("backward_input" if part else "backward", self.stages[way], self.backwards[way])
-        self.actions.append(action)
+        stage, number = self.stages[way], self.backwards[way]
+        self.actions.append(Action("backward_input" if part else "backward", stage, number))
         self.backwards[way] += 1
         if part:
-            self.waiting.append(action)
+            self.waiting.append(Action("backward_weight", stage, number))
 
     def weight(self) -> None:
         if self.waiting:
-            self.actions.append(self.waiting.pop(0)._replace(kind="backward_weight"))
+            self.actions.append(self.waiting.pop(0))
 
     def together(self, forward: int, backward: int) -> None:
         self.forward(forward, joined=True)
         self.backward(backward)
 
-    def both_together(self, times: int) -> None:
-        """Way 0 forward beside way 1 backward and the other way round, so many times."""
-        begin = len(self.actions)
-        self.together(0, 1)
-        self.together(1, 0)
-        self.actions[begin:] = in_turn(times, *self.actions[begin:])
-        self.forwards = [n + times - 1 for n in self.forwards]
-        self.backwards = [n + times - 1 for n in self.backwards]
+    def in_turn(self, times: int) -> None:
+        """What came since the last time this was asked, so many times. More than once: nothing that comes twice in it
+        and no weights' gradient that is left for later."""
+        actions, self.actions = tuple(self.actions), []
+        for action in actions:
+            if action.kind != "backward_weight":
+                counts = self.forwards if action.kind == "forward" else self.backwards
+                counts[self.stages.index(action.stage)] += times - 1
+        if times:
+            self.turns.append(Turns(times, actions))
 
 
-def two_ways(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Action]:
+def two_ways(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Turns]:
     """What one rank of `ranks` runs, of which the last one is the innermost of the two ways."""
     program = _Program(stages)
     outer = ranks - rank - 1
@@ -58,42 +62,48 @@ def two_ways(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) 
         program.forward(0)
         program.backward(1)
         program.together(1, 0)
+        program.in_turn(1)
         steady -= 1
-    if steady:
-        program.both_together(steady)
-    for _ in range(outer):
-        program.backward(1)
-        program.together(1, 0)
+    program.together(0, 1)
+    program.together(1, 0)
+    program.in_turn(steady)
+    program.backward(1)
+    program.together(1, 0)
+    program.in_turn(outer)
     _drain(program, outer, rank)
-    return program.actions
+    return program.turns
 
 
 def _fill(program: _Program, outer: int, rank: int) -> None:
-    for _ in range(2 * outer):
-        program.forward(0)
-    for _ in range(rank + 1):
-        program.forward(0)
-        program.forward(1)
-    for _ in range(outer):
-        program.backward(1, part=True)
-        program.weight()
-        program.forward(1)
+    program.forward(0)
+    program.in_turn(2 * outer)
+    program.forward(0)
+    program.forward(1)
+    program.in_turn(rank + 1)
+    program.backward(1, part=True)
+    program.weight()
+    program.forward(1)
+    program.in_turn(outer)
 
 
 def _drain(program: _Program, outer: int, rank: int) -> None:
     """From the middle of the last backwards on, weights' gradients are put off to the end."""
     half, odd = (rank + 1) // 2, rank % 2 == 1
-    for i in range(rank + 1):
-        program.backward(1, part=i > half or (i == half and odd))
-        program.backward(0, part=i >= half)
+    program.backward(1)
+    program.backward(0)
+    program.in_turn(half)
+    for i in range(half, rank + 1):
+        program.backward(1, part=i > half or odd)
+        program.backward(0, part=True)
     for _ in range(outer):
         program.weight()
         program.backward(0, part=True)
     for _ in range(rank + 1):
         program.weight()
+    program.in_turn(1)
 
 
-def order(shape: Shape, rank: int) -> list[Action]:
+def turns(shape: Shape, rank: int) -> list[Turns]:
     return two_ways(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
@@ -101,4 +111,4 @@ def need(shape: Shape) -> Need | None:
     return at_least(2 * shape.ranks, shape)
 
 
-SCHEDULE = Schedule(name="dualpipev", place=8, order=order, chunks=2, placement="v", need=need)
+SCHEDULE = Schedule(name="dualpipev", place=8, turns=turns, chunks=2, placement="v", need=need)

@@ -10,7 +10,7 @@ from functools import lru_cache
 from operator import itemgetter
 
 from planc.diag.light import dataclass
-from planc.schedules.actions import Action, Kind
+from planc.schedules.actions import Action, Kind, Turns, listed
 from planc.schedules.engine import Order, StageTimes, simulate
 from planc.schedules.schedule import Schedule, Shape
 
@@ -68,13 +68,13 @@ class Steps:
 @lru_cache(maxsize=64)
 def steps_of(schedule: Schedule, size: Shape) -> Steps:
     """The steps of a bundled schedule."""
-    return steps(lists(schedule, size), size.stages)
+    return steps([listed(turns) for turns in turns_of(schedule, size)], size.stages)
 
 
-@lru_cache(maxsize=32)
-def lists(schedule: Schedule, size: Shape) -> tuple[list[Action], ...]:
+@lru_cache(maxsize=256)
+def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Turns], ...]:
     """What each rank of a bundled schedule runs, in order."""
-    return tuple(schedule.order(size, rank) for rank in range(size.ranks))
+    return tuple(schedule.turns(size, rank) for rank in range(size.ranks))
 
 
 def steps(order: Order, stages: int) -> Steps:

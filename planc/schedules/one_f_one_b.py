@@ -1,17 +1,15 @@
 """1F1B: warm up, then one forward and one backward in turn (Narayanan et al. 2019)."""
 
-from planc.schedules.actions import Action, in_turn
+from planc.schedules.actions import Action, Turns, abreast
 from planc.schedules.schedule import Need, Schedule, Shape, at_least
 
 
-def order(shape: Shape, rank: int) -> list[Action]:
+def turns(shape: Shape, rank: int) -> list[Turns]:
     """Warm up with as many forwards as stages follow, then alternate, then drain."""
     ranks, microbatches = shape.ranks, shape.microbatches
     warm = min(ranks - rank - 1, microbatches)
-    forward, backward = Action("forward", rank, 0), Action("backward", rank, 0)
-    steady = in_turn(microbatches - warm, forward._replace(microbatch=warm), backward)
-    drain = in_turn(warm, backward._replace(microbatch=microbatches - warm))
-    return in_turn(warm, forward) + steady + drain
+    forward, backward = ([Turns(microbatches, (Action(kind, rank, 0),))] for kind in ("forward", "backward"))
+    return abreast((0, forward), (warm, backward))
 
 
 def need(shape: Shape) -> Need | None:
@@ -19,4 +17,4 @@ def need(shape: Shape) -> Need | None:
     return at_least(shape.ranks, shape)
 
 
-SCHEDULE = Schedule(name="1f1b", place=2, order=order, need=need)
+SCHEDULE = Schedule(name="1f1b", place=2, turns=turns, need=need)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from planc.diag.light import dataclass
-from planc.schedules.actions import Action
+from planc.schedules.actions import Action, Turns, listed
 
 Placement = Literal["loop", "v", "both"]
 """`loop`: stages go round the ranks. `v`: down the ranks and back. `both`: a pipeline each way, so that a
@@ -48,11 +48,12 @@ def anything(shape: Shape) -> Need | None:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """`need` says what is wrong with the microbatches, if anything; `place` orders lists of schedules."""
+    """`turns` makes a rank's list; `need` says what is wrong with the microbatches, if anything; `place` orders
+    lists of schedules."""
 
     name: str
     place: int
-    order: Callable[[Shape, int], list[Action]]
+    turns: Callable[[Shape, int], list[Turns]]
     chunks: int = 1
     free_chunks: bool = False
     placement: Placement = "loop"
@@ -68,6 +69,10 @@ class Schedule:
     def copies(self) -> int:
         """Ranks that hold each stage."""
         return 2 if self.placement == "both" else 1
+
+    def order(self, shape: Shape, rank: int) -> list[Action]:
+        """What a rank runs, action by action."""
+        return listed(self.turns(shape, rank))
 
 
 def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:

@@ -1,6 +1,6 @@
 """ZB-V: two chunks a rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
 
-from planc.schedules.actions import Action, Kind, in_turn
+from planc.schedules.actions import Action, Kind, Turns
 from planc.schedules.schedule import Schedule, Shape, stages_at
 
 
@@ -9,20 +9,24 @@ class _Counter:
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
-        self.actions: list[Action] = []
+        self.turns: list[Turns] = []
         self.next: dict[tuple[Kind, int], int] = {}
 
     def rounds(self, times: int, *actions: tuple[Kind, int]) -> None:
         """These kinds and chunks in turn, so many times."""
-        first = [Action(kind, self.stages[chunk], self.count(kind, chunk)) for kind, chunk in actions]
-        self.actions += in_turn(times, *first)
-        self.next |= {a: at.microbatch + times for a, at in zip(actions, first, strict=True)}
+        first = []
+        for kind, chunk in actions:
+            number = self.next.get((kind, chunk), 0)
+            first.append(Action(kind, self.stages[chunk], number))
+            self.next[kind, chunk] = number + times
+        if times:
+            self.turns.append(Turns(times, tuple(first)))
 
     def count(self, kind: Kind, chunk: int) -> int:
         return self.next.get((kind, chunk), 0)
 
 
-def order(shape: Shape, rank: int) -> list[Action]:
+def turns(shape: Shape, rank: int) -> list[Turns]:
     """Built for at least 2 P - 1 microbatches, which fill the V; those that are not there are left out."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     build = _Counter(stages_at("v", ranks, 2, rank))
@@ -31,8 +35,8 @@ def order(shape: Shape, rank: int) -> list[Action]:
     build.rounds(filled - build.count("forward", 1), *BOTH[0], ("forward", 1), *BOTH[1])
     _drain(build, ranks, rank)
     if filled == shape.microbatches:
-        return build.actions
-    return [a for a in build.actions if a.microbatch < shape.microbatches]
+        return build.turns
+    return [kept for turns in build.turns for kept in turns.until(shape.microbatches)]
 
 
 BOTH: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
@@ -56,4 +60,4 @@ def _drain(build: _Counter, ranks: int, rank: int) -> None:
         build.rounds(left, ("backward_weight", chunk))
 
 
-SCHEDULE = Schedule(name="zbv", place=6, order=order, chunks=2, placement="v")
+SCHEDULE = Schedule(name="zbv", place=6, turns=turns, chunks=2, placement="v")

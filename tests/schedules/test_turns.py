@@ -1,0 +1,39 @@
+"""Lists are made of turns: what is said of the turns holds for every action."""
+
+import pytest
+
+from planc.cost.schedule import most_held
+from planc.schedules import schedules
+from planc.schedules.actions import Action, Turns, abreast, listed
+from planc.schedules.schedule import Shape
+from tests.schedules.splits import NAMES
+
+
+def test_rows_abreast_take_turns() -> None:
+    """The second row begins after one turn and goes on alone."""
+    forward = [Turns(2, (Action("forward", 0, 0),)), Turns(1, (Action("forward", 1, 0),))]
+    turns = abreast((0, forward), (1, [Turns(3, (Action("backward", 1, 0),))]))
+    assert [a.text for a in listed(turns)] == ["0F0", "0F1", "1B0", "1F0", "1B1", "1B2"]
+
+
+def test_turns_go_by_their_step() -> None:
+    turns = Turns(3, (Action("backward", 0, 4, joined=True), Action("forward", 1, 9)), -2)
+    assert [a.text for a in listed([turns])] == ["0B4", "1F9", "0B2", "1F7", "0B0", "1F5"]
+    assert listed([turns.after(1)]) == listed([turns])[2:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 8), (4, 16), (6, 24), (6, 36), (8, 64)])
+def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
+    size = Shape(ranks, schedules()[name].chunks, microbatches)
+    for rank in range(ranks):
+        turns = schedules()[name].turns(size, rank)
+        every = [Turns(1, (action,)) for action in listed(turns)]
+        assert most_held(turns) == most_held(every) == most_held([Turns(1, tuple(listed(turns)))])
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zbv", "dualpipev", "dualpipe"])
+def test_a_longer_step_has_no_more_turns(name: str) -> None:
+    schedule = schedules()[name]
+    few, many = ([len(schedule.turns(Shape(4, schedule.chunks, m), r)) for r in range(4)] for m in (32, 3200))
+    assert many == few
