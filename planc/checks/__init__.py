@@ -7,6 +7,7 @@ mistake is met. Only the folders that a check needs are loaded.
 
 from __future__ import annotations
 
+from collections.abc import Container
 from functools import cache
 
 from planc.cost import Costed
@@ -32,6 +33,12 @@ def rules() -> dict[str, Rule]:
 def check_plan(plan: Plan) -> list[Diagnostic]:
     """What the plan rules find."""
     return [d for rule in _of("plan") if rule.check for d in rule.check(plan)]
+
+
+def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> bool:
+    """Whether a plan rule finds an error: one of these rules, or any but those."""
+    asked = [r for r in _of("plan") if r.check and (r.code in among if among else r.code not in besides)]
+    return any(d.severity == "error" for rule in asked if rule.check for d in rule.check(plan))
 
 
 def judge_plan(costed: Costed) -> list[Diagnostic]:

@@ -22,7 +22,7 @@ from planc.cost.network import bare_s, collective_s
 from planc.cost.step import OPTIMIZER_PASSES
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
-from planc.ir.collective import DTYPE_BYTES, Phase
+from planc.ir.collective import DTYPE_BYTES, CollectiveOp, Phase
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
@@ -199,12 +199,16 @@ def _moves(sharded: Sharded, waits: set[str], spans: Spans) -> tuple[BothWays, B
     """Transfers of state, of each microbatch and once a step."""
     plan = sharded.plan
     seconds: dict[tuple[bool, Section, Phase, bool], tuple[float, float]] = {}
+    known: dict[tuple[CollectiveOp, float, tuple[str, ...]], float] = {}
     for section in sharded.ops:
         for call in state(sharded, section):
             axes = plan.mesh.in_order(call.axes)
             if plan.mesh.size(*axes) > 1:
                 span = span_at(plan, axes, spans)
-                one = bare_s(call.op, call.elements * DTYPE_BYTES[call.dtype], span)
+                like = call.op, call.elements * DTYPE_BYTES[call.dtype], axes
+                one = known.get(like)
+                if one is None:
+                    one = known[like] = bare_s(*like[:2], span)
                 key = call.per == "microbatch", section, call.phase, not waits.isdisjoint(axes)
                 sum_s, asked_s = seconds.get(key, (0.0, 0.0))
                 seconds[key] = sum_s + call.times * one, asked_s + call.times * span.call_s

@@ -50,6 +50,7 @@ class Layout:
         costs = [self._stage(sections, waits[load].inside) for load, sections in division.kinds]
         return work_of(
             plan,
+            division.held,
             [costs[kind] for kind in division.kind],
             self.handed_over_s,
             tuple(waits[load].after_s for load in division.load),

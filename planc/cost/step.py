@@ -10,7 +10,7 @@ from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_pe
 from planc.cost.exposed import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
-from planc.cost.schedule import Timeline, busy_s, run_schedule, stage_times
+from planc.cost.schedule import Timeline, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -150,12 +150,13 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> T
             seconds[id(r)] += asked
             exposed[id(r)] += 0.0 if between_stages(r) else asked
     bare = _bare(rows, exposed)
-    homes = {v: like[rank] for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
+    held = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
+    homes = {v: like[rank] for rank, stages in enumerate(held) for v in stages}
     costs = _stage_costs(sharded, homes, bare, sections)
     send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if between_stages(r)), 0.0)
     late = _once(rows, exposed)
     after_s = tuple(late.get(r, 0.0) for r in like)
-    work = work_of(plan, costs, send, after_s, partial(optimizer_s, sharded), partial(offload_s, sharded))
+    work = work_of(plan, held, costs, send, after_s, partial(optimizer_s, sharded), partial(offload_s, sharded))
     timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
     return Timed(
         sharded=sharded,
@@ -175,23 +176,25 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> T
 
 def work_of(
     plan: Plan,
+    held: Sequence[Sequence[int]],
     costs: Sequence[StageCost],
     send_s: float,
     after_s: tuple[float, ...],
     optimizer_s: Callable[[int], float],
     offload_s: Callable[[int, float], float],
 ) -> Work:
-    """What the step is made of, with these costs by virtual stage; the last two say what a rank does besides, the
-    second beside seconds of compute."""
+    """What the step is made of, with the virtual stages that each rank holds and their costs; the last two say what a
+    rank does besides, the second beside seconds of compute."""
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
         [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
         send_s,
         [c.weight_s for c in costs],
     )
-    busy, each = busy_s(plan.split, plan.pipeline, plan.microbatches, times), microbatches_each(plan)
+    each, whole = microbatches_each(plan), list(map(add, times.forward_s, times.backward_s))
+    busy = tuple([each * sum([whole[v] for v in stages]) for stages in held])
     rank = most_to_do(busy, after_s)
-    mine = [costs[v] for v in virtual_stages(plan, rank)]
+    mine = [costs[v] for v in held[rank]]
     compute = each * sum(c.forward_s + c.backward_s for c in mine)
     recompute = each * sum(c.recompute_s for c in mine)
     return Work(
@@ -204,7 +207,7 @@ def work_of(
         exposed_s=each * sum(c.exposed_forward_s + c.exposed_backward_s for c in mine) + after_s[rank],
         optimizer_s=optimizer_s(rank),
         offload_s=offload_s(rank, compute + recompute),
-        overhead_s=overhead_s(plan, rank),
+        overhead_s=overhead_s(plan, len(held[rank])),
     )
 
 
@@ -312,11 +315,11 @@ def step_of(plan: Plan, work: Work, makespan_s: float) -> Step:
     )
 
 
-def overhead_s(plan: Plan, rank: int) -> float:
-    """What a step takes on a rank besides compute and transfers: the host once a step, a launch a stage and
-    microbatch."""
+def overhead_s(plan: Plan, stages: int) -> float:
+    """What a step takes on a rank with so many virtual stages besides compute and transfers: the host once a step, a
+    launch a stage and microbatch."""
     chip = plan.cluster.chip
-    return chip.step_s + chip.launch_s * microbatches_each(plan) * len(virtual_stages(plan, rank))
+    return chip.step_s + chip.launch_s * microbatches_each(plan) * stages
 
 
 def optimizer_s(sharded: Sharded, rank: int) -> float:

@@ -89,7 +89,7 @@ def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
         ("optimizer", "optimizer", optimizer_s(sharded, rank)),
         ("offload", "offload", offload_s(sharded, rank, busy)),
-        ("overhead", "overhead", overhead_s(plan, rank)),
+        ("overhead", "overhead", overhead_s(plan, len(mine))),
     )
     for name, part, seconds in parts:
         yield Span(rank, name, part, start, seconds)

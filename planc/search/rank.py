@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from planc.checks import check_plan
+from planc.checks import breaks
 from planc.cost.costed import cost_plan
 from planc.cost.layout import Layout
 from planc.diag.light import dataclass
@@ -118,13 +118,19 @@ def search(
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """A search makes many small lists and values and no circles: looking for those takes a fifth of its time."""
+    """A search makes many small lists and values and no circles: looking for those takes a fifth of its time.
+
+    What it made counts as old afterwards, so that the next look at new things does not go through all of it.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
             gc.enable()
 
 
@@ -174,6 +180,9 @@ class _Run:
         self.fitting: list[Candidate] = []
         self.waiting: list[tuple[Key, Node]] = []
         self.decided = self.costed = self.met = 0
+        self._last_s = self._limit_s = float("inf")
+        """Of the last of the best, and beyond which nothing is asked for, neither among the best nor on the front."""
+        self._right: dict[object, bool] = {}
 
     def go(self) -> None:
         """In the order of the bounds, what is still in question is taken apart, at last into layouts to cost."""
@@ -186,7 +195,7 @@ class _Run:
 
     def _open(self, least_s: float, least_gib: float) -> bool:
         """Whether what takes so much at least may still be asked for."""
-        return least_gib <= self.room_gib and least_s <= self._limit_s() and not self._beaten(least_s, least_gib)
+        return least_gib <= self.room_gib and least_s <= self._limit_s and not self._beaten(least_s, least_gib)
 
     def _wait(self, least_s: float, least_gib: float, node: Node) -> None:
         self.met += 1
@@ -208,8 +217,14 @@ class _Run:
         else:
             candidate = self._cost(node)
             if candidate is not None:
-                self.fitting.append(candidate)
-                self.best = sorted([*self.best, candidate], key=_order)[: self.top]
+                self._keep(candidate)
+
+    def _keep(self, candidate: Candidate) -> None:
+        self.fitting.append(candidate)
+        self.best = sorted([*self.best, candidate], key=_order)[: self.top]
+        if len(self.best) == self.top:
+            self._last_s = self.best[-1].s_per_sequence
+            self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
     def _families(self) -> Iterator[Family]:
         """Every family whose mesh is lawful; all layouts of the space are counted."""
@@ -230,24 +245,25 @@ class _Run:
         if not pipelines:
             return False
         plan = space.plan_of(Point(0, sizes, data, 1, pipelines[0]))
-        return {d.code for d in check_plan(plan) if d.severity == "error"} <= OF_THE_BATCH
+        return not breaks(plan, besides=OF_THE_BATCH)
 
-    def _limit_s(self) -> float:
-        """Nothing slower is asked for, neither among the best nor on the front."""
-        if len(self.best) < self.top:
-            return float("inf")
-        return max(self.best[-1].s_per_sequence, NEAR * self.best[0].s_per_sequence)
+    def _lawful_point(self, point: Point, plan: Plan) -> bool:
+        """Whether a point breaks no rule; most rules hold for all batches and schedules of a mesh."""
+        known = self._right.get(key := (point.variant, point.sizes))
+        if known is None:
+            known = self._right[key] = not breaks(plan, besides=OF_THE_BATCH)
+        return known and not breaks(plan, among=OF_THE_BATCH)
 
     def _beaten(self, least_s: float, least_gib: float) -> bool:
         """Whether enough layouts are better in time, and one of them in memory too."""
-        if len(self.best) < self.top or least_s <= self.best[-1].s_per_sequence:
+        if least_s <= self._last_s:
             return False
         return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
 
     def _cost(self, close: Close) -> Candidate | None:
         """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self._right(point, layout.sharded.plan):
+        if not self._lawful_point(point, layout.sharded.plan):
             return None
         self.costed += 1
         if layout.sharded.plan.recompute.every == 1:
@@ -258,8 +274,3 @@ class _Run:
         if gib > self.room_gib:
             return None
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)
-
-    def _right(self, point: Point, plan: Plan) -> bool:
-        """Whether the point breaks no rule."""
-        codes = {d.code for d in check_plan(plan) if d.severity == "error"}
-        return not codes

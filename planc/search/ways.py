@@ -10,7 +10,7 @@ from planc.diag.light import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
 from planc.schedules import microbatch_copies, of, shape, splits_backward, stages_of
-from planc.sharding.stages import Division, division_of, sections_of, virtual_stages
+from planc.sharding.stages import Division, division_of, sections_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Passage:
         self._held: dict[tuple[int, int], tuple[dict[Section, int], ...]] = {}
 
     def _ways(self, plan: Plan) -> Iterator[Way]:
-        held = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
+        held = self.division.held
         alike: dict[int, list[int]] = {}
         for rank, load in enumerate(self.division.load):
             alike.setdefault(load, []).append(rank)

@@ -100,18 +100,22 @@ class Division:
     """Virtual stages that differ: on which load, and their copies of sections."""
     kind: tuple[int, ...]
     """Of each virtual stage."""
+    held: tuple[tuple[int, ...], ...]
+    """Virtual stages of each rank."""
 
 
 def division_of(plan: Plan) -> Division:
     """How the plan's pipeline divides the model."""
     loads: dict[tuple[tuple[str, int], ...], int] = {}
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
-    held = [tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step") for rank in range(plan.pipeline)]
-    load = tuple(loads.setdefault(on, len(loads)) for on in held)
-    homes = {v: load[rank] for rank in range(plan.pipeline) for v in virtual_stages(plan, rank)}
+    every = range(plan.pipeline)
+    sections = [tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step") for rank in every]
+    load = tuple(loads.setdefault(on, len(loads)) for on in sections)
+    held = tuple(virtual_stages(plan, rank) for rank in range(plan.pipeline))
+    homes = {v: load[rank] for rank, stages in enumerate(held) for v in stages}
     stages = [(homes[v], tuple(sections_of(plan, v).items())) for v in range(len(plan.stages))]
     kind = tuple(kinds.setdefault(stage, len(kinds)) for stage in stages)
-    return Division(tuple(map(dict, loads)), load, tuple((home, dict(of)) for home, of in kinds), kind)
+    return Division(tuple(map(dict, loads)), load, tuple((home, dict(of)) for home, of in kinds), kind, held)
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
