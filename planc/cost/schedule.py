@@ -147,7 +147,7 @@ def _apart(schedule: Schedule, size: Shape, period: int) -> tuple[Sequence[int],
     begin = end - REPEATS * period
     one: list[int] = []
     after: list[int] = []
-    for entries in (entries for stages in steps_of(schedule, size).end.values() for entries in stages):
+    for entries in steps_of(schedule, size).end:
         if MISSING not in (later := entries[begin:end]):
             one += entries[begin - period : end - period]
             after += later

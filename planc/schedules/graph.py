@@ -6,69 +6,82 @@ times in one pass. `engine` runs lists once, and says who waits for whom where t
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from operator import itemgetter
+from itertools import chain, pairwise, repeat
 
 from planc.diag.light import dataclass
 from planc.schedules.actions import Action, Kind, Turns, listed
-from planc.schedules.engine import Order, StageTimes, simulate
-from planc.schedules.schedule import Schedule, Shape
+from planc.schedules.engine import StageTimes, simulate
+from planc.schedules.schedule import Schedule, Shape, stages_at
 
-START, MISSING = -1, -2
-"""What an action needs that needs nothing, and what has not ended yet."""
+START, MISSING = 0, -1
+"""What an action needs that needs nothing of another rank, and what has not ended yet; entries count from 1."""
+NEVER_S = float("-inf")
 
 
 @dataclass(frozen=True)
 class Steps:
-    """One entry for each action, and one more where two start together: who runs it, when, for how long.
+    """One entry for each action, and one more where two start together: what it is, and when.
 
-    `need` is the entry on another rank whose end it waits for (what its own rank did before comes first
-    anyway), `cost` the place of its seconds in `seconds`, `late` that of the weights' gradients that its rank
-    does right after it, for which nobody waits. Lists of numbers: tuples would be many objects to collect.
+    `need` is the entry on another rank whose end it waits for (what its own rank did before comes first anyway),
+    `what` its place in `kinds`. Lists of numbers: tuples would be many objects to collect.
     """
 
-    rank: list[int]
     need: list[int]
-    cost: list[int]
-    late: list[int]
+    what: list[int]
+    kinds: tuple[tuple[int, int, int], ...]
+    """Ranks, the place of an entry's seconds in `seconds_of`, and that of the weights' gradients that its rank does
+    right after it, for which nobody waits."""
     pairs: tuple[tuple[int, int], ...]
     """Costs of actions that end together: sums of two others."""
     ranks: int
-    stages: int
-    end: dict[str, list[list[int]]]
-    """The entry at whose end a microbatch has left a stage, [stage][microbatch]: `forward` or `backward` (the
-    input's gradient); MISSING where there is none."""
-
-    def seconds(self, times: StageTimes) -> list[float]:
-        """What the entries' `cost` counts: nothing; forwards, backwards, inputs', weights'; pairs."""
-        backward, weight = times.backward_s, times.weight_s
-        inputs = [b - w for b, w in zip(backward, weight, strict=True)]
-        known = [0.0, *times.forward_s, *backward, *inputs, *weight]
-        for a, b in self.pairs:
-            known.append(known[a] + known[b])
-        return known
+    end: list[list[int]]
+    """The entry at whose end a microbatch has left a stage by its forward, [stage][microbatch], and then by its
+    backward (the input's gradient); MISSING where there is none."""
 
     def run(self, times: StageTimes) -> tuple[list[float], float]:
         """The end of every entry and of the step, in seconds."""
-        seconds, send = self.seconds(times), times.send_s
+        seconds, send = seconds_of(times, self.pairs), times.send_s
+        kinds = [(rank, seconds[cost], seconds[late]) for rank, cost, late in self.kinds]
         clock = [0.0] * self.ranks
-        ends: list[float] = []
-        for rank, need, cost, late in zip(self.rank, self.need, self.cost, self.late, strict=True):
+        ends = [NEVER_S]
+        ended = ends.append
+        for need, what in zip(self.need, self.what, strict=True):
+            rank, cost, late = kinds[what]
             start = clock[rank]
-            if need >= 0:
-                ready = ends[need] + send
-                if ready > start:
-                    start = ready
-            end = start + seconds[cost]
-            ends.append(end)
-            clock[rank] = end + seconds[late]
+            ready = ends[need] + send
+            if ready > start:
+                start = ready
+            end = start + cost
+            ended(end)
+            clock[rank] = end + late
         return ends, max(clock)
+
+
+def seconds_of(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
+    """What `cost` counts: nothing; each stage's forward, backward, input's and weights' part; sums of two of them."""
+    backward, weight = times.backward_s, times.weight_s
+    inputs = [b - w for b, w in zip(backward, weight, strict=True)]
+    known = [0.0, *times.forward_s, *backward, *inputs, *weight]
+    for a, b in pairs:
+        known.append(known[a] + known[b])
+    return known
 
 
 @lru_cache(maxsize=64)
 def steps_of(schedule: Schedule, size: Shape) -> Steps:
     """The steps of a bundled schedule."""
-    return steps([listed(turns) for turns in turns_of(schedule, size)], size.stages)
+    turns = turns_of(schedule, size)
+    found = _Found(size.stages, turns)
+    for rank, mine in enumerate(turns):
+        own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
+        found.add(mine, own)
+    if not found.complete():
+        once = (1.0,) * size.stages
+        simulate([listed(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
+        raise AssertionError("lists that end were not followed to their end")
+    return found.steps()
 
 
 @lru_cache(maxsize=256)
@@ -77,118 +90,139 @@ def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Turns], ...]:
     return tuple(schedule.turns(size, rank) for rank in range(size.ranks))
 
 
-def steps(order: Order, stages: int) -> Steps:
-    """The steps of these lists. Raises DeadlockError when they wait for themselves."""
-    found = _Found(order, stages)
-    if not found.complete():
-        once = (1.0,) * stages
-        simulate(order, StageTimes(once, once, (0.5,) * stages))  # raises: it knows who waits for whom
-        raise AssertionError("lists that end were not followed to their end")
-    return Steps(
-        rank=found.rank,
-        need=found.need,
-        cost=found.cost,
-        late=found.late,
-        pairs=tuple(found.pairs),
-        ranks=len(order),
-        stages=stages,
-        end=found.end(),
-    )
-
-
 PARTS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
 """Kinds of action in the order of their seconds, each for all stages, after the first place."""
-MICROBATCH = itemgetter(Action._fields.index("microbatch"))
-ENDS = ("forward", "backward")
-"""What a microbatch leaves a stage by."""
+END, COST, LATE = 1, 2, 3
+"""Of an entry that is being made."""
+
+
+@dataclass(frozen=True)
+class _Lane:
+    """A rank's entries in the order of its list: where `_Found.done` says that what each needs has ended and where
+    its own end is told, and what it is."""
+
+    need_at: list[int]
+    end_at: list[int]
+    what: list[int]
 
 
 class _Found:
-    """The entries so far, and where each rank's list has come to.
+    """The entries so far.
 
-    `done` holds the entry that ended each of `ENDS`, stage by stage and microbatch by microbatch, and then,
-    for what needs nothing, START for every microbatch.
+    `done` holds the entry that ended each forward and then each backward, stage by stage and microbatch by
+    microbatch, and then what needs nothing, and what nobody waits for. What ends together is told in one place.
     """
 
-    def __init__(self, order: Order, stages: int) -> None:
-        self.order, self.stages = order, stages
-        self.count = 1 + max((max(map(MICROBATCH, actions)) for actions in order if actions), default=0)
-        self.done = [MISSING] * (len(ENDS) * stages * self.count) + [START] * (2 * self.count)
-        self.places = {kind: [self._place(kind, stage) for stage in range(stages)] for kind in PARTS}
-        self.rank: list[int] = []
+    def __init__(self, stages: int, turns: Iterable[Iterable[Turns]]) -> None:
+        self.stages = stages
+        self.count = 1 + max((_last(t) for mine in turns for t in mine), default=0)
+        self.nothing = 2 * stages * self.count
+        self.nobody = self.nothing + 1
+        self.done = [MISSING] * self.nothing + [START, START]
         self.need: list[int] = []
-        self.cost: list[int] = []
-        self.late: list[int] = []
+        self.what: list[int] = []
+        self.kinds: dict[tuple[int, int, int], int] = {}
         self.pairs: dict[tuple[int, int], int] = {}
-        self._next = [0] * len(order)
-        self._last = [0] * len(order)
-        """The last entry of each rank."""
+        self.lanes: list[_Lane] = []
+        self.told: list[int] = []
+        """Where each end is told, if that is not always its own place."""
+        for times, actions, step in (t for mine in turns for t in mine):
+            for first, second in pairwise(actions):
+                if first.joined:
+                    self.told = self.told or list(range(self.nobody + 1))
+                    self.told[self._ends(first, times, step)] = self.told[self._ends(second, times, step)]
 
-    def _place(self, kind: Kind, stage: int) -> tuple[int, int, int]:
-        """Where `done` says of microbatch 0 what an action needs, where it says what ends with it (beyond all
-        that is asked for, where nobody waits), and what it costs."""
-        forward, backward = ((part * self.stages + stage) * self.count for part in range(len(ENDS)))
-        nothing, nobody = ((len(ENDS) * self.stages + i) * self.count for i in range(2))
-        cost = 1 + PARTS.index(kind) * self.stages + stage
-        if kind == "forward":
-            return forward - self.count if stage else nothing, forward, cost
+    def _at(self, kind: Kind, stage: int, microbatch: int) -> int:
+        return (stage if kind == "forward" else self.stages + stage) * self.count + microbatch
+
+    def _ends(self, action: Action, times: int, step: int) -> slice:
+        first = self._at(action.kind, action.stage, action.microbatch)
+        return slice(first, first + times * step, step)
+
+    def add(self, turns: Iterable[Turns], own: Sequence[int]) -> None:
+        """The next rank, which holds these stages: it waits for none of them, since its list has them in order."""
+        lane, rank = _Lane([], [], []), len(self.lanes)
+        for times, actions, step in turns:
+            entries: list[list[int]] = []
+            beside = 0
+            for kind, stage, m, joined in actions:
+                cost = 1 + PARTS.index(kind) * self.stages + stage
+                if kind == "backward_weight" and entries and not entries[-1][LATE]:
+                    entries[-1][LATE] = cost
+                    continue
+                entry = self._entry(kind, stage, m, own)
+                entry[COST], beside = (0, cost) if joined else (self._sum(beside, cost), 0)
+                if joined:
+                    entry[END] = self.nobody
+                entries.append(entry)
+            need_at, end_at, costs, lates = zip(*entries, strict=True)
+            lane.need_at.extend(self._turned(need_at, times, step))
+            lane.end_at.extend(self._turned(end_at, times, step))
+            whats = [self.kinds.setdefault((rank, *c), len(self.kinds)) for c in zip(costs, lates, strict=True)]
+            lane.what.extend(whats * times)
+        if self.told:
+            lane.need_at[:] = map(self.told.__getitem__, lane.need_at)
+        self.lanes.append(lane)
+
+    def _entry(self, kind: Kind, stage: int, microbatch: int, own: Sequence[int]) -> list[int]:
+        """What needs to have ended, where the end is told, and room for what it costs."""
         if kind == "backward_weight":
-            return backward, nobody, cost
-        return forward if stage == self.stages - 1 else backward + self.count, backward, cost
+            return [self.nothing, self.nobody, 0, 0]
+        needed = stage - 1 if kind == "forward" else stage + 1
+        alone = needed in own or not 0 <= needed < self.stages
+        return [
+            self.nothing if alone else self._at(kind, needed, microbatch),
+            self._at(kind, stage, microbatch),
+            0,
+            0,
+        ]
 
-    def complete(self) -> bool:
-        """Follow every list as far as it goes; whether all came to their end."""
-        going = [r for r, actions in enumerate(self.order) if actions]
-        while going:
-            if not sum([self._advance(rank) for rank in going]):
-                return False
-            going = [r for r in going if self._next[r] < len(self.order[r])]
-        return True
-
-    def _advance(self, rank: int) -> int:
-        """Follow a rank's list until an action has to wait; how many were followed."""
-        actions, begin = self.order[rank], self._next[rank]
-        owner, done, places, late = self.rank, self.done, self.places, self.late
-        add_rank, add_need, add_cost, add_late = owner.append, self.need.append, self.cost.append, late.append
-        i, n, number, last = begin, len(actions), len(owner), self._last[rank]
-        while i < n:
-            kind, stage, m, joined = actions[i]
-            need_at, end_at, cost = places[kind][stage]
-            need = done[need_at + m]
-            if need == MISSING:
-                break
-            i += 1
-            if joined:
-                other = actions[i]
-                second_at, also_at, second_cost = places[other.kind][other.stage]
-                second = done[second_at + other.microbatch]
-                if second == MISSING:
-                    i -= 1
-                    break
-                add_need(need if need >= 0 and owner[need] != rank else START)
-                add_rank(rank)
-                add_cost(0)
-                add_late(0)
-                number, i = number + 1, i + 1
-                done[end_at + m] = number
-                need, end_at, m, cost = second, also_at, other.microbatch, self._sum(cost, second_cost)
-            elif kind == "backward_weight":
-                late[last] = self._sum(late[last], cost)
-                continue
-            add_need(need if need >= 0 and owner[need] != rank else START)
-            add_rank(rank)
-            add_cost(cost)
-            add_late(0)
-            done[end_at + m] = last = number
-            number += 1
-        self._next[rank], self._last[rank] = i, last
-        return i - begin
+    def _turned(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
+        """Places of the entries of a turn, each a microbatch further every time."""
+        every = (repeat(at, times) if at >= self.nothing else range(at, at + times * step, step) for at in places)
+        return chain.from_iterable(zip(*every, strict=True))
 
     def _sum(self, cost: int, other: int) -> int:
         """What an action that costs so much costs together with another one."""
         return self.pairs.setdefault((cost, other), 1 + len(PARTS) * self.stages + len(self.pairs)) if cost else other
 
-    def end(self) -> dict[str, list[list[int]]]:
-        """`Steps.end`."""
-        rows = [self.done[at : at + self.count] for at in range(0, len(ENDS) * self.stages * self.count, self.count)]
-        return {kind: rows[i * self.stages : (i + 1) * self.stages] for i, kind in enumerate(ENDS)}
+    def complete(self) -> bool:
+        """Follow every list as far as it goes, rank by rank; whether all came to their end."""
+        going, before = [self._follow(lane) for lane in self.lanes], -1
+        while going:
+            if len(self.need) == before:
+                return False
+            before = len(self.need)
+            going = [following for following in going if next(following, True) is None]
+        return True
+
+    def _follow(self, lane: _Lane) -> Iterator[None]:
+        """Follow a rank's list, and come back whenever an action has to wait."""
+        done, need, add_need, add_what = self.done, self.need, self.need.append, self.what.append
+        number = len(need) + 1
+        for need_at, end_at, what in zip(lane.need_at, lane.end_at, lane.what, strict=True):
+            while (ready := done[need_at]) == MISSING:
+                yield
+                number = len(need) + 1
+            add_need(ready)
+            add_what(what)
+            done[end_at] = number
+            number += 1
+
+    def steps(self) -> Steps:
+        done, count = self.done, self.count
+        if self.told:
+            done = list(map(done.__getitem__, self.told))
+        return Steps(
+            need=self.need,
+            what=self.what,
+            kinds=tuple(self.kinds),
+            pairs=tuple(self.pairs),
+            ranks=len(self.lanes),
+            end=[done[at : at + count] for at in range(0, self.nothing, count)],
+        )
+
+
+def _last(turns: Turns) -> int:
+    """The highest microbatch."""
+    return max(max(a.microbatch, a.microbatch + (turns.times - 1) * turns.step) for a in turns.actions)

@@ -226,7 +226,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="weights' gradients that wait cost nothing",
         file="planc/schedules/graph.py",
-        text="clock[rank] = end + seconds[late]",
+        text="clock[rank] = end + late",
         planted="clock[rank] = end",
         test="tests/cost/test_schedule.py::test_a_long_step_is_extended_exactly",
     ),
