@@ -33,14 +33,42 @@ from planc.sharding.state import scalars, state
 
 
 @dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes of a microbatch: what one copy of each section saves, what backwards bring beside it, and what stages
+    hand over."""
+
+    saved: dict[Section, float]
+    replays: Replays
+    handed_over: float
+
+    def times(self, sequences: float) -> Kept:
+        """With so many times the sequences in a microbatch."""
+        back = self.replays
+        return Kept(
+            {s: n * sequences for s, n in self.saved.items()},
+            Replays(
+                {s: n * sequences for s, n in back.blocks.items()},
+                back.logits * sequences,
+                back.loss * sequences,
+                back.together,
+            ),
+            self.handed_over * sequences,
+        )
+
+
+def kept_of(sharded: Sharded) -> Kept:
+    """What a microbatch leaves behind."""
+    return Kept(saved_by_section(sharded), replays_of(sharded), handed_over_bytes(sharded))
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
-    """One copy of a section: seconds of a microbatch with the transfers that are waited for, forward and all
-    the rest, what of them is compute, and the bytes saved."""
+    """Seconds of one copy of a section for a microbatch: with the transfers that are waited for, forward and all the
+    rest, and what of them is compute."""
 
     forward_s: float
     back_s: float
     time: SectionTime
-    saved_bytes: float
 
     @property
     def cover_back_s(self) -> float:
@@ -50,13 +78,10 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """One copy of each section, what its backward brings, and what stages hand over of a microbatch; seconds of a
-    microbatch on all layers, of its forward there, of the quickest layer and of its forward.
-    """
+    """One copy of each section; seconds of a microbatch on all layers, of its forward there, of the quickest layer
+    and of its forward."""
 
     of: dict[Section, Copy]
-    replays: Replays
-    handed_over_bytes: float
     whole_s: float
     through_s: float
     layer_s: float
@@ -64,20 +89,17 @@ class Copies:
 
 
 def copies_of(sharded: Sharded) -> Copies:
-    """Seconds and bytes of one copy of each section, in a microbatch."""
-    plan = sharded.plan
-    saved, found = saved_by_section(sharded), {}
+    """Seconds of one copy of each section, for a microbatch."""
+    plan, found = sharded.plan, {}
     for section in sharded.ops:
         time = section_time(sharded, section, plan.cluster.chip)
         forward_s, rest_s = activations_s(sharded, section)
         back = time.backward_s + time.recompute_s
-        found[section] = Copy(time.forward_s + forward_s, back + rest_s, time, saved.get(section, 0.0))
+        found[section] = Copy(time.forward_s + forward_s, back + rest_s, time)
     many = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
     layers = [found[s] for s in plan.model.blocks]
     return Copies(
         of=found,
-        replays=replays_of(sharded),
-        handed_over_bytes=handed_over_bytes(sharded),
         whole_s=sum(n * (found[s].forward_s + found[s].back_s) for s, n in many.items()),
         through_s=sum(n * found[s].forward_s for s, n in many.items()),
         layer_s=min(c.forward_s + c.back_s for c in layers),
@@ -220,11 +242,11 @@ def _moves(sharded: Sharded, waits: set[str], spans: Spans) -> tuple[BothWays, B
     return both(True), both(False)
 
 
-def handed_over_s(plan: Plan, copies: Copies, spans: Spans) -> float:
+def handed_over_s(plan: Plan, kept: Kept, spans: Spans) -> float:
     """Seconds in which one stage hands a microbatch over to the next."""
     if plan.split is None or plan.pipeline == 1:
         return 0.0
-    return collective_s("send_recv", copies.handed_over_bytes, span_at(plan, (plan.split.axis,), spans))
+    return collective_s("send_recv", kept.handed_over, span_at(plan, (plan.split.axis,), spans))
 
 
 def _waits(plan: Plan) -> set[str]:

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TypeVar
 
 from planc.cost.exposed import Transfers, hide
-from planc.cost.figures import BothWays, Copies, Move, Moved, Sections, Stored, Update
+from planc.cost.figures import BothWays, Copies, Kept, Move, Moved, Sections, Stored, Update
 from planc.cost.memory import GIB, PassingBytes, at_the_fullest, largest, replay_buffers, with_reserve
 from planc.cost.offload import offload_s
 from planc.cost.schedule import run_schedule
@@ -38,6 +38,7 @@ class Layout:
     sharded: Sharded
     division: Division
     copies: Copies
+    kept: Kept
     stored: Stored
     moved: Moved
     handed_over_s: float
@@ -66,9 +67,9 @@ class Layout:
 
     def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
         """GiB of the fullest device, with so many microbatches of each virtual stage at each rank's fullest moment."""
-        division, copies = self.division, self.copies.of
+        division, kept = self.division, self.kept.saved
         state = [self._state_bytes(load) for load in division.loads]
-        saved = [sum(n * copies[s].saved_bytes for s, n in sections.items()) for _, sections in division.kinds]
+        saved = [sum(n * kept.get(s, 0.0) for s, n in sections.items()) for _, sections in division.kinds]
         most = max(
             state[load] + sum(n * saved[division.kind[v]] for v, n in flying.items())
             for load, flying in zip(division.load, in_flight, strict=True)
@@ -80,7 +81,7 @@ class Layout:
     def _state_bytes(self, load: Load) -> float:
         """Bytes of a rank besides saved tensors."""
         resting = resting_bytes(self.stored, load, self.sharded.plan.model.blocks)
-        return resting + at_the_fullest(passing_on(self.stored, load), replay_buffers(self.copies.replays, load))
+        return resting + at_the_fullest(passing_on(self.stored, load), replay_buffers(self.kept.replays, load))
 
     def _updates(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters on a rank, each with its copies there."""

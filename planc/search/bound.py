@@ -15,18 +15,33 @@ They are made of figures of one copy of a section, which many layouts share.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import cached_property
 
-from planc.cost.figures import Copies, Moved, Spans, Stored, copies_of, handed_over_s, moved_of, stored_of
+from planc.cost.figures import (
+    Copies,
+    Kept,
+    Moved,
+    Spans,
+    Stored,
+    copies_of,
+    handed_over_s,
+    kept_of,
+    moved_of,
+    stored_of,
+)
 from planc.cost.layout import Layout, passing_on, resting_bytes
 from planc.cost.memory import GIB, at_the_fullest, replay_buffers, with_reserve
 from planc.cost.step import least_s
 from planc.diag.light import dataclass
+from planc.ir.model import Section
 from planc.ir.sharding import Sharded
-from planc.search.space import Family, Pipeline, Point, Space
+from planc.search.space import Pipeline, Point, Space
 from planc.search.ways import Passage, Way, end
 from planc.sharding import propagate
 
+Sections = dict[Section, int]
+"""Copies of sections."""
 SHAVED = 1 - 1e-12
 """Sums are rounded: in another order they differ in the last digits."""
 
@@ -40,16 +55,37 @@ class Bound:
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
+
+    variants: tuple[int, ...]
+    sizes: tuple[int, ...]
+    sequences: int
+    microbatch: int
+    ranks: int
+    """Of the pipeline."""
+    microbatches: int
+    inside: tuple[object, ...]
+    """What figures of one sequence depend on."""
+
+    @property
+    def first(self) -> Point:
+        """A point of it, without its pipeline."""
+        return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
+
+
+@dataclass(frozen=True, slots=True)
 class Shape:
     """A family with a pipeline: what all its points have in common."""
 
     family: Family
     pipeline: Pipeline | None
     passage: Passage
-    copies: Copies
-    microbatches: int
     times: int
     """Microbatches that a rank runs on each stage."""
+    kept: Kept
+    first_bytes: float
+    """Saved by the first rank, whatever is stored where."""
 
 
 class Bounds:
@@ -65,11 +101,13 @@ class Bounds:
         """Narrow copies of weights are made as often as these are gathered."""
         self._propagated: dict[object, Sharded] = {}
         self._copies: dict[object, Copies] = {}
+        self._kept: dict[object, Kept] = {}
         self._alike: dict[object, Sharded] = {}
         self._stored: dict[object, Stored] = {}
         self._moved: dict[object, Moved] = {}
         self._spans: Spans = {}
         self._passages: dict[int, Passage] = {}
+        self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, Passage, Sections]]] = {}
         self._ends: dict[int, set[tuple[int, int]]] = {}
         self._data_axes: dict[int, tuple[str, ...]] = {}
         self._resting: dict[object, list[tuple[float, tuple[float, float]]]] = {}
@@ -94,9 +132,20 @@ class Bounds:
             found.setdefault((variant.recompute, self._data(i), i if self._narrow else -1), []).append(i)
         return [tuple(variants) for variants in found.values()]
 
+    def families(self, variants: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Family]:
+        """The layouts of some variants that are alike on a mesh, by their batches."""
+        ranks, inside, data = (
+            self.ranks(sizes),
+            self._inside(variants[0], sizes),
+            self.data_parallel(variants[0], sizes),
+        )
+        for sequences, microbatch in self.space.batches(data):
+            times = sequences // (data * microbatch)
+            yield Family(variants, sizes, sequences, microbatch, ranks, times, inside)
+
     def of_family(self, family: Family) -> float:
         """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
-        ranks, copies, times = self.ranks(family.sizes), self._copies_of(family), self._microbatches(family)
+        ranks, copies, times = family.ranks, self.copies(family), family.microbatches
         last = min(before * copies.forward_s + times * on * copies.layer_s for before, on in self._last_ranks(ranks))
         return max(times * copies.whole_s / ranks, last) * SHAVED
 
@@ -109,34 +158,43 @@ class Bounds:
 
     # Shapes.
 
-    def shapes(self, family: Family) -> Iterator[Shape]:
-        """The family with each pipeline that takes its microbatches."""
-        ranks, microbatches = self.ranks(family.sizes), self._microbatches(family)
-        copies = self._copies_of(family)
-        for pipeline in self.space.pipelines(ranks):
-            if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
-                passage = self._passage(family, pipeline)
-                yield Shape(family, pipeline, passage, copies, microbatches, microbatches // passage.copies)
+    def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
+        """The family with each pipeline that takes its microbatches, where the first rank's saved tensors fit."""
+        kept, room = self._kept_of(family), room_gib * GIB
+        for pipeline, passage, held in self._passages_of(family):
+            first_bytes = _bytes(kept, held) * SHAVED
+            if first_bytes <= room:
+                yield Shape(family, pipeline, passage, family.microbatches // passage.copies, kept, first_bytes)
 
-    def saved_gib(self, shape: Shape) -> float:
-        """Saved by the first rank, whatever is stored where."""
-        return self._saved_bytes(shape)[0] / GIB * SHAVED
+    def _passages_of(self, family: Family) -> list[tuple[Pipeline | None, Passage, Sections]]:
+        """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
+        ranks, microbatches = family.ranks, family.microbatches
+        known = self._fitting.get((ranks, microbatches))
+        if known is None:
+            space, known = self.space, []
+            for pipeline in space.pipelines(ranks):
+                if pipeline is None or space.fits_schedule(pipeline, ranks, microbatches):
+                    passage = self._passage(family.first, pipeline)
+                    known.append((pipeline, passage, passage.held(microbatches, 0)))
+            self._fitting[ranks, microbatches] = known
+        return known
 
     def _saved_bytes(self, shape: Shape) -> list[float]:
         """Of the microbatches that the first of some alike ranks holds at once, by way."""
-        copies, held = shape.copies.of, shape.passage.held(shape.microbatches)
-        return [sum([n * copies[s].saved_bytes for s, n in on.items()]) for on in held]
+        passage, microbatches = shape.passage, shape.family.microbatches
+        return [_bytes(shape.kept, passage.held(microbatches, i)) for i in range(len(passage.ways))]
 
     def passes_s(self, shape: Shape) -> float:
         """Seconds of all microbatches on the busiest rank, and of the first and last one around it."""
-        copies, times, most = shape.copies.of, shape.times, 0.0
+        whole, times, most = self.copies(shape.family), shape.times, 0.0
+        copies = whole.of
         for way in shape.passage.ways:
             busy_s = back_s = 0.0
             for s, n in way.on.items():
                 copy = copies[s]
                 busy_s += n * (copy.forward_s + copy.back_s)
                 back_s += n * copy.back_s
-            most = max(most, times * busy_s + _way_s(shape, way), times * back_s + _turn_s(shape, way))
+            most = max(most, times * busy_s + _way_s(shape, whole, way), times * back_s + _turn_s(shape, whole, way))
         return most * SHAVED
 
     # Points.
@@ -158,9 +216,11 @@ class Bounds:
     def layout(self, point: Point, shape: Shape) -> Layout:
         """What a point of a shape costs."""
         sharded = self.sharded(point)
-        handed_over = handed_over_s(sharded.plan, shape.copies, self._spans)
+        handed_over = handed_over_s(sharded.plan, shape.kept, self._spans)
         stored, moved = self._stored_of(point), self._moved_of(point)
-        return Layout(sharded, shape.passage.division, shape.copies, stored, moved, handed_over)
+        return Layout(
+            sharded, shape.passage.division, self.copies(shape.family), shape.kept, stored, moved, handed_over
+        )
 
     def time_s(self, layout: Layout) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
@@ -174,38 +234,50 @@ class Bounds:
 
     def shape(self, point: Point) -> Shape:
         """A point's shape, of this point alone."""
-        family = Family((point.variant,), point.sizes, point.sequences, point.microbatch)
+        batch = point.sequences, point.microbatch
+        [family] = (f for f in self.families((point.variant,), point.sizes) if (f.sequences, f.microbatch) == batch)
         [shape] = (s for s in self.shapes(family) if s.pipeline is point.pipeline)
         return shape
 
     # Figures that points share.
 
-    def _inside(self, family: Family) -> tuple[object, ...]:
+    def _inside(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
         """What the figures of one copy depend on: what is run again and the axes inside a data-parallel rank;
-        all axes, where experts take tokens from everywhere. How state is stored plays no part, unless copies of
-        weights are made as often as they are gathered."""
-        plan, variant = self.space.plan, family.variants[0]
+        all axes, where experts take tokens from everywhere."""
+        plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data(variant)}
         outside |= {plan.split.axis} if plan.split else set()
-        narrow = (self._stored_as[variant], self._microbatches(family)) if self._narrow else ()
         stride, inside = 1, []
-        for name, size in reversed(list(zip(self._names, family.sizes, strict=True))):
+        for name, size in reversed(list(zip(self._names, sizes, strict=True))):
             if name not in outside:
                 inside.append((name, size, stride))
             stride *= size
-        return (self.space.variants[variant].recompute, family.microbatch, narrow, *inside)
+        return (self.space.variants[variant].recompute, *inside)
 
-    def _copies_of(self, family: Family) -> Copies:
-        known = self._copies.get(inside := self._inside(family))
+    def copies(self, family: Family) -> Copies:
+        """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
+        as often as they are gathered."""
+        narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
+        known = self._copies.get(key := (family.microbatch, narrow, family.inside))
         if known is None:
-            known = self._copies[inside] = copies_of(self._sharded_as(family))
+            known = self._copies[key] = copies_of(self._sharded_as(family))
+        return known
+
+    def _kept_of(self, family: Family) -> Kept:
+        """Bytes of a family's microbatch; without experts those of one sequence, so many times."""
+        known = self._kept.get(key := (family.microbatch, family.inside))
+        if known is None:
+            if self.space.plan.model.top_k or family.microbatch == 1:
+                known = kept_of(self._sharded_as(family))
+            else:
+                known = self._kept_of(replace(family, microbatch=1)).times(family.microbatch)
+            self._kept[key] = known
         return known
 
     def _sharded_as(self, family: Family) -> Sharded:
         """The layouts of a family with its first variant and pipeline; an op and a transfer take as long
         whatever is run again."""
-        pipeline = self.space.pipelines(self.ranks(family.sizes))[0]
-        point = Point(family.variants[0], family.sizes, family.sequences, family.microbatch, pipeline)
+        point = replace(family.first, pipeline=self.space.pipelines(family.ranks)[0])
         sharded = self.sharded(point)
         same = (self._stored_as[point.variant], point.sizes, point.sequences, point.microbatch)
         first = self._alike.setdefault(same, sharded)
@@ -238,10 +310,10 @@ class Bounds:
 
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
         """What backwards bring on the ranks of each way."""
-        key = id(shape.passage), id(shape.copies)
+        key = id(shape.passage), id(shape.kept)
         known = self._replayed.get(key)
         if known is None:
-            replays = shape.copies.replays
+            replays = shape.kept.replays
             known = self._replayed[key] = [replay_buffers(replays, way.on) for way in shape.passage.ways]
         return known
 
@@ -264,34 +336,36 @@ class Bounds:
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
-    def _microbatches(self, family: Family) -> int:
-        return family.sequences // (self.data_parallel(family.variants[0], family.sizes) * family.microbatch)
-
-    def _passage(self, family: Family, pipeline: Pipeline | None) -> Passage:
+    def _passage(self, first: Point, pipeline: Pipeline | None) -> Passage:
         known = self._passages.get(id(pipeline))
         if known is None:
-            point = Point(family.variants[0], family.sizes, family.sequences, family.microbatch, pipeline)
-            known = self._passages[id(pipeline)] = Passage(self.space.plan_of(point))
+            plan = self.space.plan_of(replace(first, pipeline=pipeline))
+            known = self._passages[id(pipeline)] = Passage(plan)
         return known
 
 
-def _way_s(shape: Shape, way: Way) -> float:
+def _bytes(kept: Kept, on: Sections) -> float:
+    """Saved by so many copies of each section."""
+    return sum([n * kept.saved[s] for s, n in on.items()])
+
+
+def _way_s(shape: Shape, copies: Copies, way: Way) -> float:
     """Seconds of the first microbatch on its way to the rank, and of the last one on its way back."""
     if not shape.passage.straight:
         return 0.0
-    copies, apart, total = shape.copies.of, shape.passage.apart, 0.0
+    of, apart, total = copies.of, shape.passage.apart, 0.0
     for s, n in way.before.items():
-        total += n * (copies[s].forward_s + (0.0 if apart else copies[s].back_s))
+        total += n * (of[s].forward_s + (0.0 if apart else of[s].back_s))
     return total
 
 
-def _turn_s(shape: Shape, way: Way) -> float:
+def _turn_s(shape: Shape, copies: Copies, way: Way) -> float:
     """Seconds until a backward comes to the rank, and of the last one from there."""
     if not shape.passage.straight:
         return 0.0
-    copies, apart, total = shape.copies.of, shape.passage.apart, shape.copies.through_s
+    of, apart, total = copies.of, shape.passage.apart, copies.through_s
     for s, n in way.after.items():
-        total += n * (copies[s].back_s - (copies[s].time.weight_s if apart else 0.0))
+        total += n * (of[s].back_s - (of[s].time.weight_s if apart else 0.0))
     for s, n in way.beneath.items() if not apart else ():
-        total += n * copies[s].back_s
+        total += n * of[s].back_s
     return total

@@ -18,11 +18,12 @@ from typing import Any
 from planc.checks import breaks
 from planc.cost.costed import cost_plan
 from planc.cost.layout import Layout
+from planc.cost.memory import GIB
 from planc.diag.light import dataclass
 from planc.ir.plan import Plan
 from planc.ir.report import Step
-from planc.search.bound import Bounds, Shape
-from planc.search.space import Family, Point, Space
+from planc.search.bound import Bounds, Family, Shape
+from planc.search.space import Point, Space
 from planc.search.why import reasons
 
 NEAR = 1.1
@@ -187,7 +188,8 @@ class _Run:
     def go(self) -> None:
         """In the order of the bounds, what is still in question is taken apart, at last into layouts to cost."""
         for family in self._families():
-            self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
+            if any(True for _ in self.bounds.shapes(family, self.room_gib)):
+                self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
         while self.waiting:
             (least_s, least_gib, _), node = heappop(self.waiting)
             if self._open(least_s, least_gib):
@@ -205,10 +207,8 @@ class _Run:
     def _take(self, node: Node, least_s: float, least_gib: float) -> None:
         """The next finer things, or the candidate itself. Of each thing the bound that is found sooner comes first."""
         if isinstance(node, Family):
-            for shape in self.bounds.shapes(node):
-                shape_s = self.bounds.passes_s(shape) / node.sequences
-                if self._open(shape_s, 0.0):
-                    self._wait(shape_s, self.bounds.saved_gib(shape), shape)
+            for shape in self.bounds.shapes(node, self.room_gib):
+                self._wait(self.bounds.passes_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
         elif isinstance(node, Shape):
             for gib, point in self.bounds.points(node):
                 if self._open(least_s, gib):
@@ -236,7 +236,7 @@ class _Run:
                 batches = space.batches(bounds.data_parallel(variants[0], sizes))
                 self.decided += len(variants) * len(batches) * len(pipelines)
                 if lawful:
-                    yield from (Family(variants, sizes, *batch) for batch in batches)
+                    yield from bounds.families(variants, sizes)
 
     def _lawful(self, sizes: tuple[int, ...]) -> bool:
         """Whether the mesh breaks no rule that holds for every batch and schedule."""

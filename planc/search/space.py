@@ -49,16 +49,6 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
-    """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
-
-    variants: tuple[int, ...]
-    sizes: tuple[int, ...]
-    sequences: int
-    microbatch: int
-
-
-@dataclass(frozen=True, slots=True)
 class Point:
     """One layout of the space."""
 

@@ -43,9 +43,10 @@ class Passage:
         """A microbatch comes to rank r's first stage through the stages 0 to r - 1, and each to all stages."""
         self.apart = plan.split is not None and splits_backward(plan.split)
         """Gradients of weights are actions of their own."""
+        self._in_rounds = plan.split is not None and of(plan.split).in_rounds
         self.ways = tuple(self._ways(plan))
         """The ranks that differ in what they hold, the first rank first; of those alike, the last."""
-        self._held: dict[tuple[int, int], tuple[dict[Section, int], ...]] = {}
+        self._held: dict[tuple[int, int, int], dict[Section, int]] = {}
 
     def _ways(self, plan: Plan) -> Iterator[Way]:
         held = self.division.held
@@ -78,17 +79,17 @@ class Passage:
     def _once(self, stages: Iterable[int]) -> dict[Section, int]:
         return self._sum(dict.fromkeys(stages, 1))
 
-    def held(self, microbatches: int) -> tuple[dict[Section, int], ...]:
-        """Copies of each section, each for a microbatch, whose saved tensors the first rank of each way holds at
-        least at its fullest moment."""
+    def held(self, microbatches: int, way: int) -> dict[Section, int]:
+        """Copies of each section, each for a microbatch, whose saved tensors the first rank of a way holds at least at
+        its fullest moment."""
         if self.split is None:
-            return tuple(way.on for way in self.ways)
-        period = shape(self.split, self.ranks, microbatches).round if of(self.split).in_rounds else self.ranks
-        key = min(microbatches, 2 * period), period
+            return self.ways[way].on
+        period = shape(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
+        key = min(microbatches, 2 * period), period, way
         known = self._held.get(key)
         if known is None:
-            most = [held_at_least(self.split, self.ranks, microbatches, way.first) for way in self.ways]
-            known = self._held[key] = tuple(self._sum(stages) for stages in most)
+            most = held_at_least(self.split, self.ranks, microbatches, self.ways[way].first)
+            known = self._held[key] = self._sum(most)
         return known
 
 

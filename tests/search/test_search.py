@@ -17,7 +17,7 @@ from planc.driver import cost, load
 from planc.search import Found, search
 from planc.search.bound import Bound, Bounds
 from planc.search.rank import NEAR
-from planc.search.space import Family, Point, Space
+from planc.search.space import Point, Space
 from planc.sharding import propagate, semantic_collectives
 
 HEAD = """plan space
@@ -90,9 +90,10 @@ def rounded(number: float) -> float:
 def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
     variants = next(v for v in helper.alike if point.variant in v)
-    family = Family(variants, point.sizes, point.sequences, point.microbatch)
+    batch = point.sequences, point.microbatch
+    family = next(f for f in helper.families(variants, point.sizes) if (f.sequences, f.microbatch) == batch)
     shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
-    time_s, gib = helper.passes_s(shape), helper.saved_gib(shape)
+    time_s, gib = helper.passes_s(shape), shape.first_bytes / 2**30
     assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
     assert gib <= bound.memory_gib * (1 + 1e-12)
     assert bound in [Bound(helper.time_s(helper.layout(p, shape)), b) for b, p in helper.points(shape) if p == point]
