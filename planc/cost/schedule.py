@@ -19,6 +19,7 @@ from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_o
 from planc.schedules.actions import Kind, Turns
 from planc.schedules.engine import Order, StageTimes, simulate
 from planc.schedules.graph import MISSING, steps_of, turns_of
+from planc.schedules.least import sketch_of
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -30,6 +31,10 @@ most two rounds of microbatches."""
 NEARLY = 1.5
 """A step that is only so many times as long as a shorter one is run itself."""
 SAME = 1e-9
+MOST_ROUNDS = 64
+"""A step of more idles little; interleaved schedules take some turns for each round."""
+ROUNDED = 1 - 1e-12
+"""Sums are rounded: in another order they differ in the last digits."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +67,14 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
     else:
         run = (_repeated if of(split).steady else _phased)(of(split), whole, times)
     return replace(run, busy_s=busy_s(split, ranks, microbatches, times))
+
+
+def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> float:
+    """What `run_schedule` finds at least: the busiest rank, and the waits of some microbatches."""
+    busiest_s = max(busy_s(split, ranks, microbatches, times))
+    if split is None or split.order or microbatches > MOST_ROUNDS * ranks:
+        return busiest_s
+    return max(busiest_s, sketch_of(of(split), shape(split, ranks, microbatches)).run(times)) * ROUNDED
 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:
@@ -99,7 +112,7 @@ def _held_at_least(schedule: Schedule, size: Shape, rank: int) -> dict[int, int]
 
 def forget() -> None:
     """Empty what is kept of the schedules' shapes: what measures a first time asks for it."""
-    for kept in (_held, _held_at_least, _apart, steps_of, turns_of):
+    for kept in (_held, _held_at_least, _apart, steps_of, sketch_of, turns_of):
         kept.cache_clear()
 
 

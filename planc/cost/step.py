@@ -10,7 +10,7 @@ from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_pe
 from planc.cost.exposed import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
-from planc.cost.schedule import Timeline, run_schedule, stage_times
+from planc.cost.schedule import Timeline, least_makespan_s, run_schedule, stage_times
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -219,6 +219,11 @@ def least_s(plan: Plan, work: Work) -> float:
     Its backwards begin when one has come through all stages and back to its last one.
     """
     return work.total_s(_least_makespan_s(plan, work))
+
+
+def followed_least_s(plan: Plan, work: Work) -> float:
+    """Seconds that the step takes at least with its pipeline's order: nearer, and dearer than `least_s`."""
+    return work.total_s(least_makespan_s(plan.split, plan.pipeline, plan.microbatches, work.times))
 
 
 def _least_makespan_s(plan: Plan, work: Work) -> float:

@@ -28,7 +28,7 @@ __all__ = [
     "stages_of",
 ]
 
-SHARED = ("actions", "engine", "graph", "own", "schedule")
+SHARED = ("actions", "engine", "graph", "least", "own", "schedule")
 """Files of this folder that are no schedule; the larger ones load when a plan needs them."""
 
 

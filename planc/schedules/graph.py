@@ -73,15 +73,16 @@ def seconds_of(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[floa
 def steps_of(schedule: Schedule, size: Shape) -> Steps:
     """The steps of a bundled schedule."""
     turns = turns_of(schedule, size)
-    found = _Found(size.stages, turns)
+    found = _Lanes(size.stages, turns)
     for rank, mine in enumerate(turns):
         own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
         found.add(mine, own)
-    if not found.complete():
+    ordered = in_order(found.lanes, found.done)
+    if ordered is None:
         once = (1.0,) * size.stages
         simulate([listed(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
         raise AssertionError("lists that end were not followed to their end")
-    return found.steps()
+    return found.steps(*ordered)
 
 
 @lru_cache(maxsize=256)
@@ -97,8 +98,8 @@ END, COST, LATE = 1, 2, 3
 
 
 @dataclass(frozen=True)
-class _Lane:
-    """A rank's entries in the order of its list: where `_Found.done` says that what each needs has ended and where
+class Lane:
+    """A rank's entries in the order of its list: where `done` says that what each needs has ended and where
     its own end is told, and what it is."""
 
     need_at: list[int]
@@ -106,8 +107,8 @@ class _Lane:
     what: list[int]
 
 
-class _Found:
-    """The entries so far.
+class _Lanes:
+    """Each rank's entries in order.
 
     `done` holds the entry that ended each forward and then each backward, stage by stage and microbatch by
     microbatch, and then what needs nothing, and what nobody waits for. What ends together is told in one place.
@@ -119,11 +120,9 @@ class _Found:
         self.nothing = 2 * stages * self.count
         self.nobody = self.nothing + 1
         self.done = [MISSING] * self.nothing + [START, START]
-        self.need: list[int] = []
-        self.what: list[int] = []
         self.kinds: dict[tuple[int, int, int], int] = {}
         self.pairs: dict[tuple[int, int], int] = {}
-        self.lanes: list[_Lane] = []
+        self.lanes: list[Lane] = []
         self.told: list[int] = []
         """Where each end is told, if that is not always its own place."""
         for times, actions, step in (t for mine in turns for t in mine):
@@ -141,7 +140,7 @@ class _Found:
 
     def add(self, turns: Iterable[Turns], own: Sequence[int]) -> None:
         """The next rank, which holds these stages: it waits for none of them, since its list has them in order."""
-        lane, rank = _Lane([], [], []), len(self.lanes)
+        lane, rank = Lane([], [], []), len(self.lanes)
         for times, actions, step in turns:
             entries: list[list[int]] = []
             beside = 0
@@ -186,41 +185,47 @@ class _Found:
         """What an action that costs so much costs together with another one."""
         return self.pairs.setdefault((cost, other), 1 + len(PARTS) * self.stages + len(self.pairs)) if cost else other
 
-    def complete(self) -> bool:
-        """Follow every list as far as it goes, rank by rank; whether all came to their end."""
-        going, before = [self._follow(lane) for lane in self.lanes], -1
-        while going:
-            if len(self.need) == before:
-                return False
-            before = len(self.need)
-            going = [following for following in going if next(following, True) is None]
-        return True
-
-    def _follow(self, lane: _Lane) -> Iterator[None]:
-        """Follow a rank's list, and come back whenever an action has to wait."""
-        done, need, add_need, add_what = self.done, self.need, self.need.append, self.what.append
-        number = len(need) + 1
-        for need_at, end_at, what in zip(lane.need_at, lane.end_at, lane.what, strict=True):
-            while (ready := done[need_at]) == MISSING:
-                yield
-                number = len(need) + 1
-            add_need(ready)
-            add_what(what)
-            done[end_at] = number
-            number += 1
-
-    def steps(self) -> Steps:
+    def steps(self, need: list[int], what: list[int]) -> Steps:
         done, count = self.done, self.count
         if self.told:
             done = list(map(done.__getitem__, self.told))
         return Steps(
-            need=self.need,
-            what=self.what,
+            need=need,
+            what=what,
             kinds=tuple(self.kinds),
             pairs=tuple(self.pairs),
             ranks=len(self.lanes),
             end=[done[at : at + count] for at in range(0, self.nothing, count)],
         )
+
+
+def in_order(lanes: Iterable[Lane], done: list[int]) -> tuple[list[int], list[int]] | None:
+    """What each entry needs and what it is, every entry after the one it needs; None where they wait for themselves.
+
+    Every lane is followed as far as it goes, one after the other, until all have come to their end.
+    """
+    need: list[int] = []
+    what: list[int] = []
+    going, before = [_follow(lane, done, need, what) for lane in lanes], -1
+    while going:
+        if len(need) == before:
+            return None
+        before = len(need)
+        going = [following for following in going if next(following, True) is None]
+    return need, what
+
+
+def _follow(lane: Lane, done: list[int], need: list[int], what: list[int]) -> Iterator[None]:
+    """Follow a rank's list, and come back whenever an entry has to wait."""
+    add_need, add_what, number = need.append, what.append, len(need) + 1
+    for need_at, end_at, kind in zip(lane.need_at, lane.end_at, lane.what, strict=True):
+        while (ready := done[need_at]) == MISSING:
+            yield
+            number = len(need) + 1
+        add_need(ready)
+        add_what(kind)
+        done[end_at] = number
+        number += 1
 
 
 def _last(turns: Turns) -> int:

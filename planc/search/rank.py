@@ -19,6 +19,7 @@ from planc.checks import breaks
 from planc.cost.costed import cost_plan
 from planc.cost.layout import Layout
 from planc.cost.memory import GIB
+from planc.cost.step import followed_least_s
 from planc.diag.light import dataclass
 from planc.ir.plan import Plan
 from planc.ir.report import Step
@@ -160,10 +161,11 @@ Key = tuple[float, float, int]
 
 @dataclass(frozen=True)
 class Close:
-    """A point costed but for the order in which its pipeline runs."""
+    """A point costed but for the order in which its pipeline runs; `followed` once some microbatches were."""
 
     point: Point
     layout: Layout
+    followed: bool = False
 
 
 Node = Family | Shape | Close
@@ -214,6 +216,10 @@ class _Run:
                 if self._open(least_s, gib):
                     layout = self.bounds.layout(point, node)
                     self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
+        elif not node.followed:
+            point, layout = node.point, node.layout
+            nearer_s = followed_least_s(self.space.plan_of(point), layout.work) / point.sequences
+            self._wait(max(least_s, nearer_s), least_gib, Close(point, layout, followed=True))
         else:
             candidate = self._cost(node)
             if candidate is not None:

@@ -26,7 +26,7 @@ def some_shape(name: str, ranks: int, microbatches: int) -> Shape | None:
     """With the schedule's own number of chunks; None where it does not take these numbers."""
     schedule = schedules()[name]
     size = Shape(ranks, schedule.chunks, microbatches)
-    return None if schedule.need(size) or schedule.even_ranks and ranks % 2 else size
+    return None if schedule.need(size) or (schedule.even_ranks and ranks % 2) else size
 
 
 @pytest.mark.parametrize("name", NAMES)

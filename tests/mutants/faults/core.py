@@ -231,6 +231,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_schedule.py::test_a_long_step_is_extended_exactly",
     ),
     Fault(
+        name="a followed microbatch's idle time is counted from the start",
+        file="planc/schedules/least.py",
+        text="idle_s[rank] += ready - start",
+        planted="idle_s[rank] += ready",
+        test="tests/schedules/test_least.py::test_no_step_is_shorter",
+    ),
+    Fault(
         name="a rank with two copies runs all microbatches on both",
         file="planc/sharding/stages.py",
         text="return plan.microbatches // microbatch_copies(plan.split)",
