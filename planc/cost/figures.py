@@ -7,6 +7,8 @@ memory of a layout of them.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planc.cost.compute import SectionTime, memory_rate, section_time
 from planc.cost.exposed import activations_s
 from planc.cost.memory import (
@@ -18,7 +20,7 @@ from planc.cost.memory import (
     resting,
     saved_by_section,
 )
-from planc.cost.network import bare_s, collective_s
+from planc.cost.network import bare_s
 from planc.cost.step import OPTIMIZER_PASSES
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
@@ -27,9 +29,43 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.schedules import microbatch_copies
+from planc.sharding.activations import backward, forward, recompute
+from planc.sharding.calls import Call
 from planc.sharding.collectives import handed_over_bytes, shared_bytes
 from planc.sharding.local import stored_elements
 from planc.sharding.state import scalars, state
+
+
+class Links:
+    """Where groups of one cluster lie and what their transfers take: what many layouts ask for."""
+
+    def __init__(self) -> None:
+        self._spans: dict[object, Span] = {}
+        self._bare_s: dict[object, float] = {}
+
+    def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
+        """Of a group over these axes: what the mesh says, whatever is stored."""
+        key = (axes, *plan.mesh.sizes.values())
+        known = self._spans.get(key)
+        if known is None:
+            known = self._spans[key] = span_of(plan.mesh, plan.cluster, axes)
+        return known
+
+    def seconds(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
+        """Of one call by itself, and of asking for it."""
+        span = self.span(plan, axes)
+        key = op, buffer_bytes, id(span)
+        known = self._bare_s.get(key)
+        if known is None:
+            known = self._bare_s[key] = bare_s(op, buffer_bytes, span)
+        return known, span.call_s
+
+    def of(self, plan: Plan, call: Call) -> tuple[float, float]:
+        """The same for a call's group; nothing where that is one device."""
+        axes = plan.mesh.in_order(call.axes)
+        if plan.mesh.size(*axes) == 1:
+            return 0.0, 0.0
+        return self.seconds(plan, call.op, call.elements * DTYPE_BYTES[call.dtype], axes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +124,12 @@ class Copies:
     forward_s: float
 
 
-def copies_of(sharded: Sharded) -> Copies:
+def copies_of(sharded: Sharded, links: Links) -> Copies:
     """Seconds of one copy of each section, for a microbatch."""
     plan, found = sharded.plan, {}
     for section in sharded.ops:
         time = section_time(sharded, section, plan.cluster.chip)
-        forward_s, rest_s = activations_s(sharded, section)
+        forward_s, rest_s = _activations_s(sharded, section, links)
         back = time.backward_s + time.recompute_s
         found[section] = Copy(time.forward_s + forward_s, back + rest_s, time)
     many = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
@@ -107,10 +143,25 @@ def copies_of(sharded: Sharded) -> Copies:
     )
 
 
+def _activations_s(sharded: Sharded, section: Section, links: Links) -> tuple[float, float]:
+    """Seconds of the transfers that activations of one copy wait for: in the forward, and in all the rest."""
+    plan = sharded.plan
+    if plan.overlaps or any(o.ring for o in sharded.ops[section]):
+        return activations_s(sharded, section)
+    known: tuple[float, float] | None = sharded.memo.get(("waited_s", section))
+    if known is None:
+        both = (_waited_s(plan, moves(sharded, section), links) for moves in (forward, backward))
+        known = sharded.memo["waited_s", section] = (next(both), next(both))
+    again = _waited_s(plan, recompute(sharded, section), links) if plan.recompute.every == 1 else 0.0
+    return known[0], known[1] + again
+
+
+def _waited_s(plan: Plan, calls: Iterable[Call], links: Links) -> float:
+    return sum([call.times * sum(links.of(plan, call)) for call in calls])
+
+
 Sections = tuple[Section, ...]
 """The sections that use some parameters; most have one."""
-Spans = dict[object, Span]
-"""Where groups lie, by their axes and the mesh: what many layouts ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,23 +235,20 @@ class Moved:
     """Nothing hides the sums between ranks of a pipeline."""
 
 
-def moved_of(sharded: Sharded, spans: Spans) -> Moved:
+def moved_of(sharded: Sharded, links: Links) -> Moved:
     """Seconds of the state's transfers and of its update."""
     plan, waits = sharded.plan, _waits(sharded.plan)
-    told = [(plan.mesh.in_order(c.axes), c.elements * DTYPE_BYTES[c.dtype], c.op) for c in scalars(sharded)]
-    often, once = _moves(sharded, waits, spans)
+    often, once = _moves(sharded, waits, links)
     return Moved(
-        updates={sections: _update(sharded, params, spans) for sections, params in _by_sections(sharded).items()},
+        updates={sections: _update(sharded, params, links) for sections, params in _by_sections(sharded).items()},
         often=often,
         once=once,
-        scalars_s=sum(
-            collective_s(op, size, span_at(plan, axes, spans)) for axes, size, op in told if plan.mesh.size(*axes) > 1
-        ),
+        scalars_s=_waited_s(plan, scalars(sharded), links),
         shared_waits=plan.split is not None and plan.split.axis in waits,
     )
 
 
-def _update(sharded: Sharded, params: list[ParamSharding], spans: Spans) -> Update:
+def _update(sharded: Sharded, params: list[ParamSharding], links: Links) -> Update:
     """One copy of some parameters."""
     plan, chip = sharded.plan, sharded.plan.cluster.chip
     updated = sum(
@@ -211,29 +259,23 @@ def _update(sharded: Sharded, params: list[ParamSharding], spans: Spans) -> Upda
     twice = microbatch_copies(plan.split) > 1
     shared = [p for p in params if twice or {"first", "last"} <= {*p.param.sections}]
     if plan.split is not None and plan.pipeline > 1:
-        span = span_at(plan, (plan.split.axis,), spans)
-        shared_s = sum(bare_s("all_reduce", shared_bytes(plan, p), span) for p in shared)
-        asked_s = len(shared) * span.call_s
+        each = [links.seconds(plan, "all_reduce", shared_bytes(plan, p), (plan.split.axis,)) for p in shared]
+        shared_s, asked_s = sum(s for s, _ in each), sum(s for _, s in each)
     return Update(OPTIMIZER_PASSES * updated / memory_rate(chip), shared_s, asked_s)
 
 
-def _moves(sharded: Sharded, waits: set[str], spans: Spans) -> tuple[BothWays, BothWays]:
+def _moves(sharded: Sharded, waits: set[str], links: Links) -> tuple[BothWays, BothWays]:
     """Transfers of state, of each microbatch and once a step."""
     plan = sharded.plan
     seconds: dict[tuple[bool, Section, Phase, bool], tuple[float, float]] = {}
-    known: dict[tuple[CollectiveOp, float, tuple[str, ...]], float] = {}
     for section in sharded.ops:
         for call in state(sharded, section):
             axes = plan.mesh.in_order(call.axes)
             if plan.mesh.size(*axes) > 1:
-                span = span_at(plan, axes, spans)
-                like = call.op, call.elements * DTYPE_BYTES[call.dtype], axes
-                one = known.get(like)
-                if one is None:
-                    one = known[like] = bare_s(*like[:2], span)
                 key = call.per == "microbatch", section, call.phase, not waits.isdisjoint(axes)
-                sum_s, asked_s = seconds.get(key, (0.0, 0.0))
-                seconds[key] = sum_s + call.times * one, asked_s + call.times * span.call_s
+                sum_s, sum_asked_s = seconds.get(key, (0.0, 0.0))
+                one_s, asked_s = links.of(plan, call)
+                seconds[key] = sum_s + call.times * one_s, sum_asked_s + call.times * asked_s
 
     def both(often: bool) -> BothWays:
         mine = [(Move(*key[1:], *s), key[2] == "forward") for key, s in seconds.items() if key[0] == often]
@@ -242,22 +284,13 @@ def _moves(sharded: Sharded, waits: set[str], spans: Spans) -> tuple[BothWays, B
     return both(True), both(False)
 
 
-def handed_over_s(plan: Plan, kept: Kept, spans: Spans) -> float:
+def handed_over_s(plan: Plan, kept: Kept, links: Links) -> float:
     """Seconds in which one stage hands a microbatch over to the next."""
     if plan.split is None or plan.pipeline == 1:
         return 0.0
-    return collective_s("send_recv", kept.handed_over, span_at(plan, (plan.split.axis,), spans))
+    return sum(links.seconds(plan, "send_recv", kept.handed_over, (plan.split.axis,)))
 
 
 def _waits(plan: Plan) -> set[str]:
     """Axes whose transfers nothing may hide."""
     return {o.axis for o in plan.overlaps if o.method == "none"}
-
-
-def span_at(plan: Plan, axes: tuple[str, ...], spans: Spans) -> Span:
-    """Where a group over these axes lies: what the mesh says, whatever is stored."""
-    key = (axes, *plan.mesh.sizes.values())
-    known = spans.get(key)
-    if known is None:
-        known = spans[key] = span_of(plan.mesh, plan.cluster, axes)
-    return known

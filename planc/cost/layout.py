@@ -6,20 +6,19 @@ A search costs thousands of layouts that share most figures and asks for no rows
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
 from planc.cost.exposed import Transfers, hide
 from planc.cost.figures import BothWays, Copies, Kept, Move, Moved, Sections, Stored, Update
 from planc.cost.memory import GIB, PassingBytes, at_the_fullest, largest, replay_buffers, with_reserve
-from planc.cost.offload import offload_s
 from planc.cost.schedule import run_schedule
 from planc.cost.step import StageCost, Work, step_of, work_of
 from planc.diag.light import dataclass
 from planc.ir.model import Section
+from planc.ir.plan import Plan
 from planc.ir.report import Step
-from planc.ir.sharding import Sharded
 from planc.schedules import microbatch_copies
 from planc.sharding.stages import Division, copies_in, microbatches_each
 
@@ -30,23 +29,25 @@ Load = dict[Section, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """A plan with the figures of its sections, its division over a pipeline, and the seconds of a hand-over.
+    """A plan with the figures of its sections, its division over a pipeline, and the seconds of a hand-over;
+    `offload_s` says what a rank's transfers to its host take beside seconds of compute.
 
     Its replay is the same in every layer (`recompute` without `every`): ranks that hold as much are alike.
     """
 
-    sharded: Sharded
+    plan: Plan
     division: Division
     copies: Copies
     kept: Kept
     stored: Stored
     moved: Moved
     handed_over_s: float
+    offload_s: Callable[[int, float], float]
 
     @cached_property
     def work(self) -> Work:
         """Seconds of a step before its pipeline is run."""
-        plan, division = self.sharded.plan, self.division
+        plan, division = self.plan, self.division
         waits = [self._waits(load) for load in division.loads]
         costs = [self._stage(sections, waits[load].inside) for load, sections in division.kinds]
         return work_of(
@@ -56,12 +57,12 @@ class Layout:
             self.handed_over_s,
             tuple(waits[load].after_s for load in division.load),
             self._optimizer_s,
-            self._offload_s,
+            self.offload_s,
         )
 
     def run(self) -> tuple[Step, float]:
         """The step with its pipeline run, and the GiB of the fullest device."""
-        plan = self.sharded.plan
+        plan = self.plan
         timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
         return step_of(plan, self.work, timeline.makespan_s), self.memory_gib(timeline.in_flight)
 
@@ -74,30 +75,27 @@ class Layout:
             state[load] + sum(n * saved[division.kind[v]] for v, n in flying.items())
             for load, flying in zip(division.load, in_flight, strict=True)
         )
-        return with_reserve(self.sharded.plan.cluster.chip, most) / GIB
+        return with_reserve(self.plan.cluster.chip, most) / GIB
 
     # One rank, by what it holds.
 
     def _state_bytes(self, load: Load) -> float:
         """Bytes of a rank besides saved tensors."""
-        resting = resting_bytes(self.stored, load, self.sharded.plan.model.blocks)
+        resting = resting_bytes(self.stored, load, self.plan.model.blocks)
         return resting + at_the_fullest(passing_on(self.stored, load), replay_buffers(self.kept.replays, load))
 
     def _updates(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters on a rank, each with its copies there."""
-        return _on(load, self.moved.updates, self.sharded.plan.model.blocks)
+        return _on(load, self.moved.updates, self.plan.model.blocks)
 
     def _optimizer_s(self, rank: int) -> float:
         return sum(n * update.seconds for n, update in self._updates(self.division.loads[self.division.load[rank]]))
 
-    def _offload_s(self, rank: int, compute_s: float) -> float:
-        return offload_s(self.sharded, rank, compute_s)
-
     def _waits(self, load: Load) -> Waits:
         """A rank's transfers of state, as far as nothing hides them; see `planc.cost.exposed`."""
-        copies, times = self.copies.of, microbatches_each(self.sharded.plan)
+        copies, times = self.copies.of, microbatches_each(self.plan)
         often, once = (self.moved.often, self.moved.once) if times > 1 else (((), ()), self._all_once)
-        waits = Waits(load, times, self.moved.scalars_s, self.sharded.plan.cluster.chip.contention)
+        waits = Waits(load, times, self.moved.scalars_s, self.plan.cluster.chip.contention)
         forward_s = sum([n * copies[s].time.forward_s for s, n in load.items()])
         left_s = waits.hide(often[0], forward_s * times, times)
         waits.hide(once[0], left_s / times, 1)
@@ -114,7 +112,7 @@ class Layout:
 
     def _shared(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters whose gradients two ranks of the pipeline sum: see `planc.sharding.collectives`."""
-        plan = self.sharded.plan
+        plan = self.plan
         if plan.pipeline == 1:
             return []
         if microbatch_copies(plan.split) > 1:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import field
+from dataclasses import field, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -275,6 +275,18 @@ class Plan(Value):
     @cached_property
     def _axes(self) -> dict[tuple[str, str], tuple[str, ...]]:
         return {}
+
+    def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
+        """These sentences with other sizes."""
+        return Plan(**{**self._said, "mesh": mesh, "batch": batch, "split": split})
+
+    @cached_property
+    def _said(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    def share(self, other: Plan) -> None:
+        """Take over which axes divide what from a plan of the same sentences with the same axes in use."""
+        self.__dict__["_axes"] = other._axes
 
     @cached_property
     def memo(self) -> dict[Any, Any]:

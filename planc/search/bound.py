@@ -16,13 +16,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
+from typing import NamedTuple
 
 from planc.cost.figures import (
     Copies,
     Kept,
+    Links,
     Moved,
-    Spans,
     Stored,
     copies_of,
     handed_over_s,
@@ -32,6 +33,7 @@ from planc.cost.figures import (
 )
 from planc.cost.layout import Layout, passing_on, resting_bytes
 from planc.cost.memory import GIB, at_the_fullest, replay_buffers, with_reserve
+from planc.cost.offload import offload_s
 from planc.cost.step import least_s
 from planc.diag.light import dataclass
 from planc.ir.model import Section
@@ -54,8 +56,7 @@ class Bound:
     memory_gib: float
 
 
-@dataclass(frozen=True, slots=True)
-class Family:
+class Family(NamedTuple):
     """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
 
     variants: tuple[int, ...]
@@ -73,9 +74,13 @@ class Family:
         """A point of it, without its pipeline."""
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
 
+    def holds(self, point: Point) -> bool:
+        """Whether a point on its mesh is one of it."""
+        batch = self.sequences, self.microbatch
+        return point.variant in self.variants and (point.sequences, point.microbatch) == batch
 
-@dataclass(frozen=True, slots=True)
-class Shape:
+
+class Shape(NamedTuple):
     """A family with a pipeline: what all its points have in common."""
 
     family: Family
@@ -105,7 +110,7 @@ class Bounds:
         self._alike: dict[object, Sharded] = {}
         self._stored: dict[object, Stored] = {}
         self._moved: dict[object, Moved] = {}
-        self._spans: Spans = {}
+        self._links = Links()
         self._passages: dict[int, Passage] = {}
         self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, Passage, Sections]]] = {}
         self._ends: dict[int, set[tuple[int, int]]] = {}
@@ -132,16 +137,23 @@ class Bounds:
             found.setdefault((variant.recompute, self._data(i), i if self._narrow else -1), []).append(i)
         return [tuple(variants) for variants in found.values()]
 
-    def families(self, variants: tuple[int, ...], sizes: tuple[int, ...]) -> Iterator[Family]:
-        """The layouts of some variants that are alike on a mesh, by their batches."""
-        ranks, inside, data = (
-            self.ranks(sizes),
-            self._inside(variants[0], sizes),
-            self.data_parallel(variants[0], sizes),
-        )
-        for sequences, microbatch in self.space.batches(data):
-            times = sequences // (data * microbatch)
-            yield Family(variants, sizes, sequences, microbatch, ranks, times, inside)
+    def count(self, sizes: tuple[int, ...]) -> int:
+        """How many layouts a mesh has."""
+        batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.alike])
+        return batches * len(self.space.pipelines(self.ranks(sizes)))
+
+    def families(self, sizes: tuple[int, ...]) -> Iterator[Family]:
+        """The layouts on a mesh, by what is run again and by their batches."""
+        ranks, known = self.ranks(sizes), {}
+        for variants in self.alike:
+            axes = self._data(variants[0])
+            if axes not in known:
+                known[axes] = self.data_parallel(variants[0], sizes), self._inside(variants[0], sizes)
+            data, inside = known[axes]
+            what = (self.space.variants[variants[0]].recompute, inside)
+            for sequences, microbatch in self.space.batches(data):
+                times = sequences // (data * microbatch)
+                yield Family(variants, sizes, sequences, microbatch, ranks, times, what)
 
     def of_family(self, family: Family) -> float:
         """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
@@ -215,16 +227,21 @@ class Bounds:
 
     def layout(self, point: Point, shape: Shape) -> Layout:
         """What a point of a shape costs."""
-        sharded = self.sharded(point)
-        handed_over = handed_over_s(sharded.plan, shape.kept, self._spans)
-        stored, moved = self._stored_of(point), self._moved_of(point)
+        plan = self.space.plan_of(point)
         return Layout(
-            sharded, shape.passage.division, self.copies(shape.family), shape.kept, stored, moved, handed_over
+            plan=plan,
+            division=shape.passage.division,
+            copies=self.copies(shape.family),
+            kept=shape.kept,
+            stored=self._stored_of(point),
+            moved=self._moved_of(point),
+            handed_over_s=handed_over_s(plan, shape.kept, self._links),
+            offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )
 
     def time_s(self, layout: Layout) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
-        return least_s(layout.sharded.plan, layout.work) * SHAVED
+        return least_s(layout.plan, layout.work) * SHAVED
 
     def of(self, point: Point) -> Bound:
         """The bound of a point whose batch and pipeline fit."""
@@ -234,16 +251,15 @@ class Bounds:
 
     def shape(self, point: Point) -> Shape:
         """A point's shape, of this point alone."""
-        batch = point.sequences, point.microbatch
-        [family] = (f for f in self.families((point.variant,), point.sizes) if (f.sequences, f.microbatch) == batch)
-        [shape] = (s for s in self.shapes(family) if s.pipeline is point.pipeline)
-        return shape
+        family = next(f for f in self.families(point.sizes) if f.holds(point))
+        family = family._replace(variants=(point.variant,))
+        return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
 
     # Figures that points share.
 
     def _inside(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
-        """What the figures of one copy depend on: what is run again and the axes inside a data-parallel rank;
-        all axes, where experts take tokens from everywhere."""
+        """The axes that figures of one copy depend on: those inside a data-parallel rank; all, where experts take
+        tokens from everywhere."""
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data(variant)}
         outside |= {plan.split.axis} if plan.split else set()
@@ -252,7 +268,7 @@ class Bounds:
             if name not in outside:
                 inside.append((name, size, stride))
             stride *= size
-        return (self.space.variants[variant].recompute, *inside)
+        return tuple(inside)
 
     def copies(self, family: Family) -> Copies:
         """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
@@ -260,7 +276,7 @@ class Bounds:
         narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
         known = self._copies.get(key := (family.microbatch, narrow, family.inside))
         if known is None:
-            known = self._copies[key] = copies_of(self._sharded_as(family))
+            known = self._copies[key] = copies_of(self._sharded_as(family), self._links)
         return known
 
     def _kept_of(self, family: Family) -> Kept:
@@ -270,7 +286,7 @@ class Bounds:
             if self.space.plan.model.top_k or family.microbatch == 1:
                 known = kept_of(self._sharded_as(family))
             else:
-                known = self._kept_of(replace(family, microbatch=1)).times(family.microbatch)
+                known = self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
             self._kept[key] = known
         return known
 
@@ -294,7 +310,7 @@ class Bounds:
     def _moved_of(self, point: Point) -> Moved:
         known = self._moved.get(key := (self._stored_as[point.variant], *point.sizes))
         if known is None:
-            known = self._moved[key] = moved_of(self.sharded(point), self._spans)
+            known = self._moved[key] = moved_of(self.sharded(point), self._links)
         return known
 
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
@@ -342,6 +358,11 @@ class Bounds:
             plan = self.space.plan_of(replace(first, pipeline=pipeline))
             known = self._passages[id(pipeline)] = Passage(plan)
         return known
+
+
+def _nothing_s(rank: int, compute_s: float) -> float:
+    """Where nothing goes to the host."""
+    return 0.0
 
 
 def _bytes(kept: Kept, on: Sections) -> float:

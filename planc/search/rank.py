@@ -234,15 +234,10 @@ class _Run:
 
     def _families(self) -> Iterator[Family]:
         """Every family whose mesh is lawful; all layouts of the space are counted."""
-        space, bounds = self.space, self.bounds
-        for sizes in space.sizes():
-            pipelines = space.pipelines(bounds.ranks(sizes))
-            lawful = self._lawful(sizes)
-            for variants in bounds.alike:
-                batches = space.batches(bounds.data_parallel(variants[0], sizes))
-                self.decided += len(variants) * len(batches) * len(pipelines)
-                if lawful:
-                    yield from bounds.families(variants, sizes)
+        for sizes in self.space.sizes():
+            self.decided += self.bounds.count(sizes)
+            if self._lawful(sizes):
+                yield from self.bounds.families(sizes)
 
     def _lawful(self, sizes: tuple[int, ...]) -> bool:
         """Whether the mesh breaks no rule that holds for every batch and schedule."""
@@ -269,13 +264,13 @@ class _Run:
     def _cost(self, close: Close) -> Candidate | None:
         """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self._lawful_point(point, layout.sharded.plan):
+        if not self._lawful_point(point, layout.plan):
             return None
         self.costed += 1
-        if layout.sharded.plan.recompute.every == 1:
+        if layout.plan.recompute.every == 1:
             step, gib = layout.run()
         else:  # layers differ in what they run again
-            costed = cost_plan(layout.sharded)
+            costed = cost_plan(self.bounds.sharded(point))
             step, gib = costed.step, costed.memory.per_device_gib.total
         if gib > self.room_gib:
             return None

@@ -12,7 +12,8 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.light import dataclass
 from planc.diag.span import Span
-from planc.ir.plan import Plan, Split
+from planc.ir.mesh import Mesh
+from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.schedules import Shape, schedules
 from planc.search.free import Free, filled, free_in
 from planc.strategies.build import build_file
@@ -78,22 +79,47 @@ class Space:
         for free in self._of("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
         self.variants = tuple(self._variants())
+        self._meshes: dict[tuple[int, ...], Mesh] = {}
+        self._first: dict[object, Plan] = {}
+        """A plan of each variant for each set of axes in use."""
 
     def _of(self, kind: str) -> list[Free]:
         return [f for f in self.free if f.kind == kind]
 
     def _variants(self) -> Iterator[Variant]:
         """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
-        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
         words = [f for f in self.free if f.kind in ("layout", "recompute")]
+        again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
+        built: dict[tuple[str, ...], Plan] = {}
         for chosen in itertools.product(*(self._words(f) for f in words)):
             values = dict(zip((f.span for f in words), chosen, strict=True))
-            text = filled(self.text, {**plain, **values})
-            built = build_file(self.path, self.given, "", {self.path.resolve(): text})
-            if built.plan is None:
-                raise PlanError(built.diagnostics)
-            again = next((values[f.span] for f in words if f.kind == "recompute"), "")
-            yield Variant(built.plan, values, again)
+            if again is None:
+                yield Variant(self._built(values), values, "")
+                continue
+            rest = (*chosen[:again], *chosen[again + 1 :])
+            if rest not in built:
+                built[rest] = self._built(values)
+            plan = replace(built[rest], recompute=self._recompute(chosen[again], values))
+            yield Variant(plan, values, chosen[again])
+
+    def _recompute(self, word: str, values: Mapping[Span, str]) -> Recompute:
+        """What a word means, whatever the other words are."""
+        if word not in self._recomputes:
+            self._recomputes[word] = self._built(values).recompute
+        return self._recomputes[word]
+
+    @cached_property
+    def _recomputes(self) -> dict[str, Recompute]:
+        return {}
+
+    def _built(self, values: Mapping[Span, str]) -> Plan:
+        """The plan with these words, and every axis of size 1."""
+        plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
+        text = filled(self.text, {**plain, **values})
+        built = build_file(self.path, self.given, "", {self.path.resolve(): text})
+        if built.plan is None:
+            raise PlanError(built.diagnostics)
+        return built.plan
 
     def _words(self, free: Free) -> tuple[str, ...]:
         if free.kind == "recompute":
@@ -200,12 +226,19 @@ class Space:
     def plan_of(self, point: Point) -> Plan:
         """The plan of a point, equal to the one that its file would be read as."""
         base = self.variants[point.variant].plan
-        return replace(
-            base,
-            mesh=base.mesh.resized(point.sizes),
-            batch=replace(base.batch, sequences=point.sequences, microbatch_sequences=point.microbatch),
-            split=point.pipeline.split if point.pipeline else base.split,
-        )
+        split = point.pipeline.split if point.pipeline else base.split
+        plan = base.resized(self._mesh(point.sizes), self._batch(point.sequences, point.microbatch), split)
+        plan.share(self._first.setdefault((point.variant, *(n > 1 for n in point.sizes)), plan))
+        return plan
+
+    def _mesh(self, sizes: tuple[int, ...]) -> Mesh:
+        known = self._meshes.get(sizes)
+        if known is None:
+            known = self._meshes[sizes] = self.plan.mesh.resized(sizes)
+        return known
+
+    def _batch(self, sequences: int, microbatch: int) -> Batch:
+        return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
 
     def text_of(self, point: Point) -> str:
         """The file with the point's values in the place of every `?`."""

@@ -89,9 +89,7 @@ def rounded(number: float) -> float:
 
 def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
-    variants = next(v for v in helper.alike if point.variant in v)
-    batch = point.sequences, point.microbatch
-    family = next(f for f in helper.families(variants, point.sizes) if (f.sequences, f.microbatch) == batch)
+    family = next(f for f in helper.families(point.sizes) if f.holds(point))
     shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
     time_s, gib = helper.passes_s(shape), shape.first_bytes / 2**30
     assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
