@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache
-from statistics import fmean, median
+from statistics import median
 from typing import Any
 
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.predict import Predicted, predicted, prepare, timed
+from planc.calibration.ranking import Ranking, rankings
 from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows, validation_rows
+from planc.calibration.sweep import Sweep, studied
 from planc.cost import gpt_memory
 from planc.diag.light import dataclass
 from planc.ir.hardware import Cluster
@@ -33,16 +35,6 @@ class Errors:
 
 
 @dataclass(frozen=True)
-class Ranking:
-    """Layouts of one model, devices and batch, in the order of their predicted times."""
-
-    rows: int
-    spearman: float
-    loss: float
-    """Time lost by running the layout that is predicted to be the fastest."""
-
-
-@dataclass(frozen=True)
 class Accuracy:
     """Every figure of `planc bench accuracy`."""
 
@@ -56,6 +48,8 @@ class Accuracy:
     validation: tuple[Errors, ...]
     sweep: Errors
     rankings: tuple[Ranking, ...]
+    traces: Sweep | None
+    """What the sweep's times are made of, and how well they can be ranked."""
     dropped: dict[str, int]
 
     @property
@@ -65,10 +59,6 @@ class Accuracy:
     @property
     def loss(self) -> float:
         return median(r.loss for r in self.rankings)
-
-
-FEWEST_LAYOUTS = 5
-"""Groups of the sweep with fewer layouts are not ranked."""
 
 
 def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
@@ -89,6 +79,7 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         validation=() if rows else tuple(one_row(predicted(prepare(row))) for row in validation_rows()),
         sweep=errors("single-node sweep", [p.error for p in sweep]),
         rankings=rankings(sweep),
+        traces=studied(sweep_rows()) if swept else None,
         dropped={reason: why.count(reason) for reason in sorted(set(why) - {""})},
     )
 
@@ -172,33 +163,3 @@ def closed_forms() -> tuple[Errors, ...]:
 
 def one_row(p: Predicted) -> Errors:
     return Errors(p.row.id, 1, abs(p.error), abs(p.error), p.error)
-
-
-def rankings(found: Sequence[Predicted]) -> tuple[Ranking, ...]:
-    """One for each model, number of devices and batch of the sweep."""
-    groups: dict[tuple[Any, ...], list[Predicted]] = {}
-    for p in found:
-        model = p.row.model
-        groups.setdefault((model["layers"], model["d_model"], p.row.devices, p.row.sequences), []).append(p)
-    return tuple(ranking(group) for group in groups.values() if len(group) >= FEWEST_LAYOUTS)
-
-
-def ranking(group: Sequence[Predicted]) -> Ranking:
-    """Spearman's rank correlation of predicted and measured times, and the loss of the first choice."""
-    predicted_s, measured = [p.predicted_s for p in group], [p.measured_s for p in group]
-    first = min(group, key=lambda p: p.predicted_s)
-    return Ranking(len(group), correlation(ranks(predicted_s), ranks(measured)), first.measured_s / min(measured) - 1)
-
-
-def ranks(values: Sequence[float]) -> list[float]:
-    """Places in ascending order; equal values share the mean of theirs."""
-    order = sorted(values)
-    return [fmean((order.index(v), len(order) - 1 - order[::-1].index(v))) for v in values]
-
-
-def correlation(one: Sequence[float], other: Sequence[float]) -> float:
-    """Pearson's; 1 when one of them does not vary."""
-    a, b = fmean(one), fmean(other)
-    both = sum((x - a) * (y - b) for x, y in zip(one, other, strict=True))
-    size = sum((x - a) ** 2 for x in one) * sum((y - b) ** 2 for y in other)
-    return float(both / size**0.5) if size else 1.0

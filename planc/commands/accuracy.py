@@ -14,6 +14,7 @@ from planc.calibration.fit import Fit, shown
 from planc.calibration.machines import FIXED_SEGMENTS
 from planc.calibration.parameters import PARAMETERS
 from planc.calibration.rows import read_rows
+from planc.calibration.sweep import Sweep
 from planc.commands.common import print_json
 from planc.commands.table import table
 
@@ -77,6 +78,8 @@ def sentences(found: Accuracy) -> Iterator[str]:
             f"(median; least {low:.2f}; {within} of at least 0.9), running the first costs "
             f"{_percent(found.loss)} (median)"
         )
+    if found.traces:
+        yield of_traces(found.traces)
     if found.memory:
         runs = [e.median for e in found.memory[1:]]
         both = [*runs, *(e.median for e in found.closed_forms)]
@@ -89,6 +92,16 @@ def sentences(found: Accuracy) -> Iterator[str]:
         yield f"{len(sizes)} rows of another model's validation: mean {_percent(mean)}, most {_percent(max(sizes))}"
     if found.dropped:
         yield "not compared: " + ", ".join(f"{n} {why}" for why, n in found.dropped.items())
+
+
+def of_traces(sweep: Sweep) -> str:
+    """What the sweep's times are, and how well they can be ranked."""
+    return (
+        f"the sweep's times are put together, not measured: {sweep.fours} fours of its runs give the seconds of "
+        f"{sweep.cells} layers, alike within {100 * sweep.spread:.3f} %; the {sweep.waiting} that wait for the host "
+        f"would differ by {_percent(sweep.noise)} in another trace: a model that knows all else to the digit would "
+        f"rank {sweep.attainable:.0f} of {sweep.groups} groups (mean), {sweep.alike} with one time for these layers"
+    )
 
 
 def _percent(share: float) -> str:

@@ -7,10 +7,11 @@ from statistics import fmean, median
 
 import pytest
 
-from planc.calibration.accuracy import closed_forms, correlation, errors, fitted, left_out, not_fitted, ranking, ranks
+from planc.calibration.accuracy import closed_forms, errors, fitted, left_out, not_fitted
 from planc.calibration.fit import rounded, shown, solved, with_field
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.predict import Predicted, Prepared, predicted, prepare, timed
+from planc.calibration.ranking import correlation, ranking, ranks
 from planc.calibration.rows import Row, missing, training_rows, validation_rows
 from planc.cli import main
 from tests.plans import ROOT, cluster_of
