@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from planc.cost.exposed import Transfers, hide
 from planc.cost.figures import BothWays, Copies, Kept, Move, Moved, Sections, Stored, Update
-from planc.cost.memory import GIB, PassingBytes, at_the_fullest, largest, replay_buffers, with_reserve
+from planc.cost.memory import GIB, PassingBytes, largest, with_reserve
 from planc.cost.schedule import run_schedule
 from planc.cost.step import StageCost, Work, step_of, work_of
 from planc.diag.light import dataclass
@@ -29,18 +29,19 @@ Load = dict[Section, int]
 
 @dataclass(frozen=True)
 class Layout:
-    """A plan with the figures of its sections, its division over a pipeline, and the seconds of a hand-over;
-    `offload_s` says what a rank's transfers to its host take beside seconds of compute.
+    """A plan with the figures of its sections, its division over a pipeline and the seconds of a hand-over.
 
-    Its replay is the same in every layer (`recompute` without `every`): ranks that hold as much are alike.
+    `state_bytes` are those of ranks that differ, besides saved tensors; `offload_s` says what a rank's transfers to
+    its host take beside seconds of compute. The replay is the same in every layer (`recompute` without `every`): ranks
+    that hold as much are alike.
     """
 
     plan: Plan
     division: Division
     copies: Copies
     kept: Kept
-    stored: Stored
     moved: Moved
+    state_bytes: Sequence[float]
     handed_over_s: float
     offload_s: Callable[[int, float], float]
 
@@ -68,21 +69,18 @@ class Layout:
 
     def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
         """GiB of the fullest device, with so many microbatches of each virtual stage at each rank's fullest moment."""
-        division, kept = self.division, self.kept.saved
-        state = [self._state_bytes(load) for load in division.loads]
-        saved = [sum(n * kept.get(s, 0.0) for s, n in sections.items()) for _, sections in division.kinds]
+        division, kept, state = self.division, self.kept.saved, self.state_bytes
+        kinds = [sum([n * kept.get(s, 0.0) for s, n in sections.items()]) for _, sections in division.kinds]
+        saved = [kinds[kind] for kind in division.kind]
         most = max(
-            state[load] + sum(n * saved[division.kind[v]] for v, n in flying.items())
-            for load, flying in zip(division.load, in_flight, strict=True)
+            [
+                state[load] + sum([n * saved[v] for v, n in flying.items()])
+                for load, flying in zip(division.load, in_flight, strict=True)
+            ]
         )
         return with_reserve(self.plan.cluster.chip, most) / GIB
 
     # One rank, by what it holds.
-
-    def _state_bytes(self, load: Load) -> float:
-        """Bytes of a rank besides saved tensors."""
-        resting = resting_bytes(self.stored, load, self.plan.model.blocks)
-        return resting + at_the_fullest(passing_on(self.stored, load), replay_buffers(self.kept.replays, load))
 
     def _updates(self, load: Load) -> list[tuple[int, Update]]:
         """Parameters on a rank, each with its copies there."""
@@ -148,7 +146,7 @@ class Waits:
 
     def hide(
         self,
-        moves: Iterable[Move],
+        moves: Sequence[Move],
         cover_s: float,
         calls: int,
         shared: Sequence[tuple[int, Update]] = (),
@@ -156,6 +154,8 @@ class Waits:
     ) -> float:
         """Add what these moves, so many calls each, and the sums between ranks expose; returns what they leave of
         the cover."""
+        if not moves and not shared:
+            return cover_s
         load, group = self.load, Transfers()
         mine = [(load[m.section] * calls, m) for m in moves if m.section in load]
         for n, m in mine:

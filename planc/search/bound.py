@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
+from operator import add
 from typing import NamedTuple
 
 from planc.cost.figures import (
@@ -213,17 +214,18 @@ class Bounds:
 
     def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
         """The shape with everything that may be stored where, each with the GiB of its fullest device."""
-        family, saved, replayed = shape.family, self._saved_bytes(shape), self._replayed_bytes(shape)
-        chip = self.space.plan.cluster.chip
+        family, saved, chip = shape.family, self._saved_bytes(shape), self.space.plan.cluster.chip
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline)
-            most = max(
-                bytes_ + resting + at_the_fullest(passing, back)
-                for bytes_, (resting, passing), back in zip(
-                    saved, self._resting_bytes(point, shape), replayed, strict=True
-                )
-            )
+            most = max(map(add, saved, self._state_bytes(point, shape)))
             yield with_reserve(chip, most) / GIB * SHAVED, point
+
+    def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
+        """Bytes besides saved tensors, by way."""
+        stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
+        return [
+            resting + at_the_fullest(passing, back) for (resting, passing), back in zip(stored, replayed, strict=True)
+        ]
 
     def layout(self, point: Point, shape: Shape) -> Layout:
         """What a point of a shape costs."""
@@ -233,8 +235,8 @@ class Bounds:
             division=shape.passage.division,
             copies=self.copies(shape.family),
             kept=shape.kept,
-            stored=self._stored_of(point),
             moved=self._moved_of(point),
+            state_bytes=self._state_bytes(point, shape),
             handed_over_s=handed_over_s(plan, shape.kept, self._links),
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )

@@ -250,10 +250,13 @@ class _Run:
 
     def _lawful_point(self, point: Point, plan: Plan) -> bool:
         """Whether a point breaks no rule; most rules hold for all batches and schedules of a mesh."""
-        known = self._right.get(key := (point.variant, point.sizes))
-        if known is None:
-            known = self._right[key] = not breaks(plan, besides=OF_THE_BATCH)
-        return known and not breaks(plan, among=OF_THE_BATCH)
+        mesh: object = (point.variant, point.sizes)
+        batch: object = (point.sizes, point.sequences, point.microbatch, id(point.pipeline))
+        if mesh not in self._right:
+            self._right[mesh] = not breaks(plan, besides=OF_THE_BATCH)
+        if batch not in self._right:
+            self._right[batch] = not breaks(plan, among=OF_THE_BATCH)
+        return self._right[mesh] and self._right[batch]
 
     def _beaten(self, least_s: float, least_gib: float) -> bool:
         """Whether enough layouts are better in time, and one of them in memory too."""
