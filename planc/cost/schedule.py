@@ -18,8 +18,9 @@ from planc.ir.plan import Split
 from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
 from planc.schedules.actions import Kind, Turns
 from planc.schedules.engine import Order, StageTimes, simulate
-from planc.schedules.graph import MISSING, steps_of, turns_of
+from planc.schedules.graph import MISSING, turns_of
 from planc.schedules.least import sketch_of
+from planc.schedules.steady import core_of, steps_of
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -112,7 +113,7 @@ def _held_at_least(schedule: Schedule, size: Shape, rank: int) -> dict[int, int]
 
 def forget() -> None:
     """Empty what is kept of the schedules' shapes: what measures a first time asks for it."""
-    for kept in (_held, _held_at_least, _apart, steps_of, sketch_of, turns_of):
+    for kept in (_held, _held_at_least, _apart, steps_of, core_of, sketch_of, turns_of):
         kept.cache_clear()
 
 

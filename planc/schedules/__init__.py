@@ -28,7 +28,7 @@ __all__ = [
     "stages_of",
 ]
 
-SHARED = ("actions", "engine", "graph", "least", "own", "schedule")
+SHARED = ("actions", "engine", "graph", "least", "own", "schedule", "steady")
 """Files of this folder that are no schedule; the larger ones load when a plan needs them."""
 
 

@@ -88,5 +88,6 @@ def abreast(*rows: tuple[int, list[Turns]]) -> list[Turns]:
     for begin, end in pairwise(sorted(changes)):
         for row, action in changes[begin]:
             running[row] = (begin, action) if action else None
-        found.append(Turns(end - begin, tuple(action.later(begin - at) for at, action in filter(None, running))))
+        now = [(action.later(begin - at) if begin > at else action) for at, action in filter(None, running)]
+        found.append(Turns(end - begin, tuple(now)))
     return found

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from itertools import chain, pairwise, repeat
+from itertools import chain, repeat
 
 from planc.diag.light import dataclass
-from planc.schedules.actions import Action, Kind, Turns, listed
-from planc.schedules.engine import StageTimes, simulate
+from planc.schedules.actions import Action, Kind, Turns
+from planc.schedules.engine import StageTimes
 from planc.schedules.schedule import Schedule, Shape, stages_at
 
 START, MISSING = 0, -1
@@ -69,22 +69,6 @@ def seconds_of(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[floa
     return known
 
 
-@lru_cache(maxsize=64)
-def steps_of(schedule: Schedule, size: Shape) -> Steps:
-    """The steps of a bundled schedule."""
-    turns = turns_of(schedule, size)
-    found = _Lanes(size.stages, turns)
-    for rank, mine in enumerate(turns):
-        own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
-        found.add(mine, own)
-    ordered = in_order(found.lanes, found.done)
-    if ordered is None:
-        once = (1.0,) * size.stages
-        simulate([listed(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
-        raise AssertionError("lists that end were not followed to their end")
-    return found.steps(*ordered)
-
-
 @lru_cache(maxsize=256)
 def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Turns], ...]:
     """What each rank of a bundled schedule runs, in order."""
@@ -93,8 +77,8 @@ def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Turns], ...]:
 
 PARTS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
 """Kinds of action in the order of their seconds, each for all stages, after the first place."""
-END, COST, LATE = 1, 2, 3
-"""Of an entry that is being made."""
+END = 1
+"""Of an action's places."""
 
 
 @dataclass(frozen=True)
@@ -107,78 +91,92 @@ class Lane:
     what: list[int]
 
 
-class _Lanes:
+class Lanes:
     """Each rank's entries in order.
 
     `done` holds the entry that ended each forward and then each backward, stage by stage and microbatch by
     microbatch, and then what needs nothing, and what nobody waits for. What ends together is told in one place.
     """
 
-    def __init__(self, stages: int, turns: Iterable[Iterable[Turns]]) -> None:
-        self.stages = stages
-        self.count = 1 + max((_last(t) for mine in turns for t in mine), default=0)
+    def __init__(self, stages: int, microbatches: int, turns: Iterable[Iterable[Turns]]) -> None:
+        self.stages, self.count = stages, microbatches
         self.nothing = 2 * stages * self.count
         self.nobody = self.nothing + 1
         self.done = [MISSING] * self.nothing + [START, START]
         self.kinds: dict[tuple[int, int, int], int] = {}
         self.pairs: dict[tuple[int, int], int] = {}
         self.lanes: list[Lane] = []
+        self.begins: list[list[tuple[int, int]]] = []
+        """Of each lane, where its turns begin, and how many entries they have each time."""
         self.told: list[int] = []
         """Where each end is told, if that is not always its own place."""
         for times, actions, step in (t for mine in turns for t in mine):
-            for first, second in pairwise(actions):
-                if first.joined:
+            for i, action in enumerate(actions):
+                if action.joined:
                     self.told = self.told or list(range(self.nobody + 1))
-                    self.told[self._ends(first, times, step)] = self.told[self._ends(second, times, step)]
-
-    def _at(self, kind: Kind, stage: int, microbatch: int) -> int:
-        return (stage if kind == "forward" else self.stages + stage) * self.count + microbatch
+                    self.told[self._ends(action, times, step)] = self.told[self._ends(actions[i + 1], times, step)]
 
     def _ends(self, action: Action, times: int, step: int) -> slice:
-        first = self._at(action.kind, action.stage, action.microbatch)
+        first = self._place(action.kind, action.stage)[END] + action.microbatch
         return slice(first, first + times * step, step)
+
+    def _place(self, kind: Kind, stage: int, own: Sequence[int] = ()) -> tuple[int, int, int]:
+        """Of microbatch 0: what needs to have ended, where the end is told, and what it costs."""
+        cost = 1 + PARTS.index(kind) * self.stages + stage
+        if kind == "backward_weight":
+            return self.nothing, self.nobody, cost
+        forward = kind == "forward"
+        end = (stage if forward else self.stages + stage) * self.count
+        needed = stage - 1 if forward else stage + 1
+        alone = needed in own or not 0 <= needed < self.stages
+        return self.nothing if alone else end + (needed - stage) * self.count, end, cost
 
     def add(self, turns: Iterable[Turns], own: Sequence[int]) -> None:
         """The next rank, which holds these stages: it waits for none of them, since its list has them in order."""
         lane, rank = Lane([], [], []), len(self.lanes)
+        begins: list[tuple[int, int]] = []
+        places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
         for times, actions, step in turns:
-            entries: list[list[int]] = []
+            needs: list[int] = []
+            ends: list[int] = []
+            costs: list[int] = []
+            lates: list[int] = []
             beside = 0
             for kind, stage, m, joined in actions:
-                cost = 1 + PARTS.index(kind) * self.stages + stage
-                if kind == "backward_weight" and entries and not entries[-1][LATE]:
-                    entries[-1][LATE] = cost
-                    continue
-                entry = self._entry(kind, stage, m, own)
-                entry[COST], beside = (0, cost) if joined else (self._sum(beside, cost), 0)
-                if joined:
-                    entry[END] = self.nobody
-                entries.append(entry)
-            need_at, end_at, costs, lates = zip(*entries, strict=True)
-            lane.need_at.extend(self._turned(need_at, times, step))
-            lane.end_at.extend(self._turned(end_at, times, step))
+                place = places.get((kind, stage))
+                if place is None:
+                    place = places[kind, stage] = self._place(kind, stage, own)
+                need, end, cost = place
+                if end == self.nobody:
+                    if lates and not lates[-1]:
+                        lates[-1] = cost
+                        continue
+                    m = 0
+                needs.append(need if need == self.nothing else need + m)
+                ends.append(self.nobody if joined else end + m)
+                costs.append(0 if joined else self._sum(beside, cost))
+                lates.append(0)
+                beside = cost if joined else 0
+            begins.append((len(lane.what), len(costs)))
+            lane.need_at.extend(self._turned(needs, times, step))
+            lane.end_at.extend(self._turned(ends, times, step))
             whats = [self.kinds.setdefault((rank, *c), len(self.kinds)) for c in zip(costs, lates, strict=True)]
             lane.what.extend(whats * times)
         if self.told:
             lane.need_at[:] = map(self.told.__getitem__, lane.need_at)
         self.lanes.append(lane)
+        self.begins.append(begins)
 
-    def _entry(self, kind: Kind, stage: int, microbatch: int, own: Sequence[int]) -> list[int]:
-        """What needs to have ended, where the end is told, and room for what it costs."""
-        if kind == "backward_weight":
-            return [self.nothing, self.nobody, 0, 0]
-        needed = stage - 1 if kind == "forward" else stage + 1
-        alone = needed in own or not 0 <= needed < self.stages
-        return [
-            self.nothing if alone else self._at(kind, needed, microbatch),
-            self._at(kind, stage, microbatch),
-            0,
-            0,
-        ]
+    def turn_at(self, rank: int, turns: int, times: int) -> int:
+        """Which entry of a rank's lane comes after some of its turns and so many times the next ones."""
+        begin, length = self.begins[rank][turns]
+        return begin + times * length
 
     def _turned(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
         """Places of the entries of a turn, each a microbatch further every time."""
-        every = (repeat(at, times) if at >= self.nothing else range(at, at + times * step, step) for at in places)
+        if times == 1:
+            return places
+        every = [repeat(at, times) if at >= self.nothing else range(at, at + times * step, step) for at in places]
         return chain.from_iterable(zip(*every, strict=True))
 
     def _sum(self, cost: int, other: int) -> int:
@@ -199,20 +197,29 @@ class _Lanes:
         )
 
 
-def in_order(lanes: Iterable[Lane], done: list[int]) -> tuple[list[int], list[int]] | None:
-    """What each entry needs and what it is, every entry after the one it needs; None where they wait for themselves.
+def lanes_of(schedule: Schedule, size: Shape) -> Lanes:
+    """The lanes of a bundled schedule."""
+    turns = turns_of(schedule, size)
+    found = Lanes(size.stages, size.microbatches, turns)
+    for rank, mine in enumerate(turns):
+        own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
+        found.add(mine, own)
+    return found
+
+
+def in_order(lanes: Iterable[Lane], done: list[int], need: list[int], what: list[int]) -> bool:
+    """Add what each entry needs and what it is, every entry after the one it needs; False where they wait for
+    themselves.
 
     Every lane is followed as far as it goes, one after the other, until all have come to their end.
     """
-    need: list[int] = []
-    what: list[int] = []
     going, before = [_follow(lane, done, need, what) for lane in lanes], -1
     while going:
         if len(need) == before:
-            return None
+            return False
         before = len(need)
         going = [following for following in going if next(following, True) is None]
-    return need, what
+    return True
 
 
 def _follow(lane: Lane, done: list[int], need: list[int], what: list[int]) -> Iterator[None]:
@@ -226,8 +233,3 @@ def _follow(lane: Lane, done: list[int], need: list[int], what: list[int]) -> It
         add_what(kind)
         done[end_at] = number
         number += 1
-
-
-def _last(turns: Turns) -> int:
-    """The highest microbatch."""
-    return max(max(a.microbatch, a.microbatch + (turns.times - 1) * turns.step) for a in turns.actions)

@@ -8,7 +8,7 @@ Followed are few, so that a step of any length takes no longer to bound.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -79,9 +79,11 @@ def sketch_of(schedule: Schedule, size: Shape) -> Sketch:
     for rank, mine in enumerate(turns_of(schedule, size)):
         own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
         found.add(mine, own)
-    ordered = in_order(found.lanes, found.done)
-    assert ordered is not None, "lists that end with all their waits end with fewer"
-    return Sketch(*ordered, found.rank, found.cost, tuple(found.pairs), found.turns)
+    need: list[int] = []
+    what: list[int] = []
+    ends = in_order(found.lanes, found.done, need, what)
+    assert ends, "lists that end with all their waits end with fewer"
+    return Sketch(need, what, found.rank, found.cost, tuple(found.pairs), found.turns)
 
 
 def followed(microbatches: int, ways: int) -> list[int]:
@@ -111,28 +113,30 @@ class _Found:
         mine = []
         for times, actions, step in turns:
             costs = [1 + PARTS.index(kind) * self.stages + stage for kind, stage, _, _ in actions]
-            entries = sorted(
-                (again, i - (i > 0 and actions[i - 1].joined), i, m)
-                for i, action in enumerate(actions)
-                if action.kind != "backward_weight"
-                for again, m in self._met(action.microbatch, times, step)
-            )
-            for _, _, i, m in entries:
+            places = []
+            for again, first, i, m in sorted(self._met(times, actions, step)):
                 self._put(lane, actions[i], m, own)
                 self.cost.append(self._together(actions, costs, i))
-            mine.append((times, costs, [(again, first) for again, first, _, _ in entries]))
+                places.append((again, first))
+            mine.append((times, costs, places))
         self.turns.append(mine)
         self.rank += [len(self.lanes)] * (len(self.cost) - begin)
         lane.what.extend(range(begin, len(self.cost)))
         self.lanes.append(lane)
 
-    def _met(self, first: int, times: int, step: int) -> Iterator[tuple[int, int]]:
-        """Which followed microbatches an action comes to that begins with the first one, and after how many times."""
-        low, high = sorted((first, first + (times - 1) * step))
-        for m in self.follow[bisect_left(self.follow, low) : bisect_left(self.follow, high + 1)]:
-            again, other = divmod(m - first, step)
-            if not other:
-                yield again, m
+    def _met(self, times: int, actions: Sequence[Action], step: int) -> Iterator[tuple[int, int, int, int]]:
+        """Which followed microbatches turns come to: after how many times, in which action (the first of two that are
+        joined), which of the two it is, and the microbatch."""
+        follow, beside = self.follow, 0
+        for i, (kind, _, first, joined) in enumerate(actions):
+            if kind != "backward_weight":
+                last = first + (times - 1) * step
+                low, high = (first, last) if step > 0 else (last, first)
+                for at in range(bisect_left(follow, low), bisect_right(follow, high)):
+                    again, other = divmod(follow[at] - first, step)
+                    if not other:
+                        yield again, i - beside, i, follow[at]
+            beside = int(joined)
 
     def _put(self, lane: Lane, action: Action, microbatch: int, own: Sequence[int]) -> None:
         stage, count = action.stage, len(self.follow)

@@ -7,8 +7,8 @@ import pytest
 from planc.cost.schedule import stage_times
 from planc.schedules import schedules
 from planc.schedules.engine import StageTimes, simulate
-from planc.schedules.graph import steps_of
 from planc.schedules.schedule import Shape
+from planc.schedules.steady import steps_of
 from tests.schedules.splits import NAMES
 
 SHAPES = [(1, 4), (2, 8), (3, 12), (4, 8), (4, 34), (6, 24), (8, 40)]

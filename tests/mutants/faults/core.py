@@ -238,6 +238,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/schedules/test_least.py::test_no_step_is_shorter",
     ),
     Fault(
+        name="a turn that is done again waits for what the first one waited for",
+        file="planc/schedules/steady.py",
+        text="more = [need and need + by for by in further for need in turn]",
+        planted="more = turn * turns",
+        test="tests/schedules/test_steady.py::test_a_longer_step_is_made_of_a_shorter_one",
+    ),
+    Fault(
         name="a rank with two copies runs all microbatches on both",
         file="planc/sharding/stages.py",
         text="return plan.microbatches // microbatch_copies(plan.split)",
