@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, pairwise, repeat
 from typing import Literal, NamedTuple
 
@@ -74,20 +74,59 @@ def _listed(turns: Turns) -> Iterable[Action]:
     return map(NEW, repeat(Action), zip(kinds * times, stages * times, later, joined * times, strict=True))
 
 
-def abreast(*rows: tuple[int, list[Turns]]) -> list[Turns]:
-    """An action of each row in turn while any row goes on. A row begins so many turns after the first; its own turns
-    are of one action each, a microbatch further every time."""
-    changes: dict[int, list[tuple[int, Action | None]]] = {}
-    for row, (begin, turns) in enumerate(rows):
-        for times, actions, _ in turns:
-            changes.setdefault(begin, []).append((row, actions[0]))
-            begin += times
-        changes.setdefault(begin, []).append((row, None))
+class Row(NamedTuple):
+    """Turns of one action each, which begin so many turns after the first row; a round is `step` microbatches."""
+
+    begin: int
+    turns: list[Turns]
+    rounds: int = 1
+    step: int = 0
+
+    @property
+    def length(self) -> int:
+        """Of a round."""
+        return sum(t.times for t in self.turns)
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.rounds * self.length
+
+    def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
+        """Where each turn begins that is done here, and with what."""
+        length = self.length
+        for again in range(max(0, (low - self.begin) // length), min(self.rounds, -((self.begin - high) // length))):
+            at = self.begin + again * length
+            for times, (action,), _ in self.turns:
+                if at < high and at + times > low:
+                    yield at, action.later(again * self.step)
+                at += times
+
+
+def abreast(*rows: Row) -> list[Turns]:
+    """An action of each row in turn while any row goes on. Rounds are alike where all rows go on, and turns then."""
+    begin, end, length = max(r.begin for r in rows), min(r.end for r in rows), rows[0].length
+    rounds = (end - begin) // length if length else 0
+    last = max(r.end for r in rows)
+    if rounds < 2:
+        return _abreast(rows, 0, last)
+    assert all(r.length == length and r.step == rows[0].step for r in rows)
+    once = tuple(listed(_abreast(rows, begin, begin + length)))
+    later = _abreast(rows, begin + rounds * length, last)
+    return [*_abreast(rows, 0, begin), Turns(rounds, once, rows[0].step), *later]
+
+
+def _abreast(rows: Sequence[Row], low: int, high: int) -> list[Turns]:
+    """These rows from one turn to another."""
+    changes: dict[int, list[tuple[int, tuple[int, Action] | None]]] = {high: []}
+    for i, row in enumerate(rows):
+        for at, action in row.between(low, high):
+            changes.setdefault(max(low, at), []).append((i, (at, action)))
+        if low < row.end < high:
+            changes.setdefault(row.end, []).append((i, None))
     running: list[tuple[int, Action] | None] = [None] * len(rows)
     found = []
     for begin, end in pairwise(sorted(changes)):
-        for row, action in changes[begin]:
-            running[row] = (begin, action) if action else None
-        now = [(action.later(begin - at) if begin > at else action) for at, action in filter(None, running)]
-        found.append(Turns(end - begin, tuple(now)))
+        for i, now in changes[begin]:
+            running[i] = now
+        found.append(Turns(end - begin, tuple(a.later(begin - at) for at, a in filter(None, running))))
     return found

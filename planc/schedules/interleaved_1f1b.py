@@ -1,23 +1,21 @@
 """Interleaved 1F1B: several chunks a rank, microbatches in rounds (Narayanan et al. 2021)."""
 
-from planc.schedules.actions import Action, Kind, Turns, abreast
+from planc.schedules.actions import Action, Kind, Row, Turns, abreast
 from planc.schedules.schedule import Schedule, Shape, whole_rounds
 
 
-def passes(shape: Shape, rank: int, kind: Kind) -> list[Turns]:
+def passes(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> Row:
     """One kind of action in order: round by round, within a round chunk by chunk (the last one first when
     going backward), within a chunk microbatch by microbatch."""
     chunks = range(shape.chunks) if kind == "forward" else range(shape.chunks - 1, -1, -1)
-    rounds = range(0, shape.microbatches, shape.round)
-    return [
-        Turns(shape.round, (Action(kind, rank + chunk * shape.ranks, first),)) for first in rounds for chunk in chunks
-    ]
+    once = [Turns(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]
+    return Row(begin, once, shape.microbatches // shape.round, shape.round)
 
 
 def turns(shape: Shape, rank: int) -> list[Turns]:
     warm = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
     warm = min(warm, shape.chunks * shape.microbatches)
-    return abreast((0, passes(shape, rank, "forward")), (warm, passes(shape, rank, "backward")))
+    return abreast(passes(shape, rank, "forward"), passes(shape, rank, "backward", warm))
 
 
 SCHEDULE = Schedule(

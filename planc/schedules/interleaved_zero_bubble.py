@@ -10,9 +10,9 @@ def turns(shape: Shape, rank: int) -> list[Turns]:
     every = shape.chunks * shape.microbatches
     warm = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)
     return abreast(
-        (0, passes(shape, rank, "forward")),
-        (warm, passes(shape, rank, "backward_input")),
-        (warm + min(rank, every), passes(shape, rank, "backward_weight")),
+        passes(shape, rank, "forward"),
+        passes(shape, rank, "backward_input", warm),
+        passes(shape, rank, "backward_weight", warm + min(rank, every)),
     )
 
 

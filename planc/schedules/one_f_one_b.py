@@ -1,6 +1,6 @@
 """1F1B: warm up, then one forward and one backward in turn (Narayanan et al. 2019)."""
 
-from planc.schedules.actions import Action, Turns, abreast
+from planc.schedules.actions import Action, Row, Turns, abreast
 from planc.schedules.schedule import Need, Schedule, Shape, at_least
 
 
@@ -9,7 +9,7 @@ def turns(shape: Shape, rank: int) -> list[Turns]:
     ranks, microbatches = shape.ranks, shape.microbatches
     warm = min(ranks - rank - 1, microbatches)
     forward, backward = ([Turns(microbatches, (Action(kind, rank, 0),))] for kind in ("forward", "backward"))
-    return abreast((0, forward), (warm, backward))
+    return abreast(Row(0, forward), Row(warm, backward))
 
 
 def need(shape: Shape) -> Need | None:

@@ -1,9 +1,9 @@
 """The steps of a schedule. Of a long step that repeats itself, the beginning and the end are followed action by action
 and the middle is made from one turn of all ranks.
 
-Ranks that have warmed up do the same turn again and again, a microbatch further every time. Once a turn of all ranks
-needs nothing from before the turn that came before it, the next one needs what is one turn later of everything: its
-entries are those of this turn, and what they need is a turn's entries further on.
+Ranks that have warmed up do the same turn again and again, some microbatches further every time. If all ranks have
+done a turn before any does the next, and that one needs nothing from before the first, then a third one needs of
+the second what the second needed of the first: a turn's entries further on, in the same order.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from planc.schedules.engine import StageTimes, simulate
 from planc.schedules.graph import START, Lane, Lanes, Steps, in_order, lanes_of, turns_of
 from planc.schedules.schedule import Schedule, Shape
 
-KEPT = 3
-"""Turns of a core: the first one needs what the warm-up left, and one that repeats the one before it is to be seen."""
-WORTH = 8
+KEPT = 2
+"""Turns of a core: the first one needs what the warm-up left."""
+WORTH = 4
 """Turns more than that, for which a core is looked for."""
 
 
@@ -35,16 +35,14 @@ class Core:
 
     @property
     def repeats(self) -> bool:
-        """Whether the last turn is the one before it, a turn's entries further on, and nothing after that one needs
-        what comes before it; and whether every end of a microbatch is told once a turn."""
+        """Whether the ranks take turns as in the turn before, nothing since then needs what came before that one, and
+        microbatches leave every stage in their order."""
         need, what, begin, end = self.steps.need, self.steps.what, self.begin, self.end
-        length = end - begin
-        before, turn = slice(begin - length, begin), slice(begin, end)
+        before = begin - (end - begin)
         return (
-            what[before] == what[turn]
-            and [n and n + length for n in need[before]] == need[turn]
-            and all(n > begin - length for n in need[begin:] if n != START)
-            and all(bisect_right(e, end) - bisect_right(e, begin) == 1 and e == sorted(e) for e in self.steps.end)
+            what[before:begin] == what[begin:end]
+            and all(n > before for n in need[begin:] if n != START)
+            and all(entries == sorted(entries) for entries in self.steps.end)
         )
 
     def longer(self, turns: int) -> Steps:
@@ -62,10 +60,10 @@ class Core:
         )
 
     def _longer(self, entries: list[int], further: range) -> list[int]:
-        """The entries of one stage, of which every turn has one. Entries count from 1."""
-        after = bisect_right(entries, self.end)
-        turn, by = entries[after - 1], further[-1]
-        return [*entries[:after], *[turn + n for n in further], *[n + by for n in entries[after:]]]
+        """The entries of one stage, microbatch by microbatch. Entries count from 1."""
+        first, after, by = bisect_right(entries, self.begin), bisect_right(entries, self.end), further[-1]
+        more = [n + m for m in further for n in entries[first:after]]
+        return [*entries[:after], *more, *[n + by for n in entries[after:]]]
 
 
 @lru_cache(maxsize=64)
@@ -74,8 +72,9 @@ def steps_of(schedule: Schedule, size: Shape) -> Steps:
     turns = turns_of(schedule, size)
     steady = tuple(map(_steady, turns))
     more = min(mine[at].times for mine, at in zip(turns, steady, strict=True)) - KEPT
-    if more >= WORTH and schedule.steady and not schedule.in_rounds and schedule.copies == 1:
-        short = Shape(size.ranks, size.chunks, size.microbatches - more)
+    if more >= WORTH and schedule.steady and schedule.copies == 1:
+        less, in_round = more * turns[0][steady[0]].step, size.round if schedule.in_rounds else 0
+        short = Shape(size.ranks, size.chunks, size.microbatches - less, in_round)
         shorter = tuple(_without(mine, at, more) for mine, at in zip(turns, steady, strict=True))
         if turns_of(schedule, short) == shorter and (core := core_of(schedule, short, steady)):
             return core.longer(more)
@@ -93,16 +92,16 @@ def _steady(turns: list[Turns]) -> int:
     """Which turns a rank does most often of those that do most."""
 
     def does(at: int) -> tuple[int, int]:
-        passes = {(a.stage, a.kind == "forward") for a in turns[at].actions if a.kind != "backward_weight"}
-        return len(passes), turns[at].times
+        times, actions, _ = turns[at]
+        return len({action[:2] for action in actions}) if times >= KEPT else 0, times
 
     return max(range(len(turns)), key=does)
 
 
 def _without(turns: list[Turns], at: int, times: int) -> list[Turns]:
     """A rank's list without so many of its steady turns, and as many microbatches fewer."""
-    kept = turns[at]._replace(times=turns[at].times - times)
-    later = (turn._replace(actions=tuple(a.later(-times) for a in turn.actions)) for turn in turns[at + 1 :])
+    kept, less = turns[at]._replace(times=turns[at].times - times), times * turns[at].step
+    later = (turn._replace(actions=tuple(a.later(-less) for a in turn.actions)) for turn in turns[at + 1 :])
     return [*turns[:at], kept, *later]
 
 

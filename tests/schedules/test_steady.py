@@ -11,14 +11,16 @@ from planc.schedules.schedule import Shape
 from planc.schedules.steady import core_of, steps_of
 from tests.schedules.test_graph import some_times
 
+STEADY = ["1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev"]
 
-@pytest.mark.parametrize("name", ["1f1b", "zbv", "dualpipev"])
-@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 40), (2, 30), (4, 64), (7, 60), (8, 200)])
+
+@pytest.mark.parametrize("name", STEADY)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(1, 40), (2, 30), (4, 64), (7, 70), (8, 200)])
 def test_a_longer_step_is_made_of_a_shorter_one(name: str, ranks: int, microbatches: int) -> None:
     """Both of one core, which is found once; every end is the one of the lists."""
     schedule, chance = schedules()[name], random.Random(f"steady {name} {ranks} {microbatches}")
     core_of.cache_clear()
-    for more in (0, 17):
+    for more in (0, 3 * ranks):
         size = Shape(ranks, schedule.chunks, microbatches + more)
         steps, times = steps_of(schedule, size), some_times(chance, size.stages)
         lists = simulate([schedule.order(size, rank) for rank in range(ranks)], times)
@@ -30,11 +32,12 @@ def test_a_longer_step_is_made_of_a_shorter_one(name: str, ranks: int, microbatc
 
 
 def test_what_does_not_repeat_itself_is_told() -> None:
-    """A turn that needs what came before the turn before it, or another entry than that one did."""
-    core = core_of(schedules()["zbv"], Shape(4, 2, 10), (2, 3, 3, 3))
+    """A turn that needs what came before the turn before it, or in which the ranks take turns in another order."""
+    core = core_of(schedules()["zbv"], Shape(4, 2, 9), (2, 3, 3, 3))
     assert core is not None and core.repeats
     waits = next(i for i in range(core.begin, core.end) if core.steps.need[i])
-    for wrong in (1, core.steps.need[waits] + 1):
-        need = [*core.steps.need]
-        need[waits] = wrong
-        assert not replace(core, steps=replace(core.steps, need=need)).repeats
+    need, what = [*core.steps.need], [*core.steps.what]
+    need[waits] = 1
+    what[core.begin : core.end] = reversed(what[core.begin : core.end])
+    assert not replace(core, steps=replace(core.steps, need=need)).repeats
+    assert not replace(core, steps=replace(core.steps, what=what)).repeats

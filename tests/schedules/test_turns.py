@@ -4,7 +4,7 @@ import pytest
 
 from planc.cost.schedule import most_held
 from planc.schedules import schedules
-from planc.schedules.actions import Action, Turns, abreast, listed
+from planc.schedules.actions import Action, Row, Turns, abreast, listed
 from planc.schedules.schedule import Shape
 from tests.schedules.splits import NAMES
 
@@ -12,7 +12,7 @@ from tests.schedules.splits import NAMES
 def test_rows_abreast_take_turns() -> None:
     """The second row begins after one turn and goes on alone."""
     forward = [Turns(2, (Action("forward", 0, 0),)), Turns(1, (Action("forward", 1, 0),))]
-    turns = abreast((0, forward), (1, [Turns(3, (Action("backward", 1, 0),))]))
+    turns = abreast(Row(0, forward), Row(1, [Turns(3, (Action("backward", 1, 0),))]))
     assert [a.text for a in listed(turns)] == ["0F0", "0F1", "1B0", "1F0", "1B1", "1B2"]
 
 
