@@ -7,7 +7,7 @@ steps are run until they repeat themselves and then extended.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
@@ -211,7 +211,7 @@ CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "b
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
-def most_held(turns: Iterable[Turns]) -> tuple[dict[int, int], dict[int, int]]:
+def most_held(turns: Sequence[Turns]) -> tuple[dict[int, int], dict[int, int]]:
     """At a rank's fullest moment, the first of them, the microbatches held of each stage, and those of them that
     wait for their weights' gradient alone.
 
@@ -219,22 +219,21 @@ def most_held(turns: Iterable[Turns]) -> tuple[dict[int, int], dict[int, int]]:
     needs the matmuls' inputs, 32 of the 34 bytes a layer saves per element with flash attention (Qi et al.
     2023, table 1). Turns are at their fullest the first time, or the last time if they leave more than they met.
     """
-    held = peak = 0
-    before: Counter[tuple[Kind, int]] = Counter()
-    """Of all turns so far, of each kind and stage."""
-    fullest = before.copy()
-    for times, actions, _ in turns:
+    held = peak = before = again = first = 0
+    for at, (times, actions, _) in enumerate(turns):
         after = list(accumulate(CHANGE[action.kind] for action in actions))
         change, most = after[-1], max(after)
-        again = times - 1 if change > 0 else 0
-        if held + again * change + most > peak:
-            peak = held + again * change + most
-            fullest = before.copy()
-            _count(fullest, actions, again)
-            _count(fullest, actions[: after.index(most) + 1], 1)
+        more = times - 1 if change > 0 else 0
+        if held + more * change + most > peak:
+            peak = held + more * change + most
+            before, again, first = at, more, after.index(most) + 1
         held += times * change
-        _count(before, actions, times)
-    return _left(fullest)
+    counts: Counter[tuple[Kind, int]] = Counter()
+    if peak:
+        for times, actions, _ in [*turns[:before], turns[before]._replace(times=again)]:
+            _count(counts, actions, times)
+        _count(counts, turns[before].actions[:first], 1)
+    return _left(counts)
 
 
 def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:

@@ -6,8 +6,8 @@ times in one pass. `engine` runs lists once, and says who waits for whom where t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cached_property, lru_cache
 from itertools import chain, repeat
 
 from planc.diag.light import dataclass
@@ -36,9 +36,14 @@ class Steps:
     pairs: tuple[tuple[int, int], ...]
     """Costs of actions that end together: sums of two others."""
     ranks: int
-    end: list[list[int]]
-    """The entry at whose end a microbatch has left a stage by its forward, [stage][microbatch], and then by its
-    backward (the input's gradient); MISSING where there is none."""
+    told: Callable[[], list[list[int]]]
+    """What `end` is: few ask for it."""
+
+    @cached_property
+    def end(self) -> list[list[int]]:
+        """The entry at whose end a microbatch has left a stage by its forward, [stage][microbatch], and then by its
+        backward (the input's gradient); MISSING where there is none."""
+        return self.told()
 
     def run(self, times: StageTimes) -> tuple[list[float], float]:
         """The end of every entry and of the step, in seconds."""
@@ -184,17 +189,19 @@ class Lanes:
         return self.pairs.setdefault((cost, other), 1 + len(PARTS) * self.stages + len(self.pairs)) if cost else other
 
     def steps(self, need: list[int], what: list[int]) -> Steps:
-        done, count = self.done, self.count
-        if self.told:
-            done = list(map(done.__getitem__, self.told))
         return Steps(
             need=need,
             what=what,
             kinds=tuple(self.kinds),
             pairs=tuple(self.pairs),
             ranks=len(self.lanes),
-            end=[done[at : at + count] for at in range(0, self.nothing, count)],
+            told=self.end,
         )
+
+    def end(self) -> list[list[int]]:
+        """`Steps.end`, once all are done."""
+        done = list(map(self.done.__getitem__, self.told)) if self.told else self.done
+        return [done[at : at + self.count] for at in range(0, self.nothing, self.count)]
 
 
 def lanes_of(schedule: Schedule, size: Shape) -> Lanes:

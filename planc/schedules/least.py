@@ -8,7 +8,6 @@ Followed are few, so that a step of any length takes no longer to bound.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
@@ -97,8 +96,10 @@ class _Found:
     """The entries so far; `done` as in `graph`, for the followed microbatches alone."""
 
     def __init__(self, stages: int, follow: list[int]) -> None:
-        self.stages, self.follow = stages, follow
+        self.stages = stages
         self.number = {m: i for i, m in enumerate(follow)}
+        self.first = {kind: 1 + i * stages for i, kind in enumerate(PARTS)}
+        """Where the seconds of each kind begin."""
         self.nothing = 2 * stages * len(follow)
         self.done = [MISSING] * self.nothing + [START]
         self.lanes: list[Lane] = []
@@ -112,7 +113,7 @@ class _Found:
         lane, begin = Lane([], [], []), len(self.cost)
         mine = []
         for times, actions, step in turns:
-            costs = [1 + PARTS.index(kind) * self.stages + stage for kind, stage, _, _ in actions]
+            costs = [self.first[kind] + stage for kind, stage, _, _ in actions]
             places = []
             for again, first, i, m in sorted(self._met(times, actions, step)):
                 self._put(lane, actions[i], m, own)
@@ -127,19 +128,19 @@ class _Found:
     def _met(self, times: int, actions: Sequence[Action], step: int) -> Iterator[tuple[int, int, int, int]]:
         """Which followed microbatches turns come to: after how many times, in which action (the first of two that are
         joined), which of the two it is, and the microbatch."""
-        follow, beside = self.follow, 0
+        followed: dict[int, list[int]] = {}
+        for m in self.number:
+            followed.setdefault(m % step, []).append(m)
+        beside = 0
         for i, (kind, _, first, joined) in enumerate(actions):
             if kind != "backward_weight":
-                last = first + (times - 1) * step
-                low, high = (first, last) if step > 0 else (last, first)
-                for at in range(bisect_left(follow, low), bisect_right(follow, high)):
-                    again, other = divmod(follow[at] - first, step)
-                    if not other:
-                        yield again, i - beside, i, follow[at]
+                for m in followed.get(first % step, ()):
+                    if 0 <= (again := (m - first) // step) < times:
+                        yield again, i - beside, i, m
             beside = int(joined)
 
     def _put(self, lane: Lane, action: Action, microbatch: int, own: Sequence[int]) -> None:
-        stage, count = action.stage, len(self.follow)
+        stage, count = action.stage, len(self.number)
         forward = action.kind == "forward"
         end = (stage if forward else self.stages + stage) * count + self.number[microbatch]
         needed = stage - 1 if forward else stage + 1

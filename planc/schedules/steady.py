@@ -56,7 +56,7 @@ class Core:
             steps,
             need=[*steps.need[:end], *more, *[need and need + by for need in steps.need[end:]]],
             what=steps.what[:end] + steps.what[begin:end] * turns + steps.what[end:],
-            end=[self._longer(entries, further) for entries in steps.end],
+            told=lambda: [self._longer(entries, further) for entries in steps.end],
         )
 
     def _longer(self, entries: list[int], further: range) -> list[int]:
