@@ -268,7 +268,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a search's bound lets no weights' gradient wait",
         file="planc/search/bound.py",
-        text="(copies[s].time.weight_s if apart else 0.0)",
+        text="(of[s].time.weight_s if apart else 0.0)",
         planted="0.0",
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
