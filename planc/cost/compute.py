@@ -447,6 +447,13 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
 
     A token uses `top_k` of the experts. Sliding windows count the keys they see.
     """
+    known: float | None = model.memo.get(key := ("model_flops_per_token", sequence_tokens))
+    if known is None:
+        known = model.memo[key] = _model_flops_per_token(model, sequence_tokens)
+    return known
+
+
+def _model_flops_per_token(model: Model, sequence_tokens: int) -> float:
     total = 0.0
     for section, ops in model.ops.items():
         copies = model.layers_of(section) if section in model.blocks else 1

@@ -105,11 +105,8 @@ class Copy:
     forward_s: float
     back_s: float
     time: SectionTime
-
-    @property
-    def cover_back_s(self) -> float:
-        """Compute of the backward, with what it runs again."""
-        return self.time.backward_s + self.time.recompute_s
+    cover_back_s: float
+    """Compute of the backward, with what it runs again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +128,7 @@ def copies_of(sharded: Sharded, links: Links) -> Copies:
         time = section_time(sharded, section, plan.cluster.chip)
         forward_s, rest_s = _activations_s(sharded, section, links)
         back = time.backward_s + time.recompute_s
-        found[section] = Copy(time.forward_s + forward_s, back + rest_s, time)
+        found[section] = Copy(time.forward_s + forward_s, back + rest_s, time, back)
     many = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
     layers = [found[s] for s in plan.model.blocks]
     return Copies(

@@ -91,7 +91,7 @@ class Layout:
 
     def _waits(self, load: Load) -> Waits:
         """A rank's transfers of state, as far as nothing hides them; see `planc.cost.exposed`."""
-        copies, times = self.copies.of, microbatches_each(self.plan)
+        copies, times = self.copies.of, self._times
         often, once = (self.moved.often, self.moved.once) if times > 1 else (((), ()), self._all_once)
         waits = Waits(load, times, self.moved.scalars_s, self.plan.cluster.chip.contention)
         forward_s = sum([n * copies[s].time.forward_s for s, n in load.items()])
@@ -101,6 +101,10 @@ class Layout:
         left_s = waits.hide(often[1], back_s * times, times)
         waits.hide(once[1], left_s / times, 1, self._shared(load), self.moved.shared_waits)
         return waits
+
+    @cached_property
+    def _times(self) -> int:
+        return microbatches_each(self.plan)
 
     @cached_property
     def _all_once(self) -> BothWays:
@@ -121,17 +125,17 @@ class Layout:
 
     def _stage(self, sections: Load, waits: dict[Section, list[float]]) -> StageCost:
         """A virtual stage's seconds for one microbatch."""
-        cost = StageCost()
+        forward = backward = again = weight = waits_forward = waits_back = 0.0
         for s, n in sections.items():
             one, (forward_s, back_s) = self.copies.of[s], waits[s]
             time = one.time
-            cost.forward_s += n * time.forward_s
-            cost.backward_s += n * time.backward_s
-            cost.recompute_s += n * time.recompute_s
-            cost.weight_s += n * time.weight_s
-            cost.exposed_forward_s += n * (one.forward_s - time.forward_s + forward_s)
-            cost.exposed_backward_s += n * (one.back_s - one.cover_back_s + back_s)
-        return cost
+            forward += n * time.forward_s
+            backward += n * time.backward_s
+            again += n * time.recompute_s
+            weight += n * time.weight_s
+            waits_forward += n * (one.forward_s - time.forward_s + forward_s)
+            waits_back += n * (one.back_s - one.cover_back_s + back_s)
+        return StageCost(forward, backward, again, weight, waits_forward, waits_back)
 
 
 class Waits:
@@ -156,20 +160,21 @@ class Waits:
         the cover."""
         if not moves and not shared:
             return cover_s
-        load, group = self.load, Transfers()
-        mine = [(load[m.section] * calls, m) for m in moves if m.section in load]
-        for n, m in mine:
-            if not m.waited:
+        load, group, inside = self.load, Transfers(), self.inside
+        for m in moves:
+            if m.section in load and not m.waited:
+                n = load[m.section] * calls
                 group.add(m.phase, n * m.seconds, n)
         for n, update in shared if not shared_waits else ():
             group.add("optimizer", n * update.shared_s, n)
         share, left_s = hide(group, cover_s, self.contention)
-        for n, m in mine:
-            exposed_s = m.asked_s + (m.seconds if m.waited else share * m.seconds)
-            if m.phase == "optimizer":
-                self.after_s += n * exposed_s
-            else:
-                self.inside[m.section][m.phase != "forward"] += exposed_s * calls / self.times
+        for m in moves:
+            if m.section in load:
+                one_s = calls * (m.asked_s + (m.seconds if m.waited else share * m.seconds))
+                if m.phase == "optimizer":
+                    self.after_s += load[m.section] * one_s
+                else:
+                    inside[m.section][m.phase != "forward"] += one_s / self.times
         for n, update in shared:
             self.after_s += n * (update.asked_s + (update.shared_s if shared_waits else share * update.shared_s))
         return left_s

@@ -87,7 +87,7 @@ class Timed:
         yield from ((r, next(nexts[r.stage])) for r in semantic_collectives(self.sharded))
 
 
-@dataclass
+@dataclass(slots=True)
 class StageCost:
     """Per microbatch of one virtual stage: compute, replay and exposed transfers, by direction."""
 

@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from operator import add
 from typing import NamedTuple
 
+from planc.cost.costed import cost_plan
 from planc.cost.figures import (
     Copies,
     Kept,
@@ -38,6 +39,7 @@ from planc.cost.offload import offload_s
 from planc.cost.step import least_s
 from planc.diag.light import dataclass
 from planc.ir.model import Section
+from planc.ir.report import Step
 from planc.ir.sharding import Sharded
 from planc.search.space import Pipeline, Point, Space
 from planc.search.ways import Passage, Way, end
@@ -244,6 +246,13 @@ class Bounds:
     def time_s(self, layout: Layout) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
         return least_s(layout.plan, layout.work) * SHAVED
+
+    def cost(self, point: Point, layout: Layout) -> tuple[Step, float]:
+        """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""
+        if layout.plan.recompute.every == 1:
+            return layout.run()
+        costed = cost_plan(self.sharded(point))  # layers differ in what they run again
+        return costed.step, costed.memory.per_device_gib.total
 
     def of(self, point: Point) -> Bound:
         """The bound of a point whose batch and pipeline fit."""

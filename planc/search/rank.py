@@ -15,15 +15,13 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from planc.checks import breaks
-from planc.cost.costed import cost_plan
 from planc.cost.layout import Layout
 from planc.cost.memory import GIB
 from planc.cost.step import followed_least_s
 from planc.diag.light import dataclass
-from planc.ir.plan import Plan
 from planc.ir.report import Step
 from planc.search.bound import Bounds, Family, Shape
+from planc.search.laws import Laws
 from planc.search.space import Point, Space
 from planc.search.why import reasons
 
@@ -106,7 +104,7 @@ def search(
     started = time.perf_counter()
     space = Space(Path(source), set, most_sequences)
     run = _Run(space, top, memory_gib)
-    with _uncollected():
+    with uncollected():
         run.go()
     best = tuple(sorted(run.best, key=_order))[:top]
     return Found(
@@ -119,7 +117,7 @@ def search(
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def uncollected() -> Iterator[None]:
     """A search makes many small lists and values and no circles: looking for those takes a fifth of its time.
 
     What it made counts as old afterwards, so that the next look at new things does not go through all of it.
@@ -152,9 +150,6 @@ def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
             yield c
 
 
-OF_THE_BATCH = {"E0205", "E0402", "E0413"}
-"""Rules on the batch, the microbatches and the schedule, which differ from point to point of one mesh."""
-
 Key = tuple[float, float, int]
 """Least seconds a sequence, least GiB, and a number: what was met first comes first."""
 
@@ -178,6 +173,7 @@ class _Run:
     def __init__(self, space: Space, top: int, memory_gib: float | None) -> None:
         chip = space.plan.cluster.chip
         self.space, self.bounds, self.top = space, Bounds(space), top
+        self.laws = Laws(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
@@ -185,7 +181,6 @@ class _Run:
         self.decided = self.costed = self.met = 0
         self._last_s = self._limit_s = float("inf")
         """Of the last of the best, and beyond which nothing is asked for, neither among the best nor on the front."""
-        self._right: dict[object, bool] = {}
 
     def go(self) -> None:
         """In the order of the bounds, what is still in question is taken apart, at last into layouts to cost."""
@@ -218,7 +213,7 @@ class _Run:
                     self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
         elif not node.followed:
             point, layout = node.point, node.layout
-            nearer_s = followed_least_s(self.space.plan_of(point), layout.work) / point.sequences
+            nearer_s = followed_least_s(layout.plan, layout.work) / point.sequences
             self._wait(max(least_s, nearer_s), least_gib, Close(point, layout, followed=True))
         else:
             candidate = self._cost(node)
@@ -236,27 +231,8 @@ class _Run:
         """Every family whose mesh is lawful; all layouts of the space are counted."""
         for sizes in self.space.sizes():
             self.decided += self.bounds.count(sizes)
-            if self._lawful(sizes):
+            if self.laws.allow(sizes):
                 yield from self.bounds.families(sizes)
-
-    def _lawful(self, sizes: tuple[int, ...]) -> bool:
-        """Whether the mesh breaks no rule that holds for every batch and schedule."""
-        space, data = self.space, self.bounds.data_parallel(0, sizes)
-        pipelines = space.pipelines(self.bounds.ranks(sizes))
-        if not pipelines:
-            return False
-        plan = space.plan_of(Point(0, sizes, data, 1, pipelines[0]))
-        return not breaks(plan, besides=OF_THE_BATCH)
-
-    def _lawful_point(self, point: Point, plan: Plan) -> bool:
-        """Whether a point breaks no rule; most rules hold for all batches and schedules of a mesh."""
-        mesh: object = (point.variant, point.sizes)
-        batch: object = (point.sizes, point.sequences, point.microbatch, id(point.pipeline))
-        if mesh not in self._right:
-            self._right[mesh] = not breaks(plan, besides=OF_THE_BATCH)
-        if batch not in self._right:
-            self._right[batch] = not breaks(plan, among=OF_THE_BATCH)
-        return self._right[mesh] and self._right[batch]
 
     def _beaten(self, least_s: float, least_gib: float) -> bool:
         """Whether enough layouts are better in time, and one of them in memory too."""
@@ -267,14 +243,10 @@ class _Run:
     def _cost(self, close: Close) -> Candidate | None:
         """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self._lawful_point(point, layout.plan):
+        if not self.laws.allow_point(point, layout.plan):
             return None
         self.costed += 1
-        if layout.plan.recompute.every == 1:
-            step, gib = layout.run()
-        else:  # layers differ in what they run again
-            costed = cost_plan(self.bounds.sharded(point))
-            step, gib = costed.step, costed.memory.per_device_gib.total
+        step, gib = self.bounds.cost(point, layout)
         if gib > self.room_gib:
             return None
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)

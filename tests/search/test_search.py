@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from planc.checks import check_plan
 from planc.cli import main
-from planc.cost.costed import cost_plan
+from planc.cost.costed import Costed, cost_plan
 from planc.diag.diagnostic import has_errors
 from planc.diag.errors import PlanError
 from planc.driver import cost, load
+from planc.ir.report import Step
 from planc.search import Found, search
 from planc.search.bound import Bound, Bounds
 from planc.search.rank import NEAR
@@ -67,6 +69,33 @@ SPACES = {
     )
     + "mesh dp 8 > tp ?\nview edp 2 > ep 4 of dp for experts\n"
     + "use zero1 over dp\nuse tp over tp\nuse ep over ep\nrecompute ?\n",
+    "tied": HEAD.format(model="gemma3_4b(layers = 8)", batch="32 x 4096 tokens microbatch 1", cluster="1 x h100_node")
+    + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
+    + PIPELINE.format("1f1b"),
+    "two_ways": DENSE + "mesh pp ? > fsdp ?\nuse ? over fsdp\n" + PIPELINE.format("dualpipe"),
+    "every_other": DENSE
+    + "mesh pp ? > fsdp ? > tp ?\n"
+    + LAYOUT
+    + PIPELINE.format("1f1b")
+    + "recompute blocks every 2 layers\n",
+    "waited": DENSE
+    + "mesh pp ? > fsdp ? > tp ?\n"
+    + LAYOUT
+    + PIPELINE.format("1f1b")
+    + "overlap fsdp as none\noverlap tp as weight_gradients\n",
+    "offloaded": DENSE
+    + "mesh fsdp ? > tp ?\n"
+    + LAYOUT
+    + "recompute ?\noffload optimizer to host\noffload attention.in, ffn.in to host\n",
+    "narrow": DENSE
+    + "mesh pp ? > fsdp ? > tp ?\n"
+    + LAYOUT.replace("use       fsdp", "use       ?")
+    + PIPELINE.format("1f1b")
+    + "quantize ffn, attention.proj as float8(rowwise) except layers 0\n",
+    "processes": HEAD.format(model="llama_tiny", batch="32 x 64 tokens microbatch ?", cluster="8 x cpu_local")
+    + "mesh pp ? > fsdp ? > tp ?\n"
+    + LAYOUT.replace("use       fsdp", "use       ?")
+    + PIPELINE.format("1f1b"),
     "everything": DENSE.replace("microbatch 1", "microbatch ?")
     + "mesh pp ? > fsdp ? > tp ?\nuse ? over fsdp\nuse tp over tp\n"
     + PIPELINE.format("?")
@@ -97,6 +126,14 @@ def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     assert bound in [Bound(helper.time_s(helper.layout(p, shape)), b) for b, p in helper.points(shape) if p == point]
 
 
+def _alike(step: Step, gib: float, costed: Costed) -> None:
+    """A layout from figures of its sections costs what its rows say."""
+    for name in (f.name for f in fields(Step)):
+        seconds, told = getattr(step, name), getattr(costed.step, name)
+        assert math.isclose(seconds, told, rel_tol=1e-9, abs_tol=1e-12 * costed.step.time_s), (name, seconds, told)
+    assert math.isclose(gib, costed.memory.per_device_gib.total, rel_tol=1e-9)
+
+
 def every(path: Path) -> list[tuple[float, float, str]]:
     """Every layout of the space that is right and fits: seconds a sequence, GiB and text. No bounds."""
     space = Space(path, None, MOST)
@@ -120,6 +157,8 @@ def every(path: Path) -> list[tuple[float, float, str]]:
                     gib = costed.memory.per_device_gib.total
                     bound = helper.of(point)
                     _coarser(helper, point, bound)
+                    if plan.recompute.every == 1:
+                        _alike(*helper.layout(point, helper.shape(point)).run(), costed)
                     assert bound.time_s <= costed.step.time_s * (1 + 1e-12), space.text_of(point)
                     assert bound.memory_gib <= gib * (1 + 1e-12), space.text_of(point)
                     if gib <= room:

@@ -273,6 +273,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(
+        name="a layout's figures leave out the sums of gradients between ranks of a pipeline",
+        file="planc/cost/layout.py",
+        text="group.add(\"optimizer\", n * update.shared_s, n)",
+        planted="pass",
+        test="tests/search/test_search.py::test_it_equals_brute_force",
+    ),
+    Fault(
+        name="a layout's transfers hide though its plan says that they wait",
+        file="planc/cost/layout.py",
+        text="if m.section in load and not m.waited:",
+        planted="if m.section in load:",
+        test="tests/search/test_search.py::test_it_equals_brute_force",
+    ),
+    Fault(
         name="work done again is not counted",
         file="planc/cost/goodput.py",
         text="return interval_s / wall_s",
