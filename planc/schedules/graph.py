@@ -218,14 +218,15 @@ def in_order(lanes: Iterable[Lane], done: list[int], need: list[int], what: list
     """Add what each entry needs and what it is, every entry after the one it needs; False where they wait for
     themselves.
 
-    Every lane is followed as far as it goes, one after the other, until all have come to their end.
+    Every lane is followed as far as it goes, down the ranks as forwards go and then up again as backwards do, until all
+    have come to their end.
     """
-    going, before = [_follow(lane, done, need, what) for lane in lanes], -1
+    going, before = [_follow(lane, done, need, what) for lane in lanes][::-1], -1
     while going:
         if len(need) == before:
             return False
         before = len(need)
-        going = [following for following in going if next(following, True) is None]
+        going = [following for following in reversed(going) if next(following, True) is None]
     return True
 
 
