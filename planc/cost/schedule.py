@@ -80,7 +80,7 @@ def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:
     """Run these lists to their end."""
-    held = [most_held([Turns(1, tuple(actions))]) for actions in order]
+    held = [most_held([Turns(1, tuple(actions))] if actions else []) for actions in order]
     busy = [sum(map(times.of, actions)) for actions in order]
     makespan = max(simulate(order, times).clock)
     return Timeline(makespan, tuple(busy), tuple(h for h, _ in held), tuple(w for _, w in held))

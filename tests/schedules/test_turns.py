@@ -2,7 +2,7 @@
 
 import pytest
 
-from planc.cost.schedule import most_held
+from planc.cost.schedule import most_held, stage_times, timeline
 from planc.schedules import schedules
 from planc.schedules.actions import Action, Row, Turns, abreast, listed
 from planc.schedules.schedule import Shape
@@ -30,6 +30,11 @@ def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microb
         turns = schedules()[name].turns(size, rank)
         every = [Turns(1, (action,)) for action in listed(turns)]
         assert most_held(turns) == most_held(every) == most_held([Turns(1, tuple(listed(turns)))])
+
+
+def test_a_rank_that_does_nothing_holds_nothing() -> None:
+    assert most_held([]) == ({}, {})
+    assert timeline([[], [Action("forward", 0, 0)]], stage_times([1.0], [2.0])).in_flight == ({}, {0: 1})
 
 
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "zbv", "dualpipev", "dualpipe"])
