@@ -78,11 +78,11 @@ SPACES = {
     + LAYOUT
     + PIPELINE.format("1f1b")
     + "recompute blocks every 2 layers\n",
-    "waited": DENSE
-    + "mesh pp ? > fsdp ? > tp ?\n"
-    + LAYOUT
+    "waited": DENSE.replace("4096", "256").replace("1 x h100", "4 x h100")
+    + "mesh pp ? > fsdp ? > replica 2 > tp ?\n"
+    + LAYOUT.replace("use       fsdp over fsdp", "shard batch over replica, fsdp\nstore optimizer over fsdp")
     + PIPELINE.format("1f1b")
-    + "overlap fsdp as none\noverlap tp as weight_gradients\n",
+    + "overlap replica as none\noverlap tp as weight_gradients\n",
     "offloaded": DENSE
     + "mesh fsdp ? > tp ?\n"
     + LAYOUT
