@@ -25,8 +25,8 @@ SPACES: dict[str, int | None] = {
 """Plans under plans/search, and the largest batch where it is free."""
 RUNS = 3
 """Searches of each space; they find the same. The quickest is the least disturbed one."""
-COSTED_ALONE = 4000
-"""Layouts spread over a space that are costed one after the other."""
+COSTED_ALONE = 25_000
+"""Layouts that are costed one after the other: all of a space, or as many at most, spread over it."""
 HEAD = ("space", "decided", "costed", "CPU time", "decided/s", "costed/s without bounds", "best step", "layout")
 
 
@@ -66,16 +66,13 @@ def _quickest(path: Path, most_sequences: int | None) -> tuple[Found, float]:
 
 
 def _rate(path: Path, most_sequences: int | None) -> float:
-    """Layouts costed in a CPU second, of those spread over the space: with figures and orders of pipelines found on
-    the way."""
-    space, rates = Space(path, None, most_sequences), []
-    for _ in range(RUNS):
-        forget()
-        with uncollected():
-            begin = time.process_time()
-            count = sum(1 for _ in every(space, COSTED_ALONE))
-            rates.append(count / (time.process_time() - begin))
-    return max(rates)
+    """Layouts costed in a CPU second, with the figures and the orders of pipelines that are found on the way."""
+    space = Space(path, None, most_sequences)
+    forget()
+    with uncollected():
+        begin = time.process_time()
+        count = sum(1 for _ in every(space, COSTED_ALONE))
+        return count / (time.process_time() - begin)
 
 
 def _figures(found: Found, cpu_s: float, rate: float) -> dict[str, float]:

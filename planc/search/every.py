@@ -23,7 +23,7 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
         for shape in bounds.shapes(family)
         for variant in family.variants
     ]
-    found = found[:: max(1, len(found) // most) if most else 1]
+    found = found[:: -(-len(found) // most) if most else 1]
     for shape, point in sorted(found, key=_pipeline):
         layout = bounds.layout(point, shape)
         if laws.allow_point(point, layout.plan):
