@@ -33,8 +33,8 @@ NEARLY = 1.5
 """A step that is only so many times as long as a shorter one is run itself."""
 SAME = 1e-9
 MOST_ROUNDS = 64
-"""A step of more idles little; interleaved schedules take some turns for each round."""
-ROUNDED = 1 - 1e-12
+"""A step of more idles little, and is not run but extended from a short one, which is exact to some digits."""
+ROUNDED = 1 - 1e-11
 """Sums are rounded: in another order they differ in the last digits."""
 
 
@@ -72,10 +72,10 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
 def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> float:
     """What `run_schedule` finds at least: the busiest rank, and the waits of some microbatches."""
-    busiest_s = max(busy_s(split, ranks, microbatches, times))
+    busiest_s = max(busy_s(split, ranks, microbatches, times)) * ROUNDED
     if split is None or split.order or microbatches > MOST_ROUNDS * ranks:
         return busiest_s
-    return max(busiest_s, sketch_of(of(split), shape(split, ranks, microbatches)).run(times)) * ROUNDED
+    return max(busiest_s, sketch_of(of(split), shape(split, ranks, microbatches)).run(times) * ROUNDED)
 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:

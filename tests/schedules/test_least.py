@@ -36,7 +36,7 @@ def test_where_stages_are_alike_it_is_near(name: str, ranks: int, chunks: int, m
 
 
 def test_a_step_of_very_many_microbatches_is_bounded() -> None:
-    """By the busiest rank alone: interleaved schedules have some turns for each round."""
+    """By the busiest rank alone."""
     times = stage_times([1.0] * 8, [2.0] * 8)
     assert least_makespan_s(split_of("interleaved_1f1b", 4), 4, 4 * 10**6, times) == pytest.approx(6.0 * 4 * 10**6)
 
