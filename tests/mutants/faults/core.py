@@ -275,7 +275,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a layout's figures leave out the sums of gradients between ranks of a pipeline",
         file="planc/cost/layout.py",
-        text="group.add(\"optimizer\", n * update.shared_s, n)",
+        text='group.add("optimizer", n * update.shared_s, n)',
         planted="pass",
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
