@@ -39,6 +39,7 @@ from planc.cost.offload import offload_s
 from planc.cost.step import least_s
 from planc.diag.light import dataclass
 from planc.ir.model import Section
+from planc.ir.plan import Plan
 from planc.ir.report import Step
 from planc.ir.sharding import Sharded
 from planc.search.space import Pipeline, Point, Space
@@ -107,6 +108,8 @@ class Bounds:
         """What is stored where, of each variant, in its words."""
         self._narrow = bool(space.plan.quantize)
         """Narrow copies of weights are made as often as these are gathered."""
+        self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
+        """A microbatch of so many sequences keeps so many times the bytes of one."""
         self._propagated: dict[object, Sharded] = {}
         self._copies: dict[object, Copies] = {}
         self._kept: dict[object, Kept] = {}
@@ -291,13 +294,13 @@ class Bounds:
         return known
 
     def _kept_of(self, family: Family) -> Kept:
-        """Bytes of a family's microbatch; without experts those of one sequence, so many times."""
+        """Bytes of a family's microbatch."""
         known = self._kept.get(key := (family.microbatch, family.inside))
         if known is None:
-            if self.space.plan.model.top_k or family.microbatch == 1:
-                known = kept_of(self._sharded_as(family))
-            else:
+            if self._linear and family.microbatch > 1:
                 known = self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
+            else:
+                known = kept_of(self._sharded_as(family))
             self._kept[key] = known
         return known
 
@@ -369,6 +372,14 @@ class Bounds:
             plan = self.space.plan_of(replace(first, pipeline=pipeline))
             known = self._passages[id(pipeline)] = Passage(plan)
         return known
+
+
+def _one_batch(plan: Plan) -> bool:
+    """Whether the batch is divided alike in every region: a device then has whole sequences of a microbatch."""
+    regions = [s.region for s in plan.shards if s.dim == "batch"] + [
+        r.region for r in plan.replicates if r.dim == "batch"
+    ]
+    return not any(regions)
 
 
 def _nothing_s(rank: int, compute_s: float) -> float:
