@@ -8,16 +8,16 @@ behind one microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import compress
 
 from planc.cost.compute import SectionTime, op_s, weights_s
 from planc.cost.network import bare_s
-from planc.cost.topology import Span, span_of
+from planc.cost.topology import Span
 from planc.ir.collective import Collective, CollectiveOp
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
-from planc.sharding.collectives import ActivationPhase, activation_rows
+from planc.sharding.activations import PHASES, ActivationPhase
 from planc.sharding.stages import microbatches_each, sections_on
 
 
@@ -91,73 +91,56 @@ def _expose(
         _hide(once, left_s / times, seconds, exposed, contention)
     for section, copies in held.items():
         mine = [r for r in here if r.section == section and r.carries == "activation"]
-        if mine and section in sharded.ops and (plan.overlaps or any(r.op == "send_recv" for r in mine)):
-            for phase in ("forward", "recompute", "backward"):
+        if section in sharded.ops:
+            for phase in PHASES:
                 now = [r for r in mine if r.phase == phase]
-                _beside(sharded, now, phase, copies * times, seconds, exposed)
+                moving = [(r.op, r.axes, seconds[id(r)]) for r in now]
+                bare = beside(sharded, section, phase, copies * times, moving)
+                exposed.update(zip(map(id, now), bare, strict=True))
 
 
-def _beside(
-    sharded: Sharded,
-    rows: list[Collective],
-    phase: str,
-    times: int,
-    seconds: dict[int, float],
-    exposed: dict[int, float],
-) -> None:
-    """Transfers that run beside compute: rings beside attention, and what an `overlap` sentence names.
+Moving = tuple[CollectiveOp, tuple[str, ...], float]
+"""A transfer of activations: what it is, over which axes, and its seconds."""
 
+
+def beside(
+    sharded: Sharded, section: Section, phase: ActivationPhase, times: int, moving: Sequence[Moving]
+) -> list[float]:
+    """Exposed seconds of transfers of activations, which happen so many times as the section's ops are run.
+
+    Most are waited for. Some run beside compute: rings beside attention, and what an `overlap` sentence names.
     `dual_batch` runs one microbatch's transfers beside another's compute, `weight_gradients` the sums of inputs'
     gradients beside the products that make the weights'; other methods beside the matmuls that make or take what
     is moved.
     """
+    exposed = [s for _, _, s in moving]
     plan = sharded.plan
-    if not rows:
-        return
-    ops = sharded.ops[rows[0].section]
-    chip = plan.cluster.chip
+    if not (plan.overlaps or any(op == "send_recv" for op, _, _ in moving)):
+        return exposed
+    ops, chip = sharded.ops[section], plan.cluster.chip
 
     def cover(*kinds: str) -> float:
         chosen = [o for o in ops if o.op.kind in kinds or not kinds]
         return times * sum(op_s(sharded, o, chip, backward=phase == "backward") for o in chosen)
 
-    groups = [([r for r in rows if r.op == "send_recv"], cover("attention"), chip.contention)]
+    rings = [i for i, (op, _, _) in enumerate(moving) if op == "send_recv"]
+    groups = [(rings, cover("attention"), chip.contention)]
     for overlap in (o for o in plan.overlaps if o.method != "none"):
-        over = [r for r in rows if overlap.axis in r.axes and r.op != "send_recv"]
+        over = [i for i, (op, axes, _) in enumerate(moving) if overlap.axis in axes and op != "send_recv"]
         if overlap.method == "weight_gradients":
-            sums = [r for r in over if phase == "backward" and r.op in ("all_reduce", "reduce_scatter")]
-            beside = times * sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
-            groups.append((sums, beside, chip.contention))
+            sums = [i for i in over if phase == "backward" and moving[i][0] in ("all_reduce", "reduce_scatter")]
+            products = times * sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
+            groups.append((sums, products, chip.contention))
         elif overlap.method == "dual_batch":
             groups.append((over, cover(), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention))
         else:
             groups.append((over, cover("matmul"), chip.contention))
     for group, covered, contention in groups:
-        total = sum(seconds[id(r)] for r in group)
+        total = sum(moving[i][2] for i in group)
         share = _bare_share(max(0.0, 1 - covered / total), contention) if total else 0.0
-        for r in group:
-            exposed[id(r)] = seconds[id(r)] * share
-
-
-def activations_s(sharded: Sharded, section: Section) -> tuple[float, float]:
-    """Exposed seconds of the transfers that activations of one copy of a section wait for in a microbatch:
-    in the forward, and in all the rest. What only some layers run again is left out."""
-    again = _activations_s(sharded, section, "recompute") if sharded.plan.recompute.every == 1 else 0.0
-    known: tuple[float, float] | None = sharded.memo.get(("activations_s", section))
-    if known is None:
-        both = _activations_s(sharded, section, "forward"), _activations_s(sharded, section, "backward")
-        known = sharded.memo["activations_s", section] = both
-    return known[0], known[1] + again
-
-
-def _activations_s(sharded: Sharded, section: Section, phase: ActivationPhase) -> float:
-    plan, rows = sharded.plan, activation_rows(sharded, section, phase)
-    spans = {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
-    seconds = seconds_of(rows, spans)
-    exposed = dict(seconds)
-    if plan.overlaps or any(r.op == "send_recv" for r in rows):
-        _beside(sharded, rows, phase, 1, seconds, exposed)
-    return sum(exposed.values()) + sum(asked_s(r, spans) for r in rows)
+        for i in group:
+            exposed[i] = moving[i][2] * share
+    return exposed
 
 
 DUAL_BATCH_CORES = 20

@@ -7,10 +7,8 @@ memory of a layout of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from planc.cost.compute import SectionTime, memory_rate, section_time
-from planc.cost.exposed import activations_s
+from planc.cost.exposed import beside
 from planc.cost.memory import (
     PassingBytes,
     Replays,
@@ -29,7 +27,7 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.schedules import microbatch_copies
-from planc.sharding.activations import backward, forward, recompute
+from planc.sharding.activations import ActivationPhase, moves
 from planc.sharding.calls import Call
 from planc.sharding.collectives import handed_over_bytes, shared_bytes
 from planc.sharding.local import stored_elements
@@ -141,20 +139,23 @@ def copies_of(sharded: Sharded, links: Links) -> Copies:
 
 
 def _activations_s(sharded: Sharded, section: Section, links: Links) -> tuple[float, float]:
-    """Seconds of the transfers that activations of one copy wait for: in the forward, and in all the rest."""
-    plan = sharded.plan
-    if plan.overlaps or any(o.ring for o in sharded.ops[section]):
-        return activations_s(sharded, section)
-    known: tuple[float, float] | None = sharded.memo.get(("waited_s", section))
+    """Exposed seconds of the transfers of activations of one copy, in the forward, and in all the rest; without what
+    only some layers run again."""
+    known: tuple[float, float] | None = sharded.memo.get(("activations_s", section))
     if known is None:
-        both = (_waited_s(plan, moves(sharded, section), links) for moves in (forward, backward))
-        known = sharded.memo["waited_s", section] = (next(both), next(both))
-    again = _waited_s(plan, recompute(sharded, section), links) if plan.recompute.every == 1 else 0.0
+        both = _phase_s(sharded, section, "forward", links), _phase_s(sharded, section, "backward", links)
+        known = sharded.memo["activations_s", section] = both
+    again = _phase_s(sharded, section, "recompute", links) if sharded.plan.recompute.every == 1 else 0.0
     return known[0], known[1] + again
 
 
-def _waited_s(plan: Plan, calls: Iterable[Call], links: Links) -> float:
-    return sum([call.times * sum(links.of(plan, call)) for call in calls])
+def _phase_s(sharded: Sharded, section: Section, phase: ActivationPhase, links: Links) -> float:
+    plan, moving, asked = sharded.plan, [], 0.0
+    for call in moves(sharded, section, phase):
+        seconds, asked_s = links.of(plan, call)
+        moving.append((call.op, plan.mesh.in_order(call.axes), call.times * seconds))
+        asked += call.times * asked_s
+    return sum(beside(sharded, section, phase, 1, moving)) + asked
 
 
 Sections = tuple[Section, ...]
@@ -240,7 +241,7 @@ def moved_of(sharded: Sharded, links: Links) -> Moved:
         updates={sections: _update(sharded, params, links) for sections, params in _by_sections(sharded).items()},
         often=often,
         once=once,
-        scalars_s=_waited_s(plan, scalars(sharded), links),
+        scalars_s=sum(call.times * sum(links.of(plan, call)) for call in scalars(sharded)),
         shared_waits=plan.split is not None and plan.split.axis in waits,
     )
 

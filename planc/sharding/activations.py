@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from planc.ir.base import Cause
 from planc.ir.collective import Phase
@@ -13,6 +14,16 @@ from planc.sharding.calls import Call, axis_cause
 from planc.sharding.local import local_elements
 from planc.sharding.redistribute import outside, steps_between
 from planc.sharding.replay import replay
+
+ActivationPhase = Literal["forward", "recompute", "backward"]
+PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
+
+
+def moves(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
+    """What moves the activations of one copy of a section, for one microbatch."""
+    if phase == "forward":
+        return forward(sharded, section)
+    return recompute(sharded, section) if phase == "recompute" else backward(sharded, section)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:

@@ -7,15 +7,14 @@ Rows are per pipeline stage; the repeated block is derived once and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Literal
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
-from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.schedules import microbatch_copies
-from planc.sharding.activations import backward, forward, recompute
+from planc.sharding.activations import PHASES, moves
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements, stored_elements
 from planc.sharding.stages import boundaries_sent, copies_on, microbatches_each, replayed_on, sections_on
@@ -28,9 +27,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
     stages = range(plan.pipeline) if ranks is None else tuple(ranks)
     calls: dict[str, list[Call]] = {
         section: [
-            *forward(sharded, section),
-            *recompute(sharded, section),
-            *backward(sharded, section),
+            *(call for phase in PHASES for call in moves(sharded, section, phase)),
             *state(sharded, section),
         ]
         for section in sharded.ops
@@ -55,21 +52,6 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
         rows += _sends(sharded, stages)
         rows += [row for stage in stages for row in _shared(sharded, stage)]
     return tuple(r for r in rows if r.count)
-
-
-ActivationPhase = Literal["forward", "recompute", "backward"]
-MOVES: dict[ActivationPhase, Callable[[Sharded, Section], Iterator[Call]]] = {
-    "forward": forward,
-    "recompute": recompute,
-    "backward": backward,
-}
-
-
-def activation_rows(sharded: Sharded, section: Section, phase: ActivationPhase) -> list[Collective]:
-    """What moves the activations of one copy of a section, for one microbatch."""
-    told = [(call, _facts(sharded, call)) for call in MOVES[phase](sharded, section)]
-    rows = [Collective(stage=0, section=section, count=call.times, **facts) for call, facts in told]
-    return [r for r in rows if r.group_size > 1]
 
 
 def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:

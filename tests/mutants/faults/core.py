@@ -86,8 +86,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gathers hide behind the weights' products too",
         file="planc/cost/exposed.py",
-        text='r.op in ("all_reduce", "reduce_scatter")]',
-        planted='r.op != "send_recv"]',
+        text='moving[i][0] in ("all_reduce", "reduce_scatter")]',
+        planted='moving[i][0] != "send_recv"]',
         test="tests/cost/test_compute.py::test_sums_of_gradients_hide_behind_the_weights_products",
     ),
     Fault(
