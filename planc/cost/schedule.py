@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter, sub
@@ -44,7 +43,6 @@ class Timeline:
     fullest moment, `weight_waits[rank]` to those of them whose weights' gradient alone is missing."""
 
     makespan_s: float
-    busy_s: tuple[float, ...]
     in_flight: tuple[dict[int, int], ...]
     weight_waits: tuple[dict[int, int], ...] = ()
 
@@ -60,14 +58,12 @@ def stage_times(
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
     """Run a step of a plan's pipeline; one rank and stage without `split`."""
     if split is None:
-        busy = busy_s(split, ranks, microbatches, times)
-        return Timeline(busy[0], busy, ({0: 1},), ({},))
-    whole = shape(split, ranks, microbatches)
+        [works_s] = busy_s(split, ranks, microbatches, times)
+        return Timeline(works_s, ({0: 1},), ({},))
     if split.order:
-        run = timeline(orders(split, ranks, microbatches), times)
-    else:
-        run = (_repeated if of(split).steady else _phased)(of(split), whole, times)
-    return replace(run, busy_s=busy_s(split, ranks, microbatches, times))
+        return timeline(orders(split, ranks, microbatches), times)
+    schedule = of(split)
+    return (_repeated if schedule.steady else _phased)(schedule, shape(split, ranks, microbatches), times)
 
 
 def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> float:
@@ -81,9 +77,8 @@ def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: 
 def timeline(order: Order, times: StageTimes) -> Timeline:
     """Run these lists to their end."""
     held = [most_held([Turns(1, tuple(actions))] if actions else []) for actions in order]
-    busy = [sum(map(times.of, actions)) for actions in order]
     makespan = max(simulate(order, times).clock)
-    return Timeline(makespan, tuple(busy), tuple(h for h, _ in held), tuple(w for _, w in held))
+    return Timeline(makespan, tuple(h for h, _ in held), tuple(w for _, w in held))
 
 
 @lru_cache(maxsize=256)
@@ -147,7 +142,7 @@ def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
         round_s = _round_s(ends, _apart(schedule, size, period))
         if round_s is not None:
             rounds = (whole.microbatches - count) // period
-            return Timeline(end_s + rounds * round_s, (), *_held(schedule, size))
+            return Timeline(end_s + rounds * round_s, *_held(schedule, size))
         if 2 * count * len(times.forward_s) > MOST_ACTIONS:
             return _extended(schedule, whole, times, count, period)
         count += count // period * period
@@ -186,7 +181,7 @@ def _phased(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
 
 
 def _whole(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
-    return Timeline(steps_of(schedule, whole).run(times)[1], (), *_held(schedule, whole))
+    return Timeline(steps_of(schedule, whole).run(times)[1], *_held(schedule, whole))
 
 
 def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, period: int) -> Timeline:
@@ -200,7 +195,6 @@ def _extended(schedule: Schedule, whole: Shape, times: StageTimes, count: int, p
 
     return Timeline(
         makespan_s=one.makespan_s + rounds * (two.makespan_s - one.makespan_s),
-        busy_s=(),
         in_flight=tuple(map(grown, one.in_flight, two.in_flight)),
         weight_waits=tuple(map(grown, one.weight_waits, two.weight_waits)),
     )
