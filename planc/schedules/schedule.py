@@ -46,10 +46,10 @@ def anything(shape: Shape) -> Need | None:
     return None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Schedule:
     """`turns` makes a rank's list; `need` says what is wrong with the microbatches, if anything; `place` orders
-    lists of schedules."""
+    lists of schedules. There is one of each, so that none is compared but by what it is."""
 
     name: str
     place: int
