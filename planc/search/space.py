@@ -99,6 +99,7 @@ class Space:
             rest = (*chosen[:again], *chosen[again + 1 :])
             if rest not in built:
                 built[rest] = self._built(values)
+                self._recomputes.setdefault(chosen[again], built[rest].recompute)
             plan = replace(built[rest], recompute=self._recompute(chosen[again], values))
             yield Variant(plan, values, chosen[again])
 
