@@ -117,6 +117,8 @@ class Bounds:
         self._stored: dict[object, Stored] = {}
         self._moved: dict[object, Moved] = {}
         self._links = Links()
+        self._at: tuple[Shape, Plan, float] | None = None
+        """The shape that was asked for last, with a plan of it and the seconds of a hand-over."""
         self._passages: dict[int, Passage] = {}
         self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, Passage, Sections]]] = {}
         self._ends: dict[int, set[tuple[int, int]]] = {}
@@ -233,8 +235,11 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: Shape) -> Layout:
-        """What a point of a shape costs."""
-        plan = self.space.plan_of(point)
+        """What a point of a shape costs; its plan stands for all of them, which differ in what is stored where."""
+        if self._at is None or self._at[0] is not shape:
+            plan = self.space.plan_of(point)
+            self._at = shape, plan, handed_over_s(plan, shape.kept, self._links)
+        _, plan, handed_over = self._at
         return Layout(
             plan=plan,
             division=shape.passage.division,
@@ -242,7 +247,7 @@ class Bounds:
             kept=shape.kept,
             moved=self._moved_of(point),
             state_bytes=self._state_bytes(point, shape),
-            handed_over_s=handed_over_s(plan, shape.kept, self._links),
+            handed_over_s=handed_over,
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )
 

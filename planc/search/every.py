@@ -25,9 +25,8 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
     ]
     found = found[:: -(-len(found) // most) if most else 1]
     for shape, point in sorted(found, key=_pipeline):
-        layout = bounds.layout(point, shape)
-        if laws.allow_point(point, layout.plan):
-            yield point, *bounds.cost(point, layout)
+        if laws.allow_point(point):
+            yield point, *bounds.cost(point, bounds.layout(point, shape))
 
 
 def _pipeline(at: tuple[Shape, Point]) -> tuple[int, int, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from planc.checks import breaks
-from planc.ir.plan import Plan
 from planc.search.bound import Bounds
 from planc.search.space import Point, Space
 
@@ -22,20 +21,20 @@ class Laws:
         """Whether a mesh breaks no rule that holds for every batch and schedule."""
         space, data = self.space, self.bounds.data_parallel(0, sizes)
         pipelines = space.pipelines(self.bounds.ranks(sizes))
-        return bool(pipelines) and self._mesh(point := Point(0, sizes, data, 1, pipelines[0]), space.plan_of(point))
+        return bool(pipelines) and self._mesh(Point(0, sizes, data, 1, pipelines[0]))
 
-    def allow_point(self, point: Point, plan: Plan) -> bool:
-        """Whether a point, with its plan, breaks no rule."""
-        return self._mesh(point, plan) and self._batch(point, plan)
+    def allow_point(self, point: Point) -> bool:
+        """Whether a point breaks no rule."""
+        return self._mesh(point) and self._batch(point)
 
-    def _mesh(self, point: Point, plan: Plan) -> bool:
+    def _mesh(self, point: Point) -> bool:
         key = point.variant, point.sizes
         if key not in self._kept:
-            self._kept[key] = not breaks(plan, besides=OF_THE_BATCH)
+            self._kept[key] = not breaks(self.space.plan_of(point), besides=OF_THE_BATCH)
         return self._kept[key]
 
-    def _batch(self, point: Point, plan: Plan) -> bool:
+    def _batch(self, point: Point) -> bool:
         key = point.sizes, point.sequences, point.microbatch, id(point.pipeline)
         if key not in self._kept:
-            self._kept[key] = not breaks(plan, among=OF_THE_BATCH)
+            self._kept[key] = not breaks(self.space.plan_of(point), among=OF_THE_BATCH)
         return self._kept[key]

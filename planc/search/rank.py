@@ -243,7 +243,7 @@ class _Run:
     def _cost(self, close: Close) -> Candidate | None:
         """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self.laws.allow_point(point, layout.plan):
+        if not self.laws.allow_point(point):
             return None
         self.costed += 1
         step, gib = self.bounds.cost(point, layout)
