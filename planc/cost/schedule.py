@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from operator import itemgetter, sub
+from operator import add, itemgetter, sub
 
 from planc.diag.light import dataclass
 from planc.ir.plan import Split
@@ -118,8 +118,13 @@ def busy_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes
         return (microbatches * (times.forward_s[0] + times.backward_s[0]),)
     whole = shape(split, ranks, microbatches)
     each = whole.microbatches / of(split).copies
-    held = [stages_of(split, whole.ranks, rank) for rank in range(whole.ranks)]
-    return tuple(each * sum(times.forward_s[s] + times.backward_s[s] for s in stages) for stages in held)
+    return works_s([stages_of(split, whole.ranks, rank) for rank in range(whole.ranks)], each, times)
+
+
+def works_s(held: Sequence[Sequence[int]], each: float, times: StageTimes) -> tuple[float, ...]:
+    """The same, with the virtual stages that each rank holds and the microbatches that it runs on each."""
+    whole = list(map(add, times.forward_s, times.backward_s))
+    return tuple([each * sum([whole[v] for v in stages]) for stages in held])
 
 
 def _short(whole: Shape, microbatches: int) -> Shape:

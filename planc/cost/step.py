@@ -10,7 +10,7 @@ from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_pe
 from planc.cost.exposed import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
 from planc.cost.network import algorithm, collective_s
 from planc.cost.offload import offload_s
-from planc.cost.schedule import Timeline, least_makespan_s, run_schedule, stage_times
+from planc.cost.schedule import Timeline, least_makespan_s, run_schedule, stage_times, works_s
 from planc.cost.topology import Span, span_of
 from planc.diag.light import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
@@ -191,8 +191,8 @@ def work_of(
         send_s,
         [c.weight_s for c in costs],
     )
-    each, whole = microbatches_each(plan), list(map(add, times.forward_s, times.backward_s))
-    busy = tuple([each * sum([whole[v] for v in stages]) for stages in held])
+    each = microbatches_each(plan)
+    busy = works_s(held, each, times)
     rank = most_to_do(busy, after_s)
     mine = [costs[v] for v in held[rank]]
     compute = each * sum(c.forward_s + c.backward_s for c in mine)

@@ -45,7 +45,8 @@ class Passage:
         """Gradients of weights are actions of their own."""
         self._in_rounds = plan.split is not None and of(plan.split).in_rounds
         self.ways = tuple(self._ways(plan))
-        """The ranks that differ in what they hold, the first rank first; of those alike, the last."""
+        """The ranks that differ in what they hold, one for each of the division's loads and in their order; of those
+        alike, the last."""
         self._held: dict[tuple[int, int, int], dict[Section, int]] = {}
 
     def _ways(self, plan: Plan) -> Iterator[Way]:
