@@ -127,7 +127,7 @@ sentence that a target cannot do."""
 def accuracy_page() -> str:
     """Published runs beside predictions: half a minute."""
     from planc.calibration.accuracy import accuracy
-    from planc.commands.accuracy import page
+    from planc.cli.bench.accuracy import page
 
     return page(accuracy())
 

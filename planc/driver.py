@@ -12,13 +12,13 @@ from planc import __version__
 from planc.checks import check_plan, judge_plan
 from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, has_errors, in_order
 from planc.diag.errors import PlanError
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
 from planc.ir.report import Report
+from planc.language.build import Built, build_file
 from planc.sharding import propagate, semantic_collectives
-from planc.strategies.build import Built, build_file
 
 if TYPE_CHECKING:
     from planc.cost import Costed

@@ -6,8 +6,8 @@ from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
 from planc.ir.hardware import Cluster
 from planc.ir.plan import Plan
-from planc.strategies.cluster import read as read_cluster
-from planc.strategies.draft import Draft
+from planc.language.draft import Draft
+from planc.language.verbs.cluster import read as read_cluster
 from planc.syntax import parse_text
 
 ROOT = Path(__file__).parents[1]

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from planc.backends.cuda.emit.program import emit
+from planc.backends.cuda.refusals.plan import refusals
 from planc.diag.errors import PlanError
 from planc.ir.program import Program
 from planc.ir.sharding import Sharded
-
-from .emit import emit
-from .refuse import refusals
 
 __all__ = ["lower", "refusals"]
 

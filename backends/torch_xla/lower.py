@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.xla.refusals import refusals as of_xla
+from planc.backends.torch_xla.emit.program import emit
+from planc.backends.xla.refusals.plan import refusals as of_xla
 from planc.diag import Diagnostic, PlanError
 from planc.ir.base import Cause
 from planc.ir.program import Program
 from planc.ir.sharding import Sharded
-
-from .emit import emit
 
 
 def lower(sharded: Sharded) -> Program:

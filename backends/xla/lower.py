@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planc.backends.xla.emit import emit
-from planc.backends.xla.refusals import refusals
+from planc.backends.xla.emit.program import emit
+from planc.backends.xla.refusals.plan import refusals
 from planc.diag import PlanError
 from planc.ir.program import Program
 from planc.ir.sharding import Sharded

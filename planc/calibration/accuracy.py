@@ -13,13 +13,13 @@ from functools import cache
 from statistics import median
 from typing import Any
 
+from planc.calibration import gpt_memory
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.predict import Predicted, predicted, prepare, timed
 from planc.calibration.ranking import Ranking, rankings
 from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows, validation_rows
 from planc.calibration.sweep import Sweep, studied
-from planc.cost import gpt_memory
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
 
 
@@ -104,7 +104,7 @@ def fitted() -> dict[str, Any]:
 
 def not_fitted(cluster: Cluster) -> Cluster:
     """The machine with every fitted number as when its file says nothing."""
-    from planc.strategies.hardware import CHIP
+    from planc.language.verbs.hardware import CHIP
 
     default = {name: value for name, (_, value) in CHIP.items()}
     names = {p.field for p in PARAMETERS if p.place == "chip"}
@@ -150,7 +150,7 @@ def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
 
 
 def closed_forms() -> tuple[Errors, ...]:
-    """State and activations of GPT models as published (Korthikanti et al. 2022), beside `planc.cost.gpt_memory`."""
+    """Published state and activation bytes of GPT models (Korthikanti et al. 2022), beside those of `gpt_memory`."""
     found = []
     for asked in bundled("memory.json"):
         options = dict(asked["args"])

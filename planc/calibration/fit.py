@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from planc.calibration.parameters import PARAMETERS, Parameter, with_values
 from planc.calibration.predict import Prepared, prepare
 from planc.calibration.rows import missing, sweep_rows, training_rows
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

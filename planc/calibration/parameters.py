@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Chip, Cluster, Level, Link
 
 Place = Literal["chip", "link", "network"]

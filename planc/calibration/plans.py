@@ -13,10 +13,10 @@ from dataclasses import replace
 from math import prod
 from pathlib import Path
 
-from planc.calibration.machines import TORI, TWO_DEVICES, cluster_words, machine
+from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine
 from planc.calibration.rows import Row
 from planc.diag.errors import PlanError
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 
 UNFUSED = ("VIA-Research/vTrain", "calculon-ai/calculon", "NVIDIA/Megatron-LM images", "cli99/llm-analysis")
@@ -51,7 +51,7 @@ class Layout:
 
 def plan_of(row: Row) -> Plan:
     """The plan of a row on the machine it ran on. Raises PlanError, which would be our mistake."""
-    from planc.strategies.build import build_file
+    from planc.language.build import build_file
 
     path = Path("/", f"{row.id}.plan")
     built = build_file(path, unsaved={path: plan_text(row)})

@@ -8,8 +8,8 @@ from dataclasses import replace
 from planc.calibration.plans import plan_of
 from planc.calibration.rows import Row, measured_s
 from planc.cost import Costed, cost_plan
-from planc.cost.step import step_time
-from planc.diag.light import dataclass
+from planc.cost.step.step_time import step_time
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster
 from planc.ir.sharding import Sharded

@@ -11,10 +11,10 @@ from math import prod
 from typing import Any, Literal
 
 from planc.cost.compute import Gemm, gemm_s, head_share, memory_rate, peak_flops_per_s
-from planc.cost.network import bare_s
-from planc.cost.step import step_time
-from planc.cost.topology import Span, span_of
-from planc.diag.light import dataclass
+from planc.cost.machine.collective_time import bare_s
+from planc.cost.machine.topology import Span, span_of
+from planc.cost.step.step_time import step_time
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span as Place
 from planc.ir.base import Cause
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp

@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from planc.calibration.predict import Predicted
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 
 @dataclass(frozen=True)

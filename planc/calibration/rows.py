@@ -13,7 +13,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 ROUNDED = ("(26.04.01", "(26.06.01", "(26.08")
 """Releases of Megatron-Bridge whose tokens/s are rounded to multiples of 8 to 32."""

@@ -19,7 +19,7 @@ from statistics import fmean, geometric_mean, median
 from planc.calibration.predict import Predicted
 from planc.calibration.ranking import rankings
 from planc.calibration.rows import Row, measured_s
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 Cell = tuple[int, int, int]
 """Width, tensor-parallel size and sequences of a microbatch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.cost.compute import section_time
 from planc.ir.sharding import Sharded
-from planc.sharding.stages import sections_on, virtual_stages
+from planc.sharding.stage_assignment import sections_on, virtual_stages
 
 
 def rank_seconds(sharded: Sharded) -> list[float]:

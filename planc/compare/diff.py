@@ -7,10 +7,10 @@ from dataclasses import asdict
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from planc.compare.comparable import Apart, apart
-from planc.compare.moved import Moved, moved
-from planc.compare.pieces import Rest, as_said
-from planc.diag.light import dataclass
+from planc.compare.resharding_bytes import Moved, moved
+from planc.compare.same_training import Apart, apart
+from planc.compare.shard_intervals import Rest, as_said
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Plan
 from planc.ir.sharding import ParamSharding, Sharded
@@ -251,10 +251,10 @@ def _moved(one: Sharded, other: Sharded, target: str | None) -> Moved | None:
 def rest(sharded: Sharded, target: str | None) -> Rest:
     """Where a target keeps state between steps; without one, as the sentences say."""
     if target == "cuda":
-        roles = import_module("planc.backends.cuda.roles").Roles(sharded)
-        dim = import_module("planc.backends.cuda.stored").stored_dim
+        roles = import_module("planc.backends.cuda.analysis.roles").Roles(sharded)
+        dim = import_module("planc.backends.cuda.analysis.fsdp_shard_dim").stored_dim
         return lambda p, noun: (p.stored["optimizer"], dim(roles, p))
     if target == "xla":
-        cut = import_module("planc.backends.xla.layouts").cut
+        cut = import_module("planc.backends.xla.analysis.layouts").cut
         return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
     return as_said

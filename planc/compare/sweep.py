@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from planc.compare.values import WORDS, Over, Varied, at
-from planc.compare.written import NotWrittenError, read
+from planc.compare.plan_edit import NotWrittenError, read
+from planc.compare.sweep_values import WORDS, Over, Varied, at
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.driver import Checked, examine
 from planc.ir.program import Target
 from planc.syntax import parse_text

@@ -2,24 +2,24 @@
 
 For one's own questions, with a plan's mesh and cluster (`planc.load`): `span_of` says where a group lies,
 `collective_s` what a call over it takes, `at_peak` is the machine at its data-sheet rates, and
-`planc.cost.roofline` and `planc.cost.sizes` hold the closed forms. Times are seconds, sizes bytes, rates
+`planc.cost.machine.roofline` and `planc.cost.sizes` hold the closed forms. Times are seconds, sizes bytes, rates
 FLOP or bytes per second and device, unless a name says otherwise.
 """
 
 from typing import TYPE_CHECKING, Any
 
 from planc.cost.costed import Costed, cost_plan
-from planc.cost.network import algorithm, collective_s, limit_s, peers_hit, ragged_all_to_all_s
-from planc.cost.topology import Span, at_peak, span_of
+from planc.cost.machine.collective_time import algorithm, collective_s, limit_s, peers_hit, ragged_all_to_all_s
+from planc.cost.machine.topology import Span, at_peak, span_of
 
 if TYPE_CHECKING:
-    from planc.cost import roofline as roofline
     from planc.cost import sizes as sizes
-    from planc.cost.roofline import chip_intensity as chip_intensity
-    from planc.cost.roofline import critical_batch_tokens as critical_batch_tokens
-    from planc.cost.roofline import critical_tokens_per_device as critical_tokens_per_device
-    from planc.cost.roofline import largest_tp as largest_tp
-    from planc.cost.roofline import matmul_s as matmul_s
+    from planc.cost.machine import roofline as roofline
+    from planc.cost.machine.roofline import chip_intensity as chip_intensity
+    from planc.cost.machine.roofline import critical_batch_tokens as critical_batch_tokens
+    from planc.cost.machine.roofline import critical_tokens_per_device as critical_tokens_per_device
+    from planc.cost.machine.roofline import largest_tp as largest_tp
+    from planc.cost.machine.roofline import matmul_s as matmul_s
 
 ROOFLINE = ("chip_intensity", "critical_batch_tokens", "critical_tokens_per_device", "largest_tp", "matmul_s")
 
@@ -42,6 +42,6 @@ def __getattr__(name: str) -> Any:
     """Rooflines are read when they are asked for: `planc check` needs none of them."""
     if name not in ROOFLINE:
         raise AttributeError(f"module 'planc.cost' has no attribute {name!r}")
-    from planc.cost import roofline
+    from planc.cost.machine import roofline
 
     return getattr(roofline, name)

@@ -1,7 +1,7 @@
-"""How far a plan is from where communication binds: the rooflines of `planc.cost.roofline` for its own axes.
+"""How far a plan is from where communication binds: the rooflines of `planc.cost.machine.roofline` for its own axes.
 
 Closed forms for one layer's matmuls on a cluster's links, with efficiencies but without latencies. They say
-which way to move; how long the step takes says `planc.cost.step`.
+which way to move; how long the step takes says `planc.cost.step.step_time`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from planc.cost.roofline import chip_intensity, critical_expert_ffn, critical_tokens_per_device, largest_tp
-from planc.cost.topology import Span, span_of
-from planc.diag.light import dataclass
+from planc.cost.machine.roofline import chip_intensity, critical_expert_ffn, critical_tokens_per_device, largest_tp
+from planc.cost.machine.topology import Span, span_of
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.model import EXPERTS
 from planc.ir.plan import Plan

@@ -6,15 +6,15 @@ from collections.abc import Iterable
 from dataclasses import replace
 from math import ceil, prod
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op, Section
 from planc.ir.plan import Kernel, Plan, Quantize
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length, param_elements, tensor_bytes
-from planc.sharding.replay import names_op, replay
-from planc.sharding.stages import microbatches_each
+from planc.sharding.recompute import names_op, replay
+from planc.sharding.stage_assignment import microbatches_each
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from planc.cost.compute import model_flops_per_token
-from planc.cost.goodput import goodput
+from planc.cost.machine.topology import Span
 from planc.cost.memory import memory
-from planc.cost.step import Timed, axis_spans, step_time
-from planc.cost.topology import Span
-from planc.diag.light import dataclass
+from planc.cost.step.goodput import goodput
+from planc.cost.step.step_time import Timed, axis_spans, step_time
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective

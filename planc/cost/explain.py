@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from planc.cost.compute import host_s, op_s
 from planc.cost.costed import Costed
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
-from planc.sharding.replay import replay
-from planc.sharding.stages import microbatches_each, sections_on
+from planc.sharding.recompute import replay
+from planc.sharding.stage_assignment import microbatches_each, sections_on
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,19 +12,19 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 
 from planc.cost.compute import quantized
-from planc.cost.offload import kept_bytes, offloaded
-from planc.cost.schedule import Timeline
-from planc.diag.light import dataclass
+from planc.cost.step.offload import kept_bytes, offloaded
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Op, Section
 from planc.ir.plan import Noun, Plan
 from planc.ir.report import Memory, MemoryParts, StageMemory
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.pipeline.timeline import Timeline
 from planc.sharding.local import param_elements, stored_elements, tensor_bytes
+from planc.sharding.recompute import everything_kept, replay
 from planc.sharding.redistribute import restrict
-from planc.sharding.replay import everything_kept, replay
-from planc.sharding.stages import copies_on, sections_of, sections_on
+from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
 
 GIB = 2.0**30
 PREFETCHED = 2

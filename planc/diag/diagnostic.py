@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any, Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 
 Severity = Literal["error", "warning", "note"]

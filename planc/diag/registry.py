@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Literal
 
 from planc.diag.diagnostic import Diagnostic, Severity
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 Reads = Literal["text", "plan", "cost", "target", "preset", "module"]
 

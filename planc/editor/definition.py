@@ -7,8 +7,8 @@ from pathlib import Path
 
 from planc.diag.span import Span
 from planc.editor.opened import Opened, word_at
-from planc.strategies import library
-from planc.strategies.hardware import declared_name
+from planc.language import library
+from planc.language.verbs.hardware import declared_name
 from planc.syntax import File
 from planc.syntax.tree import Sentence, Word
 

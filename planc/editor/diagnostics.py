@@ -18,7 +18,7 @@ from lsprotocol.types import (
 from lsprotocol.types import Diagnostic as Shown
 
 from planc.checks import rules
-from planc.commands.explain import page
+from planc.cli.commands.explain import page
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Span
 from planc.editor.positions import Positions

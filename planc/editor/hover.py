@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from planc.checks import rules
-from planc.commands.report_text import gib, grouped, seconds, size
+from planc.cli.views.report_text import gib, grouped, seconds, size
 from planc.diag.span import Span
 from planc.editor.names import describe
 from planc.editor.opened import Opened, word_at

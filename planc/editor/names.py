@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planc.catalog import build_model, model_names
-from planc.commands.report_text import count
+from planc.cli.views.report_text import count
 from planc.editor.opened import Opened
-from planc.strategies import library
-from planc.strategies.draft import Asked
-from planc.strategies.hardware import Declared
-from planc.strategies.units import UNITS, kind_of
+from planc.language import library
+from planc.language.draft import Asked
+from planc.language.units import UNITS, kind_of
+from planc.language.verbs.hardware import Declared
 
 MOST = 24
 """Legal names shown at most."""

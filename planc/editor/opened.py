@@ -13,8 +13,8 @@ from planc.diag.span import Span
 from planc.driver import Checked, examine
 from planc.editor.parts import read_part
 from planc.ir.program import Target
-from planc.strategies.build import build_file
-from planc.strategies.draft import Asked
+from planc.language.build import build_file
+from planc.language.draft import Asked
 from planc.syntax import File, parse_text
 from planc.syntax.tree import Sentence, Word
 

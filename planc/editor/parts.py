@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from planc.ir.base import Cause
 from planc.ir.mesh import Mesh
-from planc.strategies import readers
-from planc.strategies.draft import Draft
-from planc.strategies.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
-from planc.strategies.use import expand
+from planc.language.draft import Draft
+from planc.language.verbs import readers
+from planc.language.verbs.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
+from planc.language.verbs.use import expand
 from planc.syntax import File
 from planc.syntax.tree import Sentence
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from functools import cache
 
-from planc.strategies import readers
+from planc.language.verbs import readers
 from planc.syntax.lines import VERBS
 
 OTHERS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import Any
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 Key = tuple[str, str, str]
 """(operation, mesh dimension, dtype)"""

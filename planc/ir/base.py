@@ -6,7 +6,7 @@ import re
 from dataclasses import asdict
 from typing import Any, ClassVar
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 
 

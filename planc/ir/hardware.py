@@ -6,7 +6,7 @@ from dataclasses import field
 from math import prod
 from typing import Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 from math import prod
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]

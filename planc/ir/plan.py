@@ -8,7 +8,7 @@ from dataclasses import field, fields
 from functools import cached_property
 from typing import Any, Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh, View

@@ -6,7 +6,7 @@ import hashlib
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
@@ -51,7 +51,9 @@ class Program:
         """
         assert self.target == "cuda", "parallelize is of the cuda target; use shardings for xla"
         emitted = self.load()
-        named = import_module(f"planc.backends.{self.target}.bind").bound(model, self.plan.batch.sequence_tokens)
+        named = import_module(f"planc.backends.{self.target}.runtime.hf_adapter").bound(
+            model, self.plan.batch.sequence_tokens
+        )
         return emitted.parallelize(named, emitted.build_mesh())
 
     def shardings(self, tree: Any) -> Any:

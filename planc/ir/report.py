@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
 

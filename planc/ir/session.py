@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Protocol
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

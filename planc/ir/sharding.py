@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any, Literal
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan

@@ -1,7 +1,7 @@
 """Pipeline schedules, one file each: which action a rank runs after which. Found by scanning this folder.
 
 A schedule's module holds `SCHEDULE`. `engine` runs the lists with the seconds of each stage, and
-`planc.cost.schedule` makes a step of that.
+`planc.pipeline.timeline` makes a step of that.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def orders(split: Split | None, ranks: int, microbatches: int) -> list[list[Acti
     if split is None:
         return [[Action(kind, 0, m) for m in range(microbatches) for kind in ("forward", "backward")]]
     if split.order:
-        from planc.schedules import own
+        from planc.schedules import csv as own
 
         return [list(row) for row in own.rows(split.order)]
     size = shape(split, ranks, microbatches)
@@ -69,7 +69,7 @@ def orders(split: Split | None, ranks: int, microbatches: int) -> list[list[Acti
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
     """The virtual stages that a pipeline rank holds, in order. Two ranks may hold the same one (dualpipe)."""
     if split.order:
-        from planc.schedules import own
+        from planc.schedules import csv as own
 
         return own.stages(split.order, rank)
     return stages_at(of(split).placement, ranks, split.chunks, rank)

@@ -1,4 +1,4 @@
-"""`csv("FILE")`: a schedule of one's own. The plan holds its lists (`planc.schedules.own` reads them)."""
+"""`csv("FILE")`: a schedule of one's own. The plan holds its lists (`planc.schedules.csv` reads them)."""
 
 from planc.schedules.actions import Turns
 from planc.schedules.schedule import Schedule, Shape

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.schedules.actions import Action, Turns, listed
 
 Placement = Literal["loop", "v", "both"]

@@ -1,6 +1,6 @@
 """Search: what a plan leaves free (`?`) is enumerated, bounded from below, and costed as `check` costs it."""
 
-from planc.search.every import every
-from planc.search.rank import Candidate, Found, search
+from planc.search.branch_and_bound import Candidate, Found, search
+from planc.search.exhaustive import every
 
 __all__ = ["Candidate", "Found", "every", "search"]

@@ -10,15 +10,15 @@ from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.ir.mesh import Mesh
 from planc.ir.plan import Batch, Plan, Recompute, Split
+from planc.language.build import build_file
+from planc.language.imports import Files
+from planc.language.verbs.split import MOST_STAGES, even
 from planc.schedules import Shape, schedules
-from planc.search.free import Free, filled, free_in
-from planc.strategies.build import build_file
-from planc.strategies.imports import Files
-from planc.strategies.split import MOST_STAGES, even
+from planc.search.holes import Free, filled, free_in
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
 """Layouts that `use ?` stands for, by the number of its axes."""

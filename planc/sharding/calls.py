@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
 from planc.ir.collective import Carries, CollectiveOp, Phase
 from planc.ir.sharding import Sharded

@@ -14,11 +14,11 @@ from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.schedules import microbatch_copies
-from planc.sharding.activations import PHASES, moves
+from planc.sharding.activation_collectives import PHASES, moves
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements, stored_elements
-from planc.sharding.stages import boundaries_sent, copies_on, microbatches_each, replayed_on, sections_on
-from planc.sharding.state import scalars, state
+from planc.sharding.stage_assignment import boundaries_sent, copies_on, microbatches_each, replayed_on, sections_on
+from planc.sharding.state_collectives import scalars, state
 
 
 def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -> tuple[Collective, ...]:

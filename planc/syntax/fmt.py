@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source
 from planc.syntax.lines import HEADERS, VERBS, logical_lines
 

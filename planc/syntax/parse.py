@@ -6,10 +6,10 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.syntax.lines import HEADERS, VERBS, Line, logical_lines
-from planc.syntax.near import nearest
+from planc.syntax.suggest import nearest
 from planc.syntax.tree import Node, Sentence, Word
 
 if TYPE_CHECKING:

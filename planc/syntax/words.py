@@ -8,7 +8,7 @@ from typing import Any
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Source, Span
 from planc.syntax.lines import Line
-from planc.syntax.near import nearest
+from planc.syntax.suggest import nearest
 
 _KINDS = {
     "NAME": "a name",

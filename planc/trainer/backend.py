@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from planc.backends.bundled import not_bundled
+from planc.backends.common.bundled import not_bundled
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.diagnostic import has_errors, in_order
@@ -68,7 +68,7 @@ def trainable(plan: Plan, target: Target, runtime: str = "") -> Program:
 
 def runtime(target: Target, runtime: str = "") -> Runtime:
     """The backend's runtime module; only a worker process asks for it."""
-    return cast("Runtime", import_module(f"planc.backends.{folder(target, runtime)}.runtime"))
+    return cast("Runtime", import_module(f"planc.backends.{folder(target, runtime)}.runtime.start_up"))
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:

@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from planc.ir.plan import Plan
-from planc.strategies.build import build_file
+from planc.language.build import build_file
 
 TP = "shard heads, ffn, vocab over tp"
 NO_VOCAB = "shard heads, ffn over tp"

@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import pytest
 
+from planc.backends.common.shrunk import said, shrunk
 from planc.backends.cuda.audit import run as auditing
 from planc.backends.cuda.audit.predict import predicted
-from planc.backends.shrunk import said, shrunk
 from planc.cli import main
 from planc.ir.audit import Audit, AuditRow, Total, compared, differences
 from planc.ir.sharding import Sharded

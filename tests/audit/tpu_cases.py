@@ -8,7 +8,7 @@ from math import prod
 from pathlib import Path
 
 from planc.ir.plan import Plan
-from planc.strategies.build import build_file
+from planc.language.build import build_file
 
 HEAD = """plan {name}
 model {model}

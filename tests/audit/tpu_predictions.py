@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from planc.backends.xla.analysis.peak_memory import peak
 from planc.backends.xla.audit.predict import by_axis, predicted
-from planc.backends.xla.peak import peak
 from planc.sharding import propagate
 
 from .tpu_cases import CASES, plan_of

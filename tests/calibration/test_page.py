@@ -7,7 +7,7 @@ import pytest
 
 from planc.calibration.parameters import PARAMETERS
 from planc.calibration.rows import missing, training_rows
-from planc.commands.accuracy import markdown, numbers
+from planc.cli.bench.accuracy import markdown, numbers
 from tests.plans import ROOT
 
 HEAD = ("number", "value", "prior", "bounds", "most moved, by leaving out", "why")

@@ -4,8 +4,8 @@ from collections import Counter
 
 import pytest
 
-from planc.calibration.machines import slice_shape
 from planc.calibration.plans import layout_of, plan_of, plan_text, release
+from planc.calibration.published_clusters import slice_shape
 from planc.calibration.rows import Row, counted_flops_per_token, measured_s, missing, sweep_rows, training_rows
 
 COUNTED = [row for row in training_rows() if not missing(row)]

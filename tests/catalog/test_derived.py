@@ -6,7 +6,7 @@ from pathlib import Path
 
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
-from planc.sharding.activations import backward, forward
+from planc.sharding.activation_collectives import backward, forward
 from tests.plans import plan_of
 
 TP = ("use tp over tp", "use sp over tp")

@@ -7,14 +7,14 @@ import pytest
 
 from planc.checks import rules
 from planc.cli import main
-from planc.commands.fixing import fix_file
+from planc.cli.apply_fixes import fix_file
 from planc.diag import PlanError
 from planc.diag.diagnostic import MOST_ALIKE
 from planc.diag.edits import apply_edits
 from planc.diag.text import SHOWN, render
 from planc.driver import check
 from planc.syntax import parse_text
-from planc.trainer.preset import load_preset
+from planc.trainer.preset.load import load_preset
 from tests.plans import BODY, HEAD, ROOT, codes, found
 
 PLAN = HEAD + BODY

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.calibration.test_machine import machine
 
 from planc.calibration.probes import Measured, Probe
 from planc.cli import main
-from planc.commands import calibrate
-from planc.commands.calibrate import step_of
-from planc.commands.calibrated import LAYOUTS
+from planc.cli.bench.calibrated import LAYOUTS
+from planc.cli.commands import calibrate
+from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
-from planc.trainer import measure
-from tests.calibration.test_machine import machine
+from planc.trainer.measure import coordinator as measure
 
 TRUTH = machine()
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from planc.cli import main
-from planc.commands import gpu_bench
+from planc.cli.bench import gpu as gpu_bench
 from planc.driver import check
-from planc.trainer import devices
+from planc.trainer.run import devices
 
 
 def test_without_a_device_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planc.compare.diff import rest
-from planc.compare.pieces import kept, layers_kept
+from planc.compare.shard_intervals import kept, layers_kept
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.session import STATE

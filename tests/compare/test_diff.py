@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from planc.compare.diff import Diff, diff
-from planc.compare.moved import moved, representatives
-from planc.compare.pieces import as_said, shared
+from planc.compare.resharding_bytes import moved, representatives
+from planc.compare.shard_intervals import as_said, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan

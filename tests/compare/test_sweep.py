@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from planc.commands.sweep_text import csv, curves, picture, said
+from planc.cli.views.sweep_text import csv, curves, picture, said
+from planc.compare.plan_edit import NotWrittenError, rewritten
 from planc.compare.sweep import Sweep, sweep
-from planc.compare.values import Varied, at, parse_over
-from planc.compare.written import NotWrittenError, rewritten
+from planc.compare.sweep_values import Varied, at, parse_over
 from planc.diag.errors import PlanError
 from planc.driver import check, load
 from tests.plans import BODY, HEAD, ROOT

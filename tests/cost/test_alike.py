@@ -9,7 +9,7 @@ from planc.cost import Costed, cost_plan
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding import propagate, semantic_collectives
-from planc.sharding.stages import like_ranks
+from planc.sharding.stage_assignment import like_ranks
 from tests.plans import BUNDLED, FIELD, plan_of
 
 SPLITS = {

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from planc.cost.bounds import Bound, bounds
-from planc.cost.network import limit_s
-from planc.cost.topology import span_of
+from planc.cost.machine.collective_time import limit_s
+from planc.cost.machine.topology import span_of
 from planc.driver import examine
 from planc.ir.plan import Plan
 from tests.plans import FIELD, plan_of

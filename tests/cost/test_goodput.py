@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from planc.cost.goodput import Reliability, best_interval_s, goodput, state_bytes, useful_share, young_interval_s
+from planc.cost.step.goodput import Reliability, best_interval_s, goodput, state_bytes, useful_share, young_interval_s
 from planc.driver import check, load
 from tests.plans import ROOT
 

@@ -14,9 +14,12 @@ from typing import Any
 
 import pytest
 
+from planc.calibration import gpt_memory
 from planc.calibration.rows import bundled
 from planc.catalog import build_model
-from planc.cost import gpt_memory, network, roofline, sizes, topology
+from planc.cost import sizes
+from planc.cost.machine import collective_time as network
+from planc.cost.machine import roofline, topology
 from planc.ir.hardware import Chip, Cluster
 from planc.ir.mesh import Mesh
 from planc.ir.model import Model

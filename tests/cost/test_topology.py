@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planc.cost.network import (
+from planc.cost.machine.collective_time import (
     algorithm,
     algorithm_bytes_per_s,
     bare_s,
@@ -18,7 +18,7 @@ from planc.cost.network import (
     ragged_all_to_all_s,
     ring_share,
 )
-from planc.cost.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
+from planc.cost.machine.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
 from planc.ir.mesh import Axis, Mesh, View, strided
 from tests.plans import BODY, HEAD, cluster_of, plan_of
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from planc.ir.plan import Plan
-from planc.strategies.build import build_file
+from planc.language.build import build_file
 
 HEAD = """plan {name}
 model     {model}

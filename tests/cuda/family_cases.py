@@ -69,7 +69,7 @@ def registered() -> AbstractContextManager[Any]:
         own = name in own_family.models()
         return own_family.build(name, changes) if own else catalog.build_model(name, changes)
 
-    return patch.multiple("planc.strategies.model", model_names=lambda: names, build_model=build)
+    return patch.multiple("planc.language.verbs.model", model_names=lambda: names, build_model=build)
 
 
 def builder(name: str) -> Callable[[Model], Any] | None:

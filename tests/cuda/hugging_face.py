@@ -20,12 +20,12 @@ from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.bind import our_name
 from planc.backends.cuda.lower import lower
+from planc.backends.cuda.runtime.hf_adapter import our_name
 from planc.ir.plan import Plan
+from planc.language.build import build_file
 from planc.sharding import propagate
-from planc.strategies.build import build_file
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import FSDP, PP, SP, TP
 
 SEQUENCES, TOKENS, VOCAB = 16, 24, 134

@@ -12,10 +12,10 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.lower import lower
-from planc.backends.cuda.runtime import prepare_environment, start
+from planc.backends.cuda.runtime.start_up import prepare_environment, start
 from planc.ir.session import Settings
 from planc.sharding import propagate
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import case
 from tests.cuda.worker import LR, STEPS, initial
 from tests.seeded import batches

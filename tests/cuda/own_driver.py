@@ -53,7 +53,7 @@ def main(path: str) -> None:
         print(json.dumps({**found, "planc": "planc" in sys.modules}), flush=True)
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # as planc.trainer.launch.leave, which this driver must not import
+    os._exit(0)  # as planc.trainer.run.launch.leave, which this driver must not import
 
 
 if __name__ == "__main__":

@@ -12,11 +12,11 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.lower import lower
-from planc.backends.cuda.runtime import prepare_environment, start
+from planc.backends.cuda.runtime.start_up import prepare_environment, start
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.sharding import propagate
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import case
 from tests.cuda.worker import initial, train
 

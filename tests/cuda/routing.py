@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import Observer
-from planc.backends.cuda.roles import Roles
-from planc.backends.cuda.rules import counts_travel, realise, rows_of_a_rank, weights_travel
+from planc.backends.cuda.rules import exchange_gate_weights as weights_travel
+from planc.backends.cuda.rules import exchange_token_counts as counts_travel
+from planc.backends.cuda.rules import realise, rows_of_a_rank
 from planc.backends.cuda.rules.rows_of_a_rank import rows_sent
 from planc.ir.audit import Total, Totals
 from planc.ir.collective import Collective

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import rows_of
 
 WORKER = Path(__file__).parent / "by_hand" / "worker.py"

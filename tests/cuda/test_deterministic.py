@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 
 WORKER = Path(__file__).with_name("rerun.py")
 NAMES = ("ring_fsdp", "zbv", "hsdp")

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.cuda.emit import emit
+from planc.backends.cuda.emit.program import emit
+from planc.language.build import build_file
 from planc.sharding import propagate
-from planc.strategies.build import build_file
 
 from .cases import LAYOUTS, SP, TP, case, plan_of
 

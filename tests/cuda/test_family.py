@@ -14,7 +14,7 @@ import pytest
 
 from planc.backends.cuda.lower import lower, refusals
 from planc.sharding import propagate
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import parity_rows
 
 from .family_cases import FAMILY, family_case

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.cuda.bind import bound, our_name
-from planc.trainer.launch import run
+from planc.backends.cuda.runtime.hf_adapter import bound, our_name
+from planc.trainer.run.launch import run
 from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("hugging_face.py")

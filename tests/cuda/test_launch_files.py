@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.cuda.launch_files import KINDS, launch_file
+from planc.backends.cuda.emit.launch_files import KINDS, launch_file
 from planc.ir.plan import Plan
-from planc.strategies.build import build_file
+from planc.language.build import build_file
 
 ROOT = Path(__file__).resolve().parents[2]
 

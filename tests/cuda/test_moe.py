@@ -15,7 +15,7 @@ import pytest
 
 from planc.backends.cuda.lower import lower, refusals
 from planc.sharding import propagate
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import parity_rows
 
 from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case

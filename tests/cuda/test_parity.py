@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import parity_rows
 
 from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, MODELS, ONE, PIPELINE, SELDOM, STATE, TENSOR, THREE_D

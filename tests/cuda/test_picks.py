@@ -8,7 +8,7 @@ import pytest
 
 from planc.catalog import build_model
 from planc.ir.model import Routing
-from planc.trainer.weights import names
+from planc.trainer.run.initial_weights import names
 
 torch = pytest.importorskip("torch")
 moe = import_module("planc.backends.cuda.models.moe")

@@ -18,17 +18,17 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.lower import lower
-from planc.backends.cuda.roles import Roles
-from planc.backends.cuda.runtime import start, start_single
+from planc.backends.cuda.runtime.start_up import start, start_single
 from planc.ir.audit import compared, differences
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import FAMILY, builder, family_case
 from tests.cuda.moe_cases import BALANCE, BALANCED, MOE, moe_case

@@ -23,9 +23,9 @@ from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
 from planc.editor.verbs import manual
-from planc.strategies.draft import Asked
+from planc.language.draft import Asked
 from planc.syntax import parse_text
-from planc.syntax.follow import MARK, follow
+from planc.syntax.expected_tokens import MARK, follow
 from planc.syntax.lines import HEADERS, VERBS
 from tests.plans import BODY, BUNDLED, HEAD, ROOT
 

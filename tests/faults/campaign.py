@@ -27,12 +27,12 @@ from pathlib import Path
 
 import planc
 from planc.diag import PlanError
-from planc.trainer.checkpoint import folder as folders
-from planc.trainer.embed import embed
-from planc.trainer.keeping import read_history
-from planc.trainer.preset import load_preset
-from planc.trainer.resuming import NEWEST, start_of
-from planc.trainer.sources import source_of
+from planc.trainer.checkpoint import directory as folders
+from planc.trainer.checkpoint.manager import read_history
+from planc.trainer.checkpoint.resume import NEWEST, start_of
+from planc.trainer.data.sources import source_of
+from planc.trainer.preset.embed import embed
+from planc.trainer.preset.load import load_preset
 
 PLAN = """plan faulty
 model     llama_tiny

@@ -13,8 +13,8 @@ from planc.checks import rules
 from planc.diag.edits import apply_edits
 from planc.driver import check
 from planc.ir.report import Report
-from planc.trainer.crosscheck import crosscheck
-from planc.trainer.receipt import Receipt
+from planc.trainer.receipt.crosscheck import crosscheck
+from planc.trainer.receipt.receipt import Receipt
 from tests.field.threads import FOLDER, Thread, marked, plan_path, themes, threads
 from tests.trainer.test_crosscheck import receipt
 

@@ -13,8 +13,8 @@ from pathlib import Path
 from planc.catalog import model_names
 from planc.checks import rules
 from planc.ir.dims import DIMS
-from planc.strategies import library
-from planc.strategies.expect import METRICS
+from planc.language import library
+from planc.language.verbs.expect import METRICS
 from planc.syntax.lines import VERBS
 
 ROOT = Path(__file__).parents[2]

@@ -19,9 +19,9 @@ from snippets import Snippet, commands, completed, importing, pages, run, snippe
 
 import planc  # noqa: E402
 from planc.catalog import model_names  # noqa: E402
+from planc.language import library  # noqa: E402
+from planc.language.verbs.expect import METRICS  # noqa: E402
 from planc.schedules import schedules  # noqa: E402
-from planc.strategies import library  # noqa: E402
-from planc.strategies.expect import METRICS  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
 KNOWN = {"plan", "python", "console", "text"}

@@ -2,7 +2,7 @@
 
 import pytest
 
-from planc.cost.schedule import most_held, stage_times, timeline
+from planc.pipeline.timeline import most_held, stage_times, timeline
 from planc.schedules import schedules
 from planc.schedules.actions import Action, Row, Turns, abreast, listed
 from planc.schedules.schedule import Shape

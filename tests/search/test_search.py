@@ -17,8 +17,8 @@ from planc.diag.errors import PlanError
 from planc.driver import cost, load
 from planc.ir.report import Step
 from planc.search import Found, search
-from planc.search.bound import Bound, Bounds
-from planc.search.rank import NEAR
+from planc.search.branch_and_bound import NEAR
+from planc.search.lower_bounds import Bound, Bounds
 from planc.search.space import Point, Space
 from planc.sharding import propagate, semantic_collectives
 

@@ -7,7 +7,7 @@ import pytest
 from planc.driver import check
 from planc.ir.plan import Plan
 from planc.sharding import propagate, semantic_collectives
-from planc.sharding.stages import virtual_stages
+from planc.sharding.stage_assignment import virtual_stages
 from tests.plans import plan_of
 
 PLAN = """plan example

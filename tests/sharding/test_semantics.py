@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding import propagate, semantic_collectives
+from planc.sharding.recompute import close, replay
 from planc.sharding.redistribute import steps_between
-from planc.sharding.replay import close, replay
 from tests.plans import BODY, HEAD, plan_of
 
 

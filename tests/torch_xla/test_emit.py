@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import planc
-from planc.backends.torch_xla.emit import emit, outputs
+from planc.backends.torch_xla.emit.program import emit, outputs
 from planc.backends.torch_xla.lower import lower
 from planc.diag import PlanError
 from planc.driver import load

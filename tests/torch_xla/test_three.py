@@ -10,8 +10,8 @@ import pytest
 
 from planc.diag import PlanError
 from planc.diag.span import Span
-from planc.trainer.environment import python_of
-from planc.trainer.run import prepare
+from planc.trainer.run.environment import python_of
+from planc.trainer.run.train import prepare
 from tests.torch_xla.three import PRESET, compared, preset_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -41,7 +41,7 @@ def test_an_environment_that_is_not_there_is_said(tmp_path: Path, monkeypatch: p
     here = Span("preset.toml", 1, 1, 1, 1)
     with pytest.raises(PlanError, match="E1009"):
         python_of("torch_xla", tmp_path / "absent", here)
-    monkeypatch.setattr("planc.trainer.environment.OWN", {"torch_xla": "no-such-folder"})
+    monkeypatch.setattr("planc.trainer.run.environment.OWN", {"torch_xla": "no-such-folder"})
     with pytest.raises(PlanError) as refused:
         python_of("torch_xla", None, here)
     assert refused.value.diagnostics[0].help.startswith("`make torch-xla`")

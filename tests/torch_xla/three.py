@@ -10,10 +10,10 @@ from pathlib import Path
 
 from planc.driver import load
 from planc.ir.program import Target
-from planc.trainer.crosscheck import CrossCheck, crosscheck
-from planc.trainer.embed import embed
-from planc.trainer.receipt import Receipt
-from planc.trainer.run import train
+from planc.trainer.preset.embed import embed
+from planc.trainer.receipt.crosscheck import CrossCheck, crosscheck
+from planc.trainer.receipt.receipt import Receipt
+from planc.trainer.run.train import train
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESET, PLAN = ROOT / "plans" / "presets" / "tiny.toml", ROOT / "plans" / "tiny.plan"

@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.torch_xla.lower import lower
-from planc.backends.torch_xla.runtime import prepare_environment, start
+from planc.backends.torch_xla.runtime.start_up import prepare_environment, start
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.sharding import propagate
@@ -50,7 +50,7 @@ def train(session: Any, plan: Plan, clipped: bool) -> dict[str, Any]:
 
 def reference(plan: Plan, settings: Settings) -> dict[str, Any]:
     """The same module in torch alone, on the CPU."""
-    from planc.backends.cuda.runtime import start_single
+    from planc.backends.cuda.runtime.start_up import start_single
 
     return train(start_single(lower(propagate(plan)), settings, initial), plan, clipped=True)
 

@@ -18,12 +18,12 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.lower import lower
-from planc.backends.cuda.runtime import start_single
+from planc.backends.cuda.runtime.start_up import start_single
 from planc.diag import Span
 from planc.ir.session import Settings
+from planc.language.build import build_file
 from planc.sharding import propagate
-from planc.strategies.build import build_file
-from planc.trainer.hugging_face import exported, imported
+from planc.trainer.checkpoint.hugging_face import exported, imported
 
 SIZES = {
     "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4, "head_dim": 8,

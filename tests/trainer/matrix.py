@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from planc.ir.plan import Plan
 from planc.ir.session import Session, Settings
 from planc.sharding import propagate
-from planc.trainer.checkpoint import folder as folders
+from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint.manifest import Manifest, Position
-from planc.trainer.checkpoint.parts import Reader
-from planc.trainer.checkpoint.saver import Failed, Saver, Where
-from planc.trainer.launch import leave
+from planc.trainer.checkpoint.tensor_files import Reader
+from planc.trainer.checkpoint.writer import Failed, Saver, Where
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
 
@@ -121,7 +121,7 @@ def main(stack: str, root: Path) -> None:
     rank = int(os.environ.get("RANK", "0"))
     if stack == "xla":
         os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
-        import_module("planc.backends.xla.runtime").prepare_environment(8)
+        import_module("planc.backends.xla.runtime.start_up").prepare_environment(8)
     else:
         import torch
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from planc.ir.model import Model
 from planc.ir.session import STATE, CompileFacts, Piece, Read
-from planc.trainer.weights import names
+from planc.trainer.run.initial_weights import names
 
 Floats = NDArray[np.float32]
 

@@ -13,7 +13,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.ir.session import Settings
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
 

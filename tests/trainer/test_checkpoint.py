@@ -16,9 +16,10 @@ from moving import MovingSession
 
 import planc
 from planc.diag import PlanError
-from planc.trainer.checkpoint import folder, parts
+from planc.trainer.checkpoint import directory as folder
+from planc.trainer.checkpoint import tensor_files as parts
 from planc.trainer.checkpoint.manifest import HISTORY, NAME, Manifest, Position, read
-from planc.trainer.checkpoint.saver import Failed, Saved, Saver, Where
+from planc.trainer.checkpoint.writer import Failed, Saved, Saver, Where
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = planc.load(ROOT / "plans" / "tiny.plan").model
@@ -266,7 +267,7 @@ import os, sys
 sys.path[:0] = [{str(ROOT / "tests" / "trainer")!r}, {str(ROOT)!r}]
 from pathlib import Path
 from planc.trainer.checkpoint import folder as folders, parts, saver
-from planc.trainer.checkpoint.saver import Saver
+from planc.trainer.checkpoint.writer import Saver
 from test_checkpoint import Small, manifest, where
 one = Saver(Small(0, 1), where(Path({str(tmp_path)!r}), 1))
 one.save(manifest(1), {{}})

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from planc.diag import PlanError
-from planc.trainer.chart import Curve, plot, svg
-from planc.trainer.crosscheck import MUST_AGREE, crosscheck
-from planc.trainer.crosscheck_text import picture, render
-from planc.trainer.receipt import Compile, Measured, Receipt, read_receipt
+from planc.trainer.receipt.crosscheck import MUST_AGREE, crosscheck
+from planc.trainer.receipt.crosscheck_text import picture, render
+from planc.trainer.receipt.receipt import Compile, Measured, Receipt, read_receipt
+from planc.trainer.telemetry.chart import Curve, plot, svg
 
 RECEIPT_KEYS = {
     "plan_sha256",

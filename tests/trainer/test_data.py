@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from planc.trainer.data import PythonStdlib
+from planc.trainer.data.stream import PythonStdlib
 
 
 def source(root: Path, *, sequences: int = 4, seed: int = 0, max_bytes: int = 1 << 20) -> PythonStdlib:

@@ -11,10 +11,10 @@ import pytest
 
 import planc
 from planc.diag import PlanError
-from planc.trainer.elastic import fitted
-from planc.trainer.embed import embed
-from planc.trainer.preset import Preset, load_preset
-from planc.trainer.run import prepare, train
+from planc.trainer.preset.embed import embed
+from planc.trainer.preset.load import Preset, load_preset
+from planc.trainer.run.elastic import fitted
+from planc.trainer.run.train import prepare, train
 
 ROOT = Path(__file__).resolve().parents[2]
 PLAN = """plan shrinking
@@ -79,7 +79,7 @@ def test_a_run_goes_on_with_half_of_its_devices(tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     train(path, "cuda", steps=2, checkpoint=kept, timeout_s=300)
     receipt = tmp_path / "r.json"
-    worker = ["-m", "planc.trainer.worker", "--preset", str(path), "--target", "cuda", "--receipt", str(receipt)]
+    worker = ["-m", "planc.trainer.run.worker", "--preset", str(path), "--target", "cuda", "--receipt", str(receipt)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1"]
     words = [*torchrun, *worker, "--checkpoint", str(kept), "--resume", "--steps", "3"]
     done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)

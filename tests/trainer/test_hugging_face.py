@@ -15,8 +15,8 @@ from safetensors.numpy import load_file, save_file
 import planc
 from planc.catalog import build_model
 from planc.diag import PlanError, Span
-from planc.trainer.hugging_face import INDEX, exported, imported, their_name
-from planc.trainer.weights import initial, names
+from planc.trainer.checkpoint.hugging_face import INDEX, exported, imported, their_name
+from planc.trainer.run.initial_weights import initial, names
 from tests.rows import rows_of
 
 MODEL = build_model("llama_micro")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer import launch
+from planc.trainer.run import launch
 
 SLEEPER = (
     "import os, pathlib, time; "

@@ -12,14 +12,15 @@ from bigram import BigramRuntime, BigramSession
 
 from planc.ir.plan import Plan
 from planc.ir.program import Program
-from planc.trainer import backend, loop, worker
-from planc.trainer.data import PythonStdlib
-from planc.trainer.loop import Facts, History, NotFiniteError
-from planc.trainer.preset import load_preset
-from planc.trainer.progress import Event, HeldOut, Skipped, StepDone, Table, decode, encode
-from planc.trainer.receipt import Receipt, read_receipt
-from planc.trainer.schedule import learning_rate
-from planc.trainer.settings import Train
+from planc.trainer import backend
+from planc.trainer.data.stream import PythonStdlib
+from planc.trainer.preset.load import load_preset
+from planc.trainer.preset.settings import Train
+from planc.trainer.receipt.receipt import Receipt, read_receipt
+from planc.trainer.run import loop, worker
+from planc.trainer.run.loop import Facts, History, NotFiniteError
+from planc.trainer.run.lr_schedule import learning_rate
+from planc.trainer.telemetry.events import Event, HeldOut, Skipped, StepDone, Table, decode, encode
 
 PRESET = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 

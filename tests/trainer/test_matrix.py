@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 from matrix import LAYOUTS, pairs
 
-from planc.trainer.checkpoint.folder import kept, read_manifest
-from planc.trainer.launch import run
+from planc.trainer.checkpoint.directory import kept, read_manifest
+from planc.trainer.run.launch import run
 from tests.compare.pieces import pieces_of
 from tests.cuda.cases import plan_of
 from tests.rows import rows_of

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from planc.calibration.cpu_contention import CALM
 from planc.calibration.probes import OPS, Probe
-from planc.calibration.quiet import CALM
-from planc.trainer.measure import MeasuringError, measure
-from planc.trainer.measuring import PATIENCE, PATIENCE_S
+from planc.trainer.measure.coordinator import MeasuringError, measure
+from planc.trainer.measure.worker import PATIENCE, PATIENCE_S
 
 PLAN = """plan small
 model     llama_micro

@@ -10,8 +10,8 @@ import pytest
 import planc
 from planc.diag import Diagnostic, PlanError
 from planc.ir.plan import Plan
-from planc.trainer.embed import embed
-from planc.trainer.preset import load_preset
+from planc.trainer.preset.embed import embed
+from planc.trainer.preset.load import load_preset
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "plans" / "tiny.plan"

@@ -9,8 +9,8 @@ from dataclasses import asdict
 
 import pytest
 
-from planc.trainer import launch
-from planc.trainer.pulse import MARK, Beat, Pulse, Watch
+from planc.trainer.run import launch
+from planc.trainer.run.heartbeat import MARK, Beat, Pulse, Watch
 
 
 class Clock:

@@ -9,8 +9,8 @@ import pytest
 from planc.driver import cost
 from planc.ir.program import Target
 from planc.trainer import backend
-from planc.trainer.preset import load_preset
-from planc.trainer.schedule import learning_rate
+from planc.trainer.preset.load import load_preset
+from planc.trainer.run.lr_schedule import learning_rate
 
 PRESETS = sorted((Path(__file__).resolve().parents[2] / "plans" / "presets").glob("*.toml"))
 MODELS = {"llama3_8b", "llama3_70b", "llama3_405b", "mixtral_8x7b", "deepseek_v3", "qwen3_8b"}

@@ -17,15 +17,16 @@ from planc import cli
 from planc.diag import PlanError, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Program
-from planc.trainer import backend, launch, worker
-from planc.trainer.checkpoint import folder
-from planc.trainer.checkpoint.parts import Reader
-from planc.trainer.embed import embed
-from planc.trainer.hugging_face import imported
-from planc.trainer.preset import load_preset
-from planc.trainer.receipt import Receipt, read_receipt
-from planc.trainer.resuming import NEWEST, start_of
-from planc.trainer.sources import source_of
+from planc.trainer import backend
+from planc.trainer.checkpoint import directory as folder
+from planc.trainer.checkpoint.hugging_face import imported
+from planc.trainer.checkpoint.resume import NEWEST, start_of
+from planc.trainer.checkpoint.tensor_files import Reader
+from planc.trainer.data.sources import source_of
+from planc.trainer.preset.embed import embed
+from planc.trainer.preset.load import load_preset
+from planc.trainer.receipt.receipt import Receipt, read_receipt
+from planc.trainer.run import launch, worker
 
 PLAN = """plan moving
 model     llama_micro

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from planc.diag import PlanError
-from planc.trainer.crosscheck import crosscheck
-from planc.trainer.crosscheck_text import render
-from planc.trainer.preset import load_preset
-from planc.trainer.receipt import Receipt
-from planc.trainer.routing import MOST_NUMBERS, Picks, counted, flips
+from planc.trainer.preset.load import load_preset
+from planc.trainer.receipt.crosscheck import crosscheck
+from planc.trainer.receipt.crosscheck_text import render
+from planc.trainer.receipt.receipt import Receipt
+from planc.trainer.receipt.routing import MOST_NUMBERS, Picks, counted, flips
 from tests.trainer.test_crosscheck import receipt
 from tests.xla.moe_cases import moe_plan
 

@@ -17,11 +17,12 @@ import pytest
 import planc
 from planc.diag import PlanError
 from planc.ir.program import Target
-from planc.trainer import launch, run
-from planc.trainer.crosscheck import crosscheck
-from planc.trainer.embed import embed
-from planc.trainer.progress import Event, HeldOut
-from planc.trainer.receipt import Receipt, read_receipt
+from planc.trainer.preset.embed import embed
+from planc.trainer.receipt.crosscheck import crosscheck
+from planc.trainer.receipt.receipt import Receipt, read_receipt
+from planc.trainer.run import launch
+from planc.trainer.run import train as run
+from planc.trainer.telemetry.events import Event, HeldOut
 
 ROOT = Path(__file__).resolve().parents[2]
 PRESET = ROOT / "plans" / "presets" / "tiny.toml"
@@ -143,7 +144,7 @@ def test_a_divided_run_trains_as_an_undivided_one(trained: Receipt) -> None:
 @pytest.mark.launch
 def test_an_interrupt_ends_every_rank() -> None:
     code = (
-        "import sys; from planc.trainer.run import train\n"
+        "import sys; from planc.trainer.run.train import train\n"
         f"try: train({str(PRESET)!r}, 'cuda', on_event=lambda e: print('event', flush=True))\n"
         "except KeyboardInterrupt: sys.exit(130)"
     )

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer.crosscheck import crosscheck
-from planc.trainer.receipt import Receipt
-from planc.trainer.run import train
+from planc.trainer.receipt.crosscheck import crosscheck
+from planc.trainer.receipt.receipt import Receipt
+from planc.trainer.run.train import train
 
 PRESET = Path(__file__).resolve().parents[2] / "plans/presets/tiny_moe.toml"
 

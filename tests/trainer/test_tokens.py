@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from planc.diag import PlanError
-from planc.trainer.preset import Preset, load_preset
-from planc.trainer.run import prepare, train
-from planc.trainer.sources import source_of
-from planc.trainer.tokens.files import DataError, Stream, TokenFile, token_files
-from planc.trainer.tokens.permutation import Permutation
-from planc.trainer.tokens.source import TokenSource
+from planc.trainer.data.sources import source_of
+from planc.trainer.data.tokens.files import DataError, Stream, TokenFile, token_files
+from planc.trainer.data.tokens.permutation import Permutation
+from planc.trainer.data.tokens.source import TokenSource
+from planc.trainer.preset.load import Preset, load_preset
+from planc.trainer.run.train import prepare, train
 
 TINY = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 

@@ -14,9 +14,9 @@ from planc.diag import PlanError
 from planc.ir.model import Model
 from planc.ir.session import Settings
 from planc.ir.updates import decay_of, is_orthogonalised
-from planc.trainer.preset import load_preset
-from planc.trainer.schedule import learning_rate
-from planc.trainer.settings import Train
+from planc.trainer.preset.load import load_preset
+from planc.trainer.preset.settings import Train
+from planc.trainer.run.lr_schedule import learning_rate
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "plans" / "presets" / "tiny.toml"
@@ -83,7 +83,7 @@ def test_which_update_a_parameter_gets() -> None:
 
 def test_torch_updates_as_the_reference_does() -> None:
     torch = pytest.importorskip("torch")
-    from planc.backends.cuda.optimizer import optimizer_of
+    from planc.backends.cuda.runtime.optimizer import optimizer_of
 
     holder = torch.nn.Module()
     for name in SHAPES:
@@ -121,7 +121,7 @@ def _put(module: object, name: str, value: object) -> None:
 
 def test_jax_updates_as_the_reference_does() -> None:
     jax = pytest.importorskip("jax")
-    from planc.backends.xla.optimizer import updates_of
+    from planc.backends.xla.runtime.optimizer import updates_of
 
     optimizer = updates_of(model(), SETTINGS)
     params = {name: jax.numpy.float32(drawn(name, 0)) for name in SHAPES}
@@ -137,7 +137,7 @@ def test_jax_updates_as_the_reference_does() -> None:
 
 def test_muon_holds_one_moment_of_a_matrix() -> None:
     jax = pytest.importorskip("jax")
-    from planc.backends.xla.optimizer import updates_of
+    from planc.backends.xla.runtime.optimizer import updates_of
 
     state = updates_of(model(), SETTINGS).init({name: jax.numpy.float32(drawn(name, 0)) for name in SHAPES})
     held = [jax.tree_util.keystr(path) for path, _ in jax.tree_util.tree_leaves_with_path(state)]

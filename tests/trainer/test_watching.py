@@ -13,13 +13,13 @@ from bigram import BigramRuntime, BigramSession
 from test_loop import work
 
 from planc.diag import PlanError
-from planc.trainer.measured_goodput import measured_goodput
-from planc.trainer.metrics import Metrics, Record, read_metrics
-from planc.trainer.preset import load_preset
-from planc.trainer.profiling import Profile
-from planc.trainer.progress import HeldOut, SaveDone, StepDone
-from planc.trainer.run import prepare
-from planc.trainer.watching import metrics_path
+from planc.trainer.preset.load import load_preset
+from planc.trainer.run.train import prepare
+from planc.trainer.telemetry.events import HeldOut, SaveDone, StepDone
+from planc.trainer.telemetry.goodput import measured_goodput
+from planc.trainer.telemetry.metrics_file import Metrics, Record, read_metrics
+from planc.trainer.telemetry.profiler import Profile
+from planc.trainer.telemetry.reporter import metrics_path
 
 TINY = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 KEYS = {"time", "kind", "step", "steps", "loss", "grad_norm", "lr", "tokens_per_s", "left_s", "step_s", "data_s"}
@@ -135,7 +135,7 @@ def test_a_trace_covers_the_steps_that_were_asked_for(tmp_path: Path) -> None:
 def test_a_board_without_its_package_is_refused_before_anything_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
-    monkeypatch.setattr("planc.trainer.boards.find_spec", lambda _name: None)
+    monkeypatch.setattr("planc.trainer.telemetry.boards.find_spec", lambda _name: None)
     with pytest.raises(PlanError) as error:
         prepare(preset(tmp_path, f'{key} = "board"'), "cuda")
     (found,) = error.value.diagnostics
@@ -148,7 +148,7 @@ def test_a_board_without_its_package_is_refused_before_anything_starts(
 def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    from planc.trainer.boards import TensorBoard
+    from planc.trainer.telemetry.boards import TensorBoard
 
     board = TensorBoard(tmp_path)
     board(StepDone(3, 9, 1.5, 2.0, 1e-3, 1e5, 12.0))
@@ -162,7 +162,7 @@ def test_tensorboard_reads_what_is_written(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("wandb") is None, reason="needs wandb: pip install 'planc[watch]'")
 def test_weights_and_biases_stay_offline(tmp_path: Path) -> None:
-    from planc.trainer.boards import WeightsAndBiases
+    from planc.trainer.telemetry.boards import WeightsAndBiases
 
     board = WeightsAndBiases(tmp_path, "project", {"lr": 1e-3})
     board(StepDone(1, 9, 1.5, 2.0, 1e-3, 1e5, 12.0))

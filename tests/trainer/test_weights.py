@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from planc.catalog import build_model
-from planc.trainer.weights import init_sha256, initial, names
+from planc.trainer.run.initial_weights import init_sha256, initial, names
 
 MODEL = build_model("llama_micro")
 

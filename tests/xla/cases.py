@@ -8,8 +8,8 @@ from pathlib import Path
 
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
+from planc.language.build import build_file
 from planc.sharding import propagate
-from planc.strategies.build import build_file
 
 HEAD = """plan {name}
 model     {model}

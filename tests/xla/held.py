@@ -16,9 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.backends.xla.analysis.pipeline import chunks, stack_shape
 from planc.backends.xla.lower import lower
-from planc.backends.xla.pipeline import chunks, stack_shape
-from planc.backends.xla.runtime import prepare_environment
+from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.ir.plan import Plan
 from planc.sharding import propagate
 from tests.xla.cases import plan_of
@@ -35,8 +35,8 @@ def circular(microbatches: int) -> Plan:
 def temporary_bytes(plan: Plan) -> int:
     import jax
 
-    from planc.backends.xla import shards
     from planc.backends.xla.models import family
+    from planc.backends.xla.runtime import shards
 
     emitted, model = lower(propagate(plan)).load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()

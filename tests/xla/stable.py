@@ -19,7 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.lower import lower
-from planc.backends.xla.runtime import prepare_environment
+from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.ir.model import Model
 from planc.sharding import propagate
 from tests.seeded import batches, initial
@@ -36,9 +36,9 @@ def main(steps: int, names: list[str]) -> None:
 def trained(name: str, steps: int) -> dict[str, Any]:
     import jax
 
-    from planc.backends.xla import shards
+    from planc.backends.xla.analysis.pipeline import stack_shape
     from planc.backends.xla.models import family
-    from planc.backends.xla.pipeline import stack_shape
+    from planc.backends.xla.runtime import shards
 
     plan = plan_of(name, *LAYOUTS[name])
     emitted, model = lower(propagate(plan)).load(), plan.model
@@ -61,7 +61,7 @@ def trained(name: str, steps: int) -> dict[str, Any]:
 
 def round_trip(model: Model, state: Any, where: Any, steps: int) -> Any:
     """The state through the pieces of a checkpoint, as whole tensors by name, and back."""
-    from planc.backends.xla.state import pieces, restored
+    from planc.backends.xla.runtime.state import pieces, restored
 
     saved: dict[str, np.ndarray] = {}
     for piece in pieces(model, lambda: state):

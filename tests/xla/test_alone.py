@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.xla.emit import emit
-from planc.trainer.launch import run
+from planc.backends.xla.emit.program import emit
+from planc.trainer.run.launch import run
 from tests.xla.cases import sharded
 
 ALONE = Path(__file__).with_name("alone.py")

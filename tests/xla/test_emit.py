@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.xla.emit import emit
+from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded

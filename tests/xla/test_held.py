@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import rows_of
 
 

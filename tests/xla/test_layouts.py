@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from planc.backends.xla.emit import emit
-from planc.backends.xla.layouts import Spec, Use, param_spec
+from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
+from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from tests.xla.cases import plan_of, sharded

@@ -15,12 +15,12 @@ from typing import Any
 
 import pytest
 
-from planc.backends.xla.atoms import parts
-from planc.backends.xla.emit import emit
-from planc.backends.xla.refusals import refusals
+from planc.backends.xla.analysis.mesh_factors import parts
+from planc.backends.xla.emit.program import emit
+from planc.backends.xla.refusals.plan import refusals
 from planc.backends.xla.rules import realise
 from planc.sharding import propagate, semantic_collectives
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import parity_rows
 from tests.xla.cases import plan_of
 from tests.xla.moe_cases import CI, MOE, NOT_PREDICTED, moe_plan, moe_sharded

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import parity_rows
 from tests.xla.cases import LAYOUTS, NARROW, SELDOM
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 from tests.rows import rows_of
 
 STABLE = Path(__file__).with_name("stable.py")

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from planc.backends.xla.peak import peak
+from planc.backends.xla.analysis.peak_memory import peak
 from planc.backends.xla.rules import realise
 from planc.backends.xla.rules.pad_scattered_rows import BUFFER_MIB, padded_rows, shifted_rows
 from planc.ir.collective import Collective

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.trainer.launch import run
+from planc.trainer.run.launch import run
 
 pytest.importorskip("torch", reason="the twin is a torch module")
 

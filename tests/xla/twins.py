@@ -10,7 +10,7 @@ import json
 import sys
 from importlib import import_module
 
-from planc.backends.xla.runtime import prepare_environment
+from planc.backends.xla.runtime.start_up import prepare_environment
 
 prepare_environment(1)
 
@@ -22,11 +22,11 @@ import torch.nn.functional as F
 
 from planc.backends.cuda.models.balance import Balance
 from planc.backends.cuda.models.moe import MoE
+from planc.backends.xla.analysis.stacked_params import numbers, stacked
 from planc.backends.xla.models import family
 from planc.backends.xla.models.hooks import UNDIVIDED
-from planc.backends.xla.stacks import numbers, stacked
 from planc.catalog import build_model
-from planc.trainer.weights import initial, names
+from planc.trainer.run.initial_weights import initial, names
 
 
 def gap(found: np.ndarray, expected: np.ndarray) -> float:

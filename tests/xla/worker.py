@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.lower import lower
-from planc.backends.xla.runtime import prepare_environment, start, start_single
+from planc.backends.xla.runtime.start_up import prepare_environment, start, start_single
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.sharding import propagate

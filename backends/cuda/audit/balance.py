@@ -15,10 +15,10 @@ from unittest.mock import patch
 
 from torch import Tensor
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.sharding import Sharded
 
 from ..models import moe
-from ..roles import Roles
 from ..rules.rows_of_a_rank import rows_sent
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.sharding import Sharded
 from planc.sharding import semantic_collectives
 
-from ..roles import Roles
 from ..rules import realise
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from planc.backends.common.shrunk import said, shrunk
+from planc.backends.cuda.analysis.peak_memory import peaks
 from planc.ir.audit import Audit, PeakMemory, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 
-from ...shrunk import said, shrunk
 from ..lower import lower
-from ..peak import peaks
 from .predict import predicted
 from .trace import Traced
 

@@ -21,7 +21,9 @@ from torch.distributed.pipelining import schedules as pipelining
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from planc.diag.light import dataclass
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.runtime.optimizer import optimizer_of
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.audit import Totals
 from planc.ir.program import Program
 from planc.ir.session import Settings
@@ -29,8 +31,6 @@ from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 from planc.sharding.local import local_length
 
-from ..optimizer import optimizer_of
-from ..roles import Roles
 from .balance import balanced
 from .memory import MemoryTracker
 from .norms import one_kernel_norms

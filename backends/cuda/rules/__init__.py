@@ -5,13 +5,9 @@ One rule a file, applied in this order. A rule sees layouts and roles; never a m
 
 from __future__ import annotations
 
-from planc.ir.collective import Collective
-from planc.ir.sharding import Sharded
-
-from ..roles import Roles
-from . import (
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules import (
     all_reduce_last,
-    counts_travel,
     dtensor_gradients,
     gather_per_sibling,
     group_state,
@@ -21,8 +17,12 @@ from . import (
     ring_gradients,
     rows_of_a_rank,
     scalars_by_dimension,
-    weights_travel,
 )
+from planc.backends.cuda.rules import exchange_gate_weights as weights_travel
+from planc.backends.cuda.rules import exchange_token_counts as counts_travel
+from planc.ir.collective import Collective
+from planc.ir.sharding import Sharded
+
 from .rule import Rows
 
 ORDER = (

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import Collective
-from planc.sharding.stages import sections_on
+from planc.sharding.stage_assignment import sections_on
 
-from ..roles import Roles
 from .rule import Rows, changed, of_state
 
 NAME = "all_reduce_last"

@@ -6,10 +6,10 @@ others whole (an `override`), or they lie in different modules, each prepares it
 
 from __future__ import annotations
 
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.collective import Collective
 
-from ..roles import Roles
-from ..styles import Styler
 from .rule import Rows, changed
 
 NAME = "gather_per_sibling"

@@ -5,9 +5,9 @@ Experts that lie on a mesh of their own are a group apart from the rest of their
 
 from __future__ import annotations
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import Collective
 
-from ..roles import Roles
 from .rule import Rows, changed, of_experts, of_state
 
 NAME = "group_state"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ..roles import Roles
+from planc.backends.cuda.analysis.roles import Roles
+
 from .rule import Rows, of_state
 
 NAME = "keep_last_group"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import ceil
 
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 
-from ..roles import Roles
-from ..stored import stored_dim, stored_over
 from .rule import Rows, changed, of_state
 
 NAME = "pad_dim0"

@@ -7,12 +7,12 @@ gathers if a forward came before it. Otherwise parameters are gathered once a st
 
 from __future__ import annotations
 
+from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.schedules import Action, orders
-from planc.sharding.stages import sections_on, virtual_stages
+from planc.sharding.stage_assignment import sections_on, virtual_stages
 
-from ..roles import Keeping, Roles
 from .rule import Rows, changed, of_state
 
 NAME = "pipeline_keeps_state"

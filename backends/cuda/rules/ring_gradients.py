@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import DTYPE_BYTES, Collective
 
-from ..roles import Roles
 from .rule import Rows, changed
 
 NAME = "ring_gradients"

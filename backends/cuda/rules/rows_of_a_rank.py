@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from math import ceil
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import Collective
 from planc.ir.model import ROUTED, SLOTS
 from planc.sharding.local import local_length
 
-from ..roles import Roles
 from .rule import Rows, changed, routed_tensors
 
 NAME = "rows_of_a_rank"

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.collective import Collective
 from planc.ir.model import EXPERTS
-
-from ..roles import Roles
 
 Rows = tuple[Collective, ...]
 

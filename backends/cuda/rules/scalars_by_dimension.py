@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
+from planc.backends.cuda.analysis.roles import Factor, Roles
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding
-from planc.sharding.stages import copies_on, sections_on
+from planc.sharding.stage_assignment import copies_on, sections_on
 
-from ..roles import Factor, Roles
 from .rule import Rows, changed, over
 
 NAME = "scalars_by_dimension"

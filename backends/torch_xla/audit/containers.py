@@ -16,7 +16,7 @@ from typing import Any
 
 from torch import nn
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 from .places import Place, is_watched
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 from .places import Place, here
 

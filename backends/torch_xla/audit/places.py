@@ -8,7 +8,7 @@ from types import CodeType, FrameType
 
 import torch
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 OURS = str(Path(__file__).parent)
 TORCH = str(Path(torch.__file__).parent)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 
 from .containers import Containers
 from .operations import Operation, Watch

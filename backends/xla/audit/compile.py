@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.diag import Diagnostic, PlanError
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 from planc.syntax.cache import cache_folder
 

@@ -9,7 +9,7 @@ from math import prod
 
 from planc.backends.xla.audit.groups import axes_of, groups
 from planc.backends.xla.audit.hlo import Computation, HloError, Instruction, Module, Shape, parse
-from planc.backends.xla.audit.trips import trips
+from planc.backends.xla.audit.trip_count import trips
 
 OPS = {
     "all-gather": "all_gather",

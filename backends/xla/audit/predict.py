@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from planc.backends.xla.atoms import parts
+from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.rules import realise
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.sharding import Sharded

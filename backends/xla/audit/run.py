@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
-from planc.backends.xla.atoms import atoms
+from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.analysis.peak_memory import peak
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Found, Inventory, inventory
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.backends.xla.lower import lower
-from planc.backends.xla.peak import peak
 from planc.backends.xla.rules import realise
 from planc.cost import cost_plan
 from planc.diag import Diagnostic, PlanError

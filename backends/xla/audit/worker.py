@@ -43,7 +43,7 @@ OPTIONS = {"xla_jf_spmd_threshold_for_windowed_einsum_mib": "1000000"}
 
 
 def main(folder: Path) -> None:
-    from planc.backends.xla.runtime import prepare_environment
+    from planc.backends.xla.runtime.start_up import prepare_environment
     from planc.ir.plan import Plan
 
     request = json.loads((folder / "request.json").read_text())
@@ -125,10 +125,10 @@ def program(plan: Plan, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any,
     import jax
     import jax.numpy as jnp
 
-    from planc.backends.xla import shards
+    from planc.backends.xla.analysis.pipeline import stack_shape
     from planc.backends.xla.lower import lower
     from planc.backends.xla.models import family
-    from planc.backends.xla.pipeline import stack_shape
+    from planc.backends.xla.runtime import shards
     from planc.sharding import propagate
 
     emitted, module = lower(propagate(plan)).load(), family(plan.model.family)

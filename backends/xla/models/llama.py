@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import jax
 import jax.numpy as jnp
 
-from planc.backends.xla.stacks import numbers, runs, stacked
+from planc.backends.xla.analysis.stacked_params import numbers, runs, stacked
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks

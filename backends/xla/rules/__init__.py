@@ -20,7 +20,6 @@ from planc.backends.xla.rules import (
     look_up_whole_table,
     look_up_wide,
     pad_scattered_rows,
-    places_for_rows,
     promote_narrow,
     reduce_activations_whole,
     reduce_each_reader,
@@ -29,9 +28,10 @@ from planc.backends.xla.rules import (
     sum_each_microbatch,
     sum_table_over_all,
     sum_thin_parts,
-    weights_travel,
     wide_outside_linear,
 )
+from planc.backends.xla.rules import exchange_gate_weights as weights_travel
+from planc.backends.xla.rules import expert_capacity_slots as places_for_rows
 from planc.backends.xla.rules.rule import Rows
 from planc.ir.sharding import Sharded
 

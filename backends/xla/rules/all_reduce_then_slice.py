@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.layouts import gathers_in_use
+from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.rules.rule import Rows, changed, of_experts, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded

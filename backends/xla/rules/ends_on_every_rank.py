@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from planc.backends.xla.emit_model import own_gradient
-from planc.backends.xla.layouts import cut
-from planc.backends.xla.pipeline import pipelined
+from planc.backends.xla.analysis.layouts import cut
+from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.emit.model import own_gradient
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
 from planc.ir.plan import Plan

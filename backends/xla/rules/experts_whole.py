@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.experts import Experts
+from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding, Sharded

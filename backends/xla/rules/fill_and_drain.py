@@ -6,7 +6,7 @@ layer's gathers and sums ten times for two layers a rank; pp 2 > dp 2, circular 
 
 from __future__ import annotations
 
-from planc.backends.xla.pipeline import chunks, iterations, pipelined
+from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded

@@ -11,7 +11,7 @@ from __future__ import annotations
 from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding.replay import replay
+from planc.sharding.recompute import replay
 
 NAME = "gather_kept_again"
 

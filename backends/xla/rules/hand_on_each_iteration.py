@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from planc.backends.xla.pipeline import chunks, iterations, pipelined
+from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded

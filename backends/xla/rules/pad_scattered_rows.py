@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from planc.backends.xla.layouts import cut
+from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from planc.catalog.parts.sizes import Size, dims_of
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model, Op, Param, Run, Section, Tensor
 
 HIDDEN = ("batch", "sequence", "embed")

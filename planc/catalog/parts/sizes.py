@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field, fields
 
-from planc.diag.light import dataclass
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.dims import DIMS, INNER
 from planc.ir.model import Routing, Section
 

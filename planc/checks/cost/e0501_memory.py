@@ -11,7 +11,7 @@ from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
-    from planc.checks.mends import Tried
+    from planc.checks.memory_fixes import Tried
 
 SHOWN = 3
 """Changes that the help lists."""
@@ -40,7 +40,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
 
 def _mend(costed: Costed) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
-    from planc.checks.mends import mends, together, tried
+    from planc.checks.memory_fixes import mends, together, tried
     from planc.checks.recost import recost
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib

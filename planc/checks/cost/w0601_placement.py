@@ -10,8 +10,8 @@ from planc.checks.edits import mesh_sentence
 from planc.checks.edits import replace as written_instead
 from planc.checks.recost import recost
 from planc.cost import Costed
-from planc.cost.network import collective_s
-from planc.cost.topology import span_of
+from planc.cost.machine.collective_time import collective_s
+from planc.cost.machine.topology import span_of
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.collective import Collective

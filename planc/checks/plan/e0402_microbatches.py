@@ -36,7 +36,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 def _listed(split: Split, count: int) -> Need | None:
     """A schedule from a file runs the microbatches it lists."""
-    from planc.schedules import own
+    from planc.schedules import csv as own
 
     listed = own.microbatches(split.order)
     return None if listed == count else Need(f"the {listed} listed", listed)

@@ -8,7 +8,7 @@ from planc.checks.edits import replace, sentence
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
-from planc.syntax.near import nearest
+from planc.syntax.suggest import nearest
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:

@@ -8,7 +8,7 @@ from planc.checks.edits import remove, replace, sentence
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
-from planc.sharding.replay import names_op, replay
+from planc.sharding.recompute import names_op, replay
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:

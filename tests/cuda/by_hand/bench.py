@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 sys.path.insert(0, str(ROOT))
 
-from planc.trainer.launch import run  # noqa: E402
+from planc.trainer.run.launch import run  # noqa: E402
 from tests.rows import rows_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "by-hand.md"

@@ -28,7 +28,7 @@ from planc.backends.cuda.lower import lower
 from planc.backends.cuda.models.llama import build
 from planc.ir.plan import Plan
 from planc.sharding import propagate
-from planc.trainer.launch import leave
+from planc.trainer.run.launch import leave
 from tests.cuda.cases import FSDP, PP, SP, TP, plan_of
 
 LAYOUTS: dict[str, tuple[str, ...]] = {

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.lower import lower
-from planc.backends.xla.runtime import prepare_environment
+from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.ir.plan import Plan
 from planc.sharding import propagate
 from tests.seeded import batches, initial

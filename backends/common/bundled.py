@@ -1,0 +1,45 @@
+"""The models that a target has a module for: one file a family, in its folder `models`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planc.catalog import model_names
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.model import Model
+from planc.ir.plan import Plan
+
+HERE = Path(__file__).parent.parent
+
+
+def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
+    """E0901 at the model's sentence when no module of the target computes this model; [] otherwise."""
+    why = _missing(plan.model, target)
+    if not why:
+        return []
+    cause = plan.model.cause or plan.mesh.cause
+    return [
+        Diagnostic(
+            "E0901",
+            f"the {target} target cannot do `{cause.via or cause.sentence}`: {why}",
+            cause.span,
+            help=f"check and cost take it into account; there are modules of {', '.join(_bundled(target))}",
+        )
+    ]
+
+
+def _bundled(target: str) -> list[str]:
+    """The families with a module."""
+    files = {file.stem for file in (HERE / target / "models").glob("*.py")}
+    return sorted(files & set(model_names().values()))
+
+
+def _missing(model: Model, target: str) -> str:
+    """What the target's modules do not have, in words; empty when they have it all."""
+    if not (HERE / target / "models" / f"{model.family}.py").is_file():
+        return f"it has no module of the {model.family} family yet"
+    if model.tied:
+        return f"its {model.family} module has an output weight of its own, and here it is the embedding's"
+    if model.rope_scaling:
+        return f"its {model.family} module does not scale rotary positions ({model.rope_scaling['rope_type']})"
+    return ""

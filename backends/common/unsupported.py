@@ -1,0 +1,50 @@
+"""The sentences that planc checks and costs and that no target writes a program for yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.common.bundled import not_bundled
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+
+Sentences = Iterator[Cause | None]
+
+
+def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
+    """E0901 for each such sentence, at its place; empty when the target may look at the rest."""
+    causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
+    return not_bundled(plan, target) + [
+        Diagnostic(
+            "E0901",
+            f"the {target} target cannot do `{cause.via or cause.sentence}`: planc writes no program for it yet",
+            cause.span,
+            help="check and cost take it into account; lower the plan without it",
+        )
+        for cause in causes
+        if cause is not None
+    ]
+
+
+def _nouns(plan: Plan) -> Sentences:
+    yield from (quantize.cause for quantize in plan.quantize)
+    yield from (offload.cause for offload in plan.offloads)
+    yield from (overlap.cause for overlap in plan.overlaps)
+    yield from (compiled.cause for compiled in plan.compiles)
+
+
+def _shards(plan: Plan) -> Sentences:
+    """Divisions of latents."""
+    yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
+    yield from (r.cause for r in plan.replicates)
+
+
+def _state(plan: Plan) -> Sentences:
+    yield from (s.cause for s in plan.stores if s.region not in ("", EXPERTS))
+
+
+def _recompute(plan: Plan) -> Sentences:
+    if plan.recompute.every > 1 or plan.recompute.whole:
+        yield plan.recompute.cause

@@ -1,0 +1,161 @@
+"""What each axis is for at the experts, and the mesh that the emitted file builds for them.
+
+Tokens are exchanged over one dimension of it, an expert's width is divided over another, and
+fully_shard stores experts over a third. Its ranks are those of the plan's mesh, by other names.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
+from planc.ir.plan import NOUNS, Noun
+from planc.ir.sharding import OpSharding, ParamSharding
+
+if TYPE_CHECKING:
+    from planc.backends.cuda.analysis.roles import Roles
+
+WHOLE = "whole"
+"""A dimension of size 1: fully_shard divides experts over it (that is, not at all) when no axis stores them."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One dimension of an emitted mesh: the axes with one role, () for `whole`."""
+
+    name: str
+    size: int
+    axes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The axes of a plan by their role at the experts. Axes of size 1 play none."""
+
+    roles: Roles
+
+    @cached_property
+    def ops(self) -> tuple[OpSharding, ...]:
+        """The ops that experts do; () without experts."""
+        found = {o.op.name: o for ops in self.roles.sharded.ops.values() for o in ops if o.op.region == EXPERTS}
+        return tuple(found.values())
+
+    @cached_property
+    def params(self) -> tuple[ParamSharding, ...]:
+        return tuple(p for p in self.roles.sharded.params if p.param.region == EXPERTS)
+
+    @property
+    def module(self) -> str:
+        """The path, inside a block, of the module that holds all experts."""
+        path: list[str] = []
+        for parts in zip(*(o.op.module.removeprefix("layers.*.").split(".") for o in self.ops), strict=False):
+            if len(set(parts)) > 1:
+                break
+            path.append(parts[0])
+        return ".".join(path)
+
+    @cached_property
+    def exchange(self) -> tuple[str, ...]:
+        """The axes that divide the experts: tokens travel over them."""
+        return self._dividing("experts")
+
+    @cached_property
+    def tensor(self) -> tuple[str, ...]:
+        """The axes that divide each expert's width."""
+        return self._dividing("expert_ffn")
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """The axes that divide the tokens on their way to the experts."""
+        return self.roles.plan.axes_of(SLOTS, ROUTED) if self.ops else ()
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the ranks that share an expert have different tokens, which they gather; else the same ones."""
+        return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
+
+    @cached_property
+    def shard(self) -> tuple[str, ...]:
+        """The axes that experts are stored over."""
+        return self.stored("optimizer")
+
+    def stored(self, noun: Noun) -> tuple[str, ...]:
+        return self.params[0].stored[noun] if self.params else ()
+
+    @cached_property
+    def replicate(self) -> tuple[str, ...]:
+        """The axes that divide an expert's tokens but store nothing: gradients are all-reduced over them."""
+        partial = self.params[0].grad_partial if self.params else ()
+        return self.roles.plan.mesh.in_order(set(partial) - set(self.shard))
+
+    @property
+    def capacity(self) -> bool:
+        return bool(self.ops) and self.roles.plan.route.method == "capacity"
+
+    @property
+    def styled(self) -> bool:
+        """Whether tokens are prepared for the experts: sent, gathered, or given places."""
+        return bool(self.exchange or self.tensor or self.capacity)
+
+    @cached_property
+    def apart(self) -> bool:
+        """Whether fully_shard keeps experts otherwise than the rest of their block."""
+        roles = self.roles
+        same = (self.shard, self.replicate) == (roles.shard, roles.replicate)
+        return bool(self.params) and (bool(self.exchange or self.tensor) or not same)
+
+    @cached_property
+    def factors(self) -> tuple[Dimension, ...]:
+        """The dimensions of the experts' mesh, in the order in which torch composes them; () without one."""
+        if not self.apart:
+            return ()
+        used = {*self.replicate, *self.shard, *self.exchange, *self.tensor}
+        rest = [(a,) for a in self.axes if a not in used]
+        groups = [*rest, self.replicate, self.shard or (WHOLE,), self.exchange, self.tensor]
+        return tuple(self._factor(group) for group in groups if group)
+
+    @cached_property
+    def own_mesh(self) -> bool:
+        """Whether that mesh is another one than the plan's."""
+        return self.apart and [(f.name, f.size) for f in self.factors] != [(f.name, f.size) for f in self.roles.factors]
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis of more than one rank that exists at the experts, outermost first."""
+        plan = self.roles.plan
+        return plan.mesh.in_order(a for a in plan.mesh.every if plan.exists(a, EXPERTS))
+
+    @property
+    def stored_dims(self) -> tuple[str, ...]:
+        """The dimensions of the mesh that fully_shard is given for the experts."""
+        return tuple(self.name(g) for g in (self.replicate, self.shard or (WHOLE,)) if g)
+
+    @property
+    def divided_dims(self) -> tuple[str, ...]:
+        """The dimensions that divide the experts while they are used."""
+        return tuple(self.name(g) for g in (self.exchange, self.tensor) if g)
+
+    def name(self, axes: tuple[str, ...]) -> str:
+        return "_".join(axes)
+
+    def _factor(self, axes: tuple[str, ...]) -> Dimension:
+        if axes == (WHOLE,):
+            return Dimension(WHOLE, 1, ())
+        return Dimension(self.name(axes), self.roles.plan.mesh.size(*axes), axes)
+
+    def _dividing(self, dim: str) -> tuple[str, ...]:
+        return self.roles.plan.axes_of(dim, EXPERTS) if self.ops else ()
+
+
+def routed(op: Op) -> bool:
+    """Whether an op works on tokens laid out by expert, or brings them there and back."""
+    return op.region in (EXPERTS, ROUTED)
+
+
+def stored_otherwise(experts: Experts) -> list[Noun]:
+    """The nouns that are stored divided of the experts alone, or of all but them, where experts are stored at all."""
+    if not experts.shard:
+        return []
+    return [n for n in NOUNS if bool(experts.roles.plan.store(n)) != bool(experts.stored(n))]

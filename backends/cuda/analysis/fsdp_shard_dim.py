@@ -1,0 +1,42 @@
+"""Which dimension of a parameter fully_shard divides."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.placements import Placement, placement
+from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.model import EXPERTS
+from planc.ir.sharding import ParamSharding
+
+
+def stored_dim(roles: Roles, p: ParamSharding) -> int:
+    """The one a sentence names, else the first; the next one where tensor parallelism divides inside the first.
+
+    DTensor gathers a dimension wrongly that is divided inside by one axis and stored over another.
+    """
+    if p.on_dim is not None:
+        return p.on_dim
+    if p.param.region == EXPERTS and roles.experts.apart:
+        return _experts_dim(roles, p)
+    inside = used(roles, p)
+    return 1 if inside.inner and inside.dim == 0 and len(p.param.shape_dims) > 1 else 0
+
+
+def stored_over(roles: Roles, p: ParamSharding) -> tuple[str, ...]:
+    """The axes that fully_shard divides a parameter over."""
+    apart = p.param.region == EXPERTS and roles.experts.apart
+    return roles.experts.shard if apart else roles.shard
+
+
+def _experts_dim(roles: Roles, p: ParamSharding) -> int:
+    """The experts themselves if there is one for each rank, else the first dimension inside them that divides."""
+    mesh, parts = roles.plan.mesh, roles.plan.mesh.size(*roles.experts.shard)
+    local = [n // mesh.size(*axes) for n, axes in zip(roles.sharded.model.shape(p.param), p.compute, strict=True)]
+    if local[0] >= parts:
+        return 0
+    return next((dim for dim, length in enumerate(local) if dim and length % parts == 0), 0)
+
+
+def used(roles: Roles, p: ParamSharding) -> Placement:
+    """How tensor parallelism divides a parameter while it is used."""
+    user = next(o for ops in roles.sharded.ops.values() for o in ops if p.param.name in o.op.params)
+    return placement(user.layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)

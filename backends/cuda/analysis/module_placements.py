@@ -1,0 +1,157 @@
+"""An op at the edge of the module that does it: the placements of its weight, its inputs and its output.
+
+A redistribution is realised where a module begins or ends, so an op that needs one must have a module
+of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from planc.backends.cuda.analysis.placements import Groups, Placement, folded, placement
+from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.model import Section
+from planc.ir.sharding import Layout, Move, OpSharding, Sharded
+from planc.sharding.redistribute import restrict, steps_between
+
+
+@dataclass(frozen=True, eq=False)
+class Boundary:
+    """One op of a section. Placements are over the tensor axes alone."""
+
+    o: OpSharding
+    section: Section
+    sharded: Sharded
+    roles: Roles
+
+    @property
+    def path(self) -> str:
+        """The module's path inside its block, or from the model for those outside the blocks."""
+        return relative(self.o.op.module)
+
+    @property
+    def parent(self) -> str:
+        """Path of the module around it; empty at the top of the model or of a block."""
+        parent = self.o.op.module.rpartition(".")[0]
+        return "" if parent == "layers.*" else parent
+
+    @property
+    def alone(self) -> bool:
+        """Whether its module does this op and nothing else."""
+        module = self.o.op.module
+        others = (p.op.module for p in self.sharded.ops[self.section] if p is not self.o)
+        return module != "layers.*" and not any(m == module or m.startswith(f"{module}.") for m in others)
+
+    @property
+    def linear(self) -> bool:
+        """A matrix stored [out, in], as torch's linear layer has it."""
+        op, tensor = self.o.op, self.sharded.model.tensor
+        if op.kind != "matmul" or len(self._folds) != 2:
+            return False
+        made, taken = self._folds
+        return set(made) <= set(tensor[op.output].dims) and set(taken) <= set(tensor[op.inputs[0]].dims)
+
+    @cached_property
+    def weight(self) -> Placement:
+        """Of the op's first parameter; whole without one."""
+        return self._placement(self.o.layout, self._folds)
+
+    @property
+    def rows(self) -> tuple[str, ...]:
+        """The divided dims that its weight lacks: each rank does its part of the work with the whole weight."""
+        inside = {d for group in self._folds for d in group}
+        return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
+
+    @property
+    def weights(self) -> dict[str, Placement]:
+        """By their names in the module; a bias is divided as the output is."""
+        params = self.sharded.model.param
+        return {
+            name.rpartition(".")[2]: self._placement(self.o.layout, params[name].shape_dims)
+            for name in self.o.op.params
+        }
+
+    def needed(self, index: int = 0) -> Placement:
+        """How the op takes an input."""
+        name = self.o.op.inputs[index]
+        return self._input(self.o.needs(name, self._dims(name)), name)
+
+    def resting(self, index: int = 0) -> Placement:
+        """How an input arrives."""
+        name = self.o.op.inputs[index]
+        return self._input(self.sharded.declared(name), name)
+
+    @property
+    def made(self) -> Placement:
+        """How the output leaves the op; a sum over the tensor axes counts as whole."""
+        return self._output(restrict(self.o.layout, self._dims(self.o.op.output)))
+
+    @property
+    def left(self) -> Placement:
+        """How the output leaves the module."""
+        return self._output(self.sharded.declared(self.o.op.output))
+
+    def move(self, index: int = 0) -> Move | None:
+        """What readies an input, if it concerns the tensor axes."""
+        return self._ours(self.o.moves[index])
+
+    def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
+        """The collectives that ready an input."""
+        move = self.move(index)
+        return tuple(s.kind for s in move.steps) if move else ()
+
+    @property
+    def moves(self) -> tuple[Move | None, ...]:
+        return tuple(self._ours(m) for m in self.o.moves)
+
+    @property
+    def settle(self) -> Move | None:
+        return self._ours(self.o.settle)
+
+    def summed_back(self, index: int = 0) -> bool:
+        """Whether the gradient of an input is a sum over the tensor axes."""
+        dims = self._dims(self.o.op.inputs[index])
+        return self.o.op.kind == "matmul" and any(self.divides(d) for d in self.o.layout if d not in dims)
+
+    def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
+        """The collectives that bring the gradient of an input home."""
+        name = self.o.op.inputs[index]
+        partial = self.roles.tensor if self.summed_back(index) else ()
+        steps = steps_between(self.o.needs(name, self._dims(name)), partial, self.sharded.declared(name))
+        return tuple(s.kind for s in steps if set(s.axes) & set(self.roles.tensor))
+
+    def divides(self, dim: str) -> bool:
+        return bool(set(self.o.layout.get(dim, ())) & set(self.roles.tensor))
+
+    @property
+    def divided(self) -> tuple[str, ...]:
+        """The dims of the op that the tensor axes divide."""
+        return tuple(d for d in self.o.layout if self.divides(d))
+
+    def _ours(self, move: Move | None) -> Move | None:
+        ours = move is not None and any(set(s.axes) & set(self.roles.tensor) for s in move.steps)
+        return move if ours else None
+
+    @cached_property
+    def _folds(self) -> Groups:
+        params = self.o.op.params
+        return self.sharded.model.param[params[0]].shape_dims if params else ()
+
+    def _dims(self, tensor: str) -> tuple[str, ...]:
+        return self.sharded.model.tensor[tensor].dims
+
+    def _input(self, layout: Layout, tensor: str) -> Placement:
+        return self._placement(layout, folded(self._dims(tensor), self._folds if self.linear else ()))
+
+    def _output(self, layout: Layout) -> Placement:
+        dims = self._dims(self.o.op.output)
+        return self._placement(layout, folded(dims, self._folds if self.linear else ()))
+
+    def _placement(self, layout: Layout, groups: Groups) -> Placement:
+        return placement(layout, groups, self.sharded.model.sizes, self.roles.tensor)
+
+
+def relative(module: str) -> str:
+    """A module's path inside its block, or from the model for those outside the blocks."""
+    return module.removeprefix("layers.*.")

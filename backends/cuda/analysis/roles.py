@@ -1,0 +1,167 @@
+"""What each mesh axis is for, in torch's terms, and the mesh that the emitted file builds.
+
+torch wants one mesh dimension per role: parameters are sharded over one, replicated over one, and
+tensor parallelism takes one. Axes of the plan that share a role are merged into one dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
+from planc.ir.plan import NOUNS, Period, Plan
+from planc.ir.sharding import Sharded
+
+Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
+"""`rest`: an axis whose ranks do the same, but at the experts."""
+
+WHOLE = "whole"
+"""A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state."""
+
+
+@dataclass(frozen=True)
+class Factor(Dimension):
+    """One dimension of the plan's mesh as it is emitted."""
+
+    role: Role
+
+
+@dataclass(frozen=True)
+class Roles:
+    """The axes of a plan by role. Axes of size 1 play none."""
+
+    sharded: Sharded
+
+    @property
+    def plan(self) -> Plan:
+        return self.sharded.plan
+
+    @cached_property
+    def shard(self) -> tuple[str, ...]:
+        """The axes that optimizer state, and perhaps more, is stored over."""
+        return self.plan.store("optimizer")
+
+    @cached_property
+    def replicate(self) -> tuple[str, ...]:
+        """The axes that divide the tokens but store nothing: gradients are all-reduced over them."""
+        divides = self.plan.mesh.in_order({*self.plan.data_axes, *self.context})
+        return tuple(a for a in divides if a not in self.shard)
+
+    @cached_property
+    def context(self) -> tuple[str, ...]:
+        """The axes that divide the sequence where the loss is taken: each rank has a part of its tokens."""
+        losses = [o for ops in self.sharded.ops.values() for o in ops if o.op.kind == "loss"]
+        return self.plan.mesh.in_order({a for o in losses for a in o.layout.get("sequence", ())})
+
+    @property
+    def context_name(self) -> str:
+        """The dimension of the mesh of the ranks that share sequences."""
+        return "_".join(self.context)
+
+    @cached_property
+    def pipeline(self) -> tuple[str, ...]:
+        return self.plan.mesh.in_order((self.plan.split.axis,)) if self.plan.split else ()
+
+    @cached_property
+    def tensor(self) -> tuple[str, ...]:
+        """The axes that divide an op's index space in another dim than the batch, but at the experts."""
+        ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
+        used = {a for o in ops for d, axes in o.layout.items() if d != "batch" for a in axes}
+        return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
+
+    @cached_property
+    def uses_fsdp(self) -> bool:
+        """fully_shard keeps the state, averages over data ranks, and casts for mixed precision."""
+        state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
+        return bool(state or self.plan.precision.compute != "fp32")
+
+    @cached_property
+    def experts(self) -> Experts:
+        """The axes by their roles at the experts."""
+        return Experts(self)
+
+    @cached_property
+    def rest(self) -> tuple[str, ...]:
+        """The axes that have no role outside the experts."""
+        roles = {*self.pipeline, *self.replicate, *self.shard, *self.tensor}
+        return tuple(a.name for a in self.plan.mesh.axes if a.size > 1 and a.name not in roles)
+
+    @cached_property
+    def factors(self) -> tuple[Factor, ...]:
+        """The emitted mesh's dimensions, in the order in which torch composes them."""
+        roles: tuple[Role, ...] = ("rest", "pipeline", "replicate", "shard", "tensor")
+        found = [f for role in roles if (f := self._factor(role))]
+        if (self.uses_fsdp and not self.shard) or not found:
+            at = next((i for i, f in enumerate(found) if f.role == "tensor"), len(found))
+            found.insert(at, Factor(WHOLE, 1, (), "shard"))
+        return tuple(found)
+
+    def factor(self, role: Role) -> Factor | None:
+        return next((f for f in self.factors if f.role == role), None)
+
+    def name(self, role: Role) -> str:
+        """The mesh dimension of a role that is known to be there."""
+        factor = self.factor(role)
+        assert factor is not None, role
+        return factor.name
+
+    @property
+    def data(self) -> tuple[Factor, ...]:
+        """The dimensions that divide the tokens. Ranks that share sequences follow each other."""
+        found = [f for f in self.factors if set(f.axes) & {*self.plan.data_axes, *self.context}]
+        return tuple(sorted(found, key=lambda f: bool(set(f.axes) & set(self.context))))
+
+    @property
+    def arranged(self) -> tuple[str, ...]:
+        """The axes of more than one rank, in the order of the emitted mesh."""
+        return tuple(a for f in self.factors for a in f.axes if self.plan.mesh.size(a) > 1)
+
+    def dimension(self, axes: tuple[str, ...]) -> str:
+        """The name of the ranks that a collective over these axes runs over: a dimension of a mesh."""
+        if axes == self.context:
+            return self.context_name
+        named = [(f.axes, f.name) for f in (*self.factors, *self.experts.factors)]
+        same = (name for known, name in named if known and self._ranks(known) == self._ranks(axes))
+        return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
+
+    def _ranks(self, axes: tuple[str, ...]) -> tuple[tuple[int, int], ...]:
+        """(size, stride) of the ranks over these axes, outermost first; equal for the same ranks by other names."""
+        found: list[tuple[int, int]] = []
+        for axis in sorted((self.plan.mesh.axis(a) for a in axes), key=lambda a: -a.stride):
+            if axis.size > 1 and found and found[-1][1] == axis.size * axis.stride:
+                found[-1] = (found[-1][0] * axis.size, axis.stride)
+            elif axis.size > 1:
+                found.append((axis.size, axis.stride))
+        return tuple(found)
+
+    def _axes(self) -> dict[Role, tuple[str, ...]]:
+        return {
+            "rest": self.rest,
+            "pipeline": self.pipeline,
+            "replicate": self.replicate,
+            "shard": self.shard,
+            "tensor": self.tensor,
+        }
+
+    def _factor(self, role: Role) -> Factor | None:
+        # Context axes last: the ranks that share sequences are then neighbours in the dimension.
+        axes = tuple(sorted(self._axes()[role], key=lambda a: a in self.context))
+        return Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role) if axes else None
+
+
+@dataclass(frozen=True)
+class Keeping:
+    """How fully_shard is to keep state between uses, from the nouns that are stored."""
+
+    gather_per: Period
+    scatter_each_microbatch: bool
+
+    @classmethod
+    def of(cls, plan: Plan) -> Keeping:
+        stored = {noun: bool(plan.store(noun)) for noun in NOUNS}
+        return cls(
+            gather_per=plan.gather_per if stored["params"] else "step",
+            scatter_each_microbatch=stored["grads"],
+        )

@@ -1,0 +1,237 @@
+"""Tensor parallelism as torch's parallel styles, derived from the op graph under a plan.
+
+No model's or strategy's name is known here. An op whose weight is divided on its output is column
+parallel, on its input row parallel; a norm over a divided sequence is sequence parallel; what an
+undivided module must gather or slice becomes a preparation of its inputs or outputs. What torch has
+no style for, and DTensor can do, becomes the emitted file's own style `Divided`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from planc.backends.cuda.analysis.expert_mesh import routed
+from planc.backends.cuda.analysis.module_placements import Boundary, relative
+from planc.backends.cuda.analysis.placements import WHOLE
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import tuple_of
+from planc.ir.base import Cause
+from planc.ir.model import Section
+from planc.ir.sharding import Move, Sharded
+
+DIVIDED = "Divided"
+"""The style that the emitted file brings with it."""
+
+
+@dataclass(frozen=True)
+class Style:
+    """`path` (relative to the model or block) gets torch's `name(**arguments)`.
+
+    `collective` says what moves there, in the plan's words; `cause` is the sentence behind it.
+    """
+
+    path: str
+    name: str
+    arguments: tuple[tuple[str, str], ...] = ()
+    collective: str = ""
+    cause: Cause | None = None
+
+
+@dataclass(frozen=True)
+class Styler:
+    """Derives the styles of one plan. `roles.tensor` are the axes of tensor parallelism."""
+
+    sharded: Sharded
+    roles: Roles
+
+    def top(self) -> tuple[Style, ...]:
+        """The styles of the modules outside the blocks."""
+        return (*self._section("first"), *self._section("last"))
+
+    def block(self, kind: Section) -> tuple[Style, ...]:
+        """The styles of one kind of block, with paths relative to it."""
+        return tuple(self._section(kind))
+
+    def blocks(self) -> tuple[Style, ...]:
+        """The styles of all kinds of block together; the first kind's where two have a module of one path."""
+        found: dict[str, Style] = {}
+        for kind in self.sharded.model.blocks:
+            for style in self.block(kind):
+                found.setdefault(style.path, style)
+        return tuple(found.values())
+
+    @property
+    def loss_parallel(self) -> bool:
+        """Whether the loss is taken over a divided vocab."""
+        return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
+
+    def section(self, section: Section) -> tuple[Boundary, ...]:
+        """Every op of a section."""
+        return self._boundaries[section]
+
+    @cached_property
+    def _boundaries(self) -> dict[Section, tuple[Boundary, ...]]:
+        return {
+            section: tuple(Boundary(o, section, self.sharded, self.roles) for o in ops)
+            for section, ops in self.sharded.ops.items()
+        }
+
+    def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
+        """How often torch does a move of a tensor to its readers, or of its gradient back, for each one needed.
+
+        One for all readers in one layout is needed; each module that prepares its input does its own.
+        """
+        movers: set[tuple[str, str]] = set()
+        for b in self.section(section):
+            for index, name in enumerate(() if routed(b.o.op) else b.o.op.inputs):
+                if name == tensor and kind in (b.backward_kinds(index) if backward else b.forward_kinds(index)):
+                    movers.add((self.shared_parent(b) or b.o.op.module, str(b.needed(index))))
+        return max(Counter(layout for _, layout in movers).values(), default=1)
+
+    def _section(self, section: Section) -> Iterator[Style]:
+        prepared: set[str] = set()
+        for b in self.section(section):
+            if b.o.op.kind == "loss" or routed(b.o.op):
+                continue
+            parent = self.shared_parent(b)
+            if parent and parent not in prepared:
+                prepared.add(parent)
+                yield self._parent_style(b, parent)
+            style = self._style(b, prepared_by_parent=bool(parent))
+            if style is not None:
+                yield style
+
+    def _style(self, b: Boundary, *, prepared_by_parent: bool) -> Style | None:
+        if not b.o.op.params:
+            return self._undivided(b, prepared_by_parent)
+        if b.rows:
+            return self._sequence(b) if _keeps_its_rows(b) else self._divided(b, prepared_by_parent)
+        if b.weight == WHOLE:
+            return self._undivided(b, prepared_by_parent)
+        if b.weight.inner:
+            return self._divided(b, prepared_by_parent)
+        if b.weight.dim == (1 if b.o.op.kind == "embedding" else 0):
+            return self._colwise(b, prepared_by_parent)
+        return self._rowwise(b, prepared_by_parent)
+
+    def _sequence(self, b: Boundary) -> Style:
+        """A norm: each rank norms its rows."""
+        dim = b.needed().dim
+        arguments = [("sequence_dim", str(dim))] if dim != 1 else []
+        if not all(r.linear for r in self._readers(b)):
+            arguments.append(("use_local_output", "True"))
+        return Style(b.path, "SequenceParallel", tuple(arguments), cause=self._cause(b.rows[0], b))
+
+    def _readers(self, b: Boundary) -> list[Boundary]:
+        return [r for r in self.section(b.section) if b.o.op.output in r.o.op.inputs]
+
+    def _colwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
+        arguments, collectives = [], []
+        if not prepared_by_parent:
+            arguments.append(("input_layouts", str(b.resting())))
+            collectives.append(self._said(b.move(), b.summed_back()))
+        if self._feeds_loss(b):
+            arguments += [("output_layouts", "Shard(-1)"), ("use_local_output", "False")]
+        elif b.settle is not None:
+            arguments.append(("output_layouts", str(b.left)))
+            collectives.append(self._said(b.settle))
+        return self._made(b, b.path, "ColwiseParallel", arguments, collectives)
+
+    def _rowwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
+        arguments = [("output_layouts", str(b.left))]
+        collectives = [self._said(b.settle)]
+        if b.o.op.kind == "embedding":
+            arguments.insert(0, ("input_layouts", "Replicate()"))
+        elif b.move() is not None and not prepared_by_parent:
+            arguments.insert(0, ("input_layouts", str(b.resting())))
+            collectives.insert(0, self._said(b.move()))
+        return self._made(b, b.path, "RowwiseParallel", arguments, collectives)
+
+    def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
+        """Everything said: where the weights, the input and the output are divided."""
+        weights = ", ".join(f'"{name}": {at}' for name, at in b.weights.items())
+        arguments, collectives = [("weights", f"{{{weights}}}")], []
+        if not prepared_by_parent:
+            arguments.append(("input_layouts", str(b.resting())))
+            collectives.append(self._said(b.move(), b.summed_back()))
+        arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
+        return self._made(b, b.path, DIVIDED, arguments, [*collectives, self._said(b.settle)])
+
+    def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
+        """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
+        moves = () if prepared_by_parent else b.moves
+        before, after = any(moves), b.settle is not None
+        arguments = []
+        if before:
+            arguments += [
+                ("input_layouts", tuple_of([str(b.resting(i)) if m else "None" for i, m in enumerate(moves)])),
+                ("desired_input_layouts", tuple_of([str(b.needed(i)) if m else "None" for i, m in enumerate(moves)])),
+                ("use_local_input" if after else "use_local_output", "True"),
+            ]
+        if after:
+            arguments += [("output_layouts", str(b.made)), ("desired_output_layouts", str(b.left))]
+        if not arguments:
+            return None
+        name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
+        said = list(dict.fromkeys(self._said(m) for m in moves))
+        return self._made(b, b.path, name, arguments, [*said, self._said(b.settle)])
+
+    def _parent_style(self, b: Boundary, parent: str) -> Style:
+        """One move for all children that read the parent's input; undivided ones take a plain tensor."""
+        arguments = [
+            ("input_layouts", tuple_of([str(b.resting())])),
+            ("desired_input_layouts", tuple_of([str(b.needed())])),
+        ]
+        if b.weight == WHOLE:
+            arguments.append(("use_local_output", "True"))
+        return self._made(b, relative(parent), "PrepareModuleInput", arguments, [self._said(b.move(), b.summed_back())])
+
+    def _made(
+        self, b: Boundary, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
+    ) -> Style:
+        said = "; ".join(c for c in collectives if c)
+        moves = [m for m in (*b.moves, b.settle) if m is not None and m.cause is not None]
+        cause = moves[0].cause if moves and said else self._weight_cause(b)
+        return Style(path, name, tuple(arguments), said, cause)
+
+    def shared_parent(self, b: Boundary) -> str:
+        """The module around `b` whose only input `b` reads, if all its readers want it in one layout."""
+        if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
+            return ""
+        source = b.o.op.inputs[0]
+        inside = [p for p in self.section(b.section) if _within(p, b.parent)]
+        if {t for p in inside for t in p.o.op.inputs} - {p.o.op.output for p in inside} != {source}:
+            return ""
+        readers = [p for p in inside if source in p.o.op.inputs]
+        wants = {(p.linear and not p.rows, p.needed(), p.weight == WHOLE) for p in readers}
+        return b.parent if wants == {(True, b.needed(), b.weight == WHOLE)} else ""
+
+    def _feeds_loss(self, b: Boundary) -> bool:
+        return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b))
+
+    def _said(self, move: Move | None, summed_back: bool = False) -> str:
+        """The collectives of a move in words: forward, and what its backward does."""
+        names = " + ".join(self.roles.tensor)
+        if move is None:
+            return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
+        steps = [s for s in move.steps if set(s.axes) & set(self.roles.tensor)]
+        words = [f"{s.kind.replace('_', '-')}{f' of {s.dim}' if s.dim else ''} over {names}" for s in steps]
+        return ", ".join(words)
+
+    def _cause(self, dim: str, b: Boundary) -> Cause | None:
+        return self.sharded.plan.cause_of_shard(dim, self.roles.tensor[0], b.o.op.region)
+
+    def _weight_cause(self, b: Boundary) -> Cause | None:
+        return self._cause(b.divided[0], b) if b.divided else None
+
+
+def _keeps_its_rows(b: Boundary) -> bool:
+    """A norm that takes and leaves its rows as they rest."""
+    return b.o.op.kind == "norm" and b.move() is None and b.settle is None
+
+
+def _within(b: Boundary, module: str) -> bool:
+    return b.o.op.module == module or b.o.op.module.startswith(f"{module}.")

@@ -1,0 +1,164 @@
+"""What is done to each block besides dividing it: attention's kernel, recompute, compiling."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.module_placements import relative
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.ir.model import Op
+from planc.ir.sharding import Sharded
+from planc.sharding.recompute import names_op
+
+KERNELS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "unfused": "MATH",
+}
+"""A plan's word for a kernel of attention, and torch's `SDPBackend`."""
+
+MASKED = ("efficient", "unfused")
+"""Kernels that take a mask, as a window of tokens needs one."""
+
+SAVED: dict[str, tuple[str, ...]] = {
+    "attention": (
+        "_scaled_dot_product_flash_attention.default",
+        "_scaled_dot_product_cudnn_attention.default",
+        "_scaled_dot_product_efficient_attention.default",
+        "_scaled_dot_product_flash_attention_for_cpu.default",
+    ),
+    "matmul": ("mm.default", "addmm.default", "bmm.default", "linear.default"),
+}
+"""What a kind of op is called where outputs are kept: torch knows ops there, and no modules."""
+
+
+def kernel(roles: Roles) -> str:
+    """with_kernel and apply_kernel, if the plan names one."""
+    chosen = roles.plan.attention
+    if chosen is None or chosen.method not in KERNELS:
+        return ""
+    attentions = [o.op for kind in roles.sharded.model.blocks for o in roles.sharded.ops[kind]]
+    paths = dict.fromkeys(relative(op.module) for op in attentions if op.kind == "attention")
+    return fill(
+        KERNEL,
+        cause=because(chosen.cause),
+        backend=KERNELS[chosen.method],
+        wraps=lines(*(f"block.{p}.forward = partial(with_kernel, block.{p}.forward)" for p in paths)),
+    )
+
+
+KERNEL = '''
+def with_kernel(attend: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+    """Attention by one kernel, or an error: no other one is taken instead."""
+    <cause>
+    with sdpa_kernel(SDPBackend.<backend>):
+        return attend(*inputs)
+
+
+def apply_kernel(model: nn.Module) -> None:
+    """Say which kernel attention runs on."""
+    for block in model.layers.values():
+        <wraps>
+'''
+
+
+def selected(sharded: Sharded) -> str:
+    """Where `recompute ... every N layers` leaves some layers alone, the others; else every block."""
+    every = sharded.plan.recompute.every
+    if every == 1:
+        return "for block in model.layers.values():"
+    return f"for block in (block for number, block in model.layers.items() if int(number) % {every} == 0):"
+
+
+def again(sharded: Sharded) -> str:
+    """`again = ...`: torch's checkpoint, and what it keeps all the same."""
+    fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
+    kinds = kept_kinds(sharded)
+    if not kinds:
+        return call("again = partial(", fixed, depth=1)
+    names = [f"torch.ops.aten.{name}" for kind in kinds for name in SAVED[kind]]
+    return lines(
+        call("kept = [", names, depth=1),
+        "contexts = partial(create_selective_checkpoint_contexts, kept)",
+        call("again = partial(", [*fixed, "context_fn=contexts"], depth=1),
+    )
+
+
+def kept_kinds(sharded: Sharded) -> tuple[str, ...]:
+    """The kinds of op that `recompute blocks except ...` keeps, if it keeps all ops of them and no others.
+
+    Raises KeyError for what torch has no name for: see `keeps_kinds`.
+    """
+    kept = kept_ops(sharded)
+    kinds = tuple(dict.fromkeys(op.kind for op in kept))
+    if not all(kind in SAVED for kind in kinds) or len(kept) != sum(op.kind in kinds for op in _ops(sharded)):
+        raise KeyError(kinds)
+    return kinds
+
+
+def keeps_kinds(sharded: Sharded) -> bool:
+    """Whether what is kept can be told to torch."""
+    try:
+        kept_kinds(sharded)
+    except KeyError:
+        return False
+    return True
+
+
+def kept_ops(sharded: Sharded) -> list[Op]:
+    """The ops of the blocks that are kept all the same."""
+    return [op for op in _ops(sharded) if any(names_op(word, op) for word in sharded.plan.recompute.kept)]
+
+
+def _ops(sharded: Sharded) -> list[Op]:
+    return [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
+
+
+def compiling(roles: Roles) -> str:
+    """apply_compile, if the plan asks for it."""
+    sentence = roles.plan.compiled("blocks")
+    if sentence is None:
+        return ""
+    overlaps = [fill(PIECES, cause=because(o.cause), axis=roles.name("tensor")) for o in roles.plan.overlaps]
+    mesh = ", mesh: DeviceMesh" if overlaps else ""
+    return fill(COMPILE, method=sentence.method, cause=because(sentence.cause), mesh=mesh, overlap="\n".join(overlaps))
+
+
+PIECES = """
+<cause>
+inductor_config._micro_pipeline_tp = True
+if mesh.device_type == "cuda":  # whose devices write into each other's memory
+    enable_symm_mem_for_group(mesh.get_group("<axis>").group_name)
+"""
+
+
+COMPILE = '''
+COMPILER = "<method>"
+
+
+def apply_compile(model: nn.Module<mesh>) -> None:
+    """Compile each block as one region."""
+    <overlap>
+    <cause>
+    for block in model.layers.values():
+        block.forward = torch.compile(block.forward, backend=COMPILER, fullgraph=True)
+'''
+
+
+def recompute_inside(roles: Roles) -> bool:
+    """Whether a block is compiled after recompute has wrapped it, so that the compiler sees the replay.
+
+    torch 2.13 fails to trace a checkpoint around DTensors: with tensor parallelism the compiled block is
+    wrapped, not the other way round. The emitted file asks for that version.
+    """
+    return not roles.tensor
+
+
+def in_order(roles: Roles, module: str) -> list[str]:
+    """The calls of `parallelize` that this file's functions answer, in the order that works."""
+    plan = roles.plan
+    named = plan.attention is not None and plan.attention.method in KERNELS
+    replay = f"apply_recompute({module})" if plan.recompute.ops else ""
+    compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""
+    pair = [replay, compile_] if recompute_inside(roles) else [compile_, replay]
+    return [f"apply_kernel({module})" if named else "", *pair]

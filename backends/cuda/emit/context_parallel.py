@@ -1,0 +1,356 @@
+"""The functions of context parallelism: each rank has some tokens of every sequence that it shares.
+
+Attention alone mixes tokens. Keys and values are gathered for it or travel round the ranks, or the
+sequence and the heads change places before and after it, as the plan's layouts say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.module_placements import relative
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.ir.sharding import OpSharding, Step
+
+PASSES_KEYS = ("ring", "all_gather")
+"""How attention meets the keys of other ranks; other methods are kernels."""
+
+
+def balanced(roles: Roles) -> bool:
+    """Whether a rank has one piece from each end of a sequence, rather than one stretch of it."""
+    kernel = roles.plan.attention
+    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
+    return passed and any(_divided(roles, o) for o in attentions(roles))
+
+
+def attentions(roles: Roles) -> tuple[OpSharding, ...]:
+    """The attention of each kind of block."""
+    kinds = roles.sharded.model.blocks
+    return tuple(o for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "attention")
+
+
+def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
+    """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
+    for kind in roles.sharded.model.blocks:
+        for o in roles.sharded.ops[kind]:
+            moves = [*enumerate(o.moves), (None, o.settle)]
+            for index, move in moves:
+                for step in move.steps if move else ():
+                    if step.kind == "all_to_all" and set(step.axes) & set(roles.context):
+                        yield o, step, index
+
+
+def context(roles: Roles) -> str:
+    """Every function that a plan with context axes needs, apply_cp last; empty for one without."""
+    if not roles.context:
+        return ""
+    divided = [o for o in attentions(roles) if _divided(roles, o)]
+    ring = any(o.ring for o in divided)
+    parts = [
+        _mesh(roles),
+        _rows(roles),
+        WHOLE_BALANCED if divided and not ring and balanced(roles) else "",
+        WHOLE if divided and not ring and not balanced(roles) else "",
+        _gathered(roles) if divided and not ring else "",
+        fill(RING, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(), gradients=_wide(roles)) if ring else "",
+        EXCHANGE if any(exchanges(roles)) else "",
+        _apply(roles, divided, ring=ring),
+    ]
+    return "\n\n\n".join(p.strip() for p in parts if p)
+
+
+def _divided(roles: Roles, o: OpSharding) -> bool:
+    return bool(set(o.layout.get("sequence", ())) & set(roles.context))
+
+
+def _mesh(roles: Roles) -> str:
+    factor = next(f for f in roles.factors if set(roles.context) <= set(f.axes))
+    name = roles.context_name
+    if set(factor.axes) == set(roles.context):
+        body = f'return mesh["{name}"]'
+    else:
+        body = fill(
+            """
+            ranks = mesh.mesh.movedim(<dim>, -1).reshape(-1, <size>)
+            group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc="<name>")
+            return DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=("<name>",))
+            """,
+            dim=str(roles.factors.index(factor)),
+            size=str(roles.plan.mesh.size(*roles.context)),
+            name=name,
+        )
+    return fill(
+        '''
+        @cache
+        def context_mesh(mesh: DeviceMesh) -> DeviceMesh:
+            """The ranks that share this rank's sequences."""
+            <cause>
+            <body>
+        ''',
+        cause=because(roles.plan.cause_of_shard("sequence", roles.context[0])),
+        body=body,
+    )
+
+
+def _rows(roles: Roles) -> str:
+    return fill(
+        '''
+        def sequence_rows(mesh: DeviceMesh) -> torch.Tensor:
+            """The positions of this rank's tokens: <what>."""
+            ranks, rank = context_mesh(mesh).size(), context_mesh(mesh).get_local_rank()
+            positions = torch.arange(SEQUENCE_TOKENS, device=mesh.device_type)
+            <cut>
+        ''',
+        what="a piece from each end, so that causal work is even" if balanced(roles) else "one stretch",
+        cut=lines(
+            "pieces = positions.chunk(2 * ranks)",
+            "return torch.cat((pieces[rank], pieces[-1 - rank]))",
+        )
+        if balanced(roles)
+        else "return positions.chunk(ranks)[rank]",
+    )
+
+
+WHOLE_BALANCED = '''
+def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
+    ranks = fc.all_gather_single_autograd(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
+    heads, tails = ranks.chunk(2, dim=2)
+    return torch.cat((heads, tails.flip(0))).movedim(0, 1).flatten(1, 2)
+'''
+
+WHOLE = '''
+def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
+    ranks = fc.all_gather_single_autograd(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
+    return ranks.movedim(0, 1).flatten(1, 2)
+'''
+
+
+def _gathered(roles: Roles) -> str:
+    ends = "(rank + 1, 2 * ranks - rank)" if balanced(roles) else "(rank + 1,)"
+    pieces = "2 * ranks" if balanced(roles) else "ranks"
+    return fill(
+        '''
+        def attend_gathered(
+            attend: Callable[..., torch.Tensor], mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor
+        ) -> torch.Tensor:
+            """Attention of this rank's rows. Tensors are [B, S / n, heads, head_dim].
+
+            `attend` is given the keys up to the last of its rows.
+            """
+            ranks, rank = mesh.size(), mesh.get_local_rank()
+            k, v = whole_sequence(k, mesh), whole_sequence(v, mesh)
+            piece = k.shape[1] // (<pieces>)
+            ends = [piece * end for end in <ends>]
+            parts = zip(q.split(piece, dim=1), ends, strict=True)
+            return torch.cat([attend(part, k[:, :end], v[:, :end]) for part, end in parts], dim=1)
+        ''',
+        pieces=pieces,
+        ends=ends,
+    )
+
+
+SEEN = """
+# Ranks hold stretches in order: this rank's rows see all keys of earlier ranks, and none of later ones.
+if source > rank:
+    return None
+return slice(None), slice(None)
+"""
+
+SEEN_BALANCED = """
+# Each rank holds a head and a tail. All rows see the heads of earlier ranks; tails see all of later ones.
+half = rows // 2
+if source < rank:
+    return slice(None), slice(half)
+if source > rank:
+    return slice(half, None), slice(None)
+return slice(None), slice(None)
+"""
+
+RING = '''
+def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
+    """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
+    <seen>
+
+
+def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work], list[torch.Tensor]]:
+    """Begin to hand `parts` to the next rank and to take those of the one before."""
+    group, ranks, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    coming = [torch.empty_like(part) for part in parts]
+    sends = [dist.P2POp(dist.isend, p, group=group, group_peer=(rank + 1) % ranks) for p in parts]
+    takes = [dist.P2POp(dist.irecv, c, group=group, group_peer=(rank - 1) % ranks) for c in coming]
+    return dist.batch_isend_irecv(sends + takes), coming
+
+
+def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    """(rank, its parts) for every rank, this one first; the next parts travel while these are used."""
+    ranks, rank = mesh.size(), mesh.get_local_rank()
+    for step in range(ranks):
+        works, coming = send_on(mesh, parts) if step < ranks - 1 else ([], [])
+        yield (rank - step) % ranks, parts
+        for work in works:
+            work.wait()
+        parts = coming
+
+
+def attend_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    if q.device.type == "cuda":
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+
+
+def attend_part_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    log_sum: torch.Tensor,
+    causal: bool,
+) -> list[torch.Tensor]:
+    """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
+    heads = k.shape[1]
+    k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
+    given = [x.contiguous() for x in (grad, q, k, v, out, log_sum)]
+    if q.device.type == "cuda":
+        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        lengths = (None, None, q.shape[2], k.shape[2])
+        op = torch.ops.aten._scaled_dot_product_flash_attention_backward
+        dq, dk, dv = op(*given, *lengths, 0.0, causal, seed, seed)
+    else:
+        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)
+    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))]
+
+
+class Ring(torch.autograd.Function):
+    """Causal attention whose keys and values travel round the ranks; [B, heads, S / n, head_dim].
+
+    The parts' outputs are put together by their softmax sums (Liu et al. 2023, Ring Attention).
+    """
+
+    @staticmethod
+    def forward(ctx, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        q, k, v = (x.contiguous() for x in (q, k, v))
+        rank = mesh.get_local_rank()
+        out = torch.zeros_like(q, dtype=torch.float32)
+        log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
+        for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
+            if (meet := seen(rank, source, q.shape[2])) is None:
+                continue
+            rows, keys = meet
+            part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], source == rank)
+            before = log_sum[:, :, rows]
+            total = torch.logaddexp(before, part_sum)
+            weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
+            out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
+            log_sum[:, :, rows] = total
+        out = out.to(q.dtype)
+        ctx.save_for_backward(q, k, v, out, log_sum)
+        ctx.mesh = mesh
+        return out
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        q, k, v, out, log_sum = ctx.saved_tensors
+        mesh, rank = ctx.mesh, ctx.mesh.get_local_rank()
+        dq = torch.zeros_like(q, dtype=torch.float32)
+        works, sums = [], [torch.zeros_like(x, dtype=<gradients>) for x in (k, v)]
+        for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
+            for work in works:
+                work.wait()
+            if (meet := seen(rank, source, q.shape[2])) is not None:
+                rows, keys = meet
+                of_rows = (x[:, :, rows] for x in (grad, q))
+                of_keys = (x[:, :, keys] for x in (k_part, v_part))
+                known = (x[:, :, rows] for x in (out, log_sum))
+                row_grad, *key_grads = attend_part_backward(*of_rows, *of_keys, *known, source == rank)
+                dq[:, :, rows] += row_grad
+                for total, part in zip(sums, key_grads, strict=True):
+                    total[:, :, keys] += part
+            works, sums = send_on(mesh, sums)  # they follow their keys, and end where these began
+        for work in works:
+            work.wait()
+        return dq.to(q.dtype), *(total.to(k.dtype) for total in sums), None
+
+
+def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    """Attention of this rank's rows. Tensors are [B, S / n, heads, head_dim]."""
+    return Ring.apply(*(x.transpose(1, 2) for x in (q, k, v)), mesh).transpose(1, 2)
+'''
+
+
+def _wide(roles: Roles) -> str:
+    """The dtype in which gradients travel: that of other reductions."""
+    return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]
+
+
+EXCHANGE = '''
+def sequence_to_heads(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """[B, S / n, heads * head_dim] to [B, S, heads / n * head_dim]."""
+    parts = x.unflatten(2, (mesh.size(), -1)).movedim(2, 0).contiguous()
+    return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 1).flatten(1, 2)
+
+
+def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+    """[B, S, heads / n * head_dim] to [B, S / n, heads * head_dim]."""
+    parts = x.unflatten(1, (mesh.size(), -1)).movedim(1, 0).contiguous()
+    return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 2).flatten(2, 3)
+'''
+
+POSITIONS = """
+placed = [module for module in model.modules() if hasattr(module, "positions")]
+if not placed:
+    raise ValueError("no module of the model has an attribute `positions`, the places of its rows")
+for module in placed:
+    module.positions = sequence_rows(mesh)
+"""
+
+
+def _apply(roles: Roles, divided: list[OpSharding], *, ring: bool) -> str:
+    """apply_cp: attention's forward, its neighbours' exchanges, and the positions of rows."""
+    kernel = roles.plan.attention
+    cause = because(kernel.cause) if kernel is not None else ""
+    body: list[str] = []
+    for path in dict.fromkeys(relative(o.op.module) for o in divided):
+        made = "attend_ring, cp" if ring else f"attend_gathered, block.{path}.forward, cp"
+        body.append(f"block.{path}.forward = partial({made})")
+    body += dict.fromkeys(_hook(o, step, index) for o, step, index in exchanges(roles))
+    blocks = fill("for block in model.layers.values():\n    <body>", body=lines(*body)) if body else ""
+    return fill(
+        '''
+        def apply_cp(model: nn.Module, mesh: DeviceMesh) -> None:
+            """<doc>"""
+            <positions>
+            <cause>
+            <cp>
+            <blocks>
+        ''',
+        doc="Tell the model which tokens this rank has, and let attention see the others' keys.",
+        positions=POSITIONS.strip() if _rotates_rows(roles) else "",
+        cause=cause,
+        cp="cp = context_mesh(mesh)" if blocks else "",
+        blocks=blocks,
+    )
+
+
+def _rotates_rows(roles: Roles) -> bool:
+    """Whether rotary positions are given to a part of a sequence."""
+    kinds = roles.sharded.model.blocks
+    return any(_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
+
+
+def _hook(o: OpSharding, step: Step, index: int | None) -> str:
+    module = f"block.{relative(o.op.module)}"
+    change = "sequence_to_heads" if step.dim == "sequence" else "heads_to_sequence"
+    if index is None:
+        return f"{module}.register_forward_hook(lambda module, inputs, output: {change}(output, cp))"
+    # Before tensor parallelism makes a DTensor of it.
+    return call(
+        f"{module}.register_forward_pre_hook(",
+        [f"lambda module, inputs: ({change}(inputs[0], cp),)", "prepend=True"],
+        depth=2,
+    )

@@ -1,0 +1,424 @@
+"""The functions that divide experts: build_expert_mesh, apply_ep, and what they are made of.
+
+Tokens are sorted by expert where they are, sent to the ranks that hold their experts, worked on there and
+sent back. Nothing is written that a plan does not ask for.
+"""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.expert_mesh import Experts
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
+from planc.ir.sharding import ParamSharding
+
+
+def functions(roles: Roles) -> str:
+    """All of them, apply_ep last; empty where experts are divided as everything else is."""
+    experts = roles.experts
+    sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
+    parts = [
+        _mesh(roles) if experts.own_mesh else "",
+        MODULES.replace("<module>", experts.module) if experts.apart or experts.styled else "",
+        SIZES if sorts else "",
+        UNSORTED if sorts else "",
+        TAKEN if experts.capacity else "",
+        _around(roles) if experts.styled else "",
+        _apply(roles) if experts.styled else "",
+    ]
+    return "\n\n\n".join(p.strip() for p in parts if p)
+
+
+def _mesh(roles: Roles) -> str:
+    """build_expert_mesh: the experts' axes, in the order in which torch composes them."""
+    experts, mesh = roles.experts, roles.plan.mesh
+    laid = list(experts.axes)
+    order = [laid.index(a) for f in experts.factors for a in f.axes]
+    moved = order != sorted(order)
+    sizes = ", ".join(str(mesh.size(a)) for a in laid)
+    ranks = f"torch.arange({mesh.devices})"
+    if moved:
+        ranks += f".view({sizes}).permute({', '.join(map(str, order))})"
+    return fill(
+        BUILD_MESH,
+        cause=because(_view_cause(roles)),
+        sizes=call("EXPERT_MESH = {", [f'"{f.name}": {f.size}' for f in experts.factors]),
+        laid=f"# Ranks lie as {' > '.join(f'{a} {mesh.size(a)}' for a in laid)}." if moved else "",
+        ranks=ranks,
+    )
+
+
+def _view_cause(roles: Roles) -> Cause | None:
+    view = roles.plan.view_of(EXPERTS)
+    if view is not None:
+        return view.cause
+    exchange = roles.experts.exchange
+    return roles.plan.cause_of_shard("experts", exchange[0], EXPERTS) if exchange else None
+
+
+BUILD_MESH = '''
+<cause>
+<sizes>
+
+
+def build_expert_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    """The same ranks by the experts' axes. A group of ranks that `mesh` has is used again."""
+    <laid>
+    ranks = <ranks>.reshape(tuple(EXPERT_MESH.values()))
+    known = {tuple(dist.get_process_group_ranks(group)): group for group in mesh.get_all_groups()}
+    groups = []
+    for dim, size in enumerate(EXPERT_MESH.values()):
+        every = ranks.movedim(dim, -1).reshape(-1, size).tolist()
+        mine = next(tuple(members) for members in every if dist.get_rank() in members)
+        groups.append(known[mine] if mine in known else dist.new_subgroups_by_enumeration(every)[0])
+    return DeviceMesh.from_group(groups, mesh.device_type, ranks, mesh_dim_names=tuple(EXPERT_MESH))
+'''
+
+MODULES = '''
+def expert_modules(model: nn.Module) -> list[nn.Module]:
+    """The experts of each block that has them."""
+    return [module for path, module in model.named_modules() if path.endswith("<module>")]
+'''
+
+SIZES = '''
+def sizes(counts: torch.Tensor) -> list:
+    """Numbers of rows on the host, where buffers are made: a wait for the device."""
+    return counts.tolist()
+'''
+
+TAKEN = '''
+class Taken(torch.autograd.Function):
+    """`rows[places]`. Its backward keeps no tensor that a replay of the forward would have to make again."""
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+        ctx.places, ctx.total = places, len(rows)
+        return rows[places]
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None]:
+        return grad.new_zeros(ctx.total, *grad.shape[1:]).index_copy_(0, ctx.places, grad), None
+'''
+
+UNSORTED = '''
+class Unsorted(torch.autograd.Function):
+    """`rows` that were taken in this order from `total` places, back in these.
+
+    Its backward keeps no tensor that a replay of the forward would have to make again.
+    """
+
+    @staticmethod
+    def forward(ctx, rows: torch.Tensor, order: torch.Tensor, total: int) -> torch.Tensor:
+        ctx.order = order
+        return rows.new_zeros(total, *rows.shape[1:]).index_copy_(0, order, rows)
+
+    @staticmethod
+    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor, None, None]:
+        return grad[ctx.order], None, None
+'''
+
+
+def _around(roles: Roles) -> str:
+    """ExpertParallel: what stands around a module of experts."""
+    experts = roles.experts
+    there, each, back = _capacity(experts) if experts.capacity else _dropless(experts)
+    return fill(
+        EXPERT_PARALLEL,
+        what=_what(experts),
+        arguments=", mesh: DeviceMesh" if experts.apart else "",
+        group=f'self.group = mesh.get_group("{experts.name(experts.exchange)}")' if experts.exchange else "",
+        sharing=f'self.sharing = mesh["{experts.name(experts.tensor)}"]' if experts.tensor else "",
+        there=lines(*there),
+        each=each,
+        back=_returning(lines(*back)),
+    )
+
+
+def _returning(text: str) -> str:
+    """The lines with their last assignment to `rows` returned instead; `return rows` where there is none."""
+    before, _, after = f"\n{text}".rpartition("\nrows = ")
+    return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
+
+
+def _what(experts: Experts) -> str:
+    """What happens to rows, as a sentence."""
+    parts = [
+        "rows get places at their experts, or none" if experts.capacity else "",
+        "rows go to the ranks that hold their experts" if experts.exchange else "",
+        "ranks that share an expert gather its rows" if experts.gathers else "",
+        "ranks that share an expert do a part of each row" if experts.tensor and not experts.gathers else "",
+    ]
+    return lines(*(f"{p[0].upper()}{p[1:]}." for p in parts if p))
+
+
+EXPERT_PARALLEL = '''
+class ExpertParallel:
+    """Brings rows to their experts and back.
+
+    <what>
+
+    Stands around a module that takes rows [R, D] in the order of their experts, a weight for each row, and
+    how many rows each expert has; it gives rows [R, D].
+    """
+
+    def __init__(self, module: nn.Module<arguments>) -> None:
+        <group>
+        <sharing>
+        module.register_forward_pre_hook(self.dispatch)
+        module.register_forward_hook(self.combine)
+
+    def dispatch(self, module: nn.Module, inputs: tuple) -> tuple:
+        """The rows of this rank's tokens, to those of its experts."""
+        rows, weights, counts = inputs
+        <there>
+        return rows, weights, <each>
+
+    def combine(self, module: nn.Module, inputs: tuple, rows: torch.Tensor) -> torch.Tensor:
+        """What the experts made, to where the tokens are."""
+        <back>
+'''
+
+Body = tuple[list[str], str, list[str]]
+"""The lines of dispatch, how many rows each expert here has, and the lines of combine."""
+
+
+def _dropless(experts: Experts) -> Body:
+    """Every row is sent: how many a rank gets is known when they are."""
+    if experts.gathers:
+        counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
+        there = [*counted, GATHER_COUNTS, PAD, GATHER, ORDER, SORT]
+        return there, EACH, [UNSORT, SCATTER, "rows = rows[: self.length]", *_returned(experts)]
+    same, total = ([SAME], [SUM]) if experts.tensor else ([], [])
+    if not experts.exchange:
+        return same, "counts", total
+    there = [EXCHANGE_COUNTS, EXCHANGE, *same, ORDER_OF_ARRIVED, SORT]
+    return there, EACH, [UNSORT, *total, *_returned(experts)]
+
+
+def _returned(experts: Experts) -> list[str]:
+    return [RETURN] if experts.exchange else []
+
+
+EACH = "[sum(rows) for rows in zip(*here, strict=True)]"
+
+EXCHANGE_COUNTS = """
+# How many rows of each expert here come from each rank.
+arrived = torch.empty_like(counts)
+dist.all_to_all_single(arrived, counts, group=self.group)
+arrived, counts = (c.view(self.group.size(), -1) for c in (arrived, counts))
+here, sent = sizes(torch.stack((arrived, counts)))
+self.received, self.sent = [sum(rows) for rows in here], [sum(rows) for rows in sent]""".strip()
+
+EXCHANGE = """
+# Each row and its weight to the rank that holds its expert.
+rows, weights = (
+    fc.all_to_all_single_autograd(t, self.received, self.sent, self.group) for t in (rows, weights)
+)""".strip()
+
+RETURN = "rows = fc.all_to_all_single_autograd(rows, self.sent, self.received, self.group)"
+
+ORDER_OF_ARRIVED = """
+# From the order of their senders to that of their experts.
+expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(here))
+self.total = len(rows)
+self.order = expert.repeat_interleave(arrived.flatten(), output_size=self.total).argsort(stable=True)""".strip()
+
+SORT = "rows, weights = rows[self.order], weights[self.order]"
+
+UNSORT = "rows = Unsorted.apply(rows, self.order, self.total)"
+
+GATHER_COUNTS = """
+# The ranks that share an expert have rows of their own. Each has as many places as the longest needs.
+every = arrived.new_empty(self.sharing.size() * len(arrived), arrived.shape[1])
+dist.all_gather_single(every, arrived, group=self.sharing.get_group())
+every = every.unflatten(0, (-1, len(arrived)))
+shared = sizes(every)
+lengths = [sum(map(sum, parts)) for parts in shared]
+here, self.length = [rows for parts in shared for rows in parts], len(rows)""".strip()
+
+PAD = """
+empty = max(lengths) - len(rows)
+rows, weights = F.pad(rows, (0, 0, 0, empty)), F.pad(weights, (0, empty))""".strip()
+
+GATHER = """
+rows, weights = (
+    DTensor.from_local(t, self.sharing, [Shard(0)], run_check=False)
+    .redistribute(placements=[Replicate()])
+    .to_local(grad_placements=[Partial()])
+    for t in (rows, weights)
+)""".strip()
+
+SCATTER = """
+rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
+rows = rows.redistribute(placements=[Shard(0)]).to_local()""".strip()
+
+SAME = """
+# The ranks that share an expert have the same rows, whose gradients are sums over these ranks.
+rows, weights = (
+    DTensor.from_local(t, self.sharing, [Replicate()], run_check=False).to_local(grad_placements=[Partial()])
+    for t in (rows, weights)
+)""".strip()
+
+SUM = """
+rows = DTensor.from_local(rows, self.sharing, [Partial()], run_check=False)
+rows = rows.redistribute(placements=[Replicate()]).to_local()""".strip()
+
+ORDER = """
+# By expert, whoever had them. Places without a row come last, and are left out.
+expert = torch.arange(arrived.shape[1], device=rows.device).repeat(len(arrived))
+placed = [
+    F.pad(expert.repeat_interleave(counted.flatten(), output_size=n), (0, max(lengths) - n), value=len(expert))
+    for counted, n in zip(every, lengths, strict=True)
+]
+self.total = len(rows)
+self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
+
+
+def _capacity(experts: Experts) -> Body:
+    """As many places for each expert on every rank, used or not: all sizes are known beforehand."""
+    mesh = experts.roles.plan.mesh
+    holders = mesh.size(*experts.exchange)
+    senders = holders * (mesh.size(*experts.tensor) if experts.gathers else 1)
+    there = [PLACES.replace("<factor>", f"{experts.roles.plan.route.factor:g}")]
+    back = [TAKE]
+    if experts.exchange:
+        there.append(EXCHANGE_EVEN)
+        back.insert(0, RETURN_EVEN)
+    if experts.tensor:
+        there.append(GATHER if experts.gathers else SAME)
+        back.insert(0, SCATTER if experts.gathers else SUM)
+    if senders > 1:
+        there.append(BY_EXPERT.replace("<senders>", str(senders)))
+        back.insert(0, BY_SENDER.replace("<senders>", str(senders)))
+    rows = "self.places" if senders == 1 else f"{senders} * self.places"
+    return there, f"[{rows}] * {'len(counts)' if holders == 1 else f'(len(counts) // {holders})'}", back
+
+
+PLACES = """
+# Each expert has this many places for the tokens of a rank; the first rows of each take them.
+self.places = math.ceil(len(rows) * <factor> / len(counts))
+expert = torch.arange(len(counts), device=rows.device).repeat_interleave(counts, output_size=len(rows))
+place = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[expert]
+total = len(counts) * self.places
+# A row without a place goes behind the last one, which is cut off.
+self.taken = torch.where(place < self.places, expert * self.places + place, total)
+rows, weights = (
+    t.new_zeros(total + 1, *t.shape[1:]).index_copy(0, self.taken, t)[:-1] for t in (rows, weights)
+)
+""".strip()
+
+EXCHANGE_EVEN = "rows, weights = (fc.all_to_all_single_autograd(t, None, None, self.group) for t in (rows, weights))"
+
+RETURN_EVEN = "rows = fc.all_to_all_single_autograd(rows, None, None, self.group)"
+
+BY_EXPERT = """
+# [senders, experts here, places] to [experts here, senders, places].
+rows, weights = (t.unflatten(0, (<senders>, -1, self.places)).transpose(0, 1).flatten(0, 2) for t in (rows, weights))
+""".strip()
+
+BY_SENDER = "rows = rows.unflatten(0, (-1, <senders>, self.places)).transpose(0, 1).flatten(0, 2)"
+
+TAKE = "rows = Taken.apply(F.pad(rows, (0, 0, 0, 1)), self.taken)"
+
+
+def _apply(roles: Roles) -> str:
+    """apply_ep: experts divided, and ExpertParallel around them."""
+    experts = roles.experts
+    dims = ", ".join(f'"{d}"' for d in experts.divided_dims)
+    return fill(
+        APPLY,
+        mesh=", mesh: DeviceMesh" if experts.apart else "",
+        cause=because(roles.plan.route.cause or _view_cause(roles)),
+        weights=_weights(experts) if dims else "",
+        divide=fill(DIVIDE, dims=dims) if dims else "",
+        arguments=", mesh" if experts.apart else "",
+    )
+
+
+APPLY = '''
+def apply_ep(model: nn.Module<mesh>) -> None:
+    """Divide the experts, and bring tokens to them."""
+    <cause>
+    <weights>
+    for experts in expert_modules(model):
+        <divide>
+        ExpertParallel(experts<arguments>)
+'''
+
+DIVIDE = """
+for path, placements in weights.items():
+    holder, _, name = path.rpartition(".")
+    whole = getattr(experts.get_submodule(holder), name)
+    part = distribute_tensor(whole, mesh[<dims>], placements, src_data_rank=None)
+    experts.get_submodule(holder).register_parameter(name, nn.Parameter(part))
+"""
+
+
+def _weights(experts: Experts) -> str:
+    prefix = f"layers.*.{experts.module}."
+    rows = [f'"{p.param.name.removeprefix(prefix)}": {tuple_of(_placements(experts, p))}' for p in experts.params]
+    return call("weights = {", rows, depth=1)
+
+
+def _placements(experts: Experts, p: ParamSharding) -> list[str]:
+    """Of a parameter, over the dimensions that divide experts while they are used."""
+    found = []
+    for axes in (experts.exchange, experts.tensor):
+        dim = next((dim for dim, used in enumerate(p.compute) if set(used) & set(axes)), None)
+        if axes:
+            found.append("Replicate()" if dim is None else f"Shard({dim})")
+    return found
+
+
+def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
+    """fully_shard of the experts apart from their blocks, and before these; empty when they are not.
+
+    `policy` are the arguments of the mixed-precision policy of everything, `placed` whether there is a
+    placement function.
+    """
+    experts = roles.experts
+    if not experts.apart or not roles.uses_fsdp:
+        return ""
+    dims = ", ".join(f'"{d}"' for d in experts.stored_dims)
+    arguments = [f'"mesh": {"expert_mesh" if experts.own_mesh else "mesh"}[{dims}]']
+    arguments += ['"mp_policy": expert_policy'] if policy else []
+    arguments += ['"shard_placement_fn": placement'] if placed else []
+    return fill(
+        FSDP,
+        policy=_policy(policy) if policy else "",
+        cause=because(roles.plan.cause_of_store("optimizer", EXPERTS) if experts.shard else None),
+        config=call("expert_config = {", arguments, depth=1),
+        again=str(again),
+        mean=_mean(roles),
+    )
+
+
+def _policy(dtypes: list[str]) -> str:
+    made = call("expert_policy = MixedPrecisionPolicy(", [*dtypes, "cast_forward_inputs=False"], depth=1)
+    return lines("# Rows are in the compute dtype already, and their weights stay in fp32.", made)
+
+
+FSDP = """
+<policy>
+<cause>
+<config>
+for experts in expert_modules(model):
+    fully_shard(experts, **expert_config, reshard_after_forward=<again>)
+    <mean>
+"""
+
+
+def _mean(roles: Roles) -> str:
+    """Gradients are a mean over the data ranks, whatever the size of the experts' mesh."""
+    experts, mesh = roles.experts, roles.plan.mesh
+    ranks = mesh.size(*roles.shard, *roles.replicate)
+    if ranks == mesh.size(*experts.shard, *experts.replicate):
+        return ""
+    said = "# Tokens of other ranks meet here than share these parameters: still a mean over the data ranks."
+    return lines(said, f"experts.set_gradient_divide_factor({ranks})", SUMMED if experts.shard else "")
+
+
+SUMMED = """
+# As a sum that is divided after: gloo cannot multiply before. Over one rank torch 2.13 would divide twice.
+experts.set_force_sum_reduction_for_comms(True)""".strip()

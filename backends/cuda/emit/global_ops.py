@@ -1,0 +1,138 @@
+"""The functions that speak for all ranks: mean_over_batch, clip_grad_norm, data_rank."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import fill, lines
+
+
+def mean_over_batch(roles: Roles) -> str:
+    """The loss is known to the last stage, for its own data rank: make it everyone's."""
+    if not (roles.data or roles.pipeline):
+        return ""
+    return fill(
+        '''
+        def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+            """The mean over all data ranks, the same on every rank."""
+            <pipeline>
+            <data>
+            return loss
+        ''',
+        pipeline=_sum_of_stages(roles, "Only the last stage has a loss; the others add zero.", "loss"),
+        data=MEAN if roles.data else "",
+    )
+
+
+MEAN = """\
+for axis in DATA_AXES:
+    dist.all_reduce(loss, group=mesh.get_group(axis))
+    loss /= MESH[axis]"""
+
+
+def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
+    if not roles.pipeline:
+        return ""
+    return f'# {why}\ndist.all_reduce({value}, group=mesh.get_group("{roles.name("pipeline")}"))'
+
+
+def sums_left(roles: Roles) -> bool:
+    """Whether gradients are left as sums over the tensor axes: fully_shard would bring them home itself."""
+    tensor = set(roles.tensor)
+    return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params)
+
+
+def sum_gradients(roles: Roles) -> str:
+    """sum_gradients, where nothing else reduces what DTensor has left unreduced."""
+    return SUM_GRADIENTS.strip() if sums_left(roles) else ""
+
+
+SUM_GRADIENTS = '''
+def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """All-reduce, once a step, the gradients that DTensor leaves as sums: each reader would do it again."""
+    for parameter in parameters:
+        grad = parameter.grad
+        if isinstance(grad, DTensor) and grad.placements != parameter.placements:
+            parameter.grad = grad.redistribute(placements=parameter.placements)
+'''
+
+
+def clip(roles: Roles) -> str:
+    """clip_grad_norm over everything that divides state: the data, tensor and pipeline axes."""
+    mixed = _mixed(roles)
+    divided = roles.uses_fsdp or bool(roles.tensor)
+    pipeline = lines(
+        "norm = norm**2",
+        _sum_of_stages(roles, "Each stage knows the norm of its own layers.", "norm"),
+        "norm = norm**0.5",
+    )
+    return fill(
+        '''
+        def clip_grad_norm(<argument>, mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
+            """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
+            parameters = <parameters>
+            <norm>
+            <pipeline>
+            <scale>
+            return norm
+        ''',
+        argument="stages: list[nn.Module]" if roles.pipeline else "model: nn.Module",
+        parameters="[p for stage in stages for p in stage.parameters()]"
+        if roles.pipeline
+        else "list(model.parameters())",
+        norm=MIXED_NORM if mixed else TOTAL + (".full_tensor()" if divided else ""),
+        pipeline=pipeline if roles.pipeline else "",
+        scale=MIXED_SCALE if mixed else "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
+    )
+
+
+TOTAL = "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
+
+MIXED_NORM = """\
+# Not all parameters lie on the same mesh: one norm a mesh.
+groups: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+for parameter in parameters:
+    groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+norms = []
+for group in groups.values():
+    norm = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
+    norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+norm = torch.linalg.vector_norm(torch.stack(norms))"""
+
+MIXED_SCALE = """\
+for group in groups.values():
+    torch.nn.utils.clip_grads_with_norm_(group, max_norm, norm)"""
+
+
+def _mixed(roles: Roles) -> bool:
+    """Whether some parameters are DTensors over the tensor axis and others are not."""
+    tensor = set(roles.tensor)
+    mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
+    return mixed or roles.experts.apart
+
+
+def data_rank(roles: Roles) -> str:
+    """data_rank: which slice of the global batch belongs to this rank."""
+    return fill(
+        '''
+        def data_rank(mesh: DeviceMesh) -> tuple[int, int]:
+            """(index, count) of the slice of the global batch that this rank trains on<rest>."""
+            <body>
+        ''',
+        rest="" if roles.data else ": all of it",
+        body=lines(DATA_RANK, _shared(roles)) if roles.data else "return 0, 1",
+    )
+
+
+DATA_RANK = """\
+index, count = 0, 1
+for axis in DATA_AXES:
+    index = index * MESH[axis] + mesh.get_local_rank(axis)
+    count *= MESH[axis]"""
+
+
+def _shared(roles: Roles) -> str:
+    """Ranks that divide sequences have the same ones, and follow each other in this order."""
+    size = roles.plan.mesh.size(*roles.context)
+    if size == 1:
+        return "return index, count"
+    return f"return index // {size}, count // {size}  # {size} ranks share their sequences"

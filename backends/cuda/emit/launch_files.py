@@ -1,0 +1,129 @@
+"""Files that start a plan's ranks: one process a device, on as many nodes as its cluster has.
+
+The command they start is given to them: `bash train.sh -m planc.trainer.run.worker ...`, or a script of one's
+own around the emitted file. Variables are those of torchrun's and Slurm's own manuals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from planc.backends.cuda.emit.source_writer import fill
+from planc.ir.plan import Plan
+
+
+def launch_file(plan: Plan, kind: str) -> str:
+    """The text of a launch file; `kind` is a key of KINDS."""
+    nodes = plan.cluster.hosts
+    return (
+        fill(
+            KINDS[kind](plan),
+            name=plan.name,
+            digest=plan.sha256[:16],
+            job=re.sub(r"[^a-z0-9-]+", "-", plan.name.lower()).strip("-"),
+            mesh=" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
+            nodes=str(nodes),
+            others=str(nodes - 1),
+            devices=str(plan.mesh.devices // nodes),
+        )
+        + "\n"
+    )
+
+
+def _torchrun(plan: Plan) -> str:
+    return ONE_NODE if plan.cluster.hosts == 1 else MANY_NODES
+
+
+ONE_NODE = """
+#!/usr/bin/env bash
+# <name> (sha256 <digest>): <mesh>, on one node.
+# bash FILE SCRIPT [ARGUMENT...]
+set -euo pipefail
+
+exec torchrun --standalone --nnodes 1 --nproc-per-node <devices> "$@"
+"""
+
+MANY_NODES = """
+#!/usr/bin/env bash
+# <name> (sha256 <digest>): <mesh>, on <nodes> nodes. Run it on each of them:
+# HEAD=first-node NODE_RANK=0..<others> bash FILE SCRIPT [ARGUMENT...]
+# Nodes are numbered as the network is laid out: ranks of one node follow each other.
+set -euo pipefail
+
+exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "${NODE_RANK:?}" \\
+    --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" "$@"
+"""
+
+SLURM = """
+#!/usr/bin/env bash
+# <name> (sha256 <digest>): <mesh>.
+# sbatch FILE SCRIPT [ARGUMENT...]
+#SBATCH --job-name=<job>
+#SBATCH --nodes=<nodes>
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=<devices>
+#SBATCH --exclusive
+# Slurm tells the ranks two minutes before the end, so that they can save.
+#SBATCH --signal=TERM@120
+set -euo pipefail
+
+HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
+PORT=$((20000 + SLURM_JOB_ID % 12000))
+export HEAD PORT
+
+# One torchrun a node; SLURM_NODEID follows the order of the network.
+srun --kill-on-bad-exit=1 bash -c 'exec torchrun --nnodes <nodes> --nproc-per-node <devices> \\
+    --node-rank "$SLURM_NODEID" --master-addr "$HEAD" --master-port "$PORT" "$@"' launch "$@"
+"""
+
+KUBERNETES = """
+# <name> (sha256 <digest>): <mesh>.
+# Set the image and the command; then: kubectl apply -f FILE
+apiVersion: v1
+kind: Service
+metadata:
+  name: <job>
+spec:
+  clusterIP: None
+  selector:
+    job-name: <job>
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: <job>
+spec:
+  completions: <nodes>
+  parallelism: <nodes>
+  completionMode: Indexed
+  backoffLimit: 0
+  template:
+    spec:
+      subdomain: <job>
+      restartPolicy: Never
+      containers:
+        - name: train
+          image: IMAGE
+          command: [bash, -c]
+          args:
+            - >-
+              exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
+              --master-addr <job>-0.<job> --master-port 29500 SCRIPT
+          resources:
+            limits:
+              nvidia.com/gpu: <devices>
+          volumeMounts:
+            - name: shared-memory
+              mountPath: /dev/shm
+      volumes:
+        - name: shared-memory
+          emptyDir:
+            medium: Memory
+"""
+
+KINDS: dict[str, Callable[[Plan], str]] = {
+    "torchrun": _torchrun,
+    "slurm": lambda plan: SLURM,
+    "k8s": lambda plan: KUBERNETES,
+}

@@ -1,0 +1,316 @@
+"""The functions that divide one model or stage: apply_tp, apply_recompute, apply_fsdp."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
+from planc.backends.cuda.analysis.module_placements import relative
+from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
+from planc.backends.cuda.emit import blocks as emit_blocks
+from planc.backends.cuda.emit import experts as emit_experts
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding.recompute import names_op
+
+TORCH_DTYPES = {"fp32": "torch.float32", "bf16": "torch.bfloat16", "fp16": "torch.float16"}
+
+
+def tensor_parallel(roles: Roles, styler: Styler) -> str:
+    """apply_tp, if any axis is of tensor parallelism."""
+    if not roles.tensor:
+        return ""
+    top, block = styler.top(), styler.blocks()
+    text = fill(
+        '''
+        def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
+            """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+            tp = mesh["<axis>"]
+            <top>
+            <block>
+            <clone>
+        ''',
+        axis=roles.name("tensor"),
+        top=lines(_styles("top", top), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if top else "",
+        block=lines(_styles("inside", block), _apply_blocks(styler)) if block else "",
+        clone=_clone(roles, styler),
+    )
+    own = any(style.name == DIVIDED for style in (*top, *block))
+    return f"{DIVIDED_STYLE.strip()}\n\n\n{text}" if own else text
+
+
+APPLY_TOP = "parallelize_module(model, tp, top, src_data_rank=None)"
+
+APPLY_PRESENT = """\
+# A stage has only some of these.
+present = {path: style for path, style in top.items() if getattr(model, path) is not None}
+parallelize_module(model, tp, present, src_data_rank=None)"""
+
+APPLY_BLOCKS = """\
+for block in model.layers.values():
+    parallelize_module(block, tp, inside, src_data_rank=None)"""
+
+APPLY_KINDS = """\
+for block in model.layers.values():
+    # A block of one kind has only some of these.
+    modules = dict(block.named_modules())
+    held = {path: style for path, style in inside.items() if path in modules}
+    parallelize_module(block, tp, held, src_data_rank=None)"""
+
+
+def _apply_blocks(styler: Styler) -> str:
+    kinds = [{style.path for style in styler.block(kind)} for kind in styler.sharded.model.blocks]
+    return APPLY_BLOCKS if all(paths == kinds[0] for paths in kinds) else APPLY_KINDS
+
+
+DIVIDED_STYLE = '''
+class Divided(ParallelStyle):
+    """A module with DTensors of these placements as weights, input and output; its caller sees plain tensors.
+
+    For divisions that torch's own styles do not know, such as one inside a dimension.
+    """
+
+    def __init__(
+        self,
+        *,
+        weights: dict[str, Placement],
+        desired_input_layouts: Placement,
+        output_layouts: Placement,
+        input_layouts: Placement | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights = weights
+        self.given, self.taken = input_layouts or desired_input_layouts, desired_input_layouts
+        self.returned = output_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._divide, self._take, self._give)
+
+    def _divide(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            placements = [self.weights.get(key, Replicate())]
+            whole = distribute_tensor(parameter, mesh, placements, src_data_rank=self.src_data_rank)
+            module.register_parameter(key, nn.Parameter(whole, requires_grad=parameter.requires_grad))
+
+    def _take(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> DTensor:
+        given = inputs[0]
+        if not isinstance(given, DTensor):
+            given = DTensor.from_local(given, mesh, [self.given], run_check=False)
+        # A redistribution to where it is would reduce the gradient here, and not once for all readers.
+        return given if given.placements == (self.taken,) else given.redistribute(placements=[self.taken])
+
+    def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
+        return output.redistribute(placements=[self.returned]).to_local()
+'''
+
+
+def _styles(name: str, styles: tuple[Style, ...]) -> str:
+    """A dict display of paths and styles; neighbours with one reason share its comment."""
+    rows: list[str] = []
+    said = ""
+    for style in styles:
+        reason = because(style.cause, style.collective)
+        rows.append(reason if reason != said else "")
+        said = reason
+        arguments = [f"{k}={v}" for k, v in style.arguments]
+        rows.append(call(f'"{style.path}": {style.name}(', arguments, tail=",", depth=2))
+    return fill(f"{name} = {{\n    <rows>\n}}", rows=lines(*rows))
+
+
+def _clone(roles: Roles, styler: Styler) -> str:
+    """Without it a compiled first block gives the embedding a gradient of zero (torch 2.13)."""
+    module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
+    if not module:
+        return ""
+    hook = f"model.{module}.register_forward_hook(lambda module, inputs, output: output.clone())"
+    return lines(
+        "# The first block must not be given a view of the collective's output: its gradient would be lost.",
+        _if_present(roles, module, hook),
+    )
+
+
+def _if_present(roles: Roles, module: str, line: str) -> str:
+    """With a pipeline, only some stages have this module."""
+    return f"if model.{module} is not None:\n    {line}" if roles.pipeline else line
+
+
+def recompute(sharded: Sharded) -> str:
+    """apply_recompute, if the plan asks for it."""
+    if not sharded.plan.recompute.ops:
+        return ""
+    whole = sharded.plan.recompute.blocks
+    return fill(
+        '''
+        def apply_recompute(model: nn.Module) -> None:
+            """Keep the inputs of <what> only, and run <their> forward again in the backward."""
+            <cause>
+            <again>
+            <selected>
+                <wraps>
+        ''',
+        what="each block" if whole else "these modules",
+        their="its" if whole else "their",
+        cause=because(sharded.plan.recompute.cause),
+        again=emit_blocks.again(sharded),
+        selected=emit_blocks.selected(sharded),
+        wraps=_wraps(sharded),
+    )
+
+
+def _wraps(sharded: Sharded) -> str:
+    """Replaces the forward of a block, or of modules in it, which not every kind of block may have."""
+    if sharded.plan.recompute.blocks:
+        return "block.forward = partial(again, block.forward)"
+    paths, kinds = recomputed_modules(sharded), sharded.model.blocks
+    held = [{relative(o.op.module) for o in sharded.ops[kind]} for kind in kinds]
+    everywhere = all(path in modules for path in paths for modules in held)
+    if everywhere:
+        return lines(*(f"block.{path}.forward = partial(again, block.{path}.forward)" for path in paths))
+    return fill(
+        """
+        for path, module in block.named_modules():
+            if path in <paths>:
+                module.forward = partial(again, module.forward)
+        """,
+        paths=tuple_of([f'"{path}"' for path in paths]),
+    )
+
+
+def recomputed_modules(sharded: Sharded) -> list[str]:
+    """Paths in a block of the modules whose ops are recomputed."""
+    ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
+    chosen = [op for op in ops if any(names_op(w, op) for w in sharded.plan.recompute.ops)]
+    return list(dict.fromkeys(relative(op.module) for op in chosen))
+
+
+def fsdp(roles: Roles) -> str:
+    """apply_fsdp, if state is stored divided, gradients are averaged, or computing is in another dtype."""
+    if not roles.uses_fsdp:
+        return ""
+    dims = _stored_dims(roles)
+    policy = _policy(roles.plan)
+    mesh = ", ".join(f'"{f.name}"' for f in roles.factors if f.role in ("replicate", "shard"))
+    arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
+    arguments += ['"shard_placement_fn": placement'] if dims else []
+    arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
+    return fill(
+        '''
+        def apply_fsdp(model: nn.Module, mesh: DeviceMesh<experts_mesh>) -> None:
+            """<doc>"""
+            <policy>
+            <offload>
+            <placement>
+            <experts>
+            <cause>
+            <config>
+            <groups>
+        ''',
+        doc=_fsdp_doc(roles),
+        experts_mesh=", expert_mesh: DeviceMesh" if roles.experts.own_mesh else "",
+        experts=emit_experts.fsdp(
+            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_again(roles)
+        ),
+        policy=policy,
+        offload=_offload(roles.plan),
+        placement=_placement(roles, dims) if dims else "",
+        cause=because(roles.plan.cause_of_store("optimizer")),
+        config=call("config = {", arguments, depth=1),
+        groups=_groups(roles),
+    )
+
+
+def _fsdp_doc(roles: Roles) -> str:
+    if roles.shard and roles.replicate:
+        return "Store state over the shard axes, one group per block; all-reduce gradients over the others."
+    if roles.shard:
+        return "Store state over the data ranks, one group per block."
+    if roles.replicate:
+        return "Keep state whole on every rank; all-reduce gradients, one group per block."
+    return "Keep state whole in fp32, and compute in the policy's dtype."
+
+
+def _policy(plan: Plan) -> str:
+    p = plan.precision
+    if p.compute == "fp32" and p.reduce == "fp32":
+        return ""
+    return lines(because(p.cause), call("policy = MixedPrecisionPolicy(", _dtypes(plan), depth=1))
+
+
+def _dtypes(plan: Plan) -> list[str]:
+    """What computes and what reduces, as arguments."""
+    p = plan.precision
+    return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
+
+
+def _again(roles: Roles) -> bool:
+    """Whether each backward gathers anew."""
+    return Keeping.of(roles.plan).gather_per == "pass"
+
+
+def _offload(plan: Plan) -> str:
+    """Parameters, gradients and optimizer state rest in the host's memory."""
+    if not plan.offloads:
+        return ""
+    return lines(because(plan.offloads[0].cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")
+
+
+def _stored_dims(roles: Roles) -> dict[str, int]:
+    """The parameters, by their names in a block or the model, that are not stored over the first dimension."""
+    found = {relative(p.param.name): stored_dim(roles, p) for p in roles.sharded.params}
+    return {name: dim for name, dim in found.items() if dim}
+
+
+def _placement(roles: Roles, dims: dict[str, int]) -> str:
+    cause = next((p.cause for p in roles.sharded.params if p.on_dim), None)
+    return fill(
+        """
+        <cause>
+        <dims>
+        inside = {p: n.split(".", 2)[2] if n.startswith("layers.") else n for n, p in model.named_parameters()}
+        placement = {p: Shard(dims.get(name, 0)) for p, name in inside.items()}.get
+        """,
+        cause=because(cause, "" if cause else _why_placed(roles)),
+        dims=call("dims = {", [f'"{name}": {dim}' for name, dim in sorted(dims.items())], depth=1),
+    )
+
+
+def _why_placed(roles: Roles) -> str:
+    if any(stored_dim(roles, p) for p in roles.experts.params):
+        return "fewer experts than ranks: these are stored over another dimension"
+    return "tensor parallelism divides these inside their first dimension"
+
+
+SAID = {
+    "pass": "all-gather in each forward and again in each backward",
+    "microbatch": "all-gather once a microbatch: kept from its forward to its backward",
+    "step": "all-gather once a step: kept from the first forward to the last backward",
+}
+
+
+def _groups(roles: Roles) -> str:
+    """One fully_shard per group of parameters that are gathered and reduced together."""
+    plan, ops = roles.plan, roles.sharded.ops
+    per = Keeping.of(plan).gather_per
+    first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
+    last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
+    tail = ", ".join(f"model.{m}" for m in last)
+    return fill(
+        """
+        <cause>
+        <first>
+        for block in model.layers.values():
+            fully_shard(block, **config, reshard_after_forward=<again>)
+        <why>
+        <last>
+        fully_shard(model, **config, reshard_after_forward=<again>)
+        """,
+        again=str(per == "pass"),
+        cause=because(plan.gather.cause if plan.gather else None, SAID[per] if roles.shard else ""),
+        first=lines(*(_if_present(roles, m, _group(f"model.{m}", per == "pass")) for m in first)),
+        why="# The backward starts with these, so they stay gathered." if per == "pass" else "",
+        last=_if_present(roles, last[0], _group(f"[{tail}]", False)),
+    )
+
+
+def _group(modules: str, again: bool) -> str:
+    return f"fully_shard({modules}, **config, reshard_after_forward={again})"

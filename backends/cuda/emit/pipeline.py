@@ -1,0 +1,152 @@
+"""The pipeline's functions: stage_indices, split_stages, build_schedule."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.ir.plan import Split
+
+Layout = Literal["one", "loop", "v"]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """torch's class for a schedule, and where a rank's stages lie.
+
+    `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back. `split_backward`:
+    the gradients of the weights may come later than those of the inputs.
+    """
+
+    name: str
+    layout: Layout = "loop"
+    split_backward: bool = False
+
+    @property
+    def single(self) -> bool:
+        return self.layout == "one"
+
+
+SCHEDULES: dict[str, Schedule] = {
+    "gpipe": Schedule("ScheduleGPipe", "one"),
+    "1f1b": Schedule("Schedule1F1B", "one"),
+    "interleaved_1f1b": Schedule("ScheduleInterleaved1F1B"),
+    "looped_bfs": Schedule("ScheduleLoopedBFS"),
+    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble", split_backward=True),
+    "zbv": Schedule("ScheduleZBVZeroBubble", "v", split_backward=True),
+    "dualpipev": Schedule("ScheduleDualPipeV", "v", split_backward=True),
+}
+
+HELD = {
+    "one": ("One a rank.", "[rank]"),
+    "loop": ("They go round the ranks.", 'list(range(rank, len(STAGES), MESH["<axis>"]))'),
+    "v": ("They go down the ranks and back.", "[rank, len(STAGES) - 1 - rank]"),
+}
+"""For each layout: what is said of it, and a rank's virtual stages."""
+
+
+def constants(roles: Roles) -> str:
+    """MICROBATCHES and STAGES, if there is a pipeline."""
+    if not roles.pipeline:
+        return ""
+    split = _split(roles)
+    return lines(
+        f"MICROBATCHES = {roles.plan.microbatches}",
+        because(split.cause),
+        "# (first layer, one past the last) of each virtual stage",
+        call("STAGES = (", [f"({first}, {last})" for first, last in split.stages]),
+    )
+
+
+def split(roles: Roles) -> str:
+    """stage_indices and split_stages, if there is a pipeline."""
+    if not roles.pipeline:
+        return ""
+    ops = roles.sharded.ops
+    first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
+    last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
+    axis = roles.name("pipeline")
+    doc, value = HELD[SCHEDULES[_split(roles).schedule].layout]
+    return fill(
+        SPLIT,
+        axis=axis,
+        doc=doc,
+        value=value.replace("<axis>", axis),
+        first=lines(*(f"stage.{m} = None" for m in first)),
+        last=lines(*(f"stage.{m} = None" for m in last)),
+    )
+
+
+SPLIT = '''
+def stage_indices(mesh: DeviceMesh) -> list[int]:
+    """The virtual stages of this rank, in order. <doc>"""
+    rank = mesh.get_local_rank("<axis>")
+    return <value>
+
+
+def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages: copies of `model` without the rest. Cheap on the meta device."""
+    stages = []
+    for index in stage_indices(mesh):
+        begin, end = STAGES[index]
+        stage = copy.deepcopy(model)
+        for name in list(stage.layers):
+            if not begin <= int(name) < end:
+                del stage.layers[name]
+        if index > 0:
+            <first>
+        if index < len(STAGES) - 1:
+            <last>
+        stages.append(stage)
+    return stages
+'''
+
+
+def schedule(roles: Roles) -> str:
+    """build_schedule, if there is a pipeline."""
+    if not roles.pipeline:
+        return ""
+    split = _split(roles)
+    kind = SCHEDULES[split.schedule]
+    return fill(
+        '''
+        def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> <kind>:
+            """The order of forwards and backwards. Activations go from stage to stage, point to point."""
+            <cause>
+            group = mesh.get_group("<axis>")
+            device = next(stages[0].parameters()).device
+            pipeline = [
+                PipelineStage(stage, index, len(STAGES), device, group=group)
+                for stage, index in zip(stages, stage_indices(mesh), strict=True)
+            ]
+            return <kind>(<held>, n_microbatches=MICROBATCHES, loss_fn=loss_fn)
+        ''',
+        kind=kind.name,
+        cause=because(split.cause),
+        axis=roles.name("pipeline"),
+        held="pipeline[0]" if kind.single else "pipeline",
+    )
+
+
+def forwards_only(roles: Roles) -> str:
+    """What makes a schedule evaluate: torch 2.13 runs the backward's actions of a V too, and fails."""
+    if not roles.pipeline or SCHEDULES[_split(roles).schedule].layout != "v":
+        return ""
+    return FORWARDS_ONLY.strip()
+
+
+FORWARDS_ONLY = """
+# A schedule whose stages lie in a V does not leave the backward out by itself.
+kept = (FORWARD, RECV_F, SEND_F, UNSHARD, RESHARD)
+schedule.pipeline_order_with_comms = {
+    rank: [part for action in actions for part in action.sub_actions or (action,) if part.computation_type in kept]
+    for rank, actions in schedule.pipeline_order_with_comms.items()
+}
+"""
+
+
+def _split(roles: Roles) -> Split:
+    assert roles.plan.split is not None
+    return roles.plan.split

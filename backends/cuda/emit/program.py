@@ -1,0 +1,258 @@
+"""The emitted file: the program of a plan as plain torch, with nothing left to decide.
+
+A pure function of the propagated plan; text only. What the plan does not ask for is not written, so
+the file holds no branch on configuration.
+"""
+
+from __future__ import annotations
+
+import re
+
+from planc.backends.cuda.analysis.placements import STRIDED
+from planc.backends.cuda.analysis.roles import WHOLE, Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.backends.cuda.emit import blocks as emit_blocks
+from planc.backends.cuda.emit import context_parallel as emit_context
+from planc.backends.cuda.emit import experts as emit_experts
+from planc.backends.cuda.emit import global_ops as emit_whole
+from planc.backends.cuda.emit import parallelize as emit_apply
+from planc.backends.cuda.emit import pipeline as emit_pipeline
+from planc.backends.cuda.emit import quantize as emit_quantize
+from planc.backends.cuda.emit import step as emit_step
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.ir.sharding import Sharded
+
+IMPORTS: tuple[tuple[str, str], ...] = (
+    ("torch", "nn"),
+    ("torch._inductor", "config as inductor_config"),
+    ("torch.distributed._symmetric_memory", "enable_symm_mem_for_group"),
+    ("torch.distributed.device_mesh", "DeviceMesh init_device_mesh"),
+    ("torch.distributed.fsdp", "CPUOffloadPolicy FSDPModule MixedPrecisionPolicy fully_shard"),
+    (
+        "torch.distributed.pipelining",
+        "PipelineStage Schedule1F1B ScheduleDualPipeV ScheduleGPipe ScheduleInterleaved1F1B "
+        "ScheduleInterleavedZeroBubble ScheduleLoopedBFS ScheduleZBVZeroBubble",
+    ),
+    ("torch.distributed.pipelining.schedules", "FORWARD RECV_F RESHARD SEND_F UNSHARD"),
+    ("torch.distributed.tensor", "DTensor Partial Placement Replicate Shard distribute_module distribute_tensor"),
+    (
+        "torch.distributed.tensor.parallel",
+        "ColwiseParallel ParallelStyle PrepareModuleInput PrepareModuleInputOutput PrepareModuleOutput RowwiseParallel "
+        "SequenceParallel loss_parallel parallelize_module",
+    ),
+    ("torch.distributed.tensor.placement_types", STRIDED),
+    ("torch.nn.attention", "SDPBackend sdpa_kernel"),
+    ("torch.utils.checkpoint", "checkpoint create_selective_checkpoint_contexts"),
+    ("torchao.float8", "Float8LinearConfig convert_to_float8_training"),
+)
+"""Every torch name that an emitted file may use. All but one are public."""
+
+
+def emit(sharded: Sharded) -> str:
+    """The text of the program. Deterministic to the byte."""
+    roles = Roles(sharded)
+    styler = Styler(sharded, roles)
+    functions = (
+        _constants(roles),
+        _build_mesh(roles),
+        emit_pipeline.split(roles),
+        emit_quantize.functions(roles),
+        emit_apply.tensor_parallel(roles, styler),
+        emit_context.context(roles),
+        emit_experts.functions(roles),
+        emit_blocks.kernel(roles),
+        emit_apply.recompute(sharded),
+        emit_blocks.compiling(roles),
+        emit_apply.fsdp(roles),
+        _parallelize(roles, sharded),
+        emit_step.loss(styler),
+        emit_pipeline.schedule(roles),
+        emit_whole.sum_gradients(roles),
+        emit_step.step(roles, styler),
+        emit_step.evaluate(roles, styler),
+        emit_whole.mean_over_batch(roles),
+        emit_whole.clip(roles),
+        emit_whole.data_rank(roles),
+    )
+    body = "\n\n\n".join(f for f in functions if f)
+    return "\n".join([_docstring(sharded), "", _imports(body), "", GUARD, "", body]) + "\n"
+
+
+GUARD = """\
+if not torch.__version__.startswith("2.13."):
+    raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")"""
+
+
+def _build_mesh(roles: Roles) -> str:
+    """build_mesh. Ranks lie as the plan's mesh says; torch composes the dimensions in its own order."""
+    axes = [a for a in roles.plan.mesh.axes if a.size > 1]
+    names = [a.name for a in axes]
+    moved = list(roles.arranged) != names
+    return fill(
+        BUILD_MESH,
+        said="torch's order of them" if moved else "outermost axis first",
+        ranks=fill(
+            """
+            # Ranks lie as <laid>.
+            ranks = torch.arange(<devices>).view(<sizes>).permute(<order>).reshape(tuple(MESH.values()))
+            return DeviceMesh(device_type, ranks, mesh_dim_names=tuple(MESH))
+            """,
+            laid=" > ".join(f"{a.name} {a.size}" for a in axes),
+            devices=str(roles.plan.mesh.devices),
+            sizes=", ".join(str(a.size) for a in axes),
+            order=", ".join(str(names.index(a)) for a in roles.arranged),
+        )
+        if moved
+        else "return init_device_mesh(device_type, tuple(MESH.values()), mesh_dim_names=tuple(MESH))",
+    )
+
+
+BUILD_MESH = '''
+def build_mesh(device_type: str | None = None) -> DeviceMesh:
+    """The mesh over all ranks, <said>. torch.distributed must be initialised."""
+    device_type = device_type or ("cuda" if torch.cuda.is_available() else "cpu")
+    <ranks>
+'''
+
+
+def _docstring(sharded: Sharded) -> str:
+    plan = sharded.plan
+    return fill(
+        '''
+        """<name>: <model> over <devices>.
+
+        plan     <name> (sha256 <digest>)
+        mesh     <mesh>
+        cluster  <cluster>
+
+        Compiled by planc for torch 2.13; change the plan rather than this file. Start one process per
+        device, initialise torch.distributed, then:
+
+            mesh = build_mesh()
+            model = parallelize(model, mesh)  # built on torch.device("meta"); then to_empty and fill it
+            step = build_step(model, mesh)
+            loss = step(tokens, targets)  # this data rank's part of the batch; gradients are in .grad
+            norm = clip_grad_norm(model, mesh, 1.0)
+        """
+        ''',
+        name=plan.name,
+        model=plan.model.name,
+        devices=f"{plan.mesh.devices} device{'s' if plan.mesh.devices > 1 else ''}",
+        digest=plan.sha256[:16],
+        mesh=" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
+        cluster=f"{plan.cluster.count} x {plan.cluster.name}",
+    )
+
+
+def _imports(body: str) -> str:
+    """The import block: only what the body names."""
+    standard = lines(
+        "import copy" if "copy." in body else "",
+        "import math" if "math." in body else "",
+        "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
+        _from("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
+    )
+    torch = [
+        "import torch",
+        "import torch.distributed as dist" if "dist." in body else "",
+        "import torch.distributed._functional_collectives as fc" if "fc." in body else "",
+        "import torch.nn.functional as F",
+    ]
+    for module, listed in IMPORTS:
+        names = [listed] if " as " in listed else listed.split()
+        used = [n for n in names if re.search(rf"\b{n.split()[-1]}\b", body)]
+        one = f"from {module} import {', '.join(used)}"
+        if used:
+            torch.append(one if len(one) <= 110 else call(f"from {module} import (", used))
+    return f"{standard}\n\n{lines(*torch)}"
+
+
+def _from(module: str, names: list[str]) -> str:
+    return f"from {module} import {', '.join(names)}" if names else ""
+
+
+def _constants(roles: Roles) -> str:
+    plan = roles.plan
+    whole = any(f.name == WHOLE for f in roles.factors)
+    return fill(
+        """
+        <mesh_cause>
+        <whole>
+        <mesh>
+        <batch_cause>
+        MICROBATCH_SEQUENCES = <microbatch>
+        <tokens>
+        <stages>
+        <data>
+
+        Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+        """,
+        mesh_cause=because(plan.mesh.cause),
+        whole=_why_whole(roles) if whole else "",
+        mesh=call("MESH = {", [f'"{f.name}": {f.size}' for f in roles.factors]),
+        batch_cause=because(plan.batch.cause),
+        microbatch=str(plan.batch.microbatch_sequences),
+        tokens=f"SEQUENCE_TOKENS = {plan.batch.sequence_tokens}" if roles.context else "",
+        stages=emit_pipeline.constants(roles),
+        data=_data_axes(roles),
+    )
+
+
+def _why_whole(roles: Roles) -> str:
+    if not roles.uses_fsdp:
+        return f"# {WHOLE}: no axis has more than one rank"
+    return f"# {WHOLE}: no axis stores state, so fully_shard divides it over one rank"
+
+
+def _data_axes(roles: Roles) -> str:
+    if not roles.data:
+        return ""
+    names = tuple_of([f'"{f.name}"' for f in roles.data])
+    dim, axes = ("batch", roles.plan.data_axes) if roles.plan.data_axes else ("sequence", roles.context)
+    return lines(because(roles.plan.cause_of_shard(dim, axes[0])), f"DATA_AXES = {names}")
+
+
+def _parallelize(roles: Roles, sharded: Sharded) -> str:
+    module = "stage" if roles.pipeline else "model"
+    steps = lines(
+        f"apply_float8({module})" if roles.plan.quantize else "",
+        f"apply_tp({module}, mesh)" if roles.tensor else "",
+        f"apply_cp({module}, mesh)" if roles.context else "",
+        f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",
+        *emit_blocks.in_order(roles, module),
+        f"apply_fsdp({module}, mesh{', expert_mesh' if roles.experts.own_mesh else ''})" if roles.uses_fsdp else "",
+    )
+    expert_mesh = "expert_mesh = build_expert_mesh(mesh)" if roles.experts.own_mesh else ""
+    if not roles.pipeline:
+        return fill(PARALLELIZE, experts=expert_mesh, steps=steps)
+    return fill(PARALLELIZE_STAGES if steps else ONLY_SPLIT, experts=expert_mesh, steps=steps)
+
+
+def _expert_mesh(roles: Roles) -> str:
+    """The mesh that experts are divided over, as a further argument; none where they are not."""
+    return (", expert_mesh" if roles.experts.own_mesh else ", mesh") if roles.experts.apart else ""
+
+
+PARALLELIZE = '''
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:
+    """Divide `model` in place. The order matters: each function wraps what those before it made."""
+    <experts>
+    <steps>
+    return model
+'''
+
+PARALLELIZE_STAGES = '''
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages, divided. The order matters: each function wraps what those before it made."""
+    <experts>
+    stages = split_stages(model, mesh)
+    for stage in stages:
+        <steps>
+    return stages
+'''
+
+ONLY_SPLIT = '''
+def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
+    """This rank's stages of `model`."""
+    return split_stages(model, mesh)
+'''

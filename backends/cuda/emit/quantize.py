@@ -1,0 +1,108 @@
+"""Matmuls in float8: which modules multiply narrow, as torchao's linear layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.module_placements import Boundary, relative
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.cost.compute import quantized
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS, Op
+from planc.ir.plan import Quantize
+from planc.ir.sharding import Sharded
+
+Refusal = tuple[Cause | None, str, str]
+
+RECIPES = {"": "tensorwise", "tensorwise": "tensorwise", "rowwise": "rowwise"}
+"""A plan's word and torchao's name of what shares a scale: a tensor, which is torchao's own choice, or a row."""
+
+
+def functions(roles: Roles) -> str:
+    """apply_float8, if the plan asks for narrow matmuls."""
+    if not roles.plan.quantize:
+        return ""
+    return fill(APPLY, sentences="\n".join(_sentence(roles.sharded, q) for q in roles.plan.quantize))
+
+
+APPLY = '''
+def apply_float8(model: nn.Module) -> None:
+    """Linear layers that cast their inputs, their weight and their gradients to float8 and multiply those."""
+    <sentences>
+'''
+
+
+def _sentence(sharded: Sharded, q: Quantize) -> str:
+    """One sentence's modules: those of the blocks, and those outside them."""
+    blocks = dict.fromkeys(relative(op.module) for kind in sharded.model.blocks for op in _ops(sharded, q, kind))
+    outside = [op.module for kind in ("first", "last") for op in _ops(sharded, q, kind)]
+    return lines(
+        because(q.cause),
+        f'config = Float8LinearConfig.from_recipe_name("{RECIPES[q.recipe]}")',
+        fill(
+            BLOCKS,
+            narrow=call("narrow = {", [f'"{path}"' for path in blocks], depth=1),
+            chosen=_chosen(q),
+        )
+        if blocks
+        else "",
+        *(fill(OUTSIDE, path=path) for path in outside),
+    )
+
+
+BLOCKS = """
+<narrow>
+<chosen>
+    convert_to_float8_training(block, module_filter_fn=lambda module, path: path in narrow, config=config)
+"""
+
+OUTSIDE = """
+if model.<path> is not None:
+    model.<path> = convert_to_float8_training(model.<path>, config=config)
+"""
+
+
+def _chosen(q: Quantize) -> str:
+    """The blocks of a sentence."""
+    if not q.kept_layers:
+        return "for block in model.layers.values():"
+    kept = [f'"{n}"' for begin, end in q.kept_layers for n in range(begin, end)]
+    return lines(
+        call("wide = {", kept, depth=1),
+        "for block in (block for number, block in model.layers.items() if number not in wide):",
+    )
+
+
+def _ops(sharded: Sharded, q: Quantize, section: str) -> Iterator[Op]:
+    """The matmuls of a section that fall under a sentence."""
+    for o in sharded.ops.get(section, ()):
+        if quantized(sharded.plan, o.op) is q:
+            yield o.op
+
+
+def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """torchao's linear layers: float8 by tensor or by row, out of bf16."""
+    for q in sharded.plan.quantize:
+        if q.dtype != "float8" or q.tile or q.recipe not in RECIPES:
+            yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"
+        elif sharded.plan.precision.compute != "bf16":
+            yield q.cause, f"a float8 matmul gives bf16, not {sharded.plan.precision.compute}", "`compute bf16`"
+        elif roles.tensor:
+            what = "the scale of what tensor parallelism divides is another rank's too, which torchao does not ask for"
+            yield q.cause, what, "quantize plans without it, or lower without the sentence"
+        else:
+            yield from _modules(sharded, roles, q)
+
+
+def _modules(sharded: Sharded, roles: Roles, q: Quantize) -> Iterator[Refusal]:
+    for section, ops in sharded.ops.items():
+        for o in ops:
+            if quantized(sharded.plan, o.op) is not q:
+                continue
+            if o.op.region == EXPERTS:
+                yield q.cause, f"{o.op.name} multiplies the rows of all experts at once", "leave the experts wide"
+                return
+            if not Boundary(o, section, sharded, roles).linear:
+                yield q.cause, f"{o.op.name} is no linear layer of its own", "name the linear layers alone"
+                return

@@ -1,0 +1,233 @@
+"""The functions of one training step: loss_fn, build_step, build_evaluate."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.backends.cuda.emit import global_ops as emit_whole
+from planc.backends.cuda.emit import pipeline as emit_pipeline
+from planc.backends.cuda.emit.source_writer import because, fill, lines
+
+
+def loss(styler: Styler) -> str:
+    """loss_fn. Over a divided vocab the logits are a DTensor."""
+    sentence = styler.roles.plan.compiled("loss")
+    whole = f'{because(sentence.cause)}\n@torch.compile(backend="{sentence.method}")' if sentence else ""
+    return fill(
+        '''
+        <compiled>
+        def loss_fn(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+            """Mean cross entropy in fp32. logits [B, S, <vocab>], targets [B, S]."""
+            return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
+        ''',
+        compiled=whole,
+        vocab=f"V / {styler.roles.name('tensor')}" if styler.loss_parallel else "V",
+    )
+
+
+def step(roles: Roles, styler: Styler) -> str:
+    """build_step: forward and backward of all microbatches."""
+    if roles.pipeline:
+        return fill(
+            PIPELINED_STEP,
+            **_own_tokens(roles),
+            run=_scheduled(styler, "step"),
+            sums="sum_gradients(parameters)" if emit_whole.sums_left(roles) else "",
+            parameters="parameters = [p for stage in stages for p in stage.parameters()]"
+            if emit_whole.sums_left(roles)
+            else "",
+            collect=_collected(roles, styler),
+        )
+    policy = _policy(roles) if roles.plan.microbatches > 1 else ""
+    return fill(
+        STEP,
+        **_own_tokens(roles),
+        policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
+        forward=_forward(styler, backward=True),
+        sums="sum_gradients(model.parameters())" if emit_whole.sums_left(roles) else "",
+        returned=_returned(roles),
+    )
+
+
+def _own_tokens(roles: Roles) -> dict[str, str]:
+    """Of the sequences that ranks share, each takes its own tokens."""
+    if not roles.context:
+        return {"rows": "", "own": ""}
+    return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
+
+
+STEP = '''
+def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
+    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+
+    Both are this data rank's [sequences, S] int64. The loss is the mean over the global batch.
+    """
+    <rows>
+
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
+        inputs = tokens.split(MICROBATCH_SEQUENCES)
+        labels = targets.split(MICROBATCH_SEQUENCES)
+        total = torch.zeros((), device=tokens.device)
+        for index in range(len(inputs)):
+            <policy>
+            <forward>
+        <sums>
+        return <returned>
+
+    return step
+'''
+
+PIPELINED_STEP = '''
+def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
+    """step(tokens, targets) -> loss: one forward and backward; the gradients are left in .grad.
+
+    Both are this data rank's [sequences, S] int64, given to every rank of the pipeline. The loss is
+    the mean over the global batch. Gradients are reduced once, after the last microbatch.
+    """
+    schedule = build_schedule(stages, mesh)
+    <parameters>
+    <rows>
+
+    def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
+        <run>
+        <sums>
+        <collect>
+
+    return step
+'''
+
+
+def evaluate(roles: Roles, styler: Styler) -> str:
+    """build_evaluate: the mean loss without gradients."""
+    if roles.pipeline:
+        return fill(
+            PIPELINED_EVALUATE,
+            **_own_tokens(roles),
+            forwards=emit_pipeline.forwards_only(roles),
+            run=_scheduled(styler, "eval"),
+            let_go=fill(LET_GO, modules="[m for stage in stages for m in stage.modules()]") if roles.uses_fsdp else "",
+            collect=_collected(roles, styler),
+        )
+    return fill(
+        EVALUATE,
+        **_own_tokens(roles),
+        forward=_forward(styler, backward=False),
+        let_go=fill(LET_GO, modules="model.modules()") if roles.uses_fsdp else "",
+        returned=_returned(roles),
+    )
+
+
+EVALUATE = '''
+def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
+    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    <rows>
+
+    @torch.no_grad()
+    def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
+        inputs = tokens.split(MICROBATCH_SEQUENCES)
+        labels = targets.split(MICROBATCH_SEQUENCES)
+        total = torch.zeros((), device=tokens.device)
+        for index in range(len(inputs)):
+            <forward>
+        <let_go>
+        return <returned>
+
+    return evaluate
+'''
+
+PIPELINED_EVALUATE = '''
+def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
+    """evaluate(tokens, targets) -> loss, as of `step`, without gradients."""
+    schedule = build_schedule(stages, mesh)
+    <forwards>
+    <rows>
+
+    @torch.no_grad()
+    def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+        <own>
+        <run>
+        <let_go>
+        <collect>
+
+    return evaluate
+'''
+
+LET_GO = """
+# No backward has let the gathered parameters go, and an update would not reach them.
+for module in <modules>:
+    if isinstance(module, FSDPModule):
+        module.reshard()
+"""
+
+
+def _forward(styler: Styler, *, backward: bool) -> str:
+    """One microbatch; loss_parallel also covers the backward of the loss."""
+    run = lines(
+        "loss = loss_fn(model(inputs[index]), labels[index]) / len(inputs)",
+        "loss.backward()" if backward else "",
+    )
+    if not styler.loss_parallel:
+        return lines(run, "total += loss.detach()")
+    cause = styler.sharded.plan.cause_of_shard("vocab", styler.roles.tensor[0], "head")
+    said = because(cause, "all-reduces of the maximum, the sum and the target's logit over the divided vocab")
+    within = fill("<said>\nwith loss_parallel():\n    <run>", said=said, run=run)
+    return lines(within, "total += loss.detach().full_tensor()")
+
+
+def _policy(roles: Roles) -> str:
+    """When gradients are reduced and gathered parameters let go, over the microbatches of a step."""
+    if not roles.uses_fsdp:
+        return ""
+    keeping, gather = Keeping.of(roles.plan), roles.plan.gather
+    whole = lines(
+        "# Gradients are kept whole and reduced once, with the last microbatch.",
+        "model.set_requires_gradient_sync(last)",
+    )
+    scattered = lines(
+        "# Reduce-scatter each microbatch; all-reduce their sum with the last one.",
+        "model.set_requires_all_reduce(last)",
+    )
+    kept = lines(
+        because(gather.cause if gather else None, "parameters stay gathered to the end of the step"),
+        "model.set_reshard_after_backward(last)",
+    )
+    return lines(
+        "" if keeping.scatter_each_microbatch else whole,
+        scattered if keeping.scatter_each_microbatch and roles.replicate else "",
+        kept if keeping.gather_per == "step" else "",
+    )
+
+
+def _scheduled(styler: Styler, method: str) -> str:
+    """Only the first stage is given tokens, only the last one targets."""
+    run = f"schedule.{method}(*inputs, target=labels, losses=losses, return_outputs=False)"
+    return fill(
+        """
+        held = stage_indices(mesh)
+        inputs = (tokens,) if 0 in held else ()
+        labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
+        <run>
+        """,
+        run=f"with loss_parallel():\n    {run}" if styler.loss_parallel else run,
+    )
+
+
+def _collected(roles: Roles, styler: Styler) -> str:
+    losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"
+    return fill(
+        """
+        total = torch.zeros((), device=tokens.device)
+        if losses is not None:
+            total += torch.stack(<losses>).detach().mean()
+        return <returned>
+        """,
+        losses=losses,
+        returned=_returned(roles),
+    )
+
+
+def _returned(roles: Roles) -> str:
+    return "mean_over_batch(total, mesh)" if roles.data or roles.pipeline else "total"

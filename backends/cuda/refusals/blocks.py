@@ -1,0 +1,101 @@
+"""What cannot be done to the blocks of a plan: kernels, recompute, compiling and offloading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.blocks import KERNELS, MASKED, keeps_kinds, kept_kinds
+from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
+from planc.backends.cuda.emit.pipeline import SCHEDULES
+from planc.ir.base import Cause
+from planc.ir.sharding import Sharded
+
+Refusal = tuple[Cause | None, str, str]
+
+
+def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """torch picks a kernel by its backend's name, and not every kernel does every kind of attention."""
+    chosen = sharded.plan.attention
+    if chosen is None or chosen.method in PASSES_KEYS:
+        return
+    if chosen.method not in KERNELS:
+        yield chosen.cause, f"{chosen.method} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
+        return
+    if any("sequence" in o.layout for o in attentions(roles)):
+        what = "other ranks hold keys, and the sentence does not say how they are met"
+        yield chosen.cause, what, "`attention core as all_gather`, which takes the kernel that fits"
+    for o in attentions(roles):
+        if o.op.params or (o.op.window and chosen.method not in MASKED):
+            what = f"{o.op.name} of {sharded.model.family} sees a window of tokens, which needs a mask"
+            yield chosen.cause, what, f"`attention core as {MASKED[0]}`"
+            return
+
+
+def kept(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Inside a replay torch knows kinds of op alone, and keeps their outputs."""
+    recompute = sharded.plan.recompute
+    if not recompute.kept:
+        return
+    if not recompute.blocks:
+        yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
+    elif not keeps_kinds(sharded):
+        what = "a replay keeps all ops of a kind, attention or matmul, and no other ones"
+        yield recompute.cause, what, "`recompute blocks except attention.core` or `except matmul`"
+    elif roles.tensor and "matmul" in kept_kinds(sharded):
+        what = "what lies between kept matmuls is moved again over " + " and ".join(roles.tensor)
+        yield recompute.cause, what, "`recompute blocks except attention.core`"
+    elif roles.context:
+        what = "what attention is given from other ranks would be gathered again"
+        yield recompute.cause, what, "`recompute blocks`"
+
+
+def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A block is compiled whole, without breaks in its graph."""
+    plan = sharded.plan
+    if (sentence := plan.compiled("loss")) and sharded.ops["last"][-1].layout.get("vocab"):
+        what = "the loss over a divided vocab is made of DTensor's own ops, which are not traced"
+        yield sentence.cause, what, "`compile blocks`, or leave the vocab whole"
+    if sentence := plan.compiled("blocks"):
+        if any(o.op.kind == "route" for ops in sharded.ops.values() for o in ops):
+            what = "how many tokens an expert is given is known only when it runs, which breaks the block's graph"
+            yield sentence.cause, what, "leave it out"
+        if roles.context:
+            yield sentence.cause, "attention over other ranks' keys breaks the block's graph", "leave one of them out"
+        if (
+            plan.split is not None
+            and plan.split.schedule in SCHEDULES
+            and SCHEDULES[plan.split.schedule].split_backward
+        ):
+            what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
+            yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
+        if plan.recompute.ops and not plan.recompute.blocks and roles.tensor:
+            what = "recompute inside a compiled block fails with tensor parallelism (torch 2.13)"
+            yield sentence.cause, what, "`recompute blocks`, which wraps the compiled block"
+
+
+def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """inductor cuts the matmuls of tensor parallelism into pieces; nothing else is run beside transfers."""
+    compiler = [c.method for c in sharded.plan.compiles if c.what == "blocks"]
+    for sentence in sharded.plan.overlaps:
+        if sentence.method != "async_matmul":
+            yield sentence.cause, f"torch has no {sentence.method} of its own", "`overlap tp as async_matmul`"
+        elif (sentence.axis,) != tuple(roles.tensor):
+            what = f"{sentence.axis} is not the axis of tensor parallelism"
+            yield sentence.cause, what, f"`overlap {roles.tensor[0] if roles.tensor else 'tp'} as async_matmul`"
+        elif compiler != ["inductor"]:
+            yield (
+                sentence.cause,
+                "inductor cuts the matmuls, and blocks are not compiled",
+                "`compile blocks as inductor`",
+            )
+
+
+def offloaded(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard keeps parameters, gradients and optimizer state in one place."""
+    for sentence in sharded.plan.offloads:
+        if set(sentence.what) != {"params", "optimizer"}:
+            what = "fully_shard keeps parameters and optimizer state together"
+            yield sentence.cause, what, "`offload params, optimizer to host`"
+        elif not roles.uses_fsdp:
+            yield sentence.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"

@@ -1,0 +1,74 @@
+"""What torch cannot do with experts, or planc does not compile for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.expert_mesh import stored_otherwise
+from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS, SLOTS
+from planc.ir.plan import NOUNS
+from planc.ir.sharding import Sharded
+
+Refusal = tuple[Cause | None, str, str]
+"""As in `refuse`: the sentence, what cannot be done with it, and what can."""
+
+
+def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Every sentence about experts that the target refuses."""
+    if roles.experts.ops:
+        yield from _routes(sharded)
+        yield from _dims(sharded, roles)
+        yield from _shares(sharded, roles)
+        yield from _stores(sharded, roles)
+
+
+def _routes(sharded: Sharded) -> Iterator[Refusal]:
+    route = sharded.plan.route
+    if route.node_limit:
+        what = "the model's router picks experts wherever they are"
+        yield route.cause, what, "leave `node_limit` out"
+
+
+def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Experts are divided by whole experts and by their width."""
+    plan = sharded.plan
+    for o in roles.experts.ops:
+        for dim in o.layout:
+            if dim not in ("experts", "expert_ffn", SLOTS):
+                yield (
+                    plan.cause_of_shard(dim, o.layout[dim][0], EXPERTS),
+                    f"{o.op.name} with {dim} divided",
+                    ("divide experts or expert_ffn"),
+                )
+                return
+
+
+def _shares(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
+    experts = roles.experts
+    different = set(experts.tensor) & set(experts.tokens)
+    if different and not experts.gathers:
+        cause = sharded.plan.cause_of_shard("expert_ffn", experts.tensor[0], EXPERTS)
+        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} divides the tokens"
+        yield cause, what, "divide expert_ffn over axes that all divide the tokens, or over others"
+    if experts.tensor and any(len(o.op.params) > 1 for o in experts.ops):
+        cause = sharded.plan.cause_of_shard("expert_ffn", experts.tensor[0], EXPERTS)
+        yield cause, "a bias of an expert would be added by every rank that shares it", "leave expert_ffn whole"
+
+
+def _stores(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard keeps experts as it keeps the rest, over axes of their own."""
+    plan, experts = sharded.plan, roles.experts
+    cause = plan.cause_of_store("optimizer", EXPERTS)
+    for noun in NOUNS:
+        axes = experts.stored(noun)
+        if axes and axes != experts.shard:
+            what = f"experts' {noun} over {' and '.join(axes)} but optimizer over {' and '.join(experts.shard)}"
+            yield plan.cause_of_store(noun, EXPERTS), what, "store what is stored over the same axes"
+    for noun in stored_otherwise(experts):
+        yield cause, f"{noun} are stored divided of the experts or of the rest, and not of both", "store both alike"
+    strange = [a for a in experts.shard if a not in experts.params[0].grad_partial]
+    if strange:
+        yield cause, f"{' and '.join(strange)} does not divide the experts' tokens", "store over axes that do"

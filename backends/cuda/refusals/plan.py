@@ -1,0 +1,310 @@
+"""The sentences that torch cannot do, or that planc does not compile for it: each with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from planc.backends.cuda.analysis.expert_mesh import routed
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used
+from planc.backends.cuda.analysis.module_placements import Boundary
+from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.backends.cuda.emit import context_parallel as emit_context
+from planc.backends.cuda.emit import quantize as emit_quantize
+from planc.backends.cuda.emit.pipeline import SCHEDULES
+from planc.backends.cuda.refusals import blocks as refuse_blocks
+from planc.backends.cuda.refusals import experts as refuse_experts
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
+from planc.ir.plan import NOUNS
+from planc.ir.sharding import Sharded
+from planc.sharding.recompute import names_op
+
+CODE = "E0901"
+Refusal = tuple[Cause | None, str, str]
+"""The sentence, what cannot be done with it, and what can."""
+
+
+def refusals(sharded: Sharded) -> list[Diagnostic]:
+    """Every sentence that the cuda target refuses, in no particular order; empty when it can do all."""
+    roles = Roles(sharded)
+    return [
+        Diagnostic(
+            code=CODE,
+            message=f"the cuda target cannot do `{_sentence(sharded, cause)}`: {what}",
+            span=(cause or sharded.plan.mesh.cause).span,
+            help=instead,
+        )
+        for rule in RULES
+        for cause, what, instead in rule(sharded, roles)
+    ]
+
+
+def _sentence(sharded: Sharded, cause: Cause | None) -> str:
+    said = cause or sharded.plan.mesh.cause
+    return said.via or said.sentence
+
+
+def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Sentences that planc checks and costs, and writes no program for yet."""
+    for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
+        yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
+
+
+def _tied(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard and the parallel styles want one module for each parameter."""
+    if sharded.model.tied:
+        what = "its output weight is the embedding's, and one module would be divided twice"
+        yield sharded.model.cause, what, "a model with an output weight of its own can be lowered"
+
+
+def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard keeps one division for all state, over ranks that see different data."""
+    plan = sharded.plan
+    for noun in NOUNS:
+        axes = plan.store(noun)
+        if axes and axes != roles.shard:
+            what = f"{noun} over {_and(axes)} but optimizer over {_and(roles.shard) or 'nothing'}"
+            yield plan.cause_of_store(noun), what, "store what is stored over the same axes, optimizer first"
+    strange = [a for a in roles.shard if a not in (*plan.data_axes, *roles.context)]
+    if strange:
+        what = f"{_and(strange)} does not divide the tokens"
+        yield plan.cause_of_store("optimizer"), what, f"add `shard batch over {', '.join(roles.shard)}`"
+
+
+def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    for store in sharded.plan.stores:
+        if store.dtype not in ("", "fp32"):
+            yield store.cause, f"{store.noun} are kept in fp32", "leave out the dtype"
+
+
+def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard pads dimension 0 only."""
+    for p in sharded.params:
+        dim = stored_dim(roles, p)
+        if dim == 0:
+            continue
+        parts = sharded.plan.mesh.size(*stored_over(roles, p))
+        length = sharded.model.shape(p.param)[dim] // sharded.plan.mesh.size(*p.compute[dim])
+        if length % parts:
+            what = f"dimension {dim} of {p.param.name} has {length} rows, which {parts} does not divide"
+            yield p.cause, what, "torch pads the first dimension only: leave out `on`"
+            return
+
+
+def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A dimension that tensor parallelism divides inside cannot also be what fully_shard divides."""
+    for p in sharded.params:
+        inside = used(roles, p)
+        if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
+            dim = next(d for d in p.param.dims if set(sharded.plan.axes_of(d)) & set(roles.tensor))
+            what = f"{p.param.name} is divided inside the dimension that is stored divided"
+            yield sharded.plan.cause_of_shard(dim, roles.tensor[0]) or p.cause, what, "divide another dim of it"
+            return
+
+
+def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Several axes of tensor parallelism work as one, so each use must name all of them."""
+    whole = set(roles.tensor)
+    for shard in sharded.plan.shards:
+        used = whole & set(shard.axes)
+        if used and used != whole:
+            what = f"{_and(roles.tensor)} are one dimension of torch's mesh, and this names {_and(used)} only"
+            yield shard.cause, what, f"divide over {', '.join(roles.tensor)} together, or merge the axes"
+
+
+def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """The ranks that share sequences are one dimension; attention alone may mix its tokens."""
+    plan, axes = sharded.plan, set(roles.context)
+    if not axes:
+        return
+    cause = plan.cause_of_shard("sequence", roles.context[0])
+    if not any(axes <= set(f.axes) for f in roles.factors):
+        what = f"{_and(roles.context)} divide the sequence, and store state apart"
+        yield cause, what, "store state over all of them, or over none"
+    for kind, ops in sharded.ops.items():
+        for o in ops:
+            divided = axes & set(o.layout.get("sequence", ()))
+            if o.op.kind == "attention" and divided and divided != axes:
+                yield cause, f"{o.op.name} divides the sequence over {_and(divided)} only", "one way for all of them"
+            if o.op.kind == "attention" and divided and not Boundary(o, kind, sharded, roles).alone:
+                yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
+    kernel, ranks = plan.attention, plan.mesh.size(*roles.context)
+    tokens = plan.batch.sequence_tokens
+    if emit_context.balanced(roles) and tokens % (2 * ranks):
+        assert kernel is not None
+        what = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
+
+
+def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """What the context axes move besides keys: sequence and heads change places at linear layers."""
+    axes = set(roles.context)
+    for kind, ops in sharded.ops.items():
+        for o in ops:
+            if routed(o.op):
+                continue
+            b = Boundary(o, kind, sharded, roles)
+            for index, move in (*enumerate(o.moves), (None, o.settle)):
+                steps = [s for s in move.steps if axes & set(s.axes)] if move else []
+                keys = o.op.kind == "attention" and index is not None and all(s.kind == "all_gather" for s in steps)
+                swaps = b.linear and b.alone and all(s.kind == "all_to_all" and set(s.axes) == axes for s in steps)
+                if move is not None and steps and not keys and not swaps:
+                    what = f"{move.tensor} would be redistributed over {_and(roles.context)} at {o.op.name}"
+                    yield move.cause, what, "`use cp` or `use ulysses` over these axes"
+                    return
+
+
+def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """The emitted ring knows plain causal attention."""
+    kernel = sharded.plan.attention
+    if kernel is None or kernel.method not in emit_context.PASSES_KEYS:
+        return
+    if not roles.context:
+        yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"
+        return
+    if kernel.rotate != "p2p":
+        yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
+    for o in emit_context.attentions(roles):
+        widths = {sharded.model.tensor[t].dims[-1] for t in (*o.op.inputs, o.op.output)}
+        if o.ring and (o.op.window or o.op.params or len(widths) > 1):
+            what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
+            yield kernel.cause, what, "`attention core as all_gather`"
+            return
+
+
+LOCAL_DIMS: dict[str, set[str]] = {
+    "embedding": {"vocab", "embed"},
+    "loss": {"vocab"},
+    "route": set(),
+    "combine": set(),
+}
+"""The dims that the tensor axes may divide in a kind of op that cannot do just any part of its work."""
+NEVER: dict[str, set[str]] = {"rope": {"sequence"}, "attention": {"sequence"}}
+"""Dims whose parts such an op would have to be told the place of."""
+
+
+def _tensor_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Every use of the tensor axes that no style, public or our own, can do."""
+    styler = Styler(sharded, roles)
+    said: set[tuple[Cause | None, str]] = set()
+    for section in sharded.ops:
+        for b in styler.section(section):
+            for cause, what, instead in _unstyled(b):
+                if (cause, instead) not in said:
+                    said.add((cause, instead))
+                    yield cause, what, instead
+
+
+def _unstyled(b: Boundary) -> Iterator[Refusal]:
+    op = b.o.op
+    if routed(op):
+        return
+    joined = next((t for t, whole in op.whole_of.items() if whole and op.kind != "attention"), "")
+    if joined and b.divided:
+        what = f"the gradient of {joined} would be a sum over the ranks at {op.name}"
+        yield _cause(b, b.divided[0]), what, "leave it whole: divide other dims"
+    for dim in b.divided:
+        if dim in NEVER.get(op.kind, set()) or dim not in LOCAL_DIMS.get(op.kind, {dim}):
+            what = f"there is no parallel style for {op.name} with {dim} divided"
+            yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
+    moved = next((m for m in (*b.moves, b.settle) if m), None)
+    if moved and not b.alone:
+        what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
+        yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
+    if b.weight.dim is not None and not (b.linear or op.kind == "embedding"):
+        what = f"{op.name} uses a divided {op.params[0]}, which is no matrix of a linear layer"
+        yield _cause(b, b.divided[0]), what, "divide another dim"
+    if b.rows and op.kind not in ("matmul", "norm"):
+        what = f"{op.name} has a weight of its own, and works on a part of {b.rows[0]}"
+        yield _cause(b, b.rows[0]), what, "divide another dim"
+    pairs = [(b.resting(i), b.needed(i)) for i in range(len(op.inputs))] + [(b.made, b.left)]
+    if any(one.inner and other.dim is not None and one != other for pair in pairs for one, other in (pair, pair[::-1])):
+        what = f"at {op.name} a tensor would move between a division inside a dimension and another one"
+        yield (moved.cause if moved else None), what, "leave it whole in between"
+
+
+def _cause(b: Boundary, dim: str) -> Cause | None:
+    return b.sharded.plan.cause_of_shard(dim, b.roles.tensor[0], b.o.op.region)
+
+
+def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    for ops in sharded.ops.values():
+        for o in ops:
+            grouped = any("kv_heads" in sharded.model.tensor[t].dims for t in o.op.inputs)
+            divided = {d for d, axes in o.layout.items() if set(axes) & set(roles.tensor)}
+            if o.op.kind == "attention" and grouped and ("heads" in divided) != ("kv_heads" in divided):
+                cause = sharded.plan.cause_of_shard("heads", roles.tensor[0], o.op.region)
+                yield cause, "heads and kv_heads must be divided alike", "divide both, or neither"
+
+
+def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """All blocks are divided by one table of styles, of which a kind of block may have some only."""
+    styler = Styler(sharded, roles)
+    kinds = sharded.model.blocks
+    every = set(styler.blocks()) if roles.tensor else set()
+    if any(set(styler.block(k)) - every for k in kinds if roles.tensor):
+        axes = _and(roles.tensor)
+        what = f"{axes} would divide the blocks of {sharded.model.name} in {len(kinds)} ways"
+        yield sharded.plan.mesh.cause, what, f"leave {axes} out"
+
+
+def _schedule(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    split = sharded.plan.split
+    if split is None:
+        return
+    if split.schedule not in SCHEDULES:
+        yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
+    elif SCHEDULES[split.schedule].split_backward and Keeping.of(sharded.plan).gather_per == "pass":
+        # A weight's gradient is looked for after its parameter has been let go (torch 2.13).
+        what = "a backward in two parts loses the gradients of parameters that each pass lets go"
+        yield split.cause, what, "add `gather params per step`, or split the layers as interleaved_1f1b"
+    if any(end <= begin for begin, end in split.stages[1:-1]):
+        yield split.cause, "a stage between the first and the last has no layer", "give each at least one"
+
+
+def _recompute(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """An op is wrapped through its module, which must do nothing else."""
+    plan = sharded.plan
+    if plan.recompute.whole:
+        yield plan.recompute.cause, "torch stops a replay when the backward has what it needs", "`recompute blocks`"
+    if plan.recompute.blocks:
+        return
+    styler = Styler(sharded, roles)
+    shared = [b.o.op for kind in sharded.model.blocks for b in styler.section(kind) if not b.alone]
+    for word in plan.recompute.ops:
+        for op in shared:
+            if names_op(word, op):
+                what = f"{op.name} has no module of its own in {sharded.model.family}"
+                yield plan.recompute.cause, what, "recompute blocks, or ops with a module of their own"
+
+
+def _and(names: tuple[str, ...] | list[str] | set[str]) -> str:
+    return " and ".join(sorted(names) if isinstance(names, set) else names)
+
+
+RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
+    _unwritten,
+    _tied,
+    _stores_apart,
+    _store_dtypes,
+    _stored_dims,
+    _divided_inside,
+    _context,
+    _heads_and_rows,
+    _ring,
+    _tensor_axes,
+    _tensor_dims,
+    _grouped_heads,
+    _kinds,
+    _schedule,
+    _recompute,
+    refuse_experts.refused,
+    emit_quantize.refused,
+    refuse_blocks.kernel,
+    refuse_blocks.kept,
+    refuse_blocks.compiled,
+    refuse_blocks.overlapped,
+    refuse_blocks.offloaded,
+)

@@ -1,0 +1,27 @@
+"""Each row takes its weight along to the expert, in fp32: it multiplies there, where the row is narrow.
+
+What a row's gradient does on the way back, the weight's gradient does too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
+from planc.ir.collective import DTYPE_BYTES, Collective
+
+NAME = "weights_travel"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    there = {name for name, way in routed_tensors(roles).items() if way == "there"}
+    return tuple(new for row in rows for new in _with_weights(roles, row, row.tensor in there))
+
+
+def _with_weights(roles: Roles, row: Collective, there: bool) -> Iterator[Collective]:
+    yield row
+    if there:
+        width = roles.plan.model.sizes[roles.sharded.model.tensor[row.tensor].dims[-1]] * DTYPE_BYTES[row.dtype]
+        weights = row.buffer_bytes / width * DTYPE_BYTES["fp32"]
+        yield changed(row, NAME, tensor=f"{row.tensor} weights", dtype="fp32", buffer_bytes=weights)

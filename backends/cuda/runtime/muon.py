@@ -1,0 +1,73 @@
+"""Muon for the matrices of the blocks, AdamW for the rest, over parameters that may be divided."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from planc.backends.cuda.runtime.shards import local_part
+from planc.ir.updates import NEWTON_SCHULZ, NEWTON_SCHULZ_STEPS, NORM_EPS, scale_of
+
+Groups = list[dict[str, Any]]
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """One optimizer of two: its groups and state are those of both. `exp_avg` is Muon's momentum too.
+
+    A divided matrix is gathered for its Newton-Schulz iteration, which every rank then makes; only its own part of
+    the update is kept.
+    """
+
+    def __init__(self, matrices: Groups, rest: Groups, *, momentum: float, **adamw: Any) -> None:
+        self._momentum = momentum
+        self._matrices = matrices
+        super().__init__([*matrices, *rest], {"lr": 0.0})
+        self._matrices, others = self.param_groups[: len(matrices)], self.param_groups[len(matrices) :]
+        self._adamw = torch.optim.AdamW(others, lr=0.0, **adamw)
+        self._adamw.state = self.state
+        self.param_groups = [*self._matrices, *self._adamw.param_groups]
+
+    @property
+    def orthogonalised(self) -> Iterator[Tensor]:
+        """The parameters that Muon updates: they have no second moment."""
+        return (p for group in self._matrices for p in group["params"])
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """One update of every parameter that has a gradient."""
+        assert closure is None, "the loss is known before"
+        for group in self._matrices:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._update(parameter, group["lr"], group["weight_decay"])
+        self._adamw.step()
+
+    def _update(self, parameter: Tensor, lr: float, decay: float) -> None:
+        state = self.state[parameter]
+        if "exp_avg" not in state:
+            state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+        grad = parameter.grad
+        assert grad is not None
+        state["exp_avg"].lerp_(grad, 1 - self._momentum)
+        update = grad.lerp(state["exp_avg"], self._momentum)
+        whole = update.full_tensor() if isinstance(update, DTensor) else update
+        mine = local_part(orthogonal(whole), parameter)
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
+        local.mul_(1 - lr * decay).add_(mine, alpha=-lr)
+
+
+def orthogonal(matrices: Tensor) -> Tensor:
+    """Of [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, fp32."""
+    a, b, c = NEWTON_SCHULZ
+    wide = matrices.shape[-2] <= matrices.shape[-1]
+    x = (matrices if wide else matrices.mT).float()
+    x = x / (x.norm(dim=(-2, -1), keepdim=True) + NORM_EPS)
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.mT
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    whole: Tensor = (x if wide else x.mT) * scale_of(*matrices.shape[-2:])
+    return whole

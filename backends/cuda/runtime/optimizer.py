@@ -1,0 +1,50 @@
+"""AdamW, or Muon with it, over the parameters of a model that may lie on several meshes."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from torch import nn
+
+from planc.backends.cuda.runtime.muon import Groups, MuonAndAdamW
+from planc.ir.model import Model
+from planc.ir.session import Settings
+from planc.ir.updates import decay_of, is_orthogonalised
+
+Key = tuple[bool, float, Any]
+"""(whether Muon updates them, weight decay, mesh)"""
+
+
+def optimizer_of(
+    modules: list[nn.Module], model: Model, settings: Settings, *, fused: bool = False
+) -> torch.optim.Optimizer:
+    """The preset's optimizer. One group per update, decay and mesh.
+
+    The multi-tensor kernels take DTensors of one mesh at a time, and a norm's weight may lie on a
+    smaller mesh than a matrix.
+    """
+    groups: dict[Key, list[nn.Parameter]] = {}
+    for module in modules:
+        for name, parameter in module.named_parameters():
+            groups.setdefault(_key(model, settings, name, parameter), []).append(parameter)
+    rest = _groups(groups, orthogonalised=False)
+    numbers: dict[str, Any] = {"betas": settings.betas, "eps": settings.eps, "foreach": not fused, "fused": fused}
+    if settings.optimizer == "muon":
+        return MuonAndAdamW(_groups(groups, orthogonalised=True), rest, momentum=settings.momentum, **numbers)
+    return torch.optim.AdamW(rest, lr=0.0, **numbers)
+
+
+def _key(model: Model, settings: Settings, name: str, parameter: nn.Parameter) -> Key:
+    pattern = re.sub(r"^layers\.\d+\.", "layers.*.", name)
+    by_muon = settings.optimizer == "muon" and is_orthogonalised(model, pattern)
+    return by_muon, decay_of(model, settings, pattern), getattr(parameter, "device_mesh", None)
+
+
+def _groups(groups: dict[Key, list[nn.Parameter]], *, orthogonalised: bool) -> Groups:
+    return [
+        {"params": parameters, "weight_decay": decay}
+        for (by_muon, decay, _), parameters in groups.items()
+        if by_muon == orthogonalised
+    ]

@@ -1,0 +1,82 @@
+"""Routers watched for a session: their picks counted, their balance held, over the ranks that share the work."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.models.balance import Balance, whole
+from planc.backends.cuda.models.moe import MoE
+from planc.ir.plan import Plan
+from planc.ir.session import Settings
+from planc.sharding import propagate
+
+
+class Watched:
+    """The routers of a rank. Without experts there are none, and nothing is counted."""
+
+    def __init__(
+        self, modules: list[nn.Module], plan: Plan, settings: Settings, mesh: Any, device: torch.device
+    ) -> None:
+        self._plan, self._mesh, self._device = plan, mesh, device
+        found = {_layer(path): m for module in modules for path, m in module.named_modules() if isinstance(m, MoE)}
+        wanted = settings.count_routing or settings.balance_loss
+        self._routers: dict[int, MoE] = found if wanted else {}
+        for router in self._routers.values():
+            picked = torch.zeros(plan.model.sizes["experts"], dtype=torch.int64, device=device)
+            router.balance = Balance(_slope(plan, settings, mesh), picked, _total(plan, mesh))
+
+    def picks(self) -> list[list[int]] | None:
+        """How often each expert of each routed layer was picked since the last call; collective. None: not counted."""
+        plan = self._plan
+        routed = [n for n, kind in enumerate(plan.model.kinds) if any(o.kind == "route" for o in plan.model.ops[kind])]
+        every = torch.zeros(len(routed), plan.model.sizes.get("experts", 0), dtype=torch.int64, device=self._device)
+        for layer, router in self._routers.items():
+            assert router.balance is not None
+            every[routed.index(layer)] = router.balance.picked
+            router.balance.picked.zero_()
+        if self._mesh is not None and every.numel():
+            dist.all_reduce(every)
+            every //= _alike(plan)
+        return every.tolist() if every.any() else None
+
+
+def _layer(path: str) -> int:
+    return int(path.split("layers.")[1].split(".")[0])
+
+
+def _slope(plan: Plan, settings: Settings, mesh: Any) -> float:
+    """The coefficient over the sequences that a gradient is a mean of when the backward meets it.
+
+    Gradients are then a mean over data ranks; a pipeline's schedule divides them by the microbatches, any other
+    step has divided the loss.
+    """
+    if mesh is None:
+        return settings.balance_loss / plan.batch.sequences
+    each = plan.batch.microbatch_sequences * (1 if plan.pipeline > 1 else plan.microbatches)
+    return settings.balance_loss / each
+
+
+def _total(plan: Plan, mesh: Any) -> Callable[[Tensor], Tensor]:
+    axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
+    if mesh is None or not axes:
+        return whole
+    group = mesh.get_group(Roles(propagate(plan)).dimension(axes))
+
+    def summed(counts: Tensor) -> Tensor:
+        every = counts.clone()
+        dist.all_reduce(every, group=group)
+        return every
+
+    return summed
+
+
+def _alike(plan: Plan) -> int:
+    """How many ranks have the same tokens at the same layer."""
+    tokens = {*plan.axes_of("batch", "residual"), *plan.axes_of("sequence", "residual")}
+    return plan.mesh.devices // (plan.mesh.size(*plan.mesh.in_order(tokens)) * plan.pipeline)

@@ -1,0 +1,182 @@
+"""The state of a session as boxes of whole tensors: what a checkpoint is written from and read into.
+
+A rank's part of a tensor is one box, or several where a dimension is divided inside: the indices that a
+rank holds of each dimension fall into runs, and a box is one run of each dimension.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from itertools import product
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from planc.backends.cuda.runtime.muon import MuonAndAdamW
+from planc.backends.cuda.runtime.shards import Array, cut
+from planc.ir.session import STATE, Piece, Read
+
+
+class Run(NamedTuple):
+    """Neighbours in one dimension: where they begin in the whole tensor and in this rank's part."""
+
+    start: int
+    local: int
+    length: int
+
+
+class Box(NamedTuple):
+    """One run of each dimension."""
+
+    runs: tuple[Run, ...]
+
+    @property
+    def offset(self) -> tuple[int, ...]:
+        return tuple(r.start for r in self.runs)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        return tuple(r.length for r in self.runs)
+
+    @property
+    def inside(self) -> tuple[slice, ...]:
+        """Where it lies in this rank's part."""
+        return tuple(slice(r.local, r.local + r.length) for r in self.runs)
+
+    @property
+    def whole(self) -> tuple[slice, ...]:
+        """Where it lies in the whole tensor."""
+        return tuple(slice(r.start, r.start + r.length) for r in self.runs)
+
+
+def boxes(parameter: Tensor) -> list[Box]:
+    """The boxes of the whole tensor that this rank holds; none where its share is empty."""
+    return [Box(runs) for runs in product(*(_runs(held(parameter, dim)) for dim in range(parameter.ndim)))]
+
+
+def held(parameter: Tensor, dim: int) -> Tensor:
+    """The indices of a dimension that this rank holds, in the order in which it holds them."""
+    indices = torch.arange(parameter.shape[dim])
+    if not isinstance(parameter, DTensor):
+        return indices
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None, "this rank is outside the parameter's mesh"
+    ranks_before = 1
+    for axis in reversed(range(parameter.device_mesh.ndim)):
+        placement: Any = parameter.placements[axis]
+        if placement.is_replicate() or placement.dim % parameter.ndim != dim:
+            continue
+        ranks = parameter.device_mesh.size(axis)
+        parts = max(1, getattr(placement, "split_factor", 1) // ranks_before)
+        ranks_before *= ranks
+        indices = cut(indices, 0, parts, ranks, coordinate[axis])
+    return indices
+
+
+def _runs(indices: Tensor) -> list[Run]:
+    """Indices that rise by one from each to the next make a run."""
+    ends = [*(torch.diff(indices) != 1).nonzero().flatten().add(1).tolist(), len(indices)]
+    starts = [0, *ends[:-1]]
+    return [Run(int(indices[a]), a, b - a) for a, b in zip(starts, ends, strict=True) if b > a]
+
+
+def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
+    """What this rank saves of parameters and moments. Of ranks that hold the same box, one saves it.
+
+    The moments must be there (`with_moments`). Collective when `divided`.
+    """
+    mine = {(name, box.offset): (p, box) for name, p in _named(modules) for box in boxes(p)}
+    saved = _shared_out({key: box.size for key, (_, box) in mine.items()}) if divided else set(mine)
+    return [
+        Piece(f"{kind}.{name}", tuple(p.shape), box.offset, box.size, _copier(_tensor(kind, p, optimizer), box))
+        for kind in STATE
+        for (name, offset), (p, box) in mine.items()
+        if (name, offset) in saved and _has(kind, p, optimizer)
+    ]
+
+
+Key = tuple[str, tuple[int, ...]]
+
+
+def _shared_out(mine: dict[Key, tuple[int, ...]]) -> set[Key]:
+    """Those of this rank's boxes that it is to save; holders of the same box take turns by its name."""
+    every: list[list[Key]] = [[] for _ in range(dist.get_world_size())]
+    dist.all_gather_object(every, list(mine))
+    holders: dict[Key, list[int]] = {}
+    for rank, keys in enumerate(every):
+        for key in keys:
+            holders.setdefault(key, []).append(rank)
+    here = dist.get_rank()
+    return {key for key in mine if holders[key][_turn(key, len(holders[key]))] == here}
+
+
+def _turn(key: Key, count: int) -> int:
+    return zlib.crc32(repr(key).encode()) % count
+
+
+def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
+    """Give the optimizer the state that its first step would make, where it has none, and AdamW's count of steps."""
+    by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            state = optimizer.state[parameter]
+            if "exp_avg" not in state:
+                state["exp_avg"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            if parameter in by_muon:
+                continue
+            if "exp_avg_sq" not in state:
+                state["exp_avg_sq"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+            state["step"] = torch.tensor(float(steps), dtype=torch.float32)
+
+
+@torch.no_grad()
+def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Read) -> None:
+    """Fill parameters and moments, which must be there, from `read`."""
+    for kind in STATE:
+        for name, parameter in _named(modules):
+            if not _has(kind, parameter, optimizer):
+                continue
+            target = _local(_tensor(kind, parameter, optimizer))
+            for box in boxes(parameter):
+                target[box.inside].copy_(torch.from_numpy(read(f"{kind}.{name}", box.whole)))
+
+
+def not_finite(modules: list[nn.Module]) -> str:
+    """The first of this rank's parameters, else gradients, that is not finite; empty if all are."""
+    held = list(_named(modules))
+    values = [("parameter", name, p.detach()) for name, p in held]
+    values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]
+    return next((f"{kind} {name}" for kind, name, v in values if not bool(torch.isfinite(_local(v)).all())), "")
+
+
+def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
+    for module in modules:
+        yield from module.named_parameters()
+
+
+def _has(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
+    """Whether there is such a tensor for the parameter: Muon has no second moment."""
+    return kind == "params" or kind in optimizer.state[parameter]
+
+
+def _tensor(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:
+    found: Tensor = parameter if kind == "params" else optimizer.state[parameter][kind]
+    return found
+
+
+def _local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _copier(tensor: Tensor, box: Box) -> Any:
+    """The tensor's values are looked at when it is called, not now."""
+
+    @torch.no_grad()
+    def copy_to(array: Array) -> None:
+        torch.from_numpy(array).copy_(_local(tensor)[box.inside])
+
+    return copy_to

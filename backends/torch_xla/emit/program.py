@@ -1,0 +1,77 @@
+"""The emitted file: a plan as torch on XLA. Text only; nothing here imports a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPORTS, LOSS, MESH, OPTIMIZER, STEP
+from planc.backends.xla.analysis.layouts import Spec, activation_spec
+from planc.backends.xla.emit.source_writer import causes, comment, entry
+from planc.backends.xla.emit.tables import constants, not_decayed, param_tables
+from planc.ir.base import plain_name
+from planc.ir.model import Op
+from planc.ir.sharding import Sharded
+
+RETURNED = ("embedding", "norm", "matmul", "attention", "add")
+"""Kinds of ops whose output is what their module returns."""
+
+
+def emit(sharded: Sharded) -> str:
+    """The whole file, the same bytes for the same plan."""
+    tables = [
+        [line.replace("jnp.", "torch.") for line in constants(sharded)],
+        param_tables(sharded),
+        not_decayed(sharded),
+        outputs_table(sharded),
+    ]
+    head = [_docstring(sharded), IMPORTS.strip() + "\n", _P.strip() + "\n", *("\n".join(lines) for lines in tables)]
+    functions = [MESH, ANNOTATIONS, LOSS, OPTIMIZER, STEP]
+    return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
+
+
+_P = '''
+def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802
+    """The mesh axes that divide each dimension of a tensor."""
+    return axes
+'''
+
+
+def outputs_table(sharded: Sharded) -> list[str]:
+    """`OUTPUTS`: where what a module returns rests, by the module's name."""
+    rows = chain.from_iterable(entry(name, spec) for name, spec in outputs(sharded).items())
+    head = comment("What modules return, and where it rests; its gradient rests there too.")
+    return [*head, *causes(s.cause for s in sharded.plan.shards), "OUTPUTS = {", *rows, "}"]
+
+
+def outputs(sharded: Sharded) -> dict[str, Spec]:
+    """Per module the spec of what it returns. A module of several ops returns what the last one makes."""
+    found: dict[str, Spec] = {}
+    for op in _ops(sharded):
+        if op.kind in RETURNED and op.region != "experts":
+            found[op.module] = _returned(op, activation_spec(sharded, op.output))
+    return found
+
+
+def _returned(op: Op, spec: Spec) -> Spec:
+    """A linear module returns the heads side by side, [B, S, H * E]."""
+    if op.kind != "matmul" or len(spec) <= 3:
+        return spec
+    return (*spec[:2], tuple(axis for axes in spec[2:] for axis in axes))
+
+
+def _ops(sharded: Sharded) -> Iterator[Op]:
+    for section in sharded.model.ops.values():
+        yield from section
+
+
+def _docstring(sharded: Sharded) -> str:
+    plan = sharded.plan
+    axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
+    return DOCSTRING.strip().format(
+        name=plan.name,
+        model=plan.model.name,
+        mesh=f"{axes} = {plan.mesh.devices} devices, outermost first",
+        batch=" ".join(plan.batch.cause.sentence.split()[1:]),
+        file=plain_name(plan.file),
+    )

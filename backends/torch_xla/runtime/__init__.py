@@ -1,0 +1,1 @@
+"""Starting and running a program on torch_xla."""

@@ -1,0 +1,45 @@
+"""Starting a program on torch_xla: the environment, the devices, the first state. The loop is the trainer's.
+
+This module imports no framework when it is loaded: torch_xla reads its environment while it is imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from planc.syntax.cache import cache_folder
+
+if TYPE_CHECKING:
+    from planc.backends.torch_xla.runtime.session import XlaSession
+    from planc.ir.program import Program
+    from planc.ir.session import Initial, Settings
+
+
+def prepare_environment(devices: int) -> None:
+    """The start-up contract: what torch_xla reads before its import. Values that the user has set stand.
+
+    On a machine without a TPU this process gets `devices` virtual CPU devices. Compiled programs are kept in
+    planc's cache folder.
+    """
+    assert "torch_xla" not in sys.modules, "the environment must be set before torch_xla is imported"
+    os.environ["XLA_NO_SPECIAL_SCALARS"] = "1"  # else a number that is 0 or 1 in one step makes another program
+    if os.environ.setdefault("PJRT_DEVICE", _platform()) == "CPU":
+        os.environ["CPU_NUM_DEVICES"] = str(devices)
+    os.environ.setdefault("XLA_PERSISTENT_CACHE_PATH", str(cache_folder() / "torch_xla"))
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
+
+def _platform() -> str:
+    has_tpu = any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev"))
+    return "TPU" if has_tpu else "CPU"
+
+
+def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
+    """The plan's program over all devices of this host, with parameters from `initial`."""
+    assert os.environ.get("WORLD_SIZE", "1") == "1", "one process drives all devices of a host; hosts are not joined"
+    from planc.backends.torch_xla.runtime.session import start as begin
+
+    return begin(program, settings, initial)

@@ -1,0 +1,106 @@
+"""What each axis is for at the experts, in the emitted mesh's axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+
+from planc.backends.xla.analysis.layouts import Spec, cut, param_spec
+from planc.backends.xla.analysis.mesh_factors import parts
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS, ROUTED, SLOTS, Op
+from planc.ir.plan import Plan
+from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The axes of a plan by their role at the experts. Axes of size 1 play none."""
+
+    sharded: Sharded
+
+    @property
+    def plan(self) -> Plan:
+        return self.sharded.plan
+
+    @cached_property
+    def ops(self) -> tuple[OpSharding, ...]:
+        """The ops that experts do; () without experts."""
+        return tuple(o for o in self.sharded.op.values() if o.op.region == EXPERTS)
+
+    @cached_property
+    def params(self) -> tuple[ParamSharding, ...]:
+        return tuple(p for p in self.sharded.params if p.param.region == EXPERTS)
+
+    @cached_property
+    def combine(self) -> Op:
+        """What brings the experts' answers back to their tokens."""
+        return next(o.op for o in self.sharded.op.values() if o.op.kind == "combine")
+
+    @cached_property
+    def exchange(self) -> tuple[str, ...]:
+        """The axes that divide the experts: tokens travel over them."""
+        return self._parts(self.plan.axes_of("experts", EXPERTS))
+
+    @cached_property
+    def tensor(self) -> tuple[str, ...]:
+        """The axes that divide each expert's width."""
+        return self._parts(self.plan.axes_of("expert_ffn", EXPERTS))
+
+    @cached_property
+    def tokens(self) -> tuple[str, ...]:
+        """The axes that divide the tokens on their way to the experts."""
+        return self._parts(self.plan.axes_of(SLOTS, ROUTED))
+
+    @cached_property
+    def sequence(self) -> tuple[str, ...]:
+        """The axes that divide the sequences of the tokens."""
+        return self._parts(self.plan.axes_of("sequence", "residual"))
+
+    @property
+    def gathers(self) -> bool:
+        """Whether the ranks that share an expert have different tokens, which they gather; else the same ones."""
+        return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
+
+    @property
+    def capacity(self) -> bool:
+        return self.plan.route.method == "capacity"
+
+    @property
+    def in_use(self) -> bool:
+        """Whether experts are gathered where they are used, in each pass."""
+        return bool(self.plan.store("params", EXPERTS)) and self.plan.gather_per == "pass"
+
+    @property
+    def cause(self) -> Cause | None:
+        """The sentence that says how tokens meet experts, or where experts are."""
+        plan = self.plan
+        view = plan.view_of(EXPERTS)
+        divided = plan.axes_of("experts", EXPERTS)
+        found = plan.cause_of_shard("experts", divided[0], EXPERTS) if divided else None
+        return plan.route.cause or found or (view.cause if view else None)
+
+    def resting(self, p: ParamSharding) -> Spec:
+        """Where a parameter is when tokens meet it: as stored, where it is gathered for each use."""
+        return param_spec(self.plan, p, "params" if self.in_use else "used")
+
+    def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:
+        """The dimension that a parameter is gathered on, and the axes; none where nothing divides it."""
+        dim = cut(self.plan, p, "params")
+        return (0, ()) if dim is None else (dim, self._parts(p.stored["params"]))
+
+    def repeated(self, p: ParamSharding) -> tuple[str, ...]:
+        """The axes over which a parameter is repeated and meets different tokens, or does a different part."""
+        own = {a for axes in self.resting(p) for a in axes}
+        return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
+
+    def places(self, tokens: int) -> int:
+        """How many places each expert has for so many tokens of a rank."""
+        if not self.capacity:
+            return tokens
+        model = self.plan.model
+        return ceil(tokens * model.top_k * self.plan.route.factor / model.sizes["experts"])
+
+    def _parts(self, axes: tuple[str, ...]) -> tuple[str, ...]:
+        return parts(self.plan, self.plan.mesh.in_order(axes)) if self.ops else ()

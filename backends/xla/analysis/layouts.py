@@ -1,0 +1,72 @@
+"""Layouts as partition specs: which mesh axes divide each dimension of a tensor or parameter.
+
+XLA stores what a plan divides without padding, so a parameter is cut on a dimension that divides;
+where none does it stays whole, and the emitted file says so.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planc.backends.xla.analysis.mesh_factors import parts
+from planc.ir.plan import Noun, Plan
+from planc.ir.sharding import Layout, ParamSharding, Sharded
+
+Spec = tuple[tuple[str, ...], ...]
+"""Per dimension, the axes of the emitted mesh that divide it, outermost first; () for a whole one."""
+
+Use = Literal["params", "grads", "optimizer", "used"]
+
+
+def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
+    """Where one layer's parameter, gradient or optimizer state rests, or the parameter while used."""
+    used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
+    if use == "used":
+        return used
+    further = parts(plan, plan.mesh.in_order(p.stored[use]))
+    index = cut(plan, p, use)
+    if index is None:
+        return used
+    return (*used[:index], (*used[index], *further), *used[index + 1 :])
+
+
+def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
+    """The storage dimension that a stored noun is divided on; None if it is not, or cannot be.
+
+    The one the plan names; else the largest dimension left by tensor parallelism, in local elements;
+    else the largest that it divides too.
+    """
+    ranks = plan.mesh.size(*p.stored[noun])
+    local = [n // plan.mesh.size(*axes) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
+    able = [i for i, n in enumerate(local) if n % ranks == 0]
+    if ranks == 1 or not able:
+        return None
+    if p.on_dim in able:
+        return p.on_dim
+    return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))
+
+
+def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
+    """Whether the plan stores the noun divided and no dimension of this parameter allows it."""
+    return plan.mesh.size(*p.stored[noun]) > 1 and cut(plan, p, noun) is None
+
+
+def activation_spec(sharded: Sharded, tensor: str) -> Spec:
+    """The layout an activation rests in, per dimension."""
+    t = sharded.model.tensor[tensor]
+    return spec_of(sharded.plan, t.dims, sharded.declared(tensor))
+
+
+def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
+    """A layout of named dims as a spec; axes of one device are left out."""
+    return tuple(parts(plan, plan.mesh.in_order(layout.get(d, ()))) for d in dims)
+
+
+def batch_spec(plan: Plan) -> Spec:
+    """Tokens and targets [sequences, S]."""
+    return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())
+
+
+def gathers_in_use(plan: Plan) -> bool:
+    """Whether a parameter is gathered where it is used, in each pass."""
+    return bool(plan.store("params")) and plan.gather_per == "pass"

@@ -1,0 +1,82 @@
+"""One mesh for a plan with a view: the axes of both are cut into parts that each can be put together from.
+
+`fsdp 4` with the view `ep 2 > efsdp 2 of fsdp` is a mesh of `ep` and `efsdp`, where fsdp is the two together.
+JAX has one mesh a program; its axes are these parts. Without a view they are the plan's own.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.mesh import Axis, View
+from planc.ir.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Atom:
+    """`size` ranks, `stride` apart: an axis of the emitted mesh."""
+
+    name: str
+    size: int
+    stride: int
+
+
+def atoms(plan: Plan) -> tuple[Atom, ...]:
+    """The axes of the emitted mesh, outermost first."""
+    known = plan.memo.get("atoms")
+    if known is None:
+        known = plan.memo["atoms"] = _atoms(plan)
+    return tuple(known)
+
+
+def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
+    """The emitted mesh's axes that these axes of the plan are made of, in the same order."""
+    return tuple(name for axis in axes for name in _inside(plan, plan.mesh.axis(axis)))
+
+
+def fits(plan: Plan) -> bool:
+    """Whether such parts exist: 2 x 3 and 3 x 2 ranks have none."""
+    return all(all(b % a == 0 for a, b in pairwise(_points(plan, view))) for view in plan.mesh.views)
+
+
+def aliases(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """The axes of the plan that have no axis of the emitted mesh to themselves, and what they are made of."""
+    every = {a: parts(plan, (a,)) for a in plan.mesh.every if plan.mesh.size(a) > 1}
+    return {name: made for name, made in every.items() if made != (name,)}
+
+
+def _atoms(plan: Plan) -> list[Atom]:
+    assert fits(plan), "refused before"
+    covered = {a for view in plan.mesh.views for a in view.of}
+    found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
+    for view in plan.mesh.views:
+        found += [Atom(_name(plan, view, a, b), b // a, a) for a, b in pairwise(_points(plan, view))]
+    order = {a.name: i for i, a in enumerate(plan.mesh.axes)}
+    return sorted(found, key=lambda a: (-a.stride, order.get(a.name, -1)))
+
+
+def _points(plan: Plan, view: View) -> list[int]:
+    """Where an axis of the mesh or of the view begins or ends, in ranks, smallest first."""
+    axes = [*(plan.mesh.axis(name) for name in view.of), *view.axes]
+    return sorted({point for a in axes for point in (a.stride, a.stride * a.size)})
+
+
+def _name(plan: Plan, view: View, begin: int, end: int) -> str:
+    """An axis's own name for a part that is all of it; the mesh's before the view's."""
+    own = _holding([plan.mesh.axis(name) for name in view.of], begin, end)
+    other = _holding(list(view.axes), begin, end)
+    whole = [a.name for a in (own, other) if (a.stride, a.stride * a.size) == (begin, end)]
+    return whole[0] if whole else f"{own.name}_{other.name}"
+
+
+def _holding(axes: list[Axis], begin: int, end: int) -> Axis:
+    return next(a for a in axes if a.stride <= begin and end <= a.stride * a.size)
+
+
+def _inside(plan: Plan, axis: Axis) -> tuple[str, ...]:
+    """Parts between an axis's ends, outermost first; an axis of one rank is made of none, or of itself."""
+    if axis.size == 1:
+        return ()
+    end = axis.stride * axis.size
+    return tuple(a.name for a in atoms(plan) if a.size > 1 and axis.stride <= a.stride and a.stride * a.size <= end)

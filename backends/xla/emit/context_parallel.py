@@ -1,0 +1,348 @@
+"""The functions of an emitted file in which the rows of a sequence meet: attention, and where rows lie.
+
+Each rank of the context axes has some rows of every sequence. Attention alone mixes them: keys and values
+are gathered for it, or travel round the ranks.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
+from planc.backends.xla.emit.source_writer import beside, causes, quoted, spec_text
+from planc.ir.plan import Plan
+from planc.ir.sharding import OpSharding, Sharded
+
+PASSES_KEYS = ("ring", "all_gather")
+"""How attention meets the keys of other ranks; other methods are kernels."""
+
+
+def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:
+    """The attention of each kind of block."""
+    return tuple(o for kind in sharded.model.blocks for o in sharded.ops[kind] if o.op.kind == "attention")
+
+
+def context_axes(plan: Plan) -> tuple[str, ...]:
+    """The axes that divide sequences everywhere, outermost first: those of the batch's tokens."""
+    return plan.mesh.in_order(plan.axes_of("sequence"))
+
+
+def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
+    """The axes that divide the rows of attention itself, whose keys are elsewhere."""
+    found = {a for o in attentions(sharded) for a in o.layout.get("sequence", ())}
+    return sharded.plan.mesh.in_order(found)
+
+
+def balanced(sharded: Sharded) -> bool:
+    """Whether a rank has one piece from each end of a sequence, rather than one stretch of it."""
+    kernel = sharded.plan.attention
+    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
+    return passed and bool(keyed_axes(sharded))
+
+
+def rows_spec(sharded: Sharded) -> Spec:
+    """Tokens and targets [sequences, S] as the model takes them."""
+    return (batch_spec(sharded.plan)[0], context_axes(sharded.plan))
+
+
+def given_spec(sharded: Sharded) -> Spec:
+    """Tokens and targets as a step takes them: rows that are put in another order first are not divided yet."""
+    return batch_spec(sharded.plan) if balanced(sharded) else rows_spec(sharded)
+
+
+def constants(sharded: Sharded) -> list[str]:
+    """`SEQUENCE_RANKS` and `ROWS`, where they are needed."""
+    axes = keyed_axes(sharded)
+    if not axes or not (balanced(sharded) or _rings(sharded)):
+        return []
+    plan = sharded.plan
+    shard = plan.cause_of_shard("sequence", axes[0])
+    said = f"ranks that share a sequence; {shard.comment()}" if shard else "ranks that share a sequence"
+    rows = f"ROWS = {spec_text(rows_spec(sharded))}"
+    return [
+        *beside(f"SEQUENCE_RANKS = {plan.mesh.size(*axes)}", said),
+        *(
+            beside(rows, "the same with the rows of a sequence in the order of `positions`")
+            if balanced(sharded)
+            else []
+        ),
+    ]
+
+
+POSITIONS = '''
+def positions(length: int) -> jax.Array:
+    """The place in its sequence of each row of an activation."""
+    return jnp.arange(length)
+'''
+
+POSITIONS_BALANCED = '''
+def positions(length: int) -> jax.Array:
+    """The place in its sequence of each row of an activation.
+
+    Each rank of {axes} has a piece from each end of it, so that causal work is even.
+    """
+    heads, tails = jnp.split(jnp.arange(length).reshape(2 * SEQUENCE_RANKS, -1), 2)
+    return jnp.stack((heads, tails[::-1]), axis=1).reshape(length)
+'''
+
+ORDERED = '''
+def _ordered(rows: jax.Array) -> jax.Array:
+    """[sequences, S]: each sequence's rows in the order of `positions`, which the ranks divide."""
+    return with_sharding_constraint(rows[:, positions(rows.shape[1])], ROWS)
+'''
+
+ATTEND = '''
+def attend(q: jax.Array, k: jax.Array, v: jax.Array{window}) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].{said}"""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True{local})
+'''
+
+SEEN = """
+
+    A row sees `window` rows, itself included; 0: all before it.
+    """
+
+GATHERED = '''
+def attend(q: jax.Array, k: jax.Array, v: jax.Array{window}) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
+
+    Rows stay divided over {axes}; keys and values are gathered over it.{said}
+    """
+{cause}
+    k, v = (with_sharding_constraint(x, {spec}) for x in (k, v))
+    rows = positions(q.shape[1])
+    {seen}
+    return jax.nn.dot_product_attention(q, k, v, mask=seen[None, None])
+'''
+
+RING = '''
+def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
+
+    Over {axes} by hand: keys and values travel round its ranks, past the rows. Over other axes by XLA.
+    """
+{cause}
+    groups = q.reshape(*k.shape[:3], -1, q.shape[-1])
+    return _ring(groups, k, v).reshape(*q.shape[:-1], v.shape[-1])
+
+
+@jax.custom_vjp
+def _ring(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """Attention of rows q [B, S, kv_heads, G, D] to keys k and values v [B, S, kv_heads, D].
+
+    The parts' results are put together by their softmax sums (Liu et al. 2023, Ring Attention).
+    """
+    return _ring_forward(q, k, v)[0]
+
+
+def _ring_forward(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
+    out, log_sum = _on_each_rank(_attend_in_turns, 2)(q, k, v)
+{name}    return out, (q, k, v, out, log_sum)
+
+
+def _ring_backward(kept: Any, grad: jax.Array) -> Any:
+    return _on_each_rank(_gradients_in_turns, 3)(*kept, grad)
+
+
+_ring.defvjp(_ring_forward, _ring_backward)
+
+
+def _on_each_rank(function: Callable[..., Any], results: int) -> Callable[..., Any]:
+    """A function of arrays [B, R, ...] of a rank's own rows, as one of all rows."""
+    rows = P(None, {entry})
+    return jax.shard_map(function, in_specs=rows, out_specs=(rows,) * results, axis_names={{names}})
+
+
+def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """(result, logarithm of the softmax's sum) of a rank's rows: its own keys first, then those that come."""
+    size = {size}
+
+    def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
+        out, log_sum, keys = carry[0], carry[1], _passed(carry[2:])
+        for row, key in _meeting(step, size):
+            of_rows, of_keys = _cut(row, size, q, out, log_sum), _cut(key, size, *keys)
+            part, part_sum = _attend_part(of_rows[0], *of_keys){hide}
+            total = jnp.logaddexp(of_rows[2], part_sum)
+            old, new = jnp.exp(of_rows[2] - total)[..., None], jnp.exp(part_sum - total)[..., None]
+            out, log_sum = _put(row, (out, log_sum), (of_rows[1] * old + part * new, total))
+        return (out, log_sum, *keys), None
+
+    first = (*_attend_part(q, k, v, _causal(q.shape[1])), k, v)
+    (out, log_sum, *_), _ = jax.lax.scan(turn, first, jnp.arange(1, SEQUENCE_RANKS))
+    return out.astype(q.dtype), log_sum
+
+
+def _gradients_in_turns(
+    q: jax.Array, k: jax.Array, v: jax.Array, out: jax.Array, log_sum: jax.Array, grad: jax.Array
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The gradients of a rank's q, k and v. Those of keys follow the keys round the ranks, and home."""
+    delta, size = jnp.sum(grad.astype(jnp.float32) * out, axis=-1), {size}
+
+    def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
+        dq, (k, v, dk, dv) = carry[0], _passed(carry[1:])
+        for row, key in _meeting(step, size):
+            of_rows = _cut(row, size, q, grad, delta, log_sum)
+            parts = _part_gradients(*of_rows, *_cut(key, size, k, v){visible})
+            (dq,) = _add(row, (dq,), parts[:1])
+            dk, dv = _add(key, (dk, dv), parts[1:])
+        return (dq, k, v, dk, dv), None
+
+    dq, dk, dv = _part_gradients(q, grad, delta, log_sum, k, v, _causal(q.shape[1]))
+    start = (dq, k, v, dk, dv)
+    (dq, _, _, dk, dv), _ = jax.lax.scan(turn, start, jnp.arange(1, SEQUENCE_RANKS))
+    dk, dv = _passed((dk, dv))
+    return dq.astype(q.dtype), dk.astype(k.dtype), dv.astype(v.dtype)
+
+
+def _attend_part(
+    q: jax.Array, k: jax.Array, v: jax.Array, seen: jax.Array | bool = True
+) -> tuple[jax.Array, jax.Array]:
+    """Some rows over some keys: (result, logarithm of the softmax's sum), fp32."""
+    scores = _scores(q, k, seen)
+    log_sum = jax.nn.logsumexp(scores, axis=-1)
+    weights = jnp.exp(scores - log_sum[..., None])
+    return jnp.einsum("brkgc,bckd->brkgd", weights, v.astype(jnp.float32)), log_sum
+
+
+def _part_gradients(
+    q: jax.Array,
+    grad: jax.Array,
+    delta: jax.Array,
+    log_sum: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    seen: jax.Array | bool = True,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """What some rows and keys add to the gradients of q, k and v; log_sum is that of all of a row's keys."""
+    q, grad, k, v = (x.astype(jnp.float32) for x in (q, grad, k, v))
+    weights = jnp.exp(_scores(q, k, seen) - log_sum[..., None])
+    dv = jnp.einsum("brkgc,brkgd->bckd", weights, grad)
+    ds = weights * (jnp.einsum("brkgd,bckd->brkgc", grad, v) - delta[..., None]) * q.shape[-1] ** -0.5
+    return jnp.einsum("brkgc,bckd->brkgd", ds, k), jnp.einsum("brkgc,brkgd->bckd", ds, q), dv
+
+
+def _scores(q: jax.Array, k: jax.Array, seen: jax.Array | bool) -> jax.Array:
+    """[B, R, kv_heads, G, C], fp32."""
+    scores = jnp.einsum("brkgd,bckd->brkgc", q, k, preferred_element_type=jnp.float32)
+    return jnp.where(seen, scores * q.shape[-1] ** -0.5, -jnp.inf)
+
+
+def _causal(rows: int) -> jax.Array:
+    """[R, 1, 1, C] of a rank's own keys: its rows are in the order of their places."""
+    return jnp.tril(jnp.ones((rows, rows), bool))[:, None, None]
+
+
+def _meeting(step: jax.Array, size: int) -> tuple[tuple[Any, Any], ...]:
+    """{meeting}"""
+{meet}
+
+
+def _cut(start: Any, size: int, *arrays: jax.Array) -> list[jax.Array]:
+    return [jax.lax.dynamic_slice_in_dim(x, start, size, axis=1) for x in arrays]
+
+
+def _put(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) -> list[jax.Array]:
+    pairs = zip(arrays, parts, strict=True)
+    return [jax.lax.dynamic_update_slice_in_dim(x, part, start, axis=1) for x, part in pairs]
+
+
+def _add(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) -> list[jax.Array]:
+    old = _cut(start, parts[0].shape[1], *arrays)
+    return _put(start, arrays, [a + b for a, b in zip(old, parts, strict=True)])
+
+
+def _passed(arrays: Sequence[jax.Array]) -> list[jax.Array]:
+    """Those of the rank before, which are handed on to the next."""
+    ring = [(i, (i + 1) % SEQUENCE_RANKS) for i in range(SEQUENCE_RANKS)]
+    return [jax.lax.ppermute(x, {entry}, ring) for x in arrays]
+'''
+
+NAME = """\
+    out, log_sum = (checkpoint_name(x, {out}) for x in (out, log_sum))
+"""
+HIDE = """
+            # No row here sees keys of later ranks.
+            part_sum = jnp.where(step <= jax.lax.axis_index({entry}), part_sum, -jnp.inf)
+"""
+STRETCHES = (
+    "All of this rank's rows meet all keys that have come `step` ranks, if these are of an earlier one.",
+    "    return ((0, 0),)",
+)
+PIECES = (
+    """Where the pieces begin of this rank's rows, and of the keys that have come `step` ranks, that meet.
+
+    Tails see every head. Else heads see those of earlier ranks, and tails the tails of later ones.
+    """,
+    """    near = jnp.where(step <= jax.lax.axis_index({entry}), 0, size)
+    return (size, 0), (near, near)""",
+)
+
+
+def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
+    """`positions` and `attend`, and what they need. `named`: activations have names by which they are kept."""
+    axes = keyed_axes(sharded)
+    first = POSITIONS_BALANCED.replace("{axes}", " and ".join(axes)) if balanced(sharded) else POSITIONS
+    order = [ORDERED] if balanced(sharded) else []
+    if not axes:
+        return [first, *order, _plain(sharded)]
+    return [first, *order, _ring(sharded, axes, named) if _rings(sharded) else _gathered(sharded, axes)]
+
+
+def _rings(sharded: Sharded) -> bool:
+    return any(o.ring for o in attentions(sharded))
+
+
+def windows(sharded: Sharded) -> bool:
+    """Whether some attention of the model sees a window of rows only."""
+    return any(o.op.window for o in attentions(sharded))
+
+
+def _plain(sharded: Sharded) -> str:
+    if not windows(sharded):
+        return ATTEND.format(window="", said="", local="")
+    local = ", local_window_size=((window or q.shape[1]) - 1, 0)"
+    return ATTEND.format(window=", window: int = 0", said=SEEN.rstrip(" ") + "    ", local=local)
+
+
+def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
+    o = attentions(sharded)[0]
+    name = next(iter(o.op.whole_of))
+    dims = sharded.model.tensor[name].dims
+    seen = "seen = rows[:, None] >= rows"
+    if windows(sharded):
+        seen = "back = rows[:, None] - rows\n    seen = (back >= 0) & (back < (window or len(rows)))"
+    return GATHERED.format(
+        axes=" and ".join(axes),
+        window=", window: int = 0" if windows(sharded) else "",
+        said=" A row sees\n    `window` rows, itself included; 0: all before it." if windows(sharded) else "",
+        cause=_cause(sharded),
+        spec=spec_text(spec_of(sharded.plan, dims, o.needs(name, dims))),
+        seen=seen,
+    )
+
+
+def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> str:
+    half = balanced(sharded)
+    entry = quoted(axes[0]) if len(axes) == 1 else f"({', '.join(map(quoted, axes))})"
+    meeting, meet = PIECES if half else STRETCHES
+    out = quoted(attentions(sharded)[0].op.output)
+    values = {
+        "axes": " and ".join(axes),
+        "cause": _cause(sharded),
+        "names": ", ".join(map(quoted, axes)),
+        "size": "q.shape[1] // 2" if half else "q.shape[1]",
+        "hide": "" if half else HIDE.rstrip("\n"),
+        "visible": "" if half else ", step <= jax.lax.axis_index({entry})",
+        "name": NAME.format(out=out) if named else "",
+        "meeting": meeting,
+        "meet": meet,
+        "entry": entry,
+    }
+    text = RING
+    for key, value in values.items():
+        text = text.replace("{" + key + "}", value)
+    return text
+
+
+def _cause(sharded: Sharded) -> str:
+    kernel = sharded.plan.attention
+    said = kernel.cause if kernel is not None else sharded.plan.cause_of_shard("sequence", keyed_axes(sharded)[0])
+    return "\n".join(causes([said], 1))

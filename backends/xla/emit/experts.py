@@ -1,0 +1,338 @@
+"""The functions of an emitted file that bring tokens to their experts: `experts`, and what it is made of.
+
+Each rank gives its tokens places at their experts, the places travel to the ranks that hold these, and the
+answers come back. All of it is written for one rank, in a shard_map: nothing is left for XLA to find.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.mesh_factors import atoms
+from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, quoted
+from planc.ir.sharding import Sharded
+
+JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
+
+NAMED = '''
+def named(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` inside `experts`, in the compute dtype; `remat` can keep it."""
+    return checkpoint_name(x.astype(COMPUTE), name)
+'''
+
+UNNAMED = '''
+def named(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` inside `experts`, in the compute dtype."""
+    return x.astype(COMPUTE)
+'''
+
+EXPERTS = '''
+def experts(
+    route: Callable[..., tuple[jax.Array, jax.Array]],
+    mlp: Callable[[jax.Array, jax.Array, Any], jax.Array],
+    x: jax.Array,
+    scores: jax.Array,
+    params: dict[str, jax.Array],
+) -> tuple[jax.Array, jax.Array]:
+    """The experts' answers to x [B, S, D], a token's weighted and summed, [B, S, D], and picks [ranks, X].
+
+    `route(scores [B, S, X], total, sequences)` gives the weights and numbers of each token's experts, [T, k]
+    each; `total` sums what it counts over the ranks with other parts of the same sequences, and the loss is a
+    mean of so many. `mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows
+    at their C places.
+    {places}
+    """
+    tokens = ACTIVATIONS[{out}]
+    where = {name: EXPERTS[_pattern(name)] for name in params}
+    served = functools.partial(_served, route, mlp)
+    ranks = {manual}
+    answers = (tokens, P(EXPERTS_TOKENS, None))
+    mapped = jax.shard_map(served, in_specs=(tokens, tokens, where), out_specs=answers, axis_names=ranks)
+    return mapped(x, scores, params)
+
+
+def unpicked(layers: int, experts: int) -> jax.Array:
+    """Zeros to count the picks of each rank's tokens in, [layers, ranks, X]."""
+    zeros = jnp.zeros((layers, {number}, experts), jnp.int32)
+    return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
+
+
+def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
+    """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
+    rows = x.reshape(-1, x.shape[-1])
+    weights, chosen = route(scores, {total}, MICROBATCH)
+    total = scores.shape[-1]
+    places = {count}
+    taken = _taken(chosen, total, places)
+    # Who is at each place: a token's copy, or a number beyond the last where it is empty.
+    picks = jnp.arange(chosen.size)
+    there = jnp.full(total * places, chosen.size).at[taken].set(picks, mode="drop").reshape(total, places)
+    sent = rows.at[there // chosen.shape[1]].get(mode="fill", fill_value=0)
+    weighed = weights.flatten().at[there].get(mode="fill", fill_value=0)
+    {sent}
+    made = mlp(sent, weighed, {params})
+    made = {back}.reshape(total * places, -1)
+    mine = made.at[taken].get(mode="fill", fill_value=0)
+    picked = jnp.zeros(total, jnp.int32).at[chosen.flatten()].add(1)
+    return mine.reshape(*chosen.shape, -1).sum(1).reshape(x.shape), picked[None]
+
+
+def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
+    """The place of each token at each of its experts, [T * k]: the first come take them, and one beyond
+    the last is none."""
+    mine = jax.nn.one_hot(chosen.flatten(), total, dtype=jnp.int32)
+    place = jnp.sum((jnp.cumsum(mine, axis=0) - 1) * mine, axis=1)
+    return jnp.where(place < places, chosen.flatten() * places + place, total * places)
+'''
+
+TOTAL = '''
+def _total(counts: jax.Array) -> jax.Array:
+    """Of all parts of this rank's sequences."""
+    return jax.lax.pcast(jax.lax.psum(counts, {axes}), {axes}, to="varying")
+'''
+
+SENT = '''
+def _sent(rows: jax.Array) -> jax.Array:
+    """[X, C, ...] of this rank's tokens to [X here, senders * C, ...] of its experts."""
+    {lines}
+    return jnp.swapaxes(rows, 0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])
+
+
+def _returned(rows: jax.Array) -> jax.Array:
+    """What the experts made, [X here, senders * C, D], to where the tokens are, [X, C, D]."""
+    rows = jnp.swapaxes(rows.reshape(len(rows), {senders}, -1, rows.shape[-1]), 0, 1)
+    {back}
+    return rows.reshape(-1, *rows.shape[2:])
+'''
+
+GATHERED = '''
+def _expert(name: str, w: jax.Array) -> jax.Array:
+    """An expert's parameter `name` as it is used: all-gather over {axes}."""
+    dim, axes = EXPERTS_GATHERED[_pattern(name)]
+    w = jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying")
+    return jax.lax.all_gather(w, axes, axis=dim, tiled=True)
+'''
+
+GATHERED_NARROW = '''
+def _expert(name: str, w: jax.Array) -> jax.Array:
+    """An expert's parameter `name` as it is used: in {compute}, all-gather over {axes}."""
+    return _narrow(name, jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying"))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _narrow(name: str, w: jax.Array) -> jax.Array:
+    """Gathered in {compute}; the backward sums the gradient over the ranks in {reduce}."""
+    dim, axes = EXPERTS_GATHERED[_pattern(name)]
+    return jax.lax.all_gather(w.astype(COMPUTE), axes, axis=dim, tiled=True)
+
+
+def _narrow_forward(name: str, w: jax.Array) -> tuple[jax.Array, None]:
+    return _narrow(name, w), None
+
+
+def _narrow_backward(name: str, _: None, dw: jax.Array) -> tuple[jax.Array]:
+    dim, axes = EXPERTS_GATHERED[_pattern(name)]
+    summed = jax.lax.psum_scatter(dw.astype({dtype}), axes, scatter_dimension=dim, tiled=True)
+    return (summed.astype(jnp.float32),)
+
+
+_narrow.defvjp(_narrow_forward, _narrow_backward)
+'''
+
+NARROW = '''
+def _expert(name: str, w: jax.Array) -> jax.Array:
+    """An expert's parameter `name` as it is used, in {compute}; its gradient is summed over the ranks wide."""
+    return jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying").astype(COMPUTE)
+'''
+
+
+PICKS = (
+    ('"grad_norm"})`; the old state is given up.', '"grad_norm", "picks"})`; the old state goes.'),
+    (
+        """[sequences, tokens of each]. `params`: arrays or shapes.
+""",
+        """[sequences, tokens of each]. `params`: arrays or shapes.
+    `loss_fn` gives the loss, and picks [routed layers, ranks, X] as `experts` counts them.
+""",
+    ),
+    ("loss, grads = _accumulate(loss_fn, state", "loss, grads, picks = _accumulate(loss_fn, state"),
+    (
+        """        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
+""",
+        """        told = {"loss": loss, "grad_norm": norm, "picks": jnp.sum(picks, axis=1)}  # [routed layers, X]
+        return {"params": params, "optimizer": moments}, told
+""",
+    ),
+    (
+        "    state = state_shardings(mesh, params, optimizer)\n",
+        """    state = state_shardings(mesh, params, optimizer)
+    told = dict.fromkeys(("loss", "grad_norm", "picks"), whole)
+""",
+    ),
+    ("""out_shardings=(state, {"loss": whole, "grad_norm": whole}),""", "out_shardings=(state, told),"),
+    (
+        "return _accumulate(loss_fn, params, tokens, targets)",
+        "return _accumulate(loss_fn, params, tokens, targets)[:2]",
+    ),
+    (", *batch), batches))", ", *batch)[0], batches))"),
+    ("targets: jax.Array) -> tuple[jax.Array, Any]:", "targets: jax.Array) -> tuple[Any, ...]:"),
+    (
+        "The mean loss of the global batch and its gradients, fp32, one",
+        "Mean loss, its gradients, fp32, and picks of the global batch, one",
+    ),
+    ("loss, grads = jax.value_and_grad(loss_fn)(", "(loss, picks), grads = jax.value_and_grad(loss_fn, has_aux=True)("),
+    ("def one(total: Any, batch: Any) -> tuple[Any, None]:", "def one(total: Any, batch: Any) -> tuple[Any, Any]:"),
+    ("jax.tree.map(jnp.add, total, (loss, grads)), None", "jax.tree.map(jnp.add, total, (loss, grads)), picks"),
+    ("total, _ = jax.lax.scan(one, zeros, batches)", "total, picks = jax.lax.scan(one, zeros, batches)"),
+    (
+        "    return jax.tree.map(lambda x: x / batches[0].shape[0], total)",
+        """    loss, grads = jax.tree.map(lambda x: x / batches[0].shape[0], total)
+    return loss, grads, picks.sum(0)""",
+    ),
+)
+"""What the step does beside, of a loss function that gives picks [routed layers, ranks, X] after the loss."""
+
+
+def with_picks(text: str) -> str:
+    """A function of the step, of a model with experts."""
+    for plain, told in PICKS:
+        text = text.replace(plain, told)
+    return text
+
+
+def expert_tables(sharded: Sharded) -> list[str]:
+    """`EXPERTS` and what is done to them before use; nothing for a model without."""
+    experts = Experts(sharded)
+    if not experts.ops:
+        return []
+    said = "as stored" if experts.in_use else "as used"
+    out = [*beside(f"EXPERTS_TOKENS = {_tuple(experts.tokens)}", "axes that divide the tokens on their way to experts")]
+    out += [*comment(f"Experts where their tokens meet them: {said}."), *causes([experts.cause]), "EXPERTS = {"]
+    out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
+    if experts.in_use:
+        out += [*comment("The dimension that each is gathered on, and the axes."), "EXPERTS_GATHERED = {"]
+        out += [_row(p.param.name, _pair(*experts.gathered(p))) for p in experts.params] + ["}"]
+    if experts.in_use or _casts(experts):
+        out += [*comment("The axes over which each is repeated, and its gradient summed."), "EXPERTS_REPEATED = {"]
+        out += [_row(p.param.name, _tuple(experts.repeated(p))) for p in experts.params] + ["}"]
+    return out
+
+
+def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
+    """`named`, `experts` and their parts; none for a model without. `names`: something is kept by its name."""
+    experts = Experts(sharded)
+    if not experts.ops:
+        return []
+    found = [NAMED if names else UNNAMED, _experts(experts)]
+    found += [TOTAL.replace("{axes}", _tuple(experts.sequence))] if experts.sequence else []
+    found += [_sent(experts)] if _moves(experts) else []
+    return [*found, *_expert(experts)]
+
+
+def _experts(experts: Experts) -> str:
+    moves = _moves(experts)
+    named = 'named("moe.routed", {0})' if not moves else 'named("moe.routed", _sent({0}))'
+    routed = named.replace("moe.routed", experts.ops[0].op.inputs[0])
+    changed = experts.in_use or _casts(experts)
+    back = "_returned(made)" if moves else "made"
+    if experts.tensor and not experts.gathers:
+        back = f"jax.lax.psum({back}, {_tuple(experts.tensor)})"
+    factor = f"{experts.plan.route.factor:g}"
+    if experts.tensor and not experts.gathers:
+        # Each of these ranks does a part of every row: the rows' gradients are sums over them.
+        routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
+    parts = {
+        "{places}": _said(experts),
+        "{number}": str(_size(experts, experts.tokens)),
+        "{total}": "_total" if experts.sequence else "lambda counts: counts",
+        "{out}": quoted(experts.combine.output),
+        "{manual}": _manual(experts),
+        "{count}": f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
+        "{sent}": f"\n{INDENT}".join(f"{part} = {routed.replace('{0}', part)}" for part in ("sent", "weighed")),
+        "{params}": "{name: _expert(name, w) for name, w in params.items()}" if changed else "params",
+        "{back}": back,
+    }
+    text = EXPERTS
+    for mark, value in parts.items():
+        text = text.replace(mark, value)
+    return text
+
+
+def _manual(experts: Experts) -> str:
+    """Every axis but the pipeline's, over which `layers` is written for one rank already."""
+    split = experts.plan.split
+    return f"set(MESH) - {{{quoted(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
+
+
+def _said(experts: Experts) -> str:
+    if experts.capacity:
+        return "\n    ".join(
+            (
+                f"An expert has {experts.plan.route.factor:g} times its even share of places for each rank's tokens;",
+                "those that come when it is full pass it by.",
+            )
+        )
+    return "\n    ".join(
+        ("Every expert has a place for each token of a rank: none is dropped, and most places stay empty.",)
+    )
+
+
+def _moves(experts: Experts) -> bool:
+    return bool(experts.exchange or experts.gathers)
+
+
+def _sent(experts: Experts) -> str:
+    holders = _size(experts, experts.exchange)
+    senders = holders * (_size(experts, experts.tensor) if experts.gathers else 1)
+    there = [f"rows = rows.reshape({holders}, -1, *rows.shape[1:])"]
+    back: list[str] = []
+    if experts.exchange:
+        call = f"rows = jax.lax.all_to_all(rows, {_tuple(experts.exchange)}, 0, 0)"
+        there += beside(f"{INDENT}{call}", "[senders, X here, C, ...]")
+        back = [call]
+    if experts.gathers:
+        there.append(f"rows = jax.lax.all_gather(rows, {_tuple(experts.tensor)}, tiled=True)")
+        scatter = f"rows = jax.lax.psum_scatter(rows, {_tuple(experts.tensor)}, scatter_dimension=0, tiled=True)"
+        back.insert(0, scatter)
+    return (
+        SENT.replace("{lines}", f"\n{INDENT}".join(line.strip() for line in there))
+        .replace("{back}", f"\n{INDENT}".join(back))
+        .replace("{senders}", str(senders))
+    )
+
+
+def _expert(experts: Experts) -> list[str]:
+    precision = experts.plan.precision
+    axes = ", ".join(dict.fromkeys(a for p in experts.params for a in experts.gathered(p)[1]))
+    if experts.in_use and not _casts(experts):
+        return [GATHERED.replace("{axes}", axes)]
+    if not _casts(experts):
+        return []
+    text = GATHERED_NARROW if experts.in_use else NARROW
+    words = {"axes": axes, "compute": precision.compute, "reduce": precision.reduce}
+    for mark, value in {**words, "dtype": JAX_DTYPE[precision.reduce]}.items():
+        text = text.replace(f"{{{mark}}}", value)
+    return [text]
+
+
+def _casts(experts: Experts) -> bool:
+    return experts.plan.precision.compute != "fp32"
+
+
+def _size(experts: Experts, axes: tuple[str, ...]) -> int:
+    sizes = {a.name: a.size for a in atoms(experts.plan)}
+    total = 1
+    for axis in axes:
+        total *= sizes[axis]
+    return total
+
+
+def _tuple(axes: tuple[str, ...]) -> str:
+    return f"({', '.join(map(quoted, axes))}{',' if len(axes) == 1 else ''})"
+
+
+def _pair(dim: int, axes: tuple[str, ...]) -> str:
+    return f"({dim}, {_tuple(axes)})"
+
+
+def _row(name: str, value: str) -> str:
+    return f"{INDENT}{quoted(name)}: {value},"

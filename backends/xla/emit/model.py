@@ -1,0 +1,179 @@
+"""The functions of an emitted file that a model meets: names to specs, and the four hooks."""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.emit.context_parallel import context_functions
+from planc.backends.xla.emit.experts import expert_functions
+from planc.backends.xla.emit.pipeline import layers_function, names_activations, resting_function
+from planc.backends.xla.emit.tables import kept
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+
+HEAD = '''
+def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
+    """A NamedSharding for every leaf of a parameter pytree, by the leaf's path.
+
+    Layers may be single (`layers.3.norm`) or stacked along a leading dim (`layers.norm`, `layers.*.norm`).
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(path, leaf, specs)), tree
+    )
+
+
+def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
+    """The leaf's spec; the dims of a stack before the parameter's own are {stack}."""
+    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
+    return P(*{leading}, *spec)
+
+
+def _pattern(name: str) -> str:
+    """`layers.3.norm.weight` -> `layers.*.norm.weight`, the name in the tables."""
+    return re.sub(r"^layers\\.((\\d+|\\*)\\.)?", "layers.*.", name)
+
+
+def _placed(tree: Any, specs: dict[str, P]) -> Any:
+    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
+    )
+'''
+
+CONSTRAIN = '''
+def constrain(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
+    return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), {where}), name)
+'''
+
+CONSTRAIN_UNNAMED = '''
+def constrain(name: str, x: jax.Array) -> jax.Array:
+    """The activation `name` in the compute dtype, where it rests."""
+    return with_sharding_constraint(x.astype(COMPUTE), {where})
+'''
+
+WEIGHT = '''
+def weight(name: str, w: jax.Array) -> jax.Array:
+    """The parameter `name` as it is used{gathered}."""
+    return with_sharding_constraint(w, USED[_pattern(name)])
+'''
+
+LINEAR = '''
+def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out]."""
+    return jnp.einsum("...i,oi->...o", x, weight(name, w))
+'''
+
+LINEAR_GATHERED = '''
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
+    """x [..., in] times the parameter `name`, w [out, in]: [..., out].
+
+{why}
+    """
+    return jnp.einsum("...i,oi->...o", x, _used(name, w))
+
+
+def _used(name: str, w: jax.Array) -> jax.Array:
+    """{used}"""
+    return weight(name, w.astype(COMPUTE))
+
+
+def _linear_forward(name: str, x: jax.Array, w: jax.Array) -> tuple[jax.Array, tuple[jax.Array, jax.Array]]:
+    return jnp.einsum("...i,oi->...o", x, _used(name, w)), (x, w)
+
+
+def _linear_backward(
+    name: str, kept: tuple[jax.Array, jax.Array], dy: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+    x, w = kept
+    dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
+    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type={reduce})
+    return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+'''
+
+REMAT = '''
+def remat(block: Callable[..., Any]) -> Callable[..., Any]:
+    """The block of a scan over layers; {said}."""
+    policy = jax.checkpoint_policies.{policy}
+    return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
+'''
+
+LAYERS = '''
+def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
+    """x through `block(x, one layer's parameters)`, once for each layer of the stack."""
+    body = remat(lambda x, layer: (block(x, layer), None))
+    return jax.lax.scan(body, x, stack)[0]
+'''
+
+
+def model_functions(sharded: Sharded) -> list[str]:
+    """`shardings` and the hooks, one text each."""
+    plan = sharded.plan
+    names = bool(kept(sharded))
+    return [
+        _head(plan),
+        *_constrain(sharded),
+        _weight(plan),
+        _linear(plan),
+        *expert_functions(sharded, names=names),
+        _remat(names),
+        layers_function(sharded) if pipelined(plan) else LAYERS,
+        *context_functions(sharded, named=names_activations(sharded)),
+    ]
+
+
+def _head(plan: Plan) -> str:
+    stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
+    if pipelined(plan):
+        stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
+    return HEAD.replace("{stack}", stack).replace("{leading}", leading)
+
+
+def _constrain(sharded: Sharded) -> list[str]:
+    plan = sharded.plan
+    text = CONSTRAIN if names_activations(sharded) else CONSTRAIN_UNNAMED
+    if pipelined(plan):
+        return [text.replace("{where}", "_resting(name)"), resting_function(plan)]
+    return [text.replace("{where}", "ACTIVATIONS[name]")]
+
+
+def casts(plan: Plan) -> bool:
+    """Whether matmuls run in another dtype than parameters are kept in."""
+    return plan.precision.compute != "fp32"
+
+
+def own_gradient(plan: Plan) -> bool:
+    """Whether `linear` states its own backward: to gather again, or to sum in another dtype."""
+    return casts(plan) or gathers_in_use(plan)
+
+
+def _weight(plan: Plan) -> str:
+    axes = ", ".join(plan.store("params"))
+    return WEIGHT.format(gathered=f": all-gather over {axes}" if gathers_in_use(plan) else "")
+
+
+def _linear(plan: Plan) -> str:
+    if not own_gradient(plan):
+        return LINEAR
+    cast = f"in {plan.precision.compute}" if casts(plan) else ""
+    gathered = gathers_in_use(plan)
+    if gathered:
+        why = "    The backward gathers the weight again, so that none is kept whole between the passes"
+        why += f", and\n    sums its gradient over the ranks in {plan.precision.reduce}."
+    else:
+        why = f"    The weight's gradient is summed over the ranks in {plan.precision.reduce}."
+    used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
+    reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
+    return LINEAR_GATHERED.format(why=why, used=used, reduce=reduce)
+
+
+def _remat(names: bool) -> str:
+    if names:
+        return REMAT.format(
+            said="the backward keeps KEPT and runs the rest again", policy="save_only_these_names(*KEPT)"
+        )
+    return REMAT.format(said="the backward keeps its input and runs it again", policy="nothing_saveable")

@@ -1,0 +1,118 @@
+"""The emitted file: a plan as a plain JAX program. Text only; nothing here imports a framework."""
+
+from __future__ import annotations
+
+import textwrap
+
+from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.emit.context_parallel import constants as context_constants
+from planc.backends.xla.emit.experts import expert_tables
+from planc.backends.xla.emit.model import casts, model_functions, own_gradient
+from planc.backends.xla.emit.pipeline import constants as pipeline_constants
+from planc.backends.xla.emit.pipeline import ends_table, names_activations
+from planc.backends.xla.emit.source_writer import WIDTH
+from planc.backends.xla.emit.step import mesh_function, step_functions
+from planc.backends.xla.emit.tables import activation_table, constants, kept_table, not_decayed, param_tables
+from planc.ir.base import plain_name
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+
+DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
+
+{mesh}
+{cluster}
+{batch}
+
+    mesh, optimizer = build_mesh(), adamw()
+    state = init_state(params, optimizer, mesh)
+    step = build_train_step(loss_fn, optimizer, mesh, params)
+    state, metrics = step(state, tokens, targets, lr)
+
+`loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
+`weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
+below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
+{file}: edit the plan, not this file.
+"""'''
+
+
+def emit(sharded: Sharded) -> str:
+    """The whole file, the same bytes for the same plan."""
+    plan = sharded.plan
+    blocks = [
+        _docstring(plan),
+        *_imports(sharded),
+        "Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]",
+        *_tables(sharded),
+    ]
+    functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded)]
+    return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
+
+
+WITH_EXPERTS = """ only. Tokens meet experts in
+`experts`; `loss_fn` gives the loss, and picks as that counts them. Written by planc"""
+
+
+def _docstring(plan: Plan) -> str:
+    text = DOCSTRING.replace(" only. Written by planc", WITH_EXPERTS) if plan.model.top_k else DOCSTRING
+    axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
+    return text.format(
+        name=plan.name,
+        model=plan.model.name,
+        mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
+        cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
+        batch=_field("Batch", _words(plan.batch.cause.sentence)),
+        file=plain_name(plan.file),
+    )
+
+
+def _field(name: str, text: str) -> str:
+    """A line of the docstring's table."""
+    return textwrap.fill(f"{name:<9}{text}", WIDTH, subsequent_indent=" " * 9)
+
+
+def _words(sentence: str) -> str:
+    """A sentence without its verb."""
+    return " ".join(sentence.split()[1:])
+
+
+def _tables(sharded: Sharded) -> list[str]:
+    tables = (
+        constants,
+        context_constants,
+        pipeline_constants,
+        param_tables,
+        not_decayed,
+        activation_table,
+        ends_table,
+        expert_tables,
+        kept_table,
+    )
+    return ["\n".join(lines) for table in tables if (lines := table(sharded))]
+
+
+def _imports(sharded: Sharded) -> list[str]:
+    plan = sharded.plan
+    torus = plan.cluster.kind == "torus"
+    context = "AbstractContextManager" if casts(plan) else "contextmanager"
+    sequence = ("Callable", "Sequence") if casts(plan) else ("Callable", "Iterator", "Sequence")
+    standard = [
+        "import functools" if own_gradient(plan) or pipelined(plan) or plan.model.top_k else "",
+        "import math" if torus or (plan.model.top_k and plan.route.method == "capacity") else "",
+        "import re",
+        f"from collections.abc import {', '.join(sequence)}",
+        f"from contextlib import {context}",
+        "from typing import Any",
+    ]
+    installed = [
+        "import jax",
+        "import jax.numpy as jnp",
+        "import numpy as np" if torus else "",
+        "import optax",
+        "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
+        "from jax.experimental import mesh_utils" if torus else "",
+        "from jax.lax import with_sharding_constraint",
+        "from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh",
+        "from jax.sharding import PartitionSpec as P",
+    ]
+    groups = (["from __future__ import annotations"], standard, installed)
+    return ["\n".join(line for line in group if line) for group in groups]

@@ -1,0 +1,272 @@
+"""The functions of an emitted file that train: the mesh, the state, the step."""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.layouts import gathers_in_use
+from planc.backends.xla.analysis.pipeline import pipelined
+from planc.backends.xla.emit.context_parallel import balanced, context_axes
+from planc.backends.xla.emit.experts import with_picks
+from planc.backends.xla.emit.model import casts
+from planc.backends.xla.emit.source_writer import beside
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+
+MESH = '''
+def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The first {count} devices, laid out as MESH."""
+    kinds = (AxisType.Auto,) * len(MESH)
+    return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
+'''
+
+MESH_TORUS = '''
+def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
+    """The first {count} devices as MESH, neighbours of an axis linked on the torus where it can be had."""
+    found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
+    kinds = (AxisType.Auto,) * len(MESH)
+    return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
+
+
+def _on_torus(devices: list[jax.Device]) -> np.ndarray:
+    """The devices as an array of the mesh's shape. A mesh axis may take a part of a torus axis."""
+    shape = tuple(MESH.values())
+    try:
+        return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
+    except (NotImplementedError, ValueError):  # no such torus here: their order alone
+        return np.asarray(devices).reshape(shape)
+'''
+
+STATE = '''
+def adamw(
+    betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
+) -> optax.GradientTransformation:
+    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    return optax.chain(
+        optax.scale_by_adam(*betas, eps=eps),
+        optax.add_decayed_weights(weight_decay, mask=_decayed),
+    )
+
+
+def _decayed(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _pattern(jax.tree_util.keystr(path, simple=True, separator=".")) not in NOT_DECAYED,
+        params,
+    )
+
+
+def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransformation) -> Any:
+    """A NamedSharding for every leaf of the state, for parameters or their shapes."""
+    moments = optax.tree_map_params(
+        optimizer,
+        lambda moment, where: jax.tree.map(lambda _: where, moment),
+        jax.eval_shape(optimizer.init, params),
+        shardings(mesh, params, OPTIMIZER),
+        transform_non_params=lambda _: NamedSharding(mesh, P()),
+        is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
+    )
+    return {"params": shardings(mesh, params), "optimizer": moments}
+
+
+def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
+    """Parameters laid out, and the optimizer's state made where it rests."""
+    where = state_shardings(mesh, params, optimizer)
+    params = jax.device_put(params, where["params"])
+    return {
+        "params": params,
+        "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
+    }
+'''
+
+STEP = '''
+def build_train_step(
+    loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
+) -> Callable[..., Any]:
+    """`step(state, tokens, targets, lr) -> (state, {"loss", "grad_norm"})`; the old state is given up.
+
+    tokens and targets: the global batch, int32 [sequences, tokens of each]. `params`: arrays or shapes.
+    """
+
+    def step(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
+        with _tracing(mesh):
+            loss, grads = _accumulate(loss_fn, state["params"], tokens, targets)
+            norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
+            scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
+{update}
+            updates, moments = optimizer.update(grads, state["optimizer"], params)
+            params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
+        return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
+
+    whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, BATCH)
+    state = state_shardings(mesh, params, optimizer)
+    return jax.jit(
+        step,
+        in_shardings=(state, rows, rows, whole),
+        out_shardings=(state, {"loss": whole, "grad_norm": whole}),  # else XLA may leave state whole
+        donate_argnums=0,
+    )
+
+
+def build_gradients(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., Any]:
+    """`gradients(params, tokens, targets) -> (loss, gradients)` of the global batch, for inspection."""
+
+    def gradients(params: Any, tokens: jax.Array, targets: jax.Array) -> Any:
+        with _tracing(mesh):
+            return _accumulate(loss_fn, params, tokens, targets)
+
+    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    out = (NamedSharding(mesh, P()), shardings(mesh, params, GRADS))
+    return jax.jit(gradients, in_shardings=(where, rows, rows), out_shardings=out)
+
+
+def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax.Array]:
+    """`evaluate(params, tokens, targets) -> mean loss` of a global batch."""
+
+    def evaluate(params: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        with _tracing(mesh):
+{evaluate}
+
+    rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
+    return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
+'''
+
+ACCUMULATE = '''
+def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
+    """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
+{before}
+    def one(total: Any, batch: Any) -> tuple[Any, None]:
+        loss, grads = jax.value_and_grad(loss_fn)({params}, *batch)
+{placed}
+        return jax.tree.map(jnp.add, total, (loss, grads)), None
+
+    batches = (_microbatches(tokens), _microbatches(targets))
+    zeros = (jnp.float32(0), _placed(jax.tree.map(jnp.zeros_like, params), GRADS))
+    total, _ = jax.lax.scan(one, zeros, batches)
+    return jax.tree.map(lambda x: x / batches[0].shape[0], total)
+
+
+def _microbatches(rows: jax.Array) -> jax.Array:
+    """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
+    mine = {rows}.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
+    batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
+    return with_sharding_constraint(batches, P(None, *{spec}))
+'''
+
+AT_ONCE = '''
+def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
+    """The mean loss of the global batch and its gradients, fp32; `layers` cuts the batch in microbatches."""
+{before}    loss, grads = jax.value_and_grad(loss_fn)({params}, {batch})
+    return loss, _placed(grads, GRADS)
+'''
+
+GATHERED = '''
+def _gathered(params: Any) -> Any:
+    """The parameters as they are used: all-gather over {axes}."""
+    return _placed(params, USED)
+'''
+
+GATHERED_NARROW = '''
+def _gathered(params: Any) -> Any:
+    """The parameters as they are used: all-gather over {axes} in {dtype}.
+
+    Widened again, so that their gradients are summed wide.
+    """
+    narrow = jax.tree.map(lambda p: p.astype(COMPUTE), params)
+    return jax.tree.map(lambda p, w: w.astype(p.dtype), params, _placed(narrow, USED))
+'''
+
+TRACING_FP32 = '''
+@contextmanager
+def _tracing(mesh: Mesh) -> Iterator[None]:
+    """While a step is traced: specs mean this mesh, and an fp32 product is one on every device."""
+    with use_abstract_mesh(mesh.abstract_mesh), jax.default_matmul_precision("highest"):
+        yield
+'''
+
+TRACING = '''
+def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
+    """While a step is traced: specs mean this mesh."""
+    return use_abstract_mesh(mesh.abstract_mesh)
+'''
+
+
+def mesh_function(plan: Plan) -> str:
+    text = MESH_TORUS if plan.cluster.kind == "torus" else MESH
+    return text.format(count=plan.mesh.devices)
+
+
+def step_functions(sharded: Sharded) -> list[str]:
+    """State, steps and what they share, one text each."""
+    plan = sharded.plan
+    step = STEP.replace("{update}", _update(plan)).replace("{evaluate}", _evaluate(sharded))
+    gathered = [_gathered(plan)] if _gathers_first(plan) else []
+    functions = [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    return [with_picks(text) for text in functions] if plan.model.top_k else functions
+
+
+def _gathers_first(plan: Plan) -> bool:
+    """Whether whole parameters live longer than a pass."""
+    return bool(plan.store("params")) and not gathers_in_use(plan)
+
+
+def _update(plan: Plan) -> str:
+    """The update happens where the optimizer's state rests."""
+    pad = " " * 12
+    scaled = "jax.tree.map(lambda g: g * scale, grads)"
+    if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
+        return f'{pad}grads, params = {scaled}, state["params"]'
+    axes = ", ".join(plan.store("optimizer")) or "no axis"
+    return "\n".join(
+        (
+            f"{pad}# Each rank updates its part over {axes}; out_shardings then lay the parameters out.",
+            f"{pad}grads = _placed({scaled}, OPTIMIZER)",
+            f'{pad}params = _placed(state["params"], OPTIMIZER)',
+        )
+    )
+
+
+def _batch(sharded: Sharded) -> str:
+    """The arguments of a loss of the global batch."""
+    return "_ordered(tokens), _ordered(targets)" if balanced(sharded) else "tokens, targets"
+
+
+def _evaluate(sharded: Sharded) -> str:
+    plan = sharded.plan
+    lines = ["used = _gathered(params)"] if _gathers_first(plan) else []
+    params = "used" if _gathers_first(plan) else "params"
+    if pipelined(plan):
+        lines += [f"return loss_fn({params}, {_batch(sharded)})"]
+    else:
+        lines += ["batches = (_microbatches(tokens), _microbatches(targets))"]
+        lines += [f"return jnp.mean(jax.lax.map(lambda batch: loss_fn({params}, *batch), batches))"]
+    return "\n".join(" " * 12 + line for line in lines)
+
+
+def _accumulate(sharded: Sharded) -> str:
+    plan = sharded.plan
+    cause = f"  # {plan.gather.cause.comment()}" if plan.gather else ""
+    before, params = "", "params"
+    if _gathers_first(plan) and plan.gather_per == "step":
+        before, params = f"    used = _gathered(params){cause}\n", "used"
+    elif _gathers_first(plan):
+        params = "_gathered(params)"
+    if pipelined(plan):
+        text = AT_ONCE.replace("{before}", before).replace("{params}", params)
+        return text.replace("{batch}", _batch(sharded))
+    placed = "\n".join(beside("        grads = _placed(grads, GRADS)", _reduction(plan)))
+    text = ACCUMULATE.replace("{before}", before).replace("{params}", params).replace("{placed}", placed)
+    rows, spec = ("_ordered(rows)", "ROWS") if balanced(sharded) else ("rows", "BATCH")
+    return text.replace("{rows}", rows).replace("{spec}", spec)
+
+
+def _reduction(plan: Plan) -> str:
+    """The collective that sums a gradient over the data axes."""
+    scattered = plan.store("grads")
+    summed = plan.mesh.in_order({*plan.data_axes, *context_axes(plan)})
+    whole = tuple(a for a in summed if a not in scattered)
+    said = [f"reduce-scatter over {', '.join(scattered)}"] if scattered else []
+    said += [f"all-reduce over {', '.join(whole)}"] if whole else []
+    return f"{', '.join(said)}, each microbatch" if said else ""
+
+
+def _gathered(plan: Plan) -> str:
+    text = GATHERED_NARROW if casts(plan) else GATHERED
+    return text.format(axes=", ".join(plan.store("params")), dtype=plan.precision.compute)

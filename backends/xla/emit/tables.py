@@ -1,0 +1,166 @@
+"""The tables of an emitted file: constants, parameter specs and activation specs, each traced to its
+sentence, with the collective that a layout causes named beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
+from planc.backends.xla.analysis.mesh_factors import aliases, atoms
+from planc.backends.xla.emit.context_parallel import given_spec
+from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, quoted, spec_text
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS, ROUTED, Tensor
+from planc.ir.sharding import Move, OpSharding, Sharded, Step
+from planc.sharding.recompute import replay
+
+JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
+
+
+def constants(sharded: Sharded) -> list[str]:
+    """The mesh, the batch and the dtype."""
+    plan = sharded.plan
+    sizes = ", ".join(f"{quoted(a.name)}: {a.size}" for a in atoms(plan))
+    other = [f"{name} is {' and '.join(made)}" for name, made in aliases(plan).items()]
+    sequences = plan.batch.microbatch_sequences * plan.data_parallel
+    batch = [s.cause for s in plan.shards if s.dim == "batch"]
+    compute = plan.precision.cause.comment() if plan.precision.cause else ""
+    return [
+        *beside(f"MESH = {{{sizes}}}", f"outermost first; {plan.mesh.cause.comment()}"),
+        *causes(view.cause for view in plan.mesh.views),
+        *comment("; ".join(other)),
+        *beside(f"DATA_PARALLEL = {plan.data_parallel}", f"ranks that divide the batch{_cause_text(batch)}"),
+        *beside(f"MICROBATCH = {sequences}", f"sequences on all of them; {plan.batch.cause.comment()}"),
+        *beside(f"BATCH = {spec_text(given_spec(sharded))}", "tokens and targets, [sequences, tokens of each]"),
+        *beside(f"COMPUTE = {JAX_DTYPE[plan.precision.compute]}", compute),
+    ]
+
+
+def _cause_text(found: list[Cause]) -> str:
+    return f"; {found[0].comment()}" if found else ""
+
+
+# Parameters.
+
+HEADINGS: dict[Use, tuple[str, str]] = {
+    "used": ("USED", "Parameters while they are used."),
+    "params": ("PARAMS", "Parameters between uses."),
+    "grads": ("GRADS", "Gradients: summed over the data axes into this layout."),
+    "optimizer": ("OPTIMIZER", "Optimizer state."),
+}
+
+
+def param_tables(sharded: Sharded) -> list[str]:
+    """`USED`, `PARAMS`, `GRADS`, `OPTIMIZER`: a table each, or another's name where they are equal."""
+    out = comment("One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.")
+    known: dict[str, str] = {}
+    for use, (name, said) in HEADINGS.items():
+        rows = _param_rows(sharded, use)
+        same = known.get(repr(rows))
+        known.setdefault(repr(rows), name)
+        out += [*comment(f"{said}{_shared(same)}"), *_store_causes(sharded, use)]
+        out += [f"{name} = {same}"] if same else [f"{name} = {{", *rows, "}"]
+    return out
+
+
+def _shared(same: str | None) -> str:
+    return f" As {same}." if same else ""
+
+
+def _store_causes(sharded: Sharded, use: Use) -> list[str]:
+    plan = sharded.plan
+    if use != "used":
+        return causes(s.cause for s in plan.stores if s.noun == use)
+    mentioned = {a for p in sharded.params for a in p.axes()}
+    shards = [s.cause for s in plan.shards if mentioned & set(s.axes) and s.dim != "batch" and not s.region]
+    return causes(chain(shards, (o.cause for o in plan.overrides)))
+
+
+def _param_rows(sharded: Sharded, use: Use) -> list[str]:
+    rows: list[str] = []
+    for p in sharded.params:
+        whole = use != "used" and uncut(sharded.plan, p, use)
+        said = "no dimension divides: kept whole" if whole else ""
+        rows += entry(p.param.name, param_spec(sharded.plan, p, use), said)
+    return rows
+
+
+def not_decayed(sharded: Sharded) -> list[str]:
+    """Names of the parameters without weight decay."""
+    names = [quoted(p.name) for p in sharded.model.params if not p.decay]
+    return ["NOT_DECAYED = {", *(f"{INDENT}{name}," for name in names), "}"]
+
+
+# Activations.
+
+
+def activation_table(sharded: Sharded) -> list[str]:
+    """`ACTIVATIONS`: where each tensor of the op graph rests between ops."""
+    scoped = (s.cause for s in sharded.plan.shards)
+    rows = chain.from_iterable(_activation(sharded, t) for t in _activations(sharded))
+    head = comment("Activations between ops, and the collectives that XLA inserts there in the forward.")
+    return [*head, *causes(scoped), "ACTIVATIONS = {", *rows, "}"]
+
+
+def _activations(sharded: Sharded) -> Iterator[Tensor]:
+    """Floating tensors that an op makes, but for the scalar loss, and for those that only `experts` sees."""
+    inside = (ROUTED, EXPERTS)
+    yield from (t for t in sharded.model.tensors if t.dtype != "int" and t.dims and t.region not in inside)
+
+
+def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
+    said = "; ".join(collectives(sharded, tensor.name))
+    return entry(tensor.name, activation_spec(sharded, tensor.name), said)
+
+
+def collectives(sharded: Sharded, tensor: str) -> list[str]:
+    """What settles a tensor where it is made, and what readies it for its readers."""
+    settled = [_said(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
+    return list(dict.fromkeys(s for s in (*settled, *_readied(sharded, tensor)) if s))
+
+
+def _readied(sharded: Sharded, tensor: str) -> Iterator[str]:
+    """Readers that want the same layout share one move."""
+    readers: dict[str, tuple[Move, list[str]]] = {}
+    for o in _ops(sharded):
+        for name, move in zip(o.op.inputs, o.moves, strict=True):
+            if name == tensor and move is not None:
+                readers.setdefault(repr(move.after), (move, []))[1].append(o.op.name)
+    for move, names in readers.values():
+        yield _said(move, f"for {', '.join(names)}")
+
+
+def _ops(sharded: Sharded) -> Iterator[OpSharding]:
+    yield from chain.from_iterable(sharded.ops.values())
+
+
+def _said(move: Move | None, where: str) -> str:
+    steps = [_step(s) for s in move.steps if s.kind != "slice"] if move else []
+    return f"{', '.join(steps)} {where}" if steps else ""
+
+
+def _step(step: Step) -> str:
+    kind = step.kind.replace("_", "-")
+    dims = " to ".join(d for d in (step.dim, step.to_dim) if d)
+    return f"{kind} {dims} over {', '.join(step.axes)}".replace("  ", " ")
+
+
+# Recompute.
+
+
+def kept(sharded: Sharded) -> tuple[str, ...]:
+    """What the backward keeps of a block, but for the block's input, which the scan holds anyway."""
+    model = sharded.model
+    every = (t for kind in model.blocks for t in replay(sharded.plan, kind).kept if t != model.ops[kind][-1].output)
+    return tuple(dict.fromkeys(every))
+
+
+def kept_table(sharded: Sharded) -> list[str]:
+    """`KEPT`, or nothing when whole blocks are run again."""
+    names = kept(sharded)
+    if not names:
+        return []
+    cause = sharded.plan.recompute.cause
+    head = comment("What the backward keeps of a block besides its input; the rest is run again.")
+    return [*head, *causes([cause]), "KEPT = (", *(f"{INDENT}{quoted(n)}," for n in names), ")"]

@@ -1,0 +1,82 @@
+"""What the XLA target cannot do with experts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.analysis.mesh_factors import fits
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS, SLOTS
+from planc.ir.plan import NOUNS
+from planc.ir.sharding import Sharded
+from planc.sharding.propagate import override_of
+
+Refusal = tuple[Cause | None, str, str]
+"""The sentence, what cannot be done with it, and what can."""
+
+
+def refused(sharded: Sharded) -> Iterator[Refusal]:
+    """Every sentence about experts that the target refuses."""
+    plan = sharded.plan
+    if not fits(plan):
+        view = plan.mesh.views[0]
+        sizes = " > ".join(f"{a.name} {a.size}" for a in view.axes)
+        what = f"{sizes} and {', '.join(view.of)} cannot be put together from the same parts"
+        yield view.cause, what, "choose sizes of which one divides the other"
+        return
+    experts = Experts(sharded)
+    if experts.ops and plan.split is not None and plan.pipeline > 1:
+        yield (
+            plan.split.cause,
+            "its pipelines hand on hidden states alone, and not what was picked",
+            "lower it for cuda",
+        )
+    if experts.ops:
+        yield from _routes(experts)
+        yield from _dims(experts)
+        yield from _shares(experts)
+        yield from _stores(experts)
+
+
+def _routes(experts: Experts) -> Iterator[Refusal]:
+    route = experts.plan.route
+    if route.node_limit:
+        yield route.cause, "the model's router picks experts wherever they are", "leave `node_limit` out"
+
+
+def _dims(experts: Experts) -> Iterator[Refusal]:
+    """Experts are divided by whole experts and by their width, evenly."""
+    plan = experts.plan
+    for o in experts.ops:
+        for dim, axes in o.layout.items():
+            cause = plan.cause_of_shard(dim, axes[0], EXPERTS)
+            if dim not in ("experts", "expert_ffn", SLOTS):
+                yield cause, f"{o.op.name} with {dim} divided", "divide experts or expert_ffn"
+                return
+    for p in experts.params:
+        override = override_of(plan, p.param)
+        if override is not None:
+            yield override.cause, "experts are brought together with their tokens as one", "divide all of them alike"
+    if any(len(o.op.params) > 1 for o in experts.ops):
+        yield plan.model.cause, "its experts have biases", "lower it for cuda"
+
+
+def _shares(experts: Experts) -> Iterator[Refusal]:
+    """Ranks that share an expert have the same tokens, or different ones: all of them alike."""
+    different = set(experts.tensor) & set(experts.tokens)
+    if different and not experts.gathers:
+        cause = experts.plan.cause_of_shard("expert_ffn", experts.plan.axes_of("expert_ffn", EXPERTS)[0], EXPERTS)
+        what = f"of {' and '.join(experts.tensor)}, only {' and '.join(sorted(different))} divides the tokens"
+        yield cause, what, "divide expert_ffn over axes that all divide the tokens, or over others"
+
+
+def _stores(experts: Experts) -> Iterator[Refusal]:
+    """Experts and the rest are gathered by the same functions at the same time."""
+    plan = experts.plan
+    if not plan.store("optimizer", EXPERTS):
+        return
+    for noun in NOUNS:
+        if bool(plan.store(noun)) != bool(plan.store(noun, EXPERTS)):
+            cause = plan.cause_of_store(noun, EXPERTS) or plan.cause_of_store(noun)
+            yield cause, f"{noun} are stored divided of the experts or of the rest, and not of both", "store both alike"

@@ -1,0 +1,121 @@
+"""The sentences that the XLA target refuses: never dropped, each named with its place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.common.unsupported import not_lowered
+from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
+from planc.backends.xla.emit.context_parallel import PASSES_KEYS, attentions, balanced, keyed_axes, windows
+from planc.backends.xla.refusals import experts as refuse_experts
+from planc.diag import Diagnostic
+from planc.ir.base import Cause
+from planc.ir.model import EXPERTS
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+
+DTYPES = ("fp32", "bf16")
+
+
+def refusals(sharded: Sharded) -> list[Diagnostic]:
+    """Every reason why the plan cannot be lowered to XLA, in the plan's order."""
+    plan = sharded.plan
+    if missing := not_lowered(plan, "xla"):
+        return missing
+    of_plan = (rule(plan) for rule in (_split, _stores, _dtypes, _regions))
+    of_ops = (rule(sharded) for rule in (_uneven, _experts, _attention))
+    found = (d for rule in (*of_plan, *of_ops) for d in rule)
+    return sorted(dict.fromkeys(found), key=lambda d: d.span)
+
+
+def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
+    message = f"the xla target cannot do `{cause.via or cause.sentence}`: {why}"
+    return Diagnostic(code="E0901", message=message, span=cause.span, label=why, help=help)
+
+
+def _split(plan: Plan) -> Iterator[Diagnostic]:
+    """The pipeline is one loop that all ranks run: they do the same, each with as much."""
+    split = plan.split
+    if split is None or not pipelined(plan):
+        return
+    if split.schedule not in SCHEDULES:
+        nearest = f"circular(chunks = {split.chunks})" if split.chunks > 1 else "gpipe"
+        why = "a loop of XLA runs forwards, and its backward is the same loop in reverse"
+        yield _refused(split.cause, why, f"nearest is `as {nearest}`; lower it for cuda to keep {split.schedule}")
+        return
+    sizes = [end - begin for begin, end in split.stages]
+    if len(set(sizes)) > 1:
+        why = f"its ranks run one program, and the stages hold {', '.join(map(str, sizes))} layers"
+        yield _refused(split.cause, why, "give every stage as many layers")
+    if plan.microbatches % plan.pipeline:
+        why = f"each rank keeps an equal share of the {plan.microbatches} microbatches while they wait"
+        yield _refused(split.cause, why, f"a multiple of {plan.pipeline} microbatches")
+    if plan.gather is not None and plan.gather_per == "microbatch" and plan.store("params"):
+        why = "the backward of a microbatch comes long after its forward, and others are in between"
+        yield _refused(plan.gather.cause, why, "`gather params per pass` or `per step`")
+
+
+def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
+    """How rows meet the keys of other ranks, or a kernel."""
+    plan, kernel, axes = sharded.plan, sharded.plan.attention, keyed_axes(sharded)
+    if kernel is None:
+        return
+    if kernel.method not in PASSES_KEYS:
+        yield _refused(kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
+        return
+    if not axes:
+        why = "no axis divides the sequence in attention"
+        yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
+    if kernel.method == "ring" and kernel.rotate != "p2p":
+        yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
+    if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in attentions(sharded))):
+        why = f"attention of {plan.model.family} is more than plain causal attention"
+        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+    if kernel.method == "ring" and pipelined(plan):
+        why = "JAX 0.10.2 does not differentiate a ring by hand inside a pipeline by hand"
+        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+    ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
+    if balanced(sharded) and tokens % (2 * ranks):
+        why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
+        yield _refused(kernel.cause, why, f"`(balance = none)`, or a multiple of {2 * ranks} tokens")
+
+
+def _regions(plan: Plan) -> Iterator[Diagnostic]:
+    """Read from fsdp 2 > cp 4, ulysses: half the all-to-alls predicted, and gathers in place of the others."""
+    for shard in plan.shards:
+        if shard.region not in ("", "residual", EXPERTS):
+            why = f"XLA gathers much of what the plan exchanges for another division in {shard.region}"
+            yield _refused(shard.cause, why, "to divide sequences, `use cp over AXIS`")
+
+
+def _stores(plan: Plan) -> Iterator[Diagnostic]:
+    for store in plan.stores:
+        if store.dtype not in ("", "fp32"):
+            yield _refused(store.cause, f"it keeps {store.noun} in fp32, not {store.dtype}")
+
+
+def _dtypes(plan: Plan) -> Iterator[Diagnostic]:
+    cause, named = plan.precision.cause, (plan.precision.compute, plan.precision.reduce)
+    if cause is not None and (bad := [d for d in named if d not in DTYPES]):
+        yield _refused(cause, f"it computes and reduces in fp32 or bf16, not {' and '.join(dict.fromkeys(bad))}")
+
+
+def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
+    for cause, why, help in refuse_experts.refused(sharded):
+        yield _refused(cause or sharded.plan.mesh.cause, why, help)
+
+
+def _uneven(sharded: Sharded) -> Iterator[Diagnostic]:
+    """XLA lays out what divides evenly only; torch pads."""
+    plan = sharded.plan
+    lengths = {
+        **plan.model.sizes,
+        "batch": plan.batch.microbatch_sequences * plan.data_parallel,
+        "sequence": plan.batch.sequence_tokens,
+    }
+    for shard in plan.shards:
+        parts = plan.mesh.size(*plan.mesh.in_order(shard.axes))
+        length = lengths.get(shard.dim, parts)
+        if length % parts:
+            why = f"it divides {shard.dim} evenly, and {length} is no multiple of {parts}"
+            yield _refused(shard.cause, why)

@@ -1,0 +1,34 @@
+"""Tokens travel in places, of which each expert has as many for every rank: used or not.
+
+With dropless routing there is one for every token of a rank, since all may pick the same expert: experts / k
+times the rows of an even choice. With a capacity they are the share's rows, rounded up.
+"""
+
+from __future__ import annotations
+
+from planc.backends.xla.analysis.expert_mesh import Experts
+from planc.backends.xla.rules.rule import Rows, changed, of_tokens
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import Sharded
+
+NAME = "places_for_rows"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    experts = Experts(sharded)
+    if not experts.ops:
+        return rows
+    elements = _places(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
+    return tuple(_placed(row, elements) if of_tokens(sharded, row) else row for row in rows)
+
+
+def _places(experts: Experts) -> int:
+    plan = experts.plan
+    ranks = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+    return experts.places(plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks)
+
+
+def _placed(row: Collective, elements: int) -> Collective:
+    """Places are exchanged first, and then gathered by the ranks that share an expert; on the way back after that."""
+    gathered = row.group_size if row.op in ("all_gather", "reduce_scatter") else 1
+    return changed(row, NAME, buffer_bytes=elements * gathered * DTYPE_BYTES[row.dtype])

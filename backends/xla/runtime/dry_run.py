@@ -1,0 +1,33 @@
+"""The first step of a run lowered for devices that hold nothing, for `planc train --dry-run`."""
+
+from __future__ import annotations
+
+import re
+from math import prod
+from typing import Any
+
+from planc.ir.plan import Plan
+
+
+def rehearse(plan: Plan) -> dict[str, Any]:
+    """The step as StableHLO: how many operations and shardings, and the state on one device. Loads jax."""
+    from planc.backends.xla.runtime.start_up import prepare_environment
+
+    prepare_environment(plan.mesh.devices)
+    import jax
+
+    from planc.backends.xla.audit.worker import program
+    from planc.backends.xla.lower import lower
+    from planc.sharding import propagate
+
+    mesh, step, arguments = program(plan, jax.devices()[: plan.mesh.devices])
+    lowered = step.lower(*arguments)
+    text = lowered.as_text()
+    emitted, state = lower(propagate(plan)).load(), arguments[0]
+    where = emitted.state_shardings(mesh, state["params"], emitted.adamw())
+    leaves = zip(jax.tree.leaves(state), jax.tree.leaves(where), strict=True)
+    return {
+        "operations": len(re.findall(r"\bstablehlo\.", text)),
+        "constraints": text.count("sharding_constraint"),
+        "state_bytes": sum(prod(rest.shard_shape(leaf.shape)) * leaf.dtype.itemsize for leaf, rest in leaves),
+    }

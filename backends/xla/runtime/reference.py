@@ -1,0 +1,118 @@
+"""One device, no plan: what every layout is compared with.
+
+Written apart from the emitted text on purpose: no optax, no microbatches, no recompute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+
+from planc.backends.xla.models import loss_of
+from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
+from planc.backends.xla.runtime.optimizer import updates_of
+from planc.ir.model import Model
+from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.ir.session import Settings
+
+Tree = dict[str, jax.Array]
+Loss = Callable[[Tree, jax.Array, jax.Array], jax.Array]
+
+
+@dataclass(frozen=True)
+class Single:
+    """The reference's functions over a state of {"params", "optimizer": {"m", "v", "steps"}}."""
+
+    model: Model
+    settings: Settings
+    hooks: Hooks = UNDIVIDED
+
+    def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        return self._told(params, tokens, targets)[0]
+
+    def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
+        (loss, _), grads = jax.value_and_grad(self._told, has_aux=True)(params, tokens, targets)
+        return loss, grads
+
+    def _told(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+        """The loss, and beside it how often each expert of each routed layer was picked, [layers, X]."""
+        with jax.default_matmul_precision("highest"):
+            found = loss_of(self.model, self.hooks, self.settings)(params, tokens, targets)
+        return (found[0], {"picks": found[1].sum(1)}) if self.model.top_k else (found, {})
+
+    def init(self, params: Tree) -> dict[str, Any]:
+        if (other := self._other()) is not None:
+            return {"params": params, "optimizer": other.init(params)}
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        moments = {"m": zeros, "v": jax.tree.map(jnp.copy, zeros), "steps": jnp.int32(0)}
+        return {"params": params, "optimizer": moments}
+
+    def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
+        """The updated state, and the loss and gradient norm before the update."""
+        (loss, told), grads = jax.value_and_grad(self._told, has_aux=True)(state["params"], tokens, targets)
+        norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
+        if self.settings.clip_norm:
+            scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
+            grads = {name: g * scale for name, g in grads.items()}
+        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **told}
+
+    def _other(self) -> Any:
+        """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""
+        if self.settings.optimizer == "adamw" and not self.settings.decay_groups:
+            return None
+        return updates_of(self.model, self.settings)
+
+    def _updated(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
+        if (other := self._other()) is None:
+            return self._adamw(state, grads, lr)
+        updates, moments = other.update(grads, state["optimizer"], state["params"])
+        params = {name: w - lr * updates[name] for name, w in state["params"].items()}
+        return {"params": params, "optimizer": moments}
+
+    def _adamw(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
+        first, second = self.settings.betas
+        old, params = state["optimizer"], state["params"]
+        steps = old["steps"] + 1
+        m = {name: first * old["m"][name] + (1 - first) * g for name, g in grads.items()}
+        v = {name: second * old["v"][name] + (1 - second) * g * g for name, g in grads.items()}
+
+        def updated(name: str, w: jax.Array) -> jax.Array:
+            root = jnp.sqrt(v[name] / (1 - second**steps)) + self.settings.eps
+            decay = self.settings.weight_decay if self.model.param[name].decay else 0.0
+            new: jax.Array = w - lr * (m[name] / (1 - first**steps) / root + decay * w)
+            return new
+
+        moved = {name: updated(name, w) for name, w in params.items()}
+        return {"params": moved, "optimizer": {"m": m, "v": v, "steps": steps}}
+
+
+class Limited(Undivided):
+    """Experts with so many places for each rank's share of a microbatch: the first tokens there take them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.factor = plan.route.factor
+        self.sequences = plan.batch.microbatch_sequences
+        self.shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+
+    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int) -> jax.Array:
+        batch, length, _ = shape
+        cut = (batch // self.sequences, self.sequences, self.shares, length // self.shares)
+        mine = jax.nn.one_hot(chosen, experts, dtype=jnp.int32)  # [T, k, X]
+        mine = jnp.moveaxis(mine.reshape(*cut, *mine.shape[1:]), 2, 1)
+        inside = mine.reshape(*mine.shape[:2], -1, experts)  # [microbatch, share, T * k of it, X]
+        places = ceil(inside.shape[2] * self.factor / experts)
+        kept = jnp.sum((jnp.cumsum(inside, axis=2) <= places) * inside, axis=-1)
+        kept = jnp.moveaxis(kept.reshape(mine.shape[:-1]), 1, 2)
+        return weights * kept.reshape(weights.shape)
+
+
+def hooks_of(plan: Plan) -> Hooks:
+    """What answers a model on one device as the plan means it."""
+    return Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED

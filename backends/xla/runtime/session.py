@@ -1,0 +1,159 @@
+"""A model under training on JAX, for the trainer's loop. It calls an emitted file's functions."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from planc.backends.xla.runtime import shards, state
+from planc.ir.model import Model
+from planc.ir.session import CompileFacts
+
+if TYPE_CHECKING:
+    import jax
+    from jax.sharding import Sharding
+
+    from planc.ir.session import Piece, Read, Tokens, Weights
+
+CHECKED_AFTER = 2
+"""The step after which state must rest where the plan says: a layout that a step loses is lost by then."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Jitted functions over {"params", "optimizer"}, and where their arguments rest."""
+
+    step: Any
+    evaluate: Callable[..., jax.Array]
+    gradients: Callable[..., tuple[jax.Array, Any]]
+    state: Any
+    rows: Sharding
+
+
+class JaxSession:
+    """`planc.ir.session.Session` on JAX. One process may drive many devices."""
+
+    runtime = "jax"
+
+    def __init__(
+        self,
+        model: Model,
+        steps: Steps,
+        first: Any,
+        *,
+        process: tuple[int, int],
+        versions: dict[str, str],
+        keep_gradients: bool = False,
+        skip_not_finite: bool = False,
+    ) -> None:
+        self.rank, self.world = process
+        self.versions = versions
+        self.features: tuple[str, ...] = ()
+        self._model, self._steps, self._state = model, steps, first
+        self._compiled: Any = None
+        self._compilations = shards.Compilations()
+        self._uncached = 0
+        self._taken = 0
+        self._skip = skip_not_finite
+        self.optimizer_steps = 0
+        self._pieces: list[Piece] | None = None
+        self._keep_gradients = keep_gradients
+        self._gradients: Any = None
+        self._picks: Any = 0
+
+    def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
+        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
+        rows = self._rows(tokens), self._rows(targets)
+        if self._keep_gradients:
+            _, self._gradients = self._steps.gradients(self._state["params"], *rows)
+        before = self._compilations.count
+        loss, norm = self._run(*rows, lr)
+        self._taken += 1
+        self.optimizer_steps += not self._skip or (math.isfinite(loss) and math.isfinite(norm))
+        if self._taken > 1:
+            self._uncached += self._compilations.count - before
+        if self._taken == CHECKED_AFTER:
+            astray = shards.misplaced(self._state, self._steps.state)
+            assert not astray, f"state lost its layout in a step: {astray}"
+        return loss, norm
+
+    def _run(self, tokens: jax.Array, targets: jax.Array, lr: float) -> tuple[float, float]:
+        import numpy as np
+
+        arguments = (self._state, tokens, targets, np.float32(lr))
+        if self._compiled is None:
+            self._compiled = self._steps.step.lower(*arguments).compile()
+        self._state, metrics = self._compiled(*arguments)
+        if "picks" in metrics:
+            self._picks = self._picks + np.asarray(metrics["picks"], np.int64)
+        return float(metrics["loss"]), float(metrics["grad_norm"])
+
+    def routing(self) -> list[list[int]] | None:
+        """How often each expert of each routed layer was picked since the last call; None without experts."""
+        found, self._picks = self._picks, 0
+        return None if isinstance(found, int) else found.tolist()
+
+    def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
+        """The mean loss of a global batch; nothing is changed."""
+        return float(self._steps.evaluate(self._state["params"], self._rows(tokens), self._rows(targets)))
+
+    def _rows(self, array: Tokens) -> jax.Array:
+        return shards.divided(array, self._steps.rows)
+
+    def parameters(self) -> Iterator[tuple[str, Weights]]:
+        """Every parameter whole, by full per-layer name."""
+        return shards.whole(self._model, self._state["params"])
+
+    def gradients(self) -> Iterator[tuple[str, Weights]]:
+        """The last step's gradients before clipping, if the session was started to keep them."""
+        assert self._gradients is not None, "start the session with keep_gradients=True and take a step"
+        return shards.whole(self._model, self._gradients)
+
+    def pieces(self) -> list[Piece]:
+        """This process's share of the state."""
+        if self._pieces is None:
+            self._pieces = state.pieces(self._model, lambda: self._state)
+        return self._pieces
+
+    def restore(self, read: Read, optimizer_steps: int) -> None:
+        """Take parameters and moments from `read`, as after that many updates."""
+        self._state = state.restored(self._model, self._state, self._steps.state, read, optimizer_steps)
+        self.optimizer_steps = optimizer_steps
+
+    def not_finite(self) -> list[str]:
+        """Devices of this process whose parameters are not finite, with the first of them."""
+        return state.not_finite(self._state["params"])
+
+    def any(self, flag: bool) -> bool:
+        """Whether any process says so; collective."""
+        return flag if self.world == 1 else shards.any_process(flag)
+
+    def layouts(self) -> dict[str, str]:
+        """Every state leaf's partition spec, by its path."""
+        return shards.specs(self._state)
+
+    def peak_memory_gib(self) -> float | None:
+        """The fullest local device's high-water mark; None where the platform does not count (CPU)."""
+        return shards.peak_memory_gib()
+
+    def compile_facts(self) -> CompileFacts:
+        text = self._compiled.as_text() if self._compiled is not None else None
+        digest = hashlib.sha256(text.encode()).hexdigest() if text else None
+        return CompileFacts(uncached=self._uncached, scalar_reads=0, hlo_sha256=digest)
+
+    def profile(self, folder: str) -> AbstractContextManager[object]:
+        """JAX's profiler: a trace for TensorBoard or Perfetto below the folder."""
+        import jax
+
+        trace: AbstractContextManager[object] = jax.profiler.trace(folder)
+        return trace
+
+    def close(self) -> None:
+        """Free the model, and leave the other processes if there are any."""
+        self._state = self._gradients = self._compiled = None
+        if self.world > 1:
+            shards.leave()

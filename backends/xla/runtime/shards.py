@@ -1,0 +1,131 @@
+"""Numpy arrays to divided JAX arrays and back. One parameter is whole on the host at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec
+
+from planc.backends.xla.analysis.stacked_params import numbers, stacked
+from planc.ir.model import Model, Param
+
+if TYPE_CHECKING:
+    from jax.sharding import Sharding
+
+    from planc.ir.session import Initial, Tokens, Weights
+
+COMPILED = "/jax/core/compile/backend_compile_duration"
+
+
+class Compilations:
+    """How many programs this process has compiled since the counter was made."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+        self.count += event == COMPILED
+
+
+def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
+    """fp32 arrays of these shapes that hold nothing, for what needs to know shapes only."""
+    return jax.eval_shape(lambda: {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()})
+
+
+def restacked(model: Model, shapes: dict[str, tuple[int, ...]], stack: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
+    """The shapes of a family's module with the layers along the dims of `stack`; () leaves them as they are."""
+    if not stack:
+        return shapes
+    return {n: (*stack, *shape[1:]) if model.param[n].section in model.blocks else shape for n, shape in shapes.items()}
+
+
+def fill(
+    model: Model, where: dict[str, Sharding], initial: Initial, stack: tuple[int, ...] = ()
+) -> dict[str, jax.Array]:
+    """Every parameter from `initial`, laid out as `where` says; layers are stacked along `stack`, or one dim."""
+    return {p.name: divided(_stacked(model, p, initial, stack), where[p.name]) for p in model.params}
+
+
+def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...]) -> Weights:
+    """One parameter whole: [*stack, ...] for those of blocks, in the order of the layers that have it."""
+    shape = model.shape(param)
+    if not stacked(model, param):
+        return initial(param.name, shape)
+    layers = np.stack([initial(param.name.replace("*", str(n)), shape) for n in numbers(model, param)])
+    return layers.reshape(*(stack or (len(layers),)), *shape)
+
+
+def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
+    """This process's parts of an array that every process holds."""
+    return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
+
+
+def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weights]]:
+    """Each layer's parameter gathered, by its full name; on every process, in the model's order."""
+    for param in model.params:
+        array = tree[param.name]
+        if not stacked(model, param):
+            yield param.name, _on_host(array)
+        elif array.is_fully_addressable:  # the host puts a stack together without compiling anything
+            layers = np.asarray(array).reshape(-1, *model.shape(param))
+            for number, layer in zip(numbers(model, param), layers, strict=True):
+                yield param.name.replace("*", str(number)), layer
+        else:
+            for place, number in enumerate(numbers(model, param)):
+                at = np.unravel_index(place, array.shape[: array.ndim - len(param.shape_dims)])
+                yield param.name.replace("*", str(number)), _on_host(_layer(array, at))
+
+
+@jax.jit
+def _layer(stack: jax.Array, at: tuple[int, ...]) -> jax.Array:
+    return stack[at]
+
+
+def _on_host(array: jax.Array) -> Weights:
+    """The array on this host; across processes each first receives the others' parts."""
+    if not array.is_fully_addressable and isinstance(array.sharding, NamedSharding):
+        everywhere = NamedSharding(array.sharding.mesh, PartitionSpec())  # type: ignore[no-untyped-call]
+        array = jax.device_put(array, everywhere)
+    return np.asarray(array)
+
+
+def misplaced(tree: Any, where: Any) -> list[str]:
+    """Names of the leaves that do not rest where they should."""
+    pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(where), strict=True)
+    return [
+        jax.tree_util.keystr(path, simple=True, separator=".")
+        for (path, leaf), sharding in pairs
+        if not leaf.sharding.is_equivalent_to(sharding, leaf.ndim)
+    ]
+
+
+def specs(tree: Any) -> dict[str, str]:
+    """Where each leaf rests, by its path."""
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): str(getattr(leaf.sharding, "spec", "whole"))
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+    }
+
+
+def peak_memory_gib() -> float | None:
+    """The fullest local device's high-water mark; None where the platform does not count it."""
+    stats = [device.memory_stats() or {} for device in jax.local_devices()]
+    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    return max(peaks) / 2**30 if peaks else None
+
+
+def any_process(flag: bool) -> bool:
+    """Whether any process says so; collective."""
+    from jax.experimental import multihost_utils
+
+    return bool(np.any(multihost_utils.process_allgather(np.array(flag))))
+
+
+def leave() -> None:
+    """Leave the processes this one started with."""
+    jax.distributed.shutdown()  # type: ignore[no-untyped-call]

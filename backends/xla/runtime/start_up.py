@@ -1,0 +1,114 @@
+"""Starting a program on JAX: the environment, the processes, the first state. The loop is the trainer's.
+
+This module imports no framework when it is loaded: `prepare_environment` must come before jax.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from importlib.metadata import version
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planc.backends.xla.runtime.session import JaxSession
+    from planc.ir.program import Program
+    from planc.ir.session import Initial, Settings
+
+DEVICE_COUNT = "--xla_force_host_platform_device_count"
+
+
+def prepare_environment(devices: int) -> None:
+    """Give this process `devices` virtual CPU devices, unless it is to run on an accelerator.
+
+    Processes that share a run share the devices. A value of JAX_PLATFORMS set by the user stands.
+    """
+    assert "jax" not in sys.modules, "the environment must be set before jax is imported"
+    if os.environ.setdefault("JAX_PLATFORMS", _platforms()) != "cpu":
+        return
+    here = max(devices // int(os.environ.get("WORLD_SIZE", "1")), 1)
+    flags = re.sub(rf"{DEVICE_COUNT}=\d+", "", os.environ.get("XLA_FLAGS", ""))
+    os.environ["XLA_FLAGS"] = f"{flags} {DEVICE_COUNT}={here}".strip()
+
+
+def _platforms() -> str:
+    """Where jax should look for devices: an accelerator this machine has, else the CPU."""
+    if any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev")):
+        return "tpu,cpu"
+    return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"
+
+
+def start(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
+    """The plan's program over all its devices. `keep_gradients` computes them once more, for tests."""
+    import jax
+
+    from planc.backends.xla.analysis.pipeline import pipelined, stack_shape
+    from planc.backends.xla.models import family, loss_of
+    from planc.backends.xla.runtime import shards
+    from planc.backends.xla.runtime.optimizer import optimizer_of
+    from planc.backends.xla.runtime.session import JaxSession, Steps
+    from planc.backends.xla.runtime.state import guarded
+
+    _join()
+    emitted, model = program.load(), program.plan.model
+    mesh, module = emitted.build_mesh(), family(model.family)
+    loss = loss_of(model, emitted, settings)
+    optimizer = optimizer_of(model, settings, emitted)
+    stack = stack_shape(program.plan) if pipelined(program.plan) else ()
+    shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))
+    state = emitted.init_state(shards.fill(model, emitted.shardings(mesh, shapes), initial, stack), optimizer, mesh)
+    steps = Steps(
+        step=emitted.build_train_step(loss, optimizer, mesh, shapes, clip_norm=settings.clip_norm or float("inf")),
+        evaluate=emitted.build_eval_step(loss, mesh, shapes),
+        gradients=emitted.build_gradients(loss, mesh, shapes),
+        state=emitted.state_shardings(mesh, shapes, optimizer),
+        rows=jax.sharding.NamedSharding(mesh, emitted.BATCH),
+    )
+    return JaxSession(
+        model,
+        guarded(steps) if settings.skip_not_finite else steps,
+        state,
+        process=(jax.process_index(), jax.process_count()),
+        versions=_versions(),
+        keep_gradients=keep_gradients,
+        skip_not_finite=settings.skip_not_finite,
+    )
+
+
+def start_single(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
+    """The same model on one device of this process."""
+    import jax
+
+    from planc.backends.xla.models import family
+    from planc.backends.xla.runtime import shards
+    from planc.backends.xla.runtime.reference import Single, hooks_of
+    from planc.backends.xla.runtime.session import JaxSession, Steps
+
+    model = program.plan.model
+    here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    single = Single(model, settings, hooks_of(program.plan))
+    state = single.init(shards.fill(model, dict.fromkeys(family(model.family).shapes(model), here), initial))
+    steps = Steps(
+        step=jax.jit(single.step, donate_argnums=0),
+        evaluate=jax.jit(single.loss),
+        gradients=jax.jit(single.gradients),
+        state=jax.tree.map(lambda _: here, state),
+        rows=here,
+    )
+    return JaxSession(model, steps, state, process=(0, 1), versions=_versions(), keep_gradients=keep_gradients)
+
+
+def _join() -> None:
+    """Meet the other processes of the run, as torchrun's variables name them."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return
+    import jax
+
+    address = f"{os.environ['MASTER_ADDR']}:{os.environ['MASTER_PORT']}"
+    jax.distributed.initialize(address, world, int(os.environ["RANK"]))
+
+
+def _versions() -> dict[str, str]:
+    return {name: version(name) for name in ("jax", "jaxlib", "optax")}

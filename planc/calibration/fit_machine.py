@@ -1,0 +1,295 @@
+"""The few numbers of one's own machine, fitted on probes and a few steps: what `planc calibrate` writes.
+
+Peaks and bandwidths of a chip that has a data sheet stay; those of a chip whose hardware file counts no cores (a
+process of a computer) are the rates that it reaches. The fit is that of the published
+runs (`fit.py`): Gauss-Newton on logarithms with priors, errors beyond 8 % counted linearly. Each kind of probe
+weighs as much as the others, however many of it there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import exp
+from typing import TYPE_CHECKING, Any
+
+from planc.calibration.fit import STEP, shown, solved, with_field
+from planc.calibration.parameters import Parameter, Place
+from planc.calibration.probes import STREAMED, Measured, MeasuredStep, group_span
+from planc.cost.machine.collective_time import ring_share
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.hardware import Cluster
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Array = NDArray[Any]
+
+WIDE = 2.0
+"""Of a prior: what was measured decides, and only what no probe touches stays where it was."""
+STEPS_WEIGHT = 6.0
+"""Whole steps are what is predicted in the end."""
+STARTS: tuple[dict[str, float], ...] = ({}, {"dispatch": 5e-4}, {"dispatch": 3e-4, "call": 6e-3, "step": 5e-2})
+"""Where fits begin, other than at the priors: below what kernels take nothing pulls `dispatch` up, and what a step
+takes once, for each op and for each call stand in for each other."""
+ITERATIONS = 20
+TRIED = 4
+"""Rounds from each start; the best goes on."""
+WORTH = 2e-3
+"""A round that makes the errors smaller by less is the last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Calibrated:
+    """The machines with fitted numbers, and each probe's and step's seconds by them."""
+
+    cluster: Cluster
+    parameters: tuple[Parameter, ...]
+    values: tuple[float, ...]
+    probes: tuple[Measured, ...]
+    steps: tuple[MeasuredStep, ...]
+
+    def error(self, probe: Measured) -> float:
+        """Predicted over measured, less one."""
+        return probe.probe.seconds(self.cluster) / probe.seconds - 1
+
+
+def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Parameter, ...]:
+    """The numbers that are fitted for these machines; at most 12 of the chip and 6 of the network."""
+    chip = cluster.chip
+
+    def one(field: str, prior: float, unit: str, low: float, high: float, place: Place = "chip") -> Parameter:
+        why = "measured on the machine"
+        return Parameter(
+            name=f"{place} {field}", field=field, chips=(chip.name,), prior=prior, why=why, unit=unit,
+            low=low, high=high, spread=WIDE, place=place,
+        )  # fmt: skip
+
+    net: Place = "network" if cluster.levels and cluster.devices_per_node == 1 else "link"
+    link = cluster.levels[0] if net == "network" else cluster.link
+    most = 1.0 if chip.cores else 4.0  # of what was measured to be the best, which no shape may have reached
+    shared = () if chip.cores else (one("contention", 0.8, "share", 0.01, 1.0),)  # transfers take the same cores
+    return (
+        one("matmul_efficiency", chip.matmul_efficiency, "share", 0.02, most),
+        one("matmul_depth", max(32.0, chip.matmul_depth), "steps", 1.0, 4096.0),
+        one("attention_efficiency", chip.attention_efficiency, "share", 0.002, 0.95),
+        one("memory_efficiency", chip.memory_efficiency, "share", 0.02, most),
+        one("launch", chip.launch_s, "s", 1e-7, 1e-2),
+        one("dispatch", max(2e-5, chip.dispatch_s), "s", 1e-7, 1e-2),
+        one("step", max(3e-3, chip.step_s), "s", 1e-5, 10.0),
+        *shared,
+        one("efficiency", link.efficiency, "share", 0.02, most if net == "network" else 1.0, net),
+        one("latency", link.latency_s, "s", 1e-7, 0.1, net),
+        one("reduce_scatter_efficiency", 0.8, "share", 0.1, 1.0, net),
+        one("all_to_all_efficiency", 0.8, "share", 0.1, 1.0, net),
+        one("call", 2e-4, "s", 1e-7, 0.1, net),
+        one("half_size", max(2.0**14, link.half_bytes), "B", 1.0, 2.0**30, net),
+    )
+
+
+def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[MeasuredStep] = ()) -> Calibrated:
+    """The machines' numbers by these measurements, on `cluster` as it was declared."""
+    import numpy as np
+
+    base = _peaks(cluster, measured)
+    parameters = parameters_of(base)
+    put = _putting(base, parameters)
+    seconds = np.array([m.seconds for m in measured] + [s.seconds for s in steps])
+    weights = np.array(_weights(measured, steps))
+    problem = _Problem(measured, steps, np.log(seconds), weights, parameters, put)
+    starts = [np.log([begun.get(p.field, p.prior) for p in parameters]) for begun in STARTS]
+    x = _fitted(problem, min((_fitted(problem, start, TRIED) for start in starts), key=problem.loss))
+    fitted = _settled(put(x), {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
+    return Calibrated(
+        cluster=fitted,
+        parameters=parameters,
+        values=tuple(p.of(fitted) for p in parameters),
+        probes=tuple(measured),
+        steps=tuple(steps),
+    )
+
+
+def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
+    """The best parameters near a start."""
+    now = problem.loss(x)
+    for _ in range(iterations):
+        errors, slopes = problem.linear(x)
+        x = problem.better(x, solved(x, errors, slopes, problem.weights, problem.parameters))
+        before, now = now, problem.loss(x)
+        if now > before * (1 - WORTH):
+            break
+    return x
+
+
+def _settled(cluster: Cluster, dtypes: set[str]) -> Cluster:
+    """Where nothing but measurements says what a peak is, it is what is reached: the efficiencies are 1."""
+    chip, levels = cluster.chip, cluster.levels
+    if chip.cores:
+        return cluster
+    reached = chip.matmul_efficiency
+    chip = replace(
+        chip,
+        flops_per_s={d: rounded(rate * reached) if d in dtypes else rate for d, rate in chip.flops_per_s.items()},
+        matmul_efficiency=1.0,
+        attention_efficiency=min(chip.attention_efficiency / reached, 1.0),
+        memory_bandwidth_bytes_per_s=rounded(chip.memory_bandwidth_bytes_per_s * chip.memory_efficiency),
+        memory_efficiency=1.0,
+    )
+    if cluster.devices_per_node == 1:
+        levels = tuple(
+            replace(v, bandwidth_bytes_per_s=rounded(v.bandwidth_bytes_per_s * v.efficiency), efficiency=1.0)
+            for v in levels
+        )
+    return replace(cluster, chip=chip, levels=levels)
+
+
+Put = Callable[["Array"], Cluster]
+
+
+def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
+    def put(x: Array) -> Cluster:
+        cluster = base
+        for parameter, value in zip(parameters, x, strict=True):
+            cluster = parameter.put(cluster, min(parameter.high, max(parameter.low, exp(float(value)))))
+        return cluster
+
+    return put
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """What is fitted to what."""
+
+    probes: Sequence[Measured]
+    steps: Sequence[MeasuredStep]
+    logs: Array
+    """Of the measured seconds."""
+    weights: Array
+    parameters: Sequence[Parameter]
+    put: Put
+
+    def at(self, x: Array) -> Array:
+        """Logarithms of the predicted seconds."""
+        import numpy as np
+
+        cluster = self.put(x)
+        groups = {m.probe.sizes[0] for m in self.probes if m.probe.kind == "collective"}
+        spans = {group: group_span(cluster, group) for group in groups}
+        probed = [m.probe.seconds(cluster, spans) for m in self.probes]
+        return np.log(probed + [s.predicted_s(cluster) for s in self.steps])
+
+    def loss(self, x: Array) -> float:
+        import numpy as np
+
+        return float((self.weights * np.abs(self.at(x) - self.logs)).sum())
+
+    def linear(self, x: Array) -> tuple[Array, Array]:
+        """Errors at `x` and their derivatives by each parameter's logarithm."""
+        import numpy as np
+
+        base = self.at(x)
+        slopes = np.zeros((len(self.logs), len(x)))
+        for j in range(len(x)):
+            more = x.copy()
+            more[j] += STEP
+            slopes[:, j] = (self.at(more) - base) / STEP
+        return base - self.logs, slopes
+
+    def better(self, x: Array, wanted: Array) -> Array:
+        """As far towards the linear answer as makes the errors smaller: which term of a maximum counts may change."""
+        now = self.loss(x)
+        for share in (1.0, 0.5, 0.25, 0.1):
+            there: Array = x + share * (wanted - x)
+            if self.loss(there) < now:
+                return there
+        return self._one_by_one(x, now)
+
+    def _one_by_one(self, x: Array, now: float) -> Array:
+        """Each parameter a little up or down where that helps; `x` itself where nothing does."""
+        best = x
+        for j in range(len(x)):
+            for move in (0.5, -0.5, 0.1, -0.1, 0.02, -0.02):
+                there = best.copy()
+                there[j] += move
+                if (found := self.loss(there)) < now * (1 - 1e-4):
+                    best, now = there, found
+                    break
+        return best
+
+
+def _weights(measured: Sequence[Measured], steps: Sequence[MeasuredStep]) -> list[float]:
+    """Each kind of probe together as much as the others."""
+    counts: dict[str, int] = {}
+    for m in measured:
+        counts[m.probe.kind] = counts.get(m.probe.kind, 0) + 1
+    most = max(counts.values(), default=1)
+    weights = [most / counts[m.probe.kind] for m in measured]
+    return weights + [STEPS_WEIGHT * most / len(steps) for _ in steps]
+
+
+# Peaks.
+
+
+def _peaks(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
+    """The best rates that were measured as peaks, where the chip has no data sheet."""
+    chip, levels = cluster.chip, cluster.levels
+    if chip.cores:
+        return cluster
+    rates: dict[str, float] = {}
+    for m in measured:
+        if m.probe.kind == "matmul":
+            rates[m.probe.dtype] = max(rates.get(m.probe.dtype, 0.0), m.probe.scale / m.seconds)
+    flops = {dtype: rounded(rate) for dtype, rate in rates.items() if dtype in chip.flops_per_s}
+    streams = [STREAMED * m.probe.scale / m.seconds for m in measured if m.probe.kind == "stream"]
+    moves = [
+        m.probe.scale * ring_share(m.probe.op, m.probe.sizes[0]) / m.seconds
+        for m in measured
+        if m.probe.kind == "collective"
+    ]
+    chip = replace(
+        chip,
+        flops_per_s={**chip.flops_per_s, **flops},
+        memory_bandwidth_bytes_per_s=rounded(max(streams, default=chip.memory_bandwidth_bytes_per_s)),
+    )
+    if moves and levels and cluster.devices_per_node == 1:
+        levels = tuple(replace(level, bandwidth_bytes_per_s=rounded(max(moves))) for level in levels)
+    return replace(cluster, chip=chip, levels=levels)
+
+
+def rounded(value: float) -> float:
+    """Three digits, as the hardware file says it."""
+    return float(f"{value:.3g}")
+
+
+# The hardware file.
+
+
+def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
+    """A hardware file with the fitted numbers in the place of its own, and `note` below its name."""
+    chip = found.cluster.chip
+    for parameter, value in zip(found.parameters, found.values, strict=True):
+        text = with_field(text, parameter, shown(parameter, rounded(value)))
+    if not chip.cores:
+        for dtype, rate in chip.flops_per_s.items():
+            text = with_field(text, _peak(found, dtype), f"{rate / 1e9:.3g} GFLOP/s")
+        memory = f"{chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
+        text = with_field(text, _peak(found, "memory_bandwidth"), memory)
+        if found.cluster.levels and found.cluster.devices_per_node == 1:
+            text = _at(text, found.cluster.levels[0].bandwidth_bytes_per_s)
+    head, *rest = text.splitlines()
+    kept = [line for line in rest if not line.startswith("#")]
+    return "\n".join([head, *(f"# {line}" for line in note), *kept]) + "\n"
+
+
+def _peak(found: Calibrated, field: str) -> Parameter:
+    chip = found.cluster.chip.name
+    return Parameter(name=field, field=field, chips=(chip,), prior=1.0, why="the best measured", unit="")
+
+
+def _at(text: str, bytes_per_s: float) -> str:
+    """The bandwidth of the network's levels, which stands behind `at`."""
+    import re
+
+    said = f"at {bytes_per_s / 1e9:.3g} GB/s"
+    lines = [re.sub(r"\bat [\d.]+ \w+/s", said, n) if n.startswith("network ") else n for n in text.splitlines()]
+    return "\n".join(lines) + "\n"

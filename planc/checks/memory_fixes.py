@@ -1,0 +1,173 @@
+"""Edits that make a plan need less memory, each costed: what it saves, and what it costs in time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace as replaced
+
+from planc.checks.edits import add, mesh_sentence, replace, sentence
+from planc.checks.recost import gib, recost
+from planc.diag.diagnostic import Fix
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.base import Cause
+from planc.ir.mesh import Mesh
+from planc.ir.plan import NOUNS, Gather, Plan, Recompute, Shard, Store
+
+Change = Callable[[Plan], Plan]
+
+
+@dataclass(frozen=True)
+class Mend:
+    """One change of a plan, of a `kind` (two of one kind exclude each other), and the edit that makes it."""
+
+    kind: str
+    title: str
+    change: Change
+    fix: Fix | None
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Changes made together, with the memory and the step time that they give."""
+
+    mends: tuple[Mend, ...]
+    gib: float
+    time_s: float
+
+    @property
+    def title(self) -> str:
+        return "` and `".join(m.title for m in self.mends)
+
+    @property
+    def fix(self) -> Fix | None:
+        """All edits in one; None when a change has none."""
+        fixes = [m.fix for m in self.mends]
+        if None in fixes or not fixes:
+            return None
+        edits = tuple(e for f in fixes if f for e in f.edits)
+        return Fix(", ".join(f.title for f in fixes if f), edits)
+
+
+def tried(plan: Plan, *mends: Mend) -> Tried:
+    """The plan with these changes, costed."""
+    for mend in mends:
+        plan = mend.change(plan)
+    costed = recost(plan)
+    return Tried(mends, gib(costed), costed.step.time_s)
+
+
+def together(plan: Plan, singles: list[Tried], capacity_gib: float, most: int = 4) -> Tried | None:
+    """Changes added one by one, the most helpful first, until the plan fits; None when none do."""
+    chosen: tuple[Mend, ...] = ()
+    for single in sorted(singles, key=lambda t: t.gib):
+        mend = single.mends[0]
+        if any(m.kind == mend.kind for m in chosen) or len(chosen) == most:
+            continue
+        chosen = (*chosen, mend)
+        answer = tried(plan, *chosen)
+        if answer.gib <= capacity_gib:
+            return answer
+    return None
+
+
+def mends(plan: Plan) -> Iterator[Mend]:
+    """Every change that may help this plan."""
+    yield from _recompute(plan)
+    yield from _microbatch(plan)
+    yield from _gather(plan)
+    yield from _stores(plan)
+    yield from _sequence(plan)
+    yield from _wider(plan)
+
+
+def _recompute(plan: Plan) -> Iterator[Mend]:
+    if plan.recompute.blocks:
+        return
+    for op in ("attention.core", "blocks"):
+        if op in plan.recompute.ops:
+            continue
+        ops = (op,) if op == "blocks" else (*plan.recompute.ops, op)
+        if op != "blocks" and op not in plan.model.op_names():
+            continue
+
+        def change(plan: Plan, ops: tuple[str, ...] = ops) -> Plan:
+            return replaced(plan, recompute=Recompute(ops=ops))
+
+        text = sentence("recompute", ", ".join(ops))
+        yield Mend("recompute", " ".join(text.split()), change, _write(plan, plan.recompute.cause, text))
+
+
+def _microbatch(plan: Plan) -> Iterator[Mend]:
+    batch = plan.batch
+    if batch.microbatch_sequences > 1:
+        text = sentence("batch", f"{batch.sequences} x {batch.sequence_tokens} tokens microbatch 1")
+        yield Mend(
+            "batch",
+            "microbatch 1",
+            lambda p: replaced(p, batch=replaced(p.batch, microbatch_sequences=1)),
+            replace(batch.cause, text),
+        )
+
+
+def _gather(plan: Plan) -> Iterator[Mend]:
+    if plan.store("params") and plan.gather_per != "pass":
+        text = sentence("gather", "params per pass")
+        gather = Gather(per="pass", cause=plan.mesh.cause)
+        yield Mend(
+            "gather",
+            "gather params per pass",
+            lambda p: replaced(p, gather=gather),
+            _write(plan, plan.gather.cause if plan.gather else None, text),
+        )
+
+
+def _stores(plan: Plan) -> Iterator[Mend]:
+    """Divide what is whole over the axes that divide the batch, the optimizer first."""
+    axes = plan.store("optimizer") or plan.data_axes
+    whole = [n for n in reversed(NOUNS) if not plan.store(n)]
+    if not axes or any(s.region for s in plan.stores):
+        return
+    for count in range(1, len(whole) + 1):
+        nouns = [n for n in NOUNS if n in whole[:count]]
+        stores = tuple(Store(noun=n, axes=axes, cause=plan.mesh.cause) for n in nouns)
+        text = sentence("store", f"{', '.join(nouns)} over {', '.join(axes)}")
+
+        def change(plan: Plan, stores: tuple[Store, ...] = stores) -> Plan:
+            return replaced(plan, stores=(*plan.stores, *stores))
+
+        yield Mend("store", " ".join(text.split()), change, add(plan.mesh, text))
+
+
+def _sequence(plan: Plan) -> Iterator[Mend]:
+    """Sequence parallelism: the residual stream divided over the axes that divide the ffn."""
+    names = {a for s in plan.shards if s.dim == "ffn" and not s.region for a in s.axes}
+    axes = plan.mesh.in_order(names)
+    taken = any(s.dim == "sequence" for s in plan.shards)
+    if not axes or taken or plan.batch.sequence_tokens % plan.mesh.size(*axes):
+        return
+    text = sentence("shard", f"sequence over {', '.join(axes)} in residual")
+    shard = Shard(dim="sequence", axes=axes, region="residual", cause=plan.mesh.cause)
+    yield Mend("shard", " ".join(text.split()), lambda p: replaced(p, shards=(*p.shards, shard)), add(plan.mesh, text))
+
+
+def _wider(plan: Plan) -> Iterator[Mend]:
+    """Ranks moved from a replica axis to the axis that state is stored over."""
+    stored = plan.store("optimizer")
+    replica = [a for a in plan.data_axes if a not in stored]
+    if not stored or plan.mesh.views:
+        return
+    for name in replica:
+        size = plan.mesh.size(name)
+        if size % 2 == 0:
+            sizes = {**plan.mesh.sizes, name: size // 2, stored[-1]: plan.mesh.size(stored[-1]) * 2}
+            text = mesh_sentence(sizes)
+
+            def change(plan: Plan, sizes: dict[str, int] = sizes) -> Plan:
+                return replaced(plan, mesh=Mesh.of(sizes, plan.mesh.cause))
+
+            yield Mend("mesh", " ".join(text.split()), change, replace(plan.mesh.cause, text))
+
+
+def _write(plan: Plan, cause: Cause | None, text: str) -> Fix | None:
+    """In place of the sentence there is, or below the mesh."""
+    return replace(cause, text) if cause is not None else add(plan.mesh, text)

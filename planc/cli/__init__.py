@@ -1,0 +1,84 @@
+"""The command line: which command, its arguments, its exit status. Commands load when called.
+
+Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 could not be asked; 75 asked to end, and all
+is saved; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+COMMANDS: dict[str, str] = {
+    "check": "check and cost plans: memory, step time, collectives, mistakes",
+    "cost": "the report of one plan",
+    "search": "the best layouts for what a plan leaves free with `?`",
+    "diff": "what changes from one plan to another",
+    "sweep": "a plan at many values of one number",
+    "lower": "write the program of a plan for cuda or xla",
+    "audit": "what a program moves, beside what its plan predicts",
+    "fmt": "write plans the one way",
+    "expand": "show the sentences that a plan's shorthands stand for",
+    "explain": "the manual page of a code, or the list of codes",
+    "embed": "write a compiled plan into a training preset",
+    "train": "train a preset with the bundled trainer",
+    "weights": "write a checkpoint's parameters in Hugging Face's format",
+    "calibrate": "measure this machine and write its hardware file",
+    "crosscheck": "compare the losses of two or more receipts",
+    "report": "a plan's step as a trace for Perfetto and other viewers",
+    "lsp": "the language server, for editors",
+    "bench": "how long planc itself takes, as ratios",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    parser = _parser(words)
+    options = parser.parse_args(words)
+    if options.command is None:
+        parser.print_help()
+        return 2
+    try:
+        status: int = import_module(f"planc.cli.commands.{options.command}").run(options)
+        sys.stdout.flush()
+        return status
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        _discard_output()
+        return 1
+    except OSError as error:
+        _discard_output()
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"planc {options.command}: {where}{error.strerror or error}", file=sys.stderr)
+        return 2
+
+
+def _discard_output() -> None:
+    """Nothing more can be written: the interpreter must not try at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _parser(words: list[str]) -> argparse.ArgumentParser:
+    """Only the command that is called declares its arguments: the others stay unloaded."""
+    from planc import __version__
+
+    parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")
+    parser.add_argument("--version", action="version", version=f"planc {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    called = next((w for w in words if not w.startswith("-")), "")
+    for name, about in COMMANDS.items():
+        command = commands.add_parser(name, help=about, description=about)
+        command.add_argument("--format", choices=_formats(name), default="text", help="how to print")
+        if name == called:
+            import_module(f"planc.cli.commands.{name}").arguments(command)
+    return parser
+
+
+def _formats(command: str) -> tuple[str, ...]:
+    return ("text", "json", "sarif", "github") if command == "check" else ("text", "json")

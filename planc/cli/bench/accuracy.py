@@ -1,0 +1,178 @@
+"""`planc bench accuracy`: published runs beside predictions, as a table, JSON and the page in the docs."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from planc.calibration.accuracy import Accuracy, Errors, accuracy, fitted
+from planc.calibration.fit import Fit, shown
+from planc.calibration.parameters import PARAMETERS
+from planc.calibration.published_clusters import FIXED_SEGMENTS
+from planc.calibration.rows import read_rows
+from planc.calibration.sweep import Sweep
+from planc.cli.common import print_json
+from planc.cli.views.table import table
+
+HEAD = ("step time of", "runs", "median", "p90", "bias", "in use", "p90", "not fitted", "p90")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Prints the table. 2 when the rows cannot be read."""
+    try:
+        rows = read_rows(Path(options.rows)) if options.rows else []
+    except (OSError, ValueError) as error:
+        print(f"planc bench accuracy: {options.rows}: {error}")
+        return 2
+    found = accuracy(rows, swept=not rows)
+    if options.format == "json":
+        print_json(as_json(found))
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def as_json(found: Accuracy) -> dict[str, Any]:
+    """Everything, and the fitted numbers."""
+    return {
+        **asdict(found),
+        "spearman_median": found.spearman if found.rankings else None,
+        "loss_median": found.loss if found.rankings else None,
+        "parameters": [
+            {"name": p.name, "value": value, "unit": p.unit, "low": p.low, "high": p.high, "prior": p.prior}
+            for p, value in zip(PARAMETERS, fitted()["values"], strict=True)
+        ],
+    }
+
+
+def lines(found: Accuracy) -> Iterator[str]:
+    """The table as text."""
+    yield from table(HEAD, figures(found), left=1)
+    yield ""
+    yield from sentences(found)
+
+
+def figures(found: Accuracy) -> list[list[str]]:
+    """One row a group: held out, in use, not fitted."""
+    used, plain = ({e.group: e for e in group} for group in (found.in_use, found.not_fitted))
+    return [_figures(e, used[e.group], plain[e.group]) for e in found.held_out]
+
+
+def _figures(held: Errors, used: Errors, plain: Errors) -> list[str]:
+    first = [held.group, f"{held.rows}", _percent(held.median), _percent(held.p90), f"{100 * held.bias:+.1f} %"]
+    return [*first, *(_percent(v) for v in (used.median, used.p90, plain.median, plain.p90))]
+
+
+def sentences(found: Accuracy) -> Iterator[str]:
+    """What the table does not hold: the sweep, memory, another model's validation, rows left out."""
+    if found.rankings:
+        low = min(r.spearman for r in found.rankings)
+        within = sum(r.spearman >= 0.9 for r in found.rankings)
+        yield (
+            f"single-node sweep: {found.sweep.rows} runs, median error {_percent(found.sweep.median)}, 90th percentile "
+            f"{_percent(found.sweep.p90)}; {len(found.rankings)} groups of layouts: Spearman {found.spearman:.3f} "
+            f"(median; least {low:.2f}; {within} of at least 0.9), running the first costs "
+            f"{_percent(found.loss)} (median)"
+        )
+    if found.traces:
+        yield of_traces(found.traces)
+    if found.memory:
+        runs = [e.median for e in found.memory[1:]]
+        both = [*runs, *(e.median for e in found.closed_forms)]
+        words = f"peak memory: {len(runs)} runs, median error {_percent(median(runs))}"
+        more = f"; with {len(found.closed_forms)} published closed forms {_percent(median(both))}"
+        yield words + (more if found.closed_forms else "")
+    if found.validation:
+        sizes = [e.median for e in found.validation]
+        mean = sum(sizes) / len(sizes)
+        yield f"{len(sizes)} rows of another model's validation: mean {_percent(mean)}, most {_percent(max(sizes))}"
+    if found.dropped:
+        yield "not compared: " + ", ".join(f"{n} {why}" for why, n in found.dropped.items())
+
+
+def of_traces(sweep: Sweep) -> str:
+    """What the sweep's times are, and how well they can be ranked."""
+    return (
+        f"the sweep's times are put together, not measured: {sweep.fours} fours of its runs give the seconds of "
+        f"{sweep.cells} layers, alike within {100 * sweep.spread:.3f} %; the {sweep.waiting} that wait for the host "
+        f"would differ by {_percent(sweep.noise)} in another trace: a model that knows all else to the digit would "
+        f"rank {sweep.attainable:.0f} of {sweep.groups} groups (mean), {sweep.alike} with one time for these layers"
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"
+
+
+# The page.
+
+
+def page(found: Accuracy) -> str:
+    """docs/accuracy.md."""
+    return "\n".join((INTRODUCTION, *markdown(HEAD, figures(found)), "", *_page_rest(found)))
+
+
+def _page_rest(found: Accuracy) -> Iterator[str]:
+    yield "## Further figures"
+    yield ""
+    yield from (f"- {words}" for words in sentences(found))
+    yield ""
+    if found.memory:
+        rows = [[e.group, f"{100 * e.bias:+.1f} %"] for e in found.memory[1:]]
+        yield MEMORY
+        yield ""
+        yield from markdown(("peak memory of", "error"), rows)
+        yield ""
+    if found.validation:
+        rows = [[e.group, f"{100 * e.bias:+.1f} %"] for e in found.validation]
+        yield from markdown(("another model's validation", "error"), rows)
+        yield ""
+    yield NUMBERS
+    yield from markdown(("number", "value", "prior", "bounds", "most moved, by leaving out", "why"), numbers())
+    yield ""
+
+
+MEMORY = f"""One number of these was chosen on the seven runs themselves, and is no prediction: torch's allocator holds
+{100 * FIXED_SEGMENTS:.0f} % beside what tensors take where its segments cannot grow, as in runs on several nodes by
+scripts that do not ask for it (tried: 4 to 12 %). With 4 % for every run the median is 9.4 %."""
+
+
+def numbers() -> list[list[str]]:
+    """Every fitted number with its unit, bounds, and the publisher whose absence moves it most."""
+    facts = fitted()
+    found = Fit(tuple(facts["values"]), {name: tuple(v) for name, v in facts["without"].items()})
+    rows = []
+    for i, p in enumerate(PARAMETERS):
+        moved, publisher = found.moved(i)
+        bounds = f"{shown(p, p.low)} to {shown(p, p.high)}"
+        most = f"{100 * moved:.1f} %, {publisher}"
+        rows.append([p.name, shown(p, found.values[i]), shown(p, p.prior), bounds, most, p.why])
+    return rows
+
+
+def markdown(head: tuple[str, ...], rows: list[list[str]]) -> Iterator[str]:
+    """A table of a page."""
+    yield f"| {' | '.join(head)} |"
+    yield "|" + "---|" * len(head)
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+INTRODUCTION = """# Accuracy
+
+Written by `make docs` from `planc bench accuracy`; how times are made is in [the cost model](cost-model.md).
+
+Every published training run whose dims, layout and recomputation are known is turned into the plan that a user
+would write for it (`planc/calibration/plans.py`) and costed. Errors are predicted over measured seconds, less one;
+the first columns predict each run with the numbers fitted without its publisher's rows, *in use* with the hardware
+files as they are, *not fitted* with every fitted number at the language's default. `planc bench accuracy --rows FILE`
+does the same for other rows in the format of `planc/calibration/data/training.json`.
+"""
+NUMBERS = """## Fitted numbers
+
+All of them, with physical bounds. One that several chips share is one number. The prior is where a number stays
+without data; `python -m planc.calibration.fit` fits again and writes the hardware files.
+"""

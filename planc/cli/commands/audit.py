@@ -1,0 +1,169 @@
+"""`planc audit FILE --target cuda|xla`: what the program moves, beside what the plan predicts."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.views.table import table
+from planc.diag.errors import PlanError
+from planc.ir.audit import AXES_WITHIN, Audit, CompilerSays, Total
+
+SHRUNK = 64
+"""Ranks that `--world-scale` without a number leaves."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", metavar="FILE")
+    parser.add_argument(
+        "--portability",
+        metavar="MODULE",
+        help="would this torch module stay one program on XLA? A family, FILE.py[:NAME] or a.b[:NAME]; no plan",
+    )
+    parser.add_argument(
+        "--world-scale",
+        nargs="?",
+        type=_ranks,
+        const=SHRUNK,
+        metavar="N",
+        help=f"trace with fewer data-parallel ranks: at most N devices ({SHRUNK})",
+    )
+    parser.add_argument("--topology", metavar="T", help="xla: the plan's TPUs, like v5p:4x4x4; without: as in the plan")
+    parser.add_argument("--timeout-s", type=_seconds, metavar="S", help="xla: how long the compiler may take (900)")
+    add_target(parser, required=False)
+    add_set(parser)
+
+
+def _ranks(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of ranks")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 10**6:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return float(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.portability is not None and options.file is None:
+        from planc.cli import portability
+
+        return portability.run(options.portability, options.format)
+    if options.portability is not None or options.file is None or options.target is None:
+        print("planc audit: a FILE with --target, or --portability MODULE", file=sys.stderr)
+        return 2
+    name = f"planc.backends.{options.target}.audit"
+    if find_spec(name) is None:
+        print(f"planc audit: there is no audit of the {options.target} target yet", file=sys.stderr)
+        return 2
+    try:
+        found = _audited(options, name)
+    except PlanError as error:
+        if options.format == "json":
+            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics)
+        return 1
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        print("\n".join(lines(found)))
+    return 0 if found.ok else 1
+
+
+def _audited(options: argparse.Namespace, package: str) -> Audit:
+    from planc.driver import load
+    from planc.trainer.backend import missing_framework, trainable
+
+    plan = load(options.file, set=dict(options.set), target=options.target)
+    trainable(plan, options.target)
+    try:
+        found: Audit = import_module(f"{package}.run").audit(plan, options.world_scale, **_asked(options))
+    except ModuleNotFoundError as error:
+        raise missing_framework(error, options.target, plan.mesh.cause.span) from None
+    return found
+
+
+def _asked(options: argparse.Namespace) -> dict[str, Any]:
+    """What only the audit of a compiler takes; another target would not know it."""
+    given = {"topology": options.topology, "timeout_s": options.timeout_s}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def lines(found: Audit) -> list[str]:
+    """The audit as text: one line for each operation, axis, dtype and stage; memory; the verdict."""
+    ranks = f"{found.devices} devices" + (
+        f", traced as {found.traced_devices}" if found.traced_devices != found.devices else ""
+    )
+    sent = found.compiler is not None
+    heads = ("op", "axis", "dtype", "stage", "calls", "seen", "MiB", "seen", "")
+    rows = [
+        [
+            r.op,
+            r.axis,
+            r.dtype,
+            str(r.stage),
+            str(r.predicted.count),
+            str(r.observed.count),
+            _mib(r.predicted),
+            _mib(r.observed),
+            "" if r.agrees or sent else "differs",
+        ]
+        for r in found.rows
+    ]
+    told = [f"{found.plan} on {found.target}: {ranks}", *found.normalisations, ""]
+    told += [*table(heads, rows, left=3, left_last=True), ""] if rows else []
+    told += _of_axes(found)
+    told += [
+        f"peak memory of stage {m.stage}: predicted {m.predicted_bytes / 2**30:.2f} GiB, "
+        f"seen {m.observed_bytes / 2**30:.2f} GiB ({m.relative:+.1%})"
+        for m in found.memory
+    ]
+    told += [f"not attributed: {name}" for name in found.unparsed]
+    if found.compiler is not None:
+        return [*told, *_of_compiler(found, found.compiler)]
+    different = sum(not r.agrees for r in found.rows)
+    told.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
+    return told
+
+
+def _of_axes(found: Audit) -> list[str]:
+    """Bytes by axis, where a compiler chose the collectives."""
+    if not found.wire:
+        return []
+    heads = ("axis", "sent MiB", "seen", "off")
+    judged = found.judged
+    rows = [
+        [
+            w.axis,
+            f"{w.predicted_bytes / 2**20:.1f}",
+            f"{w.observed_bytes / 2**20:.1f}",
+            f"{w.relative:+.1%}" if w in judged else "small",
+        ]
+        for w in found.wire
+    ]
+    return [*table(heads, rows, left=1), ""]
+
+
+def _of_compiler(found: Audit, said: CompilerSays) -> list[str]:
+    """Fit or refusal, the estimate of cycles, and the verdict."""
+    expected = "as predicted" if said.fits == said.predicted_to_fit else "which is not as predicted"
+    verdict = f"{said.topology}: the program {'fits' if said.fits else 'does not fit'}, {expected}"
+    told = [verdict, *([f"the compiler: {said.message.splitlines()[0]}"] if said.message else [])]
+    if said.cycles:
+        told.append(f"the compiler's own estimate: {said.cycles:,} cycles a step without transfers; no time")
+    told.append(f"compiled in {said.compile_s:.0f} s")
+    off = [w.axis for w in found.judged if abs(w.relative) > AXES_WITHIN]
+    if off:
+        return [*told, f"bytes over {', '.join(off)} are off by more than {AXES_WITHIN:.0%}"]
+    return [*told, f"bytes over every axis are within {AXES_WITHIN:.0%}"] if found.wire else told
+
+
+def _mib(total: Total) -> str:
+    return f"{total.bytes / 2**20:.3f}"

@@ -1,0 +1,172 @@
+"""`planc calibrate --target T -o FILE.plan`: measure this machine, fit its few numbers, write a hardware file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.cli.common import add_target, print_diagnostics, print_json, width
+from planc.diag.errors import PlanError
+
+if TYPE_CHECKING:
+    from planc.calibration.fit_machine import Calibrated
+    from planc.calibration.probes import MeasuredStep
+    from planc.ir.plan import Plan
+    from planc.ir.program import Target
+
+DP, TP, SP = "use dp over dp", "use tp over tp", "use sp over tp"
+STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
+    # name: (sequences for each device, the rest of the batch, model, layout)
+    "dp": (4, "128 tokens microbatch 4", "llama_tiny", (DP,)),
+    "dp_short": (4, "32 tokens microbatch 1", "llama_tiny", (DP,)),
+    "dp_micro": (8, "64 tokens microbatch 2", "llama_micro", (DP,)),
+    "ddp_often": (16, "32 tokens microbatch 1", "llama_micro", ("use ddp over dp",)),
+    "zero2": (8, "32 tokens microbatch 2", "llama_tiny", ("use zero2 over dp",)),
+    "dp_tp": (4, "64 tokens microbatch 4", "llama_tiny", (DP, TP)),
+    "dp_tp_sp": (2, "64 tokens microbatch 2", "llama_tiny", (DP, TP, SP)),
+}
+"""Whole steps that are measured too: data parallelism, with state divided and with tensor parallelism of two. They
+differ in tokens of a microbatch, in microbatches, and in collectives for each."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--machine", default="cpu_local", metavar="NODE", help="the node it is declared as (cpu_local)")
+    parser.add_argument("--devices", type=int, default=4, metavar="N", help="how many work at once (4)")
+    parser.add_argument("--dtype", action="append", choices=("fp32", "bf16", "fp16"), help="of matmuls (fp32)")
+    parser.add_argument("--window", type=float, default=0.1, metavar="S", help="seconds of each measurement (0.1)")
+    parser.add_argument(
+        "-o", dest="output", default="calibrated.plan", metavar="FILE.plan", help="what to write (calibrated.plan)"
+    )
+    add_target(parser, required=False)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.trainer.measure.coordinator import MeasuringError
+
+    options.target = options.target or installed()
+    if not options.target:
+        print("planc calibrate: needs torch (planc[cuda]) or jax (planc[xla])", file=sys.stderr)
+        return 2
+    if not 2 <= options.devices <= 64:
+        print("planc calibrate: from 2 to 64 devices are measured together", file=sys.stderr)
+        return 2
+    if not chips_of(options.machine):
+        print(f"planc calibrate: no bundled hardware file has a node `{options.machine}`", file=sys.stderr)
+        return 2
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            found = _found(options, Path(folder))
+    except PlanError as error:
+        print_diagnostics(error.diagnostics)
+        return 2
+    except MeasuringError as error:
+        print(f"planc calibrate: {error}", file=sys.stderr)
+        return 2
+    from planc.calibration.fit_machine import written
+    from planc.language import library
+
+    Path(options.output).write_text(written(library.machine_text(options.machine), found, note(options)))
+    from planc.cli.views import calibrate_text
+
+    if options.format == "json":
+        print_json(calibrate_text.facts(found))
+    else:
+        print("\n".join(calibrate_text.lines(found, width())))
+        print(f'\nwritten: {options.output}; a plan uses it with `import "{Path(options.output).name}"`')
+    return 0
+
+
+def installed() -> Target | None:
+    """The stack that is there; torch's where both are."""
+    from importlib.util import find_spec
+
+    stacks: tuple[tuple[Target, str], ...] = (("cuda", "torch"), ("xla", "jax"))
+    return next((target for target, package in stacks if find_spec(package)), None)
+
+
+def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
+    """Measured and fitted. Raises PlanError, MeasuringError."""
+    from planc.calibration.fit_machine import calibrate
+    from planc.calibration.probes import probes
+    from planc.driver import load
+    from planc.trainer.measure.coordinator import measure
+
+    plans = stepped(folder, options.machine, options.devices)
+    loaded = {path.stem: load(path, target=options.target) for path in plans}
+    cluster = next(iter(loaded.values())).cluster
+    wanted = probes(options.devices, options.dtype or ("fp32",), large=bool(cluster.chip.cores))
+    tell = _told if sys.stderr.isatty() else _quiet
+    took = measure(options.target, options.devices, wanted, plans, window_s=options.window, tell=tell)
+    steps = [step_of(plan, took.step_s(name), options.target) for name, plan in loaded.items()]
+    return calibrate(cluster, took.probes, steps)
+
+
+def stepped(folder: Path, machine: str, devices: int) -> list[Path]:
+    """The plans whose steps are measured."""
+    paths = []
+    for name, (sequences, rest, model, said) in STEPPED.items():
+        ways = 2 if TP in said and devices % 2 == 0 else 1
+        layout = said if ways > 1 else tuple(s for s in said if not s.endswith(" tp"))
+        mesh = f"dp {devices // ways} > tp {ways}" if ways > 1 else f"dp {devices}"
+        paths.append(folder / f"{name}.plan")
+        batch = f"{sequences * devices} x {rest}"
+        paths[-1].write_text(plan_text(name, model, batch, mesh, layout, machine, devices))
+    return paths
+
+
+def plan_text(
+    name: str, model: str, batch: str, mesh: str, layout: Sequence[str], machine: str, devices: int, given: str = ""
+) -> str:
+    """A plan on so many devices of a machine; `given` is the hardware file it imports, if any."""
+    cluster = f"{devices} x {machine}" if chips_of(machine) == 1 else f"{machine}({devices})"
+    lines = [f'import "{given}"'] if given else []
+    lines += [f"model {model}", f"batch {batch}", f"cluster {cluster}", f"mesh {mesh}", *layout]
+    return "\n".join([f"plan {name}", *lines, "optimizer adamw", "compute fp32 reduce fp32"]) + "\n"
+
+
+def chips_of(machine: str) -> int:
+    """Chips of a bundled node; 0 for what is none."""
+    from planc.language import library
+
+    text = library.machine_text(machine) if machine in library.machines() else ""
+    found = re.search(rf"^node\s+{re.escape(machine)}\s*=\s*(\d+)", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def step_of(plan: Plan, seconds: float, target: str) -> MeasuredStep:
+    """A measured step with the collectives that the target makes of the plan."""
+    from importlib import import_module
+
+    from planc.calibration.probes import MeasuredStep
+    from planc.sharding import propagate, semantic_collectives
+
+    sharded = propagate(plan)
+    rows = import_module(f"planc.backends.{target}.rules").realise(sharded, semantic_collectives(sharded))
+    return MeasuredStep(name=plan.name, sharded=sharded, rows=rows, seconds=seconds)
+
+
+def note(options: argparse.Namespace) -> list[str]:
+    """What the file says of itself: when, how and under which load it was measured."""
+    from datetime import UTC, datetime
+
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return [
+        f"measured {when} by `planc calibrate --target {options.target} --devices {options.devices}`"
+        f" on {os.cpu_count()} cores, load {load:.1f}",
+        "every device works at once, as in training; rates are those that are reached",
+    ]
+
+
+def _told(done: int, of: int) -> None:
+    print(f"\r{done} of {of}", end="" if done < of else "\n", file=sys.stderr, flush=True)
+
+
+def _quiet(done: int, of: int) -> None:
+    """Nobody watches."""

@@ -1,0 +1,75 @@
+"""`planc cost FILE`: the report of one plan; with `--explain`, where every second of a step goes."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planc.cli.commands.check import show
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.driver import Checked, examine
+
+if TYPE_CHECKING:
+    from planc.cost.bounds import Bound
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--explain", action="store_true", help="name every second, its reason and its sentence")
+    add_target(parser, required=False)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    checked = examine(options.file, set=dict(options.set), target=options.target)
+    if options.explain and checked.costed is not None:
+        _explain(checked, options.format)
+    elif options.format == "json":
+        print_json(checked.report.to_json())
+    else:
+        show(checked)
+    return 0 if checked.report.ok else 1
+
+
+def _explain(checked: Checked, format: str) -> None:
+    from planc.cli.views.report_text import parts_of, seconds, strong
+    from planc.cli.views.table import table
+    from planc.cost.bounds import bounds
+    from planc.cost.explain import explain
+
+    assert checked.costed is not None
+    step, found = checked.costed.step, explain(checked.costed)
+    rooflines = bounds(checked.costed.sharded.plan)
+    if format == "json":
+        facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
+        print_json({"format": "planc.explain/1", "time_s": step.time_s, **facts})
+        return
+    print(f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class")
+    for part, total in parts_of(step):
+        rows = [
+            (s.name, seconds(s.seconds), f"{s.seconds / step.time_s:.1%}", s.why, s.cause.comment() if s.cause else "")
+            for s in found
+            if s.part == part
+        ]
+        if rows:
+            print(f"\n{strong(part)} {seconds(total)}")
+            print("\n".join(table(("", "time", "share", "why", "from"), _aligned(rows), left=1, left_last=True)))
+    print(f"\n{strong('rooflines')} of one layer, in closed form")
+    heads = ("over", "the plan has", "bound by compute", "so it is bound by", "what")
+    print("\n".join(table(heads, [_roofline(b) for b in rooflines], left=1, left_last=True)))
+    if checked.report.diagnostics:
+        print()
+        print_diagnostics(checked.report.diagnostics, checked.sources)
+
+
+def _roofline(bound: Bound) -> tuple[str, ...]:
+    side = "from" if bound.side == "least" else "up to"
+    by = "compute" if bound.by_compute else "communication" if bound.axis else "memory"
+    return (bound.axis or "one chip", f"{bound.has:,.0f}", f"{side} {bound.limit:,.0f}", by, bound.what)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Reasons read from the left."""
+    width = max(len(row[3]) for row in rows)
+    return [(*row[:3], row[3].ljust(width), row[4]) for row in rows]

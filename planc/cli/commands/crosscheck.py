@@ -1,0 +1,43 @@
+"""`planc crosscheck A.json B.json...`: did the runs train the same?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from planc.cli.common import print_diagnostics, print_json, width
+from planc.diag.errors import PlanError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("receipts", nargs="+", metavar="RECEIPT.json")
+    parser.add_argument("--budget", type=float, metavar="NATS", help="largest difference of losses (1e-4 for fp32)")
+    parser.add_argument("--plot", metavar="FILE.svg", help="draw the loss curves")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.trainer.receipt.crosscheck import crosscheck
+    from planc.trainer.receipt.crosscheck_text import picture, render
+    from planc.trainer.receipt.receipt import read_receipt
+
+    if len(options.receipts) < 2:
+        print("planc crosscheck: two receipts or more are compared", file=sys.stderr)
+        return 2
+    try:
+        receipts = [read_receipt(path) for path in options.receipts]
+    except PlanError as error:
+        print_diagnostics(error.diagnostics) if options.format == "text" else print_json(
+            {"diagnostics": [d.to_json() for d in error.diagnostics]}
+        )
+        return 2
+    result = crosscheck(receipts, options.budget)
+    if options.plot:
+        Path(options.plot).write_text(picture(receipts))
+    if options.format == "json":
+        print_json(result.to_json())
+    else:
+        print(render(result, receipts, width()))
+        if options.plot:
+            print(f"curves: {options.plot}")
+    return 0 if result.ok else 1

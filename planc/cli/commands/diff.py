@@ -1,0 +1,83 @@
+"""`planc diff A B`: what changes from one plan to another, or from one cluster or setting to another."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.driver import Checked, examine
+
+if TYPE_CHECKING:
+    from planc.compare.diff import Diff
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("a", metavar="A")
+    parser.add_argument("b", metavar="B", nargs="?", help="the other plan (A itself, with what --cluster or --to say)")
+    parser.add_argument("--cluster", metavar="CLUSTER", help='machines of B, such as "2 x tpu_v5p(4x4x4)"')
+    add_set(parser, "--to", "change a param of B alone")
+    add_target(parser, required=False)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.compare.plan_edit import NotWrittenError
+
+    if options.b is None and options.cluster is None and not options.to:
+        print("planc diff: two plans are compared, or one with what --cluster or --to change", file=sys.stderr)
+        return 2
+    given = dict(options.set)
+    a = examine(options.a, set=given, target=options.target)
+    try:
+        b = _other(options, given)
+    except NotWrittenError as error:
+        print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
+        return 2
+    if a.costed is None or b.costed is None:
+        _refused([c for c in (a, b) if c.costed is None], options.format)
+        return 1
+    from planc.compare.diff import diff
+
+    found = diff(a.costed, b.costed, names=_names(options), target=options.target)
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        _show(found)
+    return 1 if found.changes or found.apart else 0
+
+
+def _other(options: argparse.Namespace, given: dict[str, int]) -> Checked:
+    """B, with what the command line changes. Raises NotWrittenError."""
+    from planc.compare.plan_edit import read, rewritten
+
+    path = Path(options.b or options.a)
+    unsaved = None
+    if options.cluster is not None and path.is_file():
+        unsaved = {path.resolve(): rewritten(read(path), "cluster", options.cluster)}
+    return examine(path, set={**given, **dict(options.to)}, target=options.target, unsaved=unsaved)
+
+
+def _names(options: argparse.Namespace) -> tuple[str, str]:
+    changed = [f"{name}={value}" for name, value in options.to]
+    changed += [f"on {options.cluster}"] if options.cluster is not None else []
+    return options.a, " ".join([options.b or options.a, *changed])
+
+
+def _refused(checked: list[Checked], format: str) -> None:
+    """Why a plan could not be costed."""
+    if format == "json":
+        print_json(
+            {"format": "planc.diff/1", "diagnostics": [d.to_json() for c in checked for d in c.report.diagnostics]}
+        )
+        return
+    for one in checked:
+        print_diagnostics(one.report.diagnostics, one.sources)
+
+
+def _show(found: Diff) -> None:
+    from planc.cli.views.diff_text import lines
+
+    print("\n".join(lines(found)))

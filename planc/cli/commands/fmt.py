@@ -1,0 +1,36 @@
+"""`planc fmt FILE...`: write plans the one way. `--check` only tells."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from planc.cli.common import print_json
+from planc.syntax.fmt import format_text
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if a file would change")
+
+
+def run(options: argparse.Namespace) -> int:
+    changed: list[str] = []
+    for file in options.files:
+        try:
+            before = Path(file).read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            print(f"planc fmt: {file} cannot be read: {error}", file=sys.stderr)
+            return 2
+        after = format_text(before)
+        if after != before:
+            changed.append(file)
+            if not options.check:
+                Path(file).write_text(after, encoding="utf-8")
+    if options.format == "json":
+        print_json({"changed": changed, "check": options.check})
+    else:
+        for file in changed:
+            print(f"{'would change' if options.check else 'formatted'}: {file}")
+    return 1 if changed and options.check else 0

@@ -1,0 +1,74 @@
+"""`planc lower FILE --target cuda|xla`: write the program."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.diag.errors import PlanError
+from planc.driver import examine, lower
+from planc.ir.plan import Plan
+from planc.trainer.backend import RUNTIMES
+
+LAUNCHERS = ("torchrun", "slurm", "k8s")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
+    parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
+    parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead (cuda)")
+    parser.add_argument("--runtime", choices=("torch", "jax", "torch_xla"), default="", help="jax or torch_xla for xla")
+    add_target(parser, required=True)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.runtime and options.runtime not in RUNTIMES[options.target]:
+        runs_on = " or ".join(RUNTIMES[options.target])
+        print(f"planc lower: the {options.target} target runs on {runs_on}", file=sys.stderr)
+        return 2
+    as_json = options.emit == "json" or options.format == "json"
+    try:
+        program = lower(options.file, options.target, set=dict(options.set), runtime=options.runtime)
+    except PlanError as error:
+        if as_json:
+            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics)
+        return 1
+    _warn(options)
+    if options.launch and options.target != "cuda":
+        print(
+            "planc lower: --launch is of the cuda target: one process drives all devices of an XLA host",
+            file=sys.stderr,
+        )
+        return 2
+    text = _launch(program.plan, options.launch) if options.launch else program.text
+    if options.output:
+        path = Path(options.output)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        if not as_json:
+            print(f"{path}: {len(text.splitlines())} lines for {options.launch or options.target}")
+    if as_json:
+        print_json({**program.to_json(), "launch": text} if options.launch else program.to_json())
+    elif not options.output:
+        print(text, end="")
+    return 0
+
+
+def _launch(plan: Plan, kind: str) -> str:
+    from planc.backends.cuda.emit.launch_files import launch_file
+
+    return launch_file(plan, kind)
+
+
+def _warn(options: argparse.Namespace) -> None:
+    """The program is written whatever the memory; that it will not fit is said on standard error."""
+    report = examine(options.file, set=dict(options.set), target=options.target).report
+    for d in report.diagnostics:
+        if d.severity == "error":
+            print(f"warning: {d.code} {d.span.where()}: {d.message}", file=sys.stderr)

@@ -1,0 +1,59 @@
+"""`planc report FILE --trace`: the simulated step as a trace, for Perfetto and other viewers; `planc report
+--accuracy RECEIPT...`: predicted beside measured."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.driver import examine
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", metavar="FILE", nargs="+", help="a plan; with --accuracy, receipts")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--trace", action="store_true", help="the step in the Trace Event format")
+    what.add_argument("--accuracy", action="store_true", help="predicted beside measured, of receipts")
+    parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
+    add_target(parser, required=False)
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.accuracy:
+        from planc.cli.views import accuracy_of_receipts
+
+        return accuracy_of_receipts.run(options.files, as_json=options.format == "json")
+    if len(options.files) > 1:
+        print("planc report: --trace takes one plan", file=sys.stderr)
+        return 2
+    checked = examine(options.files[0], set=dict(options.set), target=options.target)
+    if checked.costed is None:
+        if options.format == "json":
+            print_json({"diagnostics": [d.to_json() for d in checked.report.diagnostics]})
+        else:
+            print_diagnostics(checked.report.diagnostics, checked.sources)
+        return 1
+    from planc.cost.step.trace import MOST_ACTIONS, actions, trace
+
+    if (count := actions(checked.costed)) > MOST_ACTIONS:
+        plan = checked.costed.sharded.plan
+        why = f"{len(plan.stages)} stages x {plan.microbatches} microbatches"
+        print(f"planc report: {why} make {count:,} actions; a trace holds {MOST_ACTIONS:,}", file=sys.stderr)
+        return 2
+    made = trace(checked.costed)
+    if not options.output:
+        print(json.dumps(made))
+        return 0
+    path = Path(options.output)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(made))
+    facts = {"trace": str(path), "events": len(made["traceEvents"]), "step_s": checked.costed.step.time_s}
+    if options.format == "json":
+        print_json(facts)
+    else:
+        print(f"{path}: {facts['events']:,} events of a step of {checked.costed.step.time_s:.4g} s")
+    return 0

@@ -1,0 +1,102 @@
+"""`planc sweep FILE --over NAME=N,N,...`: one plan at many values of one number."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.cli.common import add_set, add_target, print_diagnostics, print_json, width
+from planc.diag.errors import PlanError
+
+if TYPE_CHECKING:
+    from planc.compare.sweep import Sweep
+    from planc.compare.sweep_values import Over
+
+SUFFIXES = (".svg", ".csv", ".json")
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument(
+        "--over",
+        required=True,
+        type=_over,
+        metavar="NAME=N,N",
+        help="devices, batch, sequence, microbatch, an axis or a param, and its values; N..N doubles",
+    )
+    parser.add_argument("--axis", default="", metavar="AXIS", help="the axis that takes more devices")
+    parser.add_argument("--weak", action="store_true", help="the batch grows with the devices")
+    parser.add_argument(
+        "-o",
+        dest="outputs",
+        action="append",
+        default=[],
+        type=_output,
+        metavar="FILE",
+        help="write .svg, .csv or .json",
+    )
+    add_target(parser, required=False)
+    add_set(parser)
+
+
+def _over(text: str) -> Over:
+    from planc.compare.sweep_values import parse_over
+
+    try:
+        return parse_over(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _output(text: str) -> Path:
+    path = Path(text)
+    if path.suffix not in SUFFIXES:
+        raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(SUFFIXES)}")
+    return path
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.compare.plan_edit import NotWrittenError
+    from planc.compare.sweep import sweep
+
+    try:
+        found = sweep(
+            Path(options.file),
+            options.over,
+            axis=options.axis,
+            weak=options.weak,
+            set=dict(options.set),
+            target=options.target,
+        )
+    except PlanError as error:
+        print_diagnostics(error.diagnostics) if options.format == "text" else print_json(
+            {"format": "planc.sweep/1", "diagnostics": [d.to_json() for d in error.diagnostics]}
+        )
+        return 1
+    except NotWrittenError as error:
+        print(f"planc sweep: {options.file}: {error}", file=sys.stderr)
+        return 2
+    for path in options.outputs:
+        _write(found, path)
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        from planc.cli.views.sweep_text import lines
+
+        print("\n".join(lines(found, width())))
+    return 0 if any(row.ok for row in found.rows) else 1
+
+
+def _write(found: Sweep, path: Path) -> None:
+    import json
+
+    from planc.cli.views.sweep_text import csv, picture
+
+    texts = {
+        ".svg": lambda: picture(found),
+        ".csv": lambda: csv(found),
+        ".json": lambda: json.dumps(found.to_json(), indent=2) + "\n",
+    }
+    path.write_text(texts[path.suffix]())

@@ -1,0 +1,224 @@
+"""`planc train PRESET.toml --target cuda|xla`: train with the bundled trainer."""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import os
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planc.cli.common import add_target, print_diagnostics, print_json
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.span import Span
+
+if TYPE_CHECKING:
+    from planc.trainer.receipt.receipt import Receipt
+    from planc.trainer.run.train import Prepared
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", metavar="PRESET.toml")
+    add_target(parser, required=True)
+    runtimes = ("torch", "jax", "torch_xla")
+    parser.add_argument("--runtime", choices=runtimes, help="what runs the program (torch; jax or torch_xla for xla)")
+    parser.add_argument("--python", type=Path, metavar="PATH", help="of the environment with torch_xla")
+    parser.add_argument("--steps", type=_steps, metavar="N", help="instead of the preset's number of steps")
+    parser.add_argument("--receipt", metavar="PATH", help="write the receipt here")
+    parser.add_argument("--single", action="store_true", help="one process without the plan's layout: the reference")
+    parser.add_argument("--checkpoint", metavar="DIR", help="save in this folder rather than the preset's")
+    parser.add_argument(
+        "--resume", type=_steps, nargs="?", const=-1, metavar="STEP", help="go on from the newest checkpoint, or STEP"
+    )
+    parser.add_argument("--devices", type=_steps, metavar="N", help="fewer than the plan's, if the preset allows it")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would run, and trace its first step on fake devices"
+    )
+
+
+def _steps(text: str) -> int:
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) < 10**9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of steps")
+    return int(text)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.trainer.backend import RUNTIMES
+    from planc.trainer.run.launch import PREEMPTED
+    from planc.trainer.run.loop import PreemptedError
+    from planc.trainer.run.train import TrainingError, prepare
+
+    if options.runtime not in (None, *RUNTIMES[options.target]):
+        runs_on = " or ".join(RUNTIMES[options.target])
+        print(f"planc train: the {options.target} target runs on {runs_on}", file=sys.stderr)
+        return 2
+    if options.single and options.runtime == "torch_xla":
+        print("planc train: the reference of torch_xla is --target cuda --single: the same module", file=sys.stderr)
+        return 2
+    if options.receipt is not None:
+        _try_to_write(Path(options.receipt))
+    try:
+        ready = prepare(
+            options.preset,
+            options.target,
+            steps=options.steps,
+            single=options.single,
+            checkpoint=options.checkpoint,
+            resume=options.resume,
+            runtime=options.runtime or "",
+            python=options.python,
+            dry=options.dry_run,
+            devices=options.devices,
+        )
+        if options.dry_run:
+            return _rehearse(ready, options)
+        _announce(ready, options)
+        receipt = _train(ready, options)
+    except TrainingError as error:
+        print(error.output, file=sys.stderr)
+        return _refused(error.diagnostics, options)
+    except PlanError as error:
+        return _refused(error.diagnostics, options)
+    except PreemptedError:
+        print("asked to end: the state is saved, and --resume goes on from it", file=sys.stderr)
+        return PREEMPTED
+    if options.format == "json":
+        print_json(receipt.to_json())
+    else:
+        _summary(receipt, options)
+    return 0
+
+
+def _try_to_write(path: Path) -> None:
+    """A receipt that cannot be written is found out before the run. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile(dir=path.parent):
+        pass
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+
+
+def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
+    from planc.driver import cost
+    from planc.trainer.run.train import train
+    from planc.trainer.telemetry.events import Table
+
+    report = cost(ready.preset.plan, target=options.target)
+    assert report.step is not None and report.memory is not None
+    predicted = {
+        "step_time_s": report.step.time_s,
+        "memory_gib": report.memory.per_device_gib.total,
+        "exposed_comm_s": report.step.exposed_comm_s,
+        "mfu": report.step.mfu,
+        "tokens_per_s": report.step.tokens_per_s_per_device * ready.preset.plan.mesh.devices,
+        **({"goodput": report.goodput.runtime} if report.goodput else {}),
+    }
+    stream = sys.stderr if options.format == "json" else sys.stdout
+    return train(
+        options.preset,
+        options.target,
+        steps=options.steps,
+        receipt=options.receipt,
+        single=options.single,
+        checkpoint=options.checkpoint,
+        resume=options.resume,
+        runtime=options.runtime or "",
+        python=options.python,
+        devices=options.devices,
+        predicted=None if options.single else predicted,
+        on_event=Table(stream, ready.preset.train.log_every),
+    )
+
+
+def _rehearse(ready: Prepared, options: argparse.Namespace) -> int:
+    """Say what would run, and take its first step on fake devices; 1 where that step does not run."""
+    from planc.trainer.run.dry_run import rehearse
+
+    if options.single or options.runtime == "torch_xla":
+        _announce(ready, options)
+        return 0
+    if options.format != "json":
+        _announce(ready, options)
+    found, wrote = rehearse(ready.preset.path, ready.target)
+    if found is None:
+        print(wrote, file=sys.stderr)
+        last = next((line for line in reversed(wrote.splitlines()) if line.strip()), "it wrote nothing")
+        span = Span(str(ready.preset.path), 1, 1, 1, 1)
+        return _refused((Diagnostic("E1012", f"the first step does not run on fake devices: {last}", span),), options)
+    if options.format == "json":
+        _announce(ready, options, traced=found.to_json())
+    else:
+        print("\n".join(found.lines()))
+    return 0
+
+
+def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, Any] | None = None) -> None:
+    """What will run; on standard error when standard output is for JSON. `traced`: what fake devices showed."""
+    plan, stream = ready.preset.plan, sys.stderr if options.format == "json" and not options.dry_run else sys.stdout
+    facts = {
+        "plan": plan.name,
+        "plan_sha256": plan.sha256,
+        "target": ready.target,
+        "steps": ready.steps,
+        "processes": ready.processes,
+        "resumes_from": ready.start.name if ready.start else None,
+        "devices": 1 if options.single else plan.mesh.devices,
+        "notes": [d.to_json() for d in ready.notes],
+        "traced": traced,
+    }
+    if options.format == "json" and options.dry_run:
+        print_json(facts)
+        return
+    mesh = "one process" if options.single else " > ".join(f"{n} {s}" for n, s in plan.mesh.sizes.items())
+    processes = f"{ready.processes} process{'es' if ready.processes > 1 else ''}"
+    print(
+        f"{plan.name} on {ready.target}: {mesh}, {processes}, {_steps_of(ready)}",
+        file=stream,
+        flush=True,
+    )
+    for note in ready.notes:
+        print(f"{note.severity}[{note.code}]: {note.message}", file=stream, flush=True)
+
+
+def _steps_of(ready: Prepared) -> str:
+    return f"{ready.steps} steps" + (f", on from {ready.start.name}" if ready.start else "")
+
+
+def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
+    measured = receipt.measured
+    losses = [loss for loss in receipt.losses if loss is not None]
+    line = f"loss {losses[0]:.4f} -> {losses[-1]:.4f}" if losses else "every step was skipped"
+    if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
+        line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
+    print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")
+    for line in _beside(receipt):
+        print(line)
+    if options.receipt:
+        print(f"receipt: {options.receipt}")
+
+
+def _beside(receipt: Receipt) -> list[str]:
+    """What was predicted beside what was measured."""
+    told = receipt.predicted
+    if told is None:
+        return []
+    rows = [
+        ("step", f"{told['step_time_s'] * 1e3:.1f} ms", f"{receipt.step_time_s * 1e3:.1f} ms"),
+        ("tokens/s", f"{told['tokens_per_s']:,.0f}", f"{receipt.measured.tokens_per_s:,.0f}"),
+    ]
+    if receipt.peak_memory_gib is not None:
+        rows.append(("memory", f"{told['memory_gib']:.2f} GiB", f"{receipt.peak_memory_gib:.2f} GiB"))
+    if receipt.goodput is not None and "goodput" in told:
+        rows.append(("goodput", f"{told['goodput']:.1%}", f"{receipt.goodput:.1%}"))
+    return [f"{'':<10}{'predicted':>14}{'measured':>14}", *(f"{name:<10}{a:>14}{b:>14}" for name, a, b in rows)]
+
+
+def _refused(diagnostics: tuple[Diagnostic, ...], options: argparse.Namespace) -> int:
+    if options.format == "json":
+        print_json({"diagnostics": [d.to_json() for d in diagnostics]})
+    else:
+        print_diagnostics(diagnostics)
+    return 1

@@ -1,0 +1,33 @@
+"""`planc weights PRESET.toml FOLDER`: a checkpoint's parameters as safetensors files that transformers reads."""
+
+from __future__ import annotations
+
+import argparse
+
+from planc.cli.common import print_diagnostics, print_json
+from planc.diag.errors import PlanError
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("preset", metavar="PRESET.toml")
+    parser.add_argument("folder", metavar="FOLDER", help="where to write; made when absent")
+    parser.add_argument("--checkpoint", metavar="DIR", help="the run's folder, rather than the preset's")
+    parser.add_argument("--step", type=int, default=-1, metavar="N", help="of this step rather than the newest")
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.trainer.checkpoint.export_weights import export
+
+    try:
+        path = export(options.preset, options.folder, checkpoint=options.checkpoint, step=options.step)
+    except PlanError as error:
+        if options.format == "json":
+            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
+        else:
+            print_diagnostics(error.diagnostics)
+        return 1
+    if options.format == "json":
+        print_json({"folder": options.folder, "checkpoint": path.name})
+    else:
+        print(f"{options.folder}: the parameters of {path.name}")
+    return 0

@@ -1,0 +1,74 @@
+"""`planc audit --portability MODULE`: would a torch module stay one program on XLA?"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.cli.common import print_diagnostics, print_json
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.span import Span
+
+if TYPE_CHECKING:
+    from planc.backends.torch_xla.audit.places import Place
+    from planc.backends.torch_xla.audit.walk import Walked
+
+
+def run(name: str, format: str) -> int:
+    """0: it would; 1: it leaks; 2: there is no such module, or torch is not installed."""
+    try:
+        walked, origin = _walked(name)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        print("planc audit: torch is not installed: pip install 'planc[cuda]'", file=sys.stderr)
+        return 2
+    except LookupError as error:
+        print(f"planc audit: {error.args[0]}", file=sys.stderr)
+        return 2
+    leaks = [
+        Diagnostic(leak.code, leak.message, _span(leak.place or origin), label=_in(leak.place), help=leak.help)
+        for leak in walked.leaks
+    ]
+    if format == "json":
+        print_json(_json(name, walked, leaks))
+    elif leaks:
+        print_diagnostics(leaks)
+    else:
+        print(f"{name}: portable; a step of {walked.operations} operations, the same at every step")
+    return 1 if leaks else 0
+
+
+def _walked(name: str) -> tuple[Walked, Place]:
+    from planc.backends.torch_xla.audit.modules import found, origin, step_of
+    from planc.backends.torch_xla.audit.walk import walk
+
+    module, inputs = found(name)
+    return walk(step_of(module, inputs)), origin(module)
+
+
+def _json(name: str, walked: Walked, leaks: list[Diagnostic]) -> dict[str, object]:
+    """`planc.portability/1`."""
+    return {
+        "module": name,
+        "operations": walked.operations,
+        "diagnostics": [leak.to_json() for leak in leaks],
+        "ok": not leaks,
+    }
+
+
+def _span(place: Place) -> Span:
+    """The whole line, by a path as short as it can be."""
+    path = Path(place.file)
+    short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    try:
+        text = path.read_text(encoding="utf-8").splitlines()[place.line - 1]
+    except (OSError, UnicodeDecodeError, IndexError):
+        text = " "
+    begin = len(text) - len(text.lstrip()) + 1
+    return Span(str(short), place.line, begin, place.line, max(len(text.rstrip()) + 1, begin + 1))
+
+
+def _in(place: Place | None) -> str:
+    return f"in {place.function}" if place else "in the backward of this module"

@@ -1,0 +1,79 @@
+"""`planc report --accuracy RECEIPT...`: what was predicted beside what runs measured, and the errors together."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from planc.cli.common import print_json
+from planc.cli.views.table import table
+
+QUANTITIES = {
+    "step_time_s": ("step_time_s", "s"),
+    "memory_gib": ("peak_memory_gib", "GiB"),
+    "exposed_comm_s": ("exposed_comm_s", "s"),
+}
+"""What a receipt predicts: the field that measures it, and its unit. What was not measured has no error."""
+
+
+def run(paths: Sequence[str], *, as_json: bool) -> int:
+    """Prints every pair and the median error of each quantity. 2 when a file is no receipt."""
+    found = []
+    for path in paths:
+        try:
+            receipt = json.loads(Path(path).read_text())
+            if receipt.get("schema", "planc.receipt/1") != "planc.receipt/1" or "losses" not in receipt:
+                raise ValueError("not a receipt (planc.receipt/1)")
+        except (OSError, ValueError, AttributeError) as error:
+            print(f"planc report: {path}: {error}", file=sys.stderr)
+            return 2
+        found += pairs(path, receipt)
+    if as_json:
+        print_json({"rows": found, "median_abs_error": summary(found)})
+    else:
+        print("\n".join(lines(found)))
+    return 0
+
+
+def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
+    """One row a predicted quantity of a receipt; `error` is predicted over measured, less one."""
+    predicted = receipt.get("predicted") or {}
+    rows = []
+    for name, (field, unit) in QUANTITIES.items():
+        if name not in predicted:
+            continue
+        measured = receipt.get(field, (receipt.get("measured") or {}).get(field))
+        error = predicted[name] / measured - 1 if measured else None
+        facts = {"receipt": path, "target": receipt.get("target"), "quantity": name, "unit": unit}
+        rows.append({**facts, "predicted": predicted[name], "measured": measured, "error": error})
+    return rows
+
+
+def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The median size of the error of each quantity that some receipt measured."""
+    sizes: dict[str, list[float]] = {}
+    for row in found:
+        if row["error"] is not None:
+            sizes.setdefault(row["quantity"], []).append(abs(row["error"]))
+    return {name: median(values) for name, values in sizes.items()}
+
+
+def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """The pairs as a table, then the medians."""
+    rows = [
+        [
+            row["receipt"],
+            row["quantity"],
+            f"{row['predicted']:.4g} {row['unit']}",
+            "-" if row["measured"] is None else f"{row['measured']:.4g} {row['unit']}",
+            "-" if row["error"] is None else f"{100 * row['error']:+.1f} %",
+        ]
+        for row in found
+    ]
+    yield from table(("receipt", "quantity", "predicted", "measured", "error"), rows, left=2)
+    for name, value in summary(found).items():
+        yield f"median error of {name}: {100 * value:.1f} %"

@@ -1,0 +1,149 @@
+"""What changes between two plans, as text: only what differs, the largest matters first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from planc.cli.views.report_text import gib, seconds, size, strong
+from planc.cli.views.table import table
+from planc.compare.diff import Change, Diff, Part
+from planc.compare.same_training import Apart
+
+TITLES: dict[Part, str] = {
+    "plan": "plan",
+    "step": "step",
+    "memory": "memory, GiB on the fullest device",
+    "collectives": "collectives of the slowest stage, each device and step",
+}
+LABELS = {
+    "time_s": "step",
+    "mfu": "MFU",
+    "tokens_per_s_per_device": "tokens/s on a device",
+    "exposed_comm_s": "exposed communication",
+    "comm_buffers": "comm buffers",
+}
+
+
+def lines(found: Diff) -> Iterator[str]:
+    """The whole answer."""
+    yield f"{strong('A')} {found.a}"
+    yield f"{strong('B')} {found.b}"
+    if not found.changes and not found.apart:
+        yield "the same shards, collectives, memory and time"
+        return
+    for part in ("plan", "step", "memory"):
+        yield from _numbers(part, [c for c in found.changes if c.part == part])
+    yield from _collectives([c for c in found.changes if c.part == "collectives"])
+    yield from _shards([c for c in found.changes if c.part == "shards"])
+    yield from _losses(found.apart)
+    yield from _checkpoint(found)
+
+
+def _numbers(part: Part, changes: Sequence[Change]) -> Iterator[str]:
+    if not changes:
+        return
+    rows = [(_label(c), _said(c.a, c.unit), _said(c.b, c.unit), _ratio(c.a, c.b)) for c in changes]
+    yield ""
+    heads = ("", "A", "B", "") if part == "plan" else ("", "A", "B", "change")
+    yield strong(TITLES[part])
+    yield from table(heads, rows, left=3 if part == "plan" else 1)
+
+
+def _collectives(changes: Sequence[Change]) -> Iterator[str]:
+    """One row a kind: calls and bytes of both plans."""
+    if not changes:
+        return
+    kinds: dict[str, dict[str, Change]] = {}
+    for change in changes:
+        kinds.setdefault(change.name, {})[change.unit] = change
+    rows = [[*_kind(name), *_counts(by.get("calls"), ""), *_counts(by.get("bytes"), "B")] for name, by in kinds.items()]
+    yield ""
+    yield strong(TITLES["collectives"])
+    yield from table(("op", "axis", "dtype", "calls A", "calls B", "bytes A", "bytes B", "change"), rows, left=3)
+
+
+def _kind(name: str) -> list[str]:
+    op, axis, dtype = name.split(" ")
+    return [op, axis, dtype]
+
+
+def _counts(change: Change | None, unit: str) -> list[str]:
+    if change is None:
+        return ["=", "=", *([""] if unit else [])]  # as many in both
+    pair = [_said(change.a, unit), _said(change.b, unit)]
+    return [*pair, _ratio(change.a, change.b)] if unit else pair
+
+
+def _shards(changes: Sequence[Change]) -> Iterator[str]:
+    if not changes:
+        return
+    yield ""
+    yield strong("shards")
+    sized = [c for c in changes if _axes(c.a) == _axes(c.b)]
+    for change in (c for c in changes if c not in sized):
+        yield change.name
+        yield f"  A {change.a}"
+        yield f"  B {change.b}"
+    if sized:
+        yield f"{sum(len(c.names) for c in sized)} tensors keep their axes, with other sizes (see mesh)"
+
+
+def _axes(layout: float | str | None) -> str:
+    """A layout without the sizes of its axes."""
+    return re.sub(r" \d+\b", "", str(layout))
+
+
+def _losses(reasons: Sequence[Apart]) -> Iterator[str]:
+    yield ""
+    if not reasons:
+        yield f"{strong('losses')} stay comparable: same model, tokens of a step, precision and tokens kept"
+        return
+    yield f"{strong('losses')} are not comparable"
+    for reason in reasons:
+        yield f"  {reason.what}: {reason.a} in A, {reason.b} in B"
+        for name, sentence in (("A", reason.sentence_a), ("B", reason.sentence_b)):
+            if sentence:
+                yield f"    {name}: {sentence}"
+
+
+def _checkpoint(found: Diff) -> Iterator[str]:
+    move = found.checkpoint
+    yield ""
+    if move is None:
+        yield f"{strong('checkpoint')} no tensor of one model's is the other's"
+    elif not move.same_machine:
+        yield (
+            f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: other machines, so that all"
+            f" {size(move.needed_bytes)} come from elsewhere, {size(move.worst_device_bytes)} at most to one device"
+        )
+    elif not move.moved_bytes:
+        yield f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: every device has what it needs"
+    else:
+        yield (
+            f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: {size(move.moved_bytes)} of the"
+            f" {size(move.needed_bytes)} that B's devices hold come from elsewhere,"
+            f" {size(move.worst_device_bytes)} at most to one device ({move.worst_device})"
+        )
+
+
+def _label(change: Change) -> str:
+    return LABELS.get(change.name, change.name.removesuffix("_s"))
+
+
+def _said(value: float | str | None, unit: str) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, str):
+        return value
+    units = {"s": seconds, "GiB": gib, "B": size, "bytes": size}
+    if unit in units:
+        return units[unit](value)
+    return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"
+
+
+def _ratio(a: float | str | None, b: float | str | None) -> str:
+    """How much more B has than A; nothing where a number is missing or 0."""
+    if a is None or b is None or isinstance(a, str) or isinstance(b, str) or not a or not b:
+        return ""
+    return f"{b / a - 1:+.1%}" if b < 10 * a else f"{b / a:,.0f} x"

@@ -1,0 +1,157 @@
+"""The report as text: what a person wants to see first, first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planc.cli.common import colour
+from planc.cli.views.table import table
+from planc.ir.report import Report, Step, TimedCollective
+
+
+def strong(text: str) -> str:
+    """Bold on a terminal."""
+    return f"\033[1m{text}\033[0m" if colour() else text
+
+
+def print_report(report: Report) -> None:
+    """Headline, memory by stage, step by part, axes and collectives."""
+    sections = (_headline(report), _memory(report), [*_step(report), *_goodput(report)], _collectives(report))
+    print("\n\n".join("\n".join(lines) for lines in sections))
+
+
+def brief_line(report: Report) -> str:
+    """One line: does it fit, how fast."""
+    assert report.memory and report.step
+    used = report.memory.per_device_gib.total
+    return (
+        f"{report.plan}: {used:.1f} of {report.memory.capacity_gib:.0f} GiB, step {seconds(report.step.time_s)},"
+        f" MFU {report.step.mfu:.1%}"
+    )
+
+
+def seconds(value: float) -> str:
+    """Seconds in a unit that fits."""
+    if value >= 1 or value == 0:
+        return f"{value:.2f} s"
+    return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
+
+
+def count(value: float) -> str:
+    """A number of things with a unit that fits."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= factor:
+            return f"{value / factor:.2f} {unit}"
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """Bytes in a decimal unit that fits."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def _headline(report: Report) -> list[str]:
+    assert report.model and report.cluster and report.mesh and report.tokens_per_step
+    mesh = " > ".join(f"{name} {n}" for name, n in report.mesh.items())
+    devices = f"{report.devices} devices ({report.cluster.nodes} x {report.cluster.chip})"
+    title = strong(report.plan or "")
+    return [
+        f"{title}: {report.model.name} on {devices}, mesh {mesh}",
+        f"{count(report.model.params)} parameters, {count(report.tokens_per_step)} tokens a step"
+        f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)"
+        + (f", collectives as {report.target} issues them" if report.target else ""),
+    ]
+
+
+def _memory(report: Report) -> list[str]:
+    memory = report.memory
+    assert memory
+    parts = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
+    heads = ("total", "params", "grads", "optim", "activ", "buffers", "comm", "reserve")
+    rows = [
+        [str(s.stage), str(s.layers), *(gib(getattr(s.per_device_gib, part)) for part in parts)] for s in memory.stages
+    ]
+    return [
+        f"{strong('memory')} GiB on each device, of {memory.capacity_gib:.1f}",
+        *table(("stage", "layers", *heads), rows, left=1),
+        f"fullest at the {memory.worst.peak_at}",
+    ]
+
+
+def gib(value: float) -> str:
+    """GiB with as many digits as matter."""
+    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
+
+
+def _step(report: Report) -> list[str]:
+    step, limits = report.step, report.limits
+    assert step and limits
+    rows = [
+        [name, seconds(value), f"{value / step.time_s:.1%}", "#" * round(value / step.time_s * 40)]
+        for name, value in parts_of(step)
+        if value > 0
+    ]
+    return [
+        f"{strong('step')} {seconds(step.time_s)}   MFU {step.mfu:.1%}   {step.tflops_per_device:.3g} TFLOP/s"
+        f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
+        *table(("", "time", "share", ""), rows, left=1, left_last=True),
+        f"bound by {limits.bound_by}: {limits.what}",
+    ]
+
+
+def _goodput(report: Report) -> list[str]:
+    """What failures leave of the time."""
+    good = report.goodput
+    assert good
+    return [
+        f"goodput {good.runtime:.1%} of the time, {good.productivity:.1%} of the peak:"
+        f" {good.interruptions_per_day:.2g} failures a day, a checkpoint of {seconds(good.checkpoint_s)}"
+        f" every {good.checkpoint_interval_s / 60:.0f} min"
+    ]
+
+
+def parts_of(step: Step) -> list[tuple[str, float]]:
+    """The named parts of the step, in seconds."""
+    return [
+        ("compute", step.compute_s),
+        ("recompute", step.recompute_s),
+        ("exposed communication", step.exposed_comm_s),
+        ("bubble", step.bubble_s),
+        ("optimizer", step.optimizer_s),
+        ("offload", step.offload_s),
+        ("overhead", step.overhead_s),
+    ]
+
+
+def _collectives(report: Report) -> list[str]:
+    rows = report.collectives or ()
+    stage = next((r.row.stage for r in rows if r.exposed_s > 0), 0)
+    where = f" of stage {stage}, the slowest" if report.memory and len(report.memory.stages) > 1 else ""
+    heads = ("axis", "crosses", "op", "of", "phase", "calls", "payload", "time", "exposed")
+    lines = [
+        [
+            f"{axis} {group[0].row.group_size}",
+            *(level, op, carries, phase),
+            f"{sum(r.row.count for r in group):,}",
+            size(sum(r.row.payload_bytes for r in group)),
+            seconds(sum(r.time_s for r in group)),
+            seconds(sum(r.exposed_s for r in group)),
+        ]
+        for (axis, level, op, carries, phase), group in grouped(r for r in rows if r.row.stage == stage).items()
+    ]
+    return [f"{strong('collectives')}{where}, each device and step", *table(heads, lines, left=5)]
+
+
+Key = tuple[str, str, str, str, str]
+
+
+def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
+    """Rows that differ only in their tensor, together."""
+    groups: dict[Key, list[TimedCollective]] = {}
+    for r in rows:
+        key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)
+        groups.setdefault(key, []).append(r)
+    return groups

@@ -1,0 +1,99 @@
+"""A sweep for people: a table, a plot in the terminal, an SVG, a CSV."""
+
+from __future__ import annotations
+
+import csv as comma
+from collections.abc import Callable, Iterator
+from io import StringIO
+from math import nan
+from textwrap import shorten
+
+from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.table import table
+from planc.compare.sweep import NAMES, Costs, Row, Sweep
+from planc.trainer.telemetry.chart import Across, Curve, plot, svg
+
+SHARES: dict[str, Callable[[Costs], float]] = {
+    "MFU": lambda c: c.mfu,
+    "exposed / step": lambda c: c.exposed_comm_s / c.time_s,
+    "bubble / step": lambda c: c.bubble_s / c.time_s,
+    "memory / device": lambda c: c.memory_gib / c.capacity_gib,
+}
+"""What is drawn: shares, so that all fit on one scale."""
+
+
+def lines(found: Sweep, width: int) -> Iterator[str]:
+    """The table, then the plot if two values or more could be costed."""
+    yield f"{strong(found.file)} over {found.over.name}"
+    heads = (found.over.name, "devices", "step", "MFU", "GiB", "tokens/s/device", "exposed", "bubble", "")
+    rows = [_cells(row, width) for row in found.rows]
+    kept = [i for i, head in enumerate(heads) if i == 0 or head not in _idle(found)]
+    yield from table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], left=0, left_last=True)
+    if sum(row.costs is not None for row in found.rows) > 1:
+        yield ""
+        yield plot(curves(found), min(width, 100), across=_across(found), say=_percent)
+
+
+def _idle(found: Sweep) -> set[str]:
+    """Columns that say nothing here."""
+    idle = {"devices"} if found.over.name == "devices" else set()
+    return idle | (set() if any(r.costs and r.costs.bubble_s for r in found.rows) else {"bubble"})
+
+
+def _cells(row: Row, width: int) -> list[str]:
+    costs = row.costs
+    numbers = [""] * 6
+    if costs is not None:
+        numbers = [
+            seconds(costs.time_s),
+            _percent(costs.mfu),
+            f"{costs.memory_gib:.1f}",
+            f"{costs.tokens_per_s_per_device:,.0f}",
+            _percent(costs.exposed_comm_s / costs.time_s),
+            _percent(costs.bubble_s / costs.time_s),
+        ]
+    devices = "" if row.devices is None else f"{row.devices:,}"
+    return [f"{row.value:,}", devices, *numbers, shorten(said(row), max(20, width - 30), placeholder=" ...")]
+
+
+def said(row: Row) -> str:
+    """Why a value does not do: the first error's code and message."""
+    if row.why:
+        return row.why
+    first = next(iter(row.errors), None)
+    more = f" and {len(row.errors) - 1} more" if len(row.errors) > 1 else ""
+    return "" if first is None else f"{first.code} {first.message}{more}"
+
+
+def curves(found: Sweep) -> list[Curve]:
+    """The shares of every value; nothing where it has no cost. A share that is 0 everywhere is left out."""
+    drawn = [
+        Curve(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
+        for name, share in SHARES.items()
+    ]
+    return [c for c in drawn if any(v > 0 for v in c.values)]
+
+
+def picture(found: Sweep) -> str:
+    """The curves as SVG text."""
+    return svg(curves(found), f"{found.file} over {found.over.name}", across=_across(found), say=_percent)
+
+
+def csv(found: Sweep) -> str:
+    """A line a value of what is varied; the last column says why there are no numbers."""
+    text = StringIO()
+    writer = comma.writer(text, lineterminator="\n")
+    writer.writerow(["value", "devices", *NAMES, "errors"])
+    for row in found.rows:
+        numbers = [""] * len(NAMES) if row.costs is None else [repr(getattr(row.costs, n)) for n in NAMES]
+        codes = row.why or " ".join(d.code for d in row.errors)
+        writer.writerow([row.value, "" if row.devices is None else row.devices, *numbers, codes])
+    return text.getvalue()
+
+
+def _across(found: Sweep) -> Across:
+    return Across(tuple(f"{row.value:,}" for row in found.rows), found.over.name)
+
+
+def _percent(value: float) -> str:
+    return f"{value:.1%}"

@@ -1,0 +1,128 @@
+"""Bytes of a checkpoint that change places when a run goes on under another layout.
+
+A checkpoint holds each parameter and its two AdamW moments in fp32. A device that goes on under B needs its
+pieces under B, and has those under A: rank i of A is rank i of B, on the same machine. What it needs and
+does not have must come from elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from itertools import pairwise
+
+from planc.compare.shard_intervals import Kept, Rest, Runs, kept, layers_kept, length, shared
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.mesh import Axis
+from planc.ir.plan import Noun
+from planc.ir.sharding import Sharded
+
+ELEMENT_BYTES = 4
+"""Checkpoints are fp32 whatever a plan computes in."""
+NOUNS: tuple[tuple[Noun, int], ...] = (("params", 1), ("optimizer", 2))
+"""What a checkpoint holds, and how many tensors of it there are for each parameter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moved:
+    """Bytes over all devices, but for `worst_device_bytes`. Nothing is there already on another machine."""
+
+    same_machine: bool
+    checkpoint_bytes: int
+    needed_bytes: int
+    """What B's devices hold together: more than the checkpoint where some hold the same."""
+    moved_bytes: int
+    """Of these, what a device does not hold already."""
+    worst_device_bytes: int
+    worst_device: int
+
+
+def moved(before: Sharded, after: Sharded, rests: tuple[Rest, Rest], *, same_machine: bool = True) -> Moved:
+    """What moves from one layout of a model to another; all of it on another machine.
+
+    Both plans have the same parameters.
+    """
+    tensors = list(_tensors(before, after, rests))
+    had = before.plan.mesh.devices if same_machine else 0
+    axes = {a for t in tensors for a in (*t.before.axes, *t.after.axes)}
+    axes |= {p.mesh.axis(p.split.axis) for p in (before.plan, after.plan) if p.split}
+    ranks, copies = representatives(axes, had, after.plan.mesh.devices)
+    needed, lacking = {}, {}
+    for rank in ranks:
+        needed[rank], lacking[rank] = _of_rank(before, after, tensors, rank, rank < had)
+    worst = max(ranks, key=lambda rank: lacking[rank])
+    return Moved(
+        same_machine=same_machine,
+        checkpoint_bytes=sum(n for _, n in NOUNS) * ELEMENT_BYTES * before.model.parameters,
+        needed_bytes=copies * sum(needed.values()),
+        moved_bytes=copies * sum(lacking.values()),
+        worst_device_bytes=lacking[worst],
+        worst_device=worst,
+    )
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """One noun of a parameter under both layouts, by its name."""
+
+    name: str
+    times: int
+    before: Kept
+    after: Kept
+
+
+def _tensors(before: Sharded, after: Sharded, rests: tuple[Rest, Rest]) -> Iterator[_Tensor]:
+    for p in after.params:
+        old = before.param[p.param.name]
+        found: dict[tuple[Kept, Kept], int] = {}
+        for noun, times in NOUNS:
+            pair = (kept(before, old, noun, rests[0]), kept(after, p, noun, rests[1]))
+            found[pair] = found.get(pair, 0) + times
+        yield from (_Tensor(p.param.name, times, *pair) for pair, times in found.items())
+
+
+def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int, had: bool) -> tuple[int, int]:
+    """Bytes that a rank needs, and those of them that it lacks."""
+    needed = lacking = 0
+    for t in tensors:
+        layers = layers_kept(after.plan, after.param[t.name].param, rank)
+        piece = t.after.piece(rank)
+        elements = _product(length(runs) for runs in piece)
+        needed += len(layers) * elements * t.times
+        lacking += len(layers) * elements * t.times
+        if had:
+            both = len(layers & layers_kept(before.plan, before.param[t.name].param, rank))
+            lacking -= both * _overlap(t.before.piece(rank), piece) * t.times
+    return needed * ELEMENT_BYTES, lacking * ELEMENT_BYTES
+
+
+@lru_cache(65536)
+def _overlap(one: tuple[Runs, ...], other: tuple[Runs, ...]) -> int:
+    return _product(shared(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _product(values: Iterable[int]) -> int:
+    total = 1
+    for value in values:
+        total *= value
+    return total
+
+
+def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
+    """One rank for each kind of device, and how many devices of each kind there are.
+
+    Devices that differ only along axes that cut nothing hold the same. Where the borders of the axes do not
+    lie inside each other, every rank is its own kind.
+    """
+    spans = {(a.stride, a.stride * a.size) for a in axes if a.size > 1}
+    spans |= {(had, devices)} if 0 < had < devices else set()
+    borders = sorted({1, devices, *(edge for span in spans for edge in span if edge < devices)})
+    if any(b % a for a, b in pairwise(borders)):
+        return list(range(devices)), 1
+    ranks, copies = [0], 1
+    for low, high in pairwise(borders):
+        if any(first <= low and high <= last for first, last in spans):
+            ranks = [r + low * digit for digit in range(high // low) for r in ranks]
+        else:
+            copies *= high // low
+    return ranks, copies

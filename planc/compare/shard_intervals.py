@@ -1,0 +1,155 @@
+"""Which piece of each parameter a device keeps between steps: what a checkpoint of a layout is made of.
+
+A tensor's piece is, for each of its dimensions, some runs of neighbouring indices: what tensor parallelism
+leaves of the dimension, and of that the share that state is stored in. Dimensions that do not divide are
+cut as `torch.chunk` cuts them: the first parts are full, the last one short or empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from math import prod
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.mesh import Axis
+from planc.ir.model import Param
+from planc.ir.plan import Noun, Plan
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.stage_assignment import virtual_stages
+
+Runs = tuple[tuple[int, int], ...]
+"""(first index, one past the last), in order."""
+Rest = Callable[[ParamSharding, Noun], tuple[tuple[str, ...], int | None]]
+"""The axes that a noun is stored over, and the storage dimension that they cut; None where it stays whole."""
+Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
+"""Per named dim of a storage dimension: its length, the elements inside it, the axes that divide it."""
+
+
+def as_said(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
+    """As the sentences say: the dimension that they name, else the first.
+
+    Masters that no sentence stores rest with the optimizer's state.
+    """
+    return p.stored[noun] or (p.stored["optimizer"] if noun == "params" else ()), p.on_dim or 0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """How one noun of a parameter is kept: per storage dimension the cuts of use, then those of storage."""
+
+    used: tuple[Cut, ...]
+    stored: tuple[Axis, ...]
+    on_dim: int | None
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """Every axis that a device's piece depends on."""
+        inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
+        return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, ...], tuple[Runs, ...]]:
+        return {}
+
+    def piece(self, rank: int) -> tuple[Runs, ...]:
+        """What a rank keeps of each storage dimension."""
+        at = tuple(rank // a.stride % a.size for a in self.axes)
+        known = self._known.get(at)
+        if known is None:
+            known = self._known[at] = tuple(self._runs(dim, rank) for dim in range(len(self.used)))
+        return known
+
+    def _runs(self, dim: int, rank: int) -> Runs:
+        runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
+        for length, inside, axes in self.used[dim]:
+            if axes:
+                runs = _within(runs, length, inside, _part(length, axes, rank))
+        if dim == self.on_dim and self.stored:
+            runs = _between(runs, *_part(sum(b - a for a, b in runs), self.stored, rank))
+        return runs
+
+
+def kept(sharded: Sharded, p: ParamSharding, noun: Noun, rest: Rest) -> Kept:
+    """How a noun of a parameter is kept."""
+    plan = sharded.plan
+    user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
+    over, dim = rest(p, noun)
+    axes = plan.mesh.in_order(over)
+    used = tuple(_cuts(plan, group, user.layout) for group in p.param.shape_dims)
+    return Kept(used, tuple(map(plan.mesh.axis, axes)), dim if axes else None)
+
+
+def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]]) -> Cut:
+    sizes = [plan.model.sizes[d] for d in dims]
+    axes = [tuple(map(plan.mesh.axis, plan.mesh.in_order(layout.get(d, ())))) for d in dims]
+    return tuple((n, prod(sizes[i + 1 :]), axes[i]) for i, n in enumerate(sizes))
+
+
+def layers_kept(plan: Plan, param: Param, rank: int) -> frozenset[int]:
+    """The layers whose copy of a parameter lies on a rank; -1 stands for a copy outside the blocks."""
+    stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
+    key = ("layers_kept", param.sections, stage)
+    known: frozenset[int] | None = plan.memo.get(key)
+    if known is None:
+        known = plan.memo[key] = _layers_kept(plan, param, stage)
+    return known
+
+
+def _layers_kept(plan: Plan, param: Param, stage: int) -> frozenset[int]:
+    held, kinds = virtual_stages(plan, stage), plan.model.kinds
+    layers = {n for v in held for n in range(*plan.stages[v]) if kinds[n] in param.sections}
+    ends = ("first" in param.sections and 0 in held) or ("last" in param.sections and len(plan.stages) - 1 in held)
+    return frozenset(layers | ({-1} if ends and not set(param.sections) & set(kinds) else set()))
+
+
+# Runs of indices.
+
+
+def _part(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
+    """The indices that a rank has of `length`, cut by each axis in turn."""
+    first, last = 0, length
+    for axis in axes:
+        each = -(-(last - first) // axis.size)
+        at = rank // axis.stride % axis.size
+        first, last = min(last, first + each * at), min(last, first + each * (at + 1))
+    return first, last
+
+
+def _within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
+    """Of runs that hold whole repeats of a dim of `length` x `inside` elements, this part of every repeat."""
+    block = length * inside
+    return tuple(
+        (start + part[0] * inside, start + part[1] * inside)
+        for a, b in runs
+        for start in range(a, b, block)
+        if part[0] < part[1]
+    )
+
+
+def _between(runs: Runs, first: int, last: int) -> Runs:
+    """The indices numbered `first` up to `last` of those in the runs."""
+    found, passed = [], 0
+    for a, b in runs:
+        start, stop = max(first - passed, 0), min(last - passed, b - a)
+        if start < stop:
+            found.append((a + start, a + stop))
+        passed += b - a
+    return tuple(found)
+
+
+def length(runs: Runs) -> int:
+    """Indices in the runs."""
+    return sum(b - a for a, b in runs)
+
+
+def shared(one: Runs, other: Runs) -> int:
+    """Indices in both; each is in order."""
+    total, i, j = 0, 0, 0
+    while i < len(one) and j < len(other):
+        total += max(0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
+        if one[i][1] < other[j][1]:
+            i += 1
+        else:
+            j += 1
+    return total

@@ -1,0 +1,387 @@
+"""Where a group of devices lies: how many of its members meet at each level, and how fast that level is.
+
+Axes are laid on the machine outermost first, so the innermost axis fills a node (or one ring of a
+torus). A group is described by what one of its members sees, going up: the chip (where it is several
+devices), the node's links or the torus, and each level of the network. Nothing here enumerates devices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, gcd, inf, prod
+from typing import Any
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.hardware import Cluster, Level
+from planc.ir.mesh import Axis, Mesh
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """A group's members along one torus dimension. `stride` groups lie between each other's members."""
+
+    size: int
+    wrapped: bool
+    """The last member is a neighbour of the first."""
+    stride: int = 1
+    both_ways: bool = True
+
+    @property
+    def ways(self) -> float:
+        """Links' worth of bandwidth for one group: strided groups share the links."""
+        return (2 if self.wrapped and self.both_ways else 1) / self.stride
+
+    @property
+    def hops(self) -> int:
+        """Links between the two members farthest from each other."""
+        return (self.size // 2 if self.wrapped and self.both_ways else self.size - 1) * self.stride
+
+    @property
+    def crossing(self) -> float:
+        """Part of one member's buffer that the busiest link carries when all send to all.
+
+        Both ways round, the mean distance is size / 4, over 2 links a member; one way, (size - 1) / 2; on a
+        line, each half sends half of its data through the middle.
+        """
+        if not self.wrapped:
+            return self.stride * self.size / 4
+        return self.stride * (self.size / 8 if self.both_ways else (self.size - 1) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One level that a group crosses: `members` units of `below` members each meet here.
+
+    `bytes_per_s` is one way, per device, when all devices of a unit send at once; efficiency is in it.
+    """
+
+    name: str
+    members: float
+    below: float
+    bytes_per_s: float
+    latency_s: float
+    half_bytes: float = 0.0
+    """A transfer of this size runs at half the bandwidth."""
+    call_s: float = 0.0
+    """The framework's own time for a call."""
+    op_efficiency: tuple[tuple[str, float], ...] = ()
+    """Collectives that run at a share of what the curve says."""
+    reduction: float = 0.0
+    """Bytes that the switches all-reduce for each byte a unit can send; 0: they do not add."""
+    rings: tuple[Ring, ...] = ()
+    """The torus dimensions, when the level is a torus."""
+    network: bool = False
+    """Outside the node: messages go through a tree of switches."""
+
+    @property
+    def unit_bytes_per_s(self) -> float:
+        """What the group's members of one unit send together."""
+        return self.below * self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A group of `size` devices and the levels it crosses, innermost first."""
+
+    size: int
+    phases: tuple[Phase, ...]
+    level: str
+    """The outermost level crossed; for a group of one, the innermost there is."""
+
+    @property
+    def inside(self) -> float:
+        """Members in one node (or one slice of a torus)."""
+        return prod(p.members for p in self.phases if not p.network)
+
+    @property
+    def outside(self) -> float:
+        """Nodes (or slices) that the group lies in."""
+        return prod(p.members for p in self.phases if p.network)
+
+    @property
+    def call_s(self) -> float:
+        """The framework's own time for a call over this group."""
+        return max((p.call_s for p in self.phases), default=0.0)
+
+    def efficiency(self, op: str) -> float:
+        """How fast an op runs beside what the curve says of it, at the outermost level that says so."""
+        return next((share for p in reversed(self.phases) for name, share in p.op_efficiency if name == op), 1.0)
+
+    @property
+    def slowest(self) -> Phase | None:
+        """The level that a gather is bound by: the one that saturates first."""
+        return max(self.phases, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
+
+
+def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
+    """How a group over these axes (of the mesh or of one of its views) lies on the cluster."""
+    group = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
+    size = prod(a.size for a in group)
+    phases, count = [], float(size)
+    for unit, width in _units(cluster, mesh.devices):
+        left = float(_touched(group, width, mesh.devices)) if width < mesh.devices else 1.0
+        if left < count:
+            phases.append(replace(unit, members=count / left, below=size / count))
+        count = left
+    phases = [_on_torus(p, _rings(mesh, cluster, axes)) if p.rings else p for p in phases]
+    return Span(size, tuple(phases), phases[-1].name if phases else cluster.link.name)
+
+
+def ring_span(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> Span:
+    """A group that is one torus dimension."""
+    phase = Phase("ring", ring.size, 1, link_bytes_per_s, latency_s, rings=(ring,))
+    return Span(ring.size, (_on_torus(phase, (ring,)),), "ring")
+
+
+def units_crossed(axis: Axis, width: int, devices: int) -> int:
+    """How many blocks of `width` neighbouring ranks the worst group along `axis` touches.
+
+    Groups lie end to end, `size * stride` ranks each. Where that does not divide `width`, some group
+    straddles a border.
+    """
+    extent = axis.size * axis.stride
+    offset = 0 if extent >= devices else width - gcd(extent, width)
+    return min(axis.size, (offset + extent - 1) // width + 1)
+
+
+def _touched(group: tuple[Axis, ...], width: int, devices: int) -> int:
+    return prod(units_crossed(a, width, devices) for a in _merged(group))
+
+
+def _merged(group: tuple[Axis, ...]) -> list[Axis]:
+    """Neighbouring axes as one, innermost first."""
+    merged: list[Axis] = []
+    for axis in sorted(group, key=lambda a: a.stride):
+        last = merged[-1] if merged else None
+        if last and axis.stride == last.stride * last.size:
+            merged[-1] = replace(last, size=last.size * axis.size)
+        else:
+            merged.append(axis)
+    return merged
+
+
+def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
+    """Each level with the devices that meet below it, innermost first."""
+    chip, link = cluster.chip, cluster.link
+    found: list[tuple[Phase, int]] = []
+    if chip.devices > 1:
+        found.append((Phase(chip.name, 1, 1, chip.die_bandwidth_bytes_per_s, 0.0), chip.devices))
+    one = link.bandwidth_bytes_per_s * link.efficiency / link.shared / chip.devices
+    near = Phase(
+        link.name,
+        1,
+        1,
+        one,
+        link.latency_s,
+        link.half_bytes,
+        link.call_s,
+        (*link.op_efficiency.items(),),
+        _reduction(link.in_network_reduction, prod(cluster.shape)),
+        (Ring(1, False),) if cluster.kind == "torus" else (),
+    )
+    found.append((near, cluster.devices_per_node))
+    nodes = 1
+    for i, level in enumerate(cluster.levels):
+        nodes *= level.width
+        last = i == len(cluster.levels) - 1
+        found.append((_far(cluster, level, devices), max(devices, 1) if last else nodes * cluster.devices_per_node))
+    return found
+
+
+def _far(cluster: Cluster, level: Level, devices: int) -> Phase:
+    """A level of the network. All devices of a node send at once and share its hosts' ways out."""
+    way_out = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
+    each = way_out / min(cluster.devices_per_node, devices)
+    reduction = _reduction(level.in_network_reduction, inf)
+    return Phase(
+        name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
+        call_s=level.call_s, op_efficiency=(*level.op_efficiency.items(),), reduction=reduction, network=True,
+    )  # fmt: skip
+
+
+def _reduction(gain: float, units: float) -> float:
+    """All-reduced bytes for each byte a unit can send, from the measured gain over a ring of all units.
+
+    The switches take the buffer once from each unit, however many take part; a ring of n sends
+    2 (n - 1) / n of it. Eight H200 all-reduce 270 GB/s in their switches and five 259 GB/s, while the
+    ring's bus bandwidth stays at 365 GB/s (public ml-engineering notes, network).
+    """
+    return 0.0 if gain <= 1 or units < 2 else gain / (2 * (1 - 1 / units))
+
+
+# Tori.
+
+
+def _on_torus(phase: Phase, rings: tuple[Ring, ...]) -> Phase:
+    """A gather uses every ring at once; a group that fits no dimension is taken for one line."""
+    rings = rings or (Ring(max(2, round(phase.members)), False),)
+    return replace(phase, rings=rings, bytes_per_s=phase.bytes_per_s * sum(r.ways for r in rings))
+
+
+def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:
+    """The rings of a group; the parts of one dimension that it uses together are one ring."""
+    placed = torus_dims(mesh, cluster, axes)
+    by_dim: dict[int, Ring] = {}
+    for axis in axes:
+        for dim, ring in placed.get(axis, ()):
+            other = by_dim.get(dim)
+            by_dim[dim] = _joined(ring, other, cluster, dim) if other else ring
+    return tuple(by_dim.values())
+
+
+def _joined(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
+    size = one.size * other.size
+    return Ring(size, cluster.wrap[dim] and size == cluster.shape[dim], min(one.stride, other.stride))
+
+
+def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict[str, tuple[tuple[int, Ring], ...]]:
+    """For each axis, the torus dimensions it uses, by number, and its ring on each.
+
+    Innermost axes choose first. An axis prefers dimensions whose lengths multiply to its size; what
+    does not fit is cut out of a longer dimension: the inner part is a line, the outer part a ring whose
+    groups share the links. `axes` names those of a view to place them instead of the axes they stand for.
+    """
+    free = [_Free(i, n, n, wrapped) for i, (n, wrapped) in enumerate(zip(cluster.shape, cluster.wrap, strict=True))]
+    free.sort(key=lambda f: f.left)
+    placed: dict[str, tuple[tuple[int, Ring], ...]] = {}
+    for axis in _inner_first(mesh, axes):
+        size = _in_slice(axis, cluster)
+        chosen = _exact(free, size) if size > 1 else []
+        for dim in chosen:
+            free.remove(dim)
+        taken = [(d.dim, d.take(d.left)) for d in chosen] if chosen else _cut(free, size)
+        placed[axis.name] = tuple(taken)
+    return placed
+
+
+@dataclass
+class _Free:
+    """What is left of one torus dimension."""
+
+    dim: int
+    length: int
+    left: int
+    wrapped: bool
+
+    def take(self, size: int) -> Ring:
+        """The next `size` members: a ring when nothing is left outside of them."""
+        inner = self.length // self.left
+        self.left //= size
+        return Ring(size, self.wrapped and self.left == 1, inner)
+
+
+def _inner_first(mesh: Mesh, axes: tuple[str, ...]) -> list[Axis]:
+    """The axes that make up the ranks, innermost first: a view's where `axes` names one of them."""
+    view = next((v for v in mesh.views if set(axes) & set(v.names)), None)
+    kept = [a for a in mesh.axes if view is None or a.name not in view.of]
+    return sorted([*kept, *(view.axes if view else ())], key=lambda a: (a.stride, a.size))
+
+
+def _in_slice(axis: Axis, cluster: Cluster) -> int:
+    """Chips of one slice along `axis`."""
+    room = cluster.devices_per_node
+    if axis.stride >= room:
+        return 1
+    members = min(axis.size, room // axis.stride)
+    return max(1, members // max(1, cluster.chip.devices // axis.stride))
+
+
+def _exact(free: list[_Free], size: int) -> list[_Free]:
+    """Whole dimensions whose lengths multiply to `size`; the fewest of them."""
+    from itertools import combinations
+
+    for count in range(1, len(free) + 1):
+        for chosen in combinations(free, count):
+            if prod(f.left for f in chosen) == size:
+                return list(chosen)
+    return []
+
+
+def _cut(free: list[_Free], size: int) -> list[tuple[int, Ring]]:
+    """Take `size` out of the remaining dimensions, shortest first."""
+    used: list[tuple[int, Ring]] = []
+    for dim in list(free):
+        if size <= 1:
+            break
+        part = gcd(size, dim.left)
+        if part > 1:
+            used.append((dim.dim, dim.take(part)))
+            size //= part
+    free[:] = [f for f in free if f.left > 1]
+    return used
+
+
+# Facts about the machine itself.
+
+
+def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
+    """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless asked, no latency."""
+    keep = float(latency)
+    ideal: dict[str, Any] = {"efficiency": 1.0, "half_bytes": 0.0, "call_s": 0.0, "op_efficiency": {}}
+    link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, **ideal)
+    chip = replace(
+        cluster.chip,
+        matmul_efficiency=1.0,
+        attention_efficiency=1.0,
+        memory_efficiency=1.0,
+        launch_s=0.0,
+        narrow_efficiency={},
+        dispatch_s=0.0,
+        matmul_depth=0.0,
+        matmul_tail=0.0,
+        contention=0.0,
+        step_s=0.0,
+    )
+    levels = tuple(replace(v, latency_s=keep * v.latency_s, **ideal) for v in cluster.levels)
+    return replace(cluster, chip=chip, link=link, levels=levels)
+
+
+def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
+    """Bytes per second that the units of one `level` together can send into it, one way.
+
+    The innermost level's units are the chips of a node; a network level's are the nodes that meet there.
+    """
+    if level == cluster.link.name:
+        return prod(cluster.shape) * cluster.link.bandwidth_bytes_per_s
+    nodes = 1
+    for one in cluster.levels:
+        nodes *= one.width
+        if one.name == level:
+            return nodes * cluster.hosts_per_node * one.bandwidth_bytes_per_s / one.oversubscription
+    raise ValueError(f"{cluster.name} has no level {level}")
+
+
+def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
+    """Bytes per second between two halves of the units of one level, both directions together."""
+    half = injection_bytes_per_s(cluster, level) / 2
+    return half + half
+
+
+def way_out_bytes_per_s(cluster: Cluster) -> float:
+    """Bytes per second that one node, or one slice of a torus, can send into the network."""
+    level = cluster.levels[0]
+    return cluster.hosts_per_node * level.bandwidth_bytes_per_s / level.oversubscription
+
+
+def switches(cluster: Cluster) -> int:
+    """Switches of the whole machine: those inside nodes and a folded Clos of the network's levels.
+
+    Below the top, half of a switch's ports go down and half up; at the top all go down.
+    """
+    total = cluster.count * cluster.link.switches
+    links = cluster.levels[0].rails
+    units = cluster.count * cluster.hosts_per_node
+    for i, level in enumerate(cluster.levels):
+        down = level.ports // 2
+        if i == len(cluster.levels) - 1:
+            return total + ceil(units * links / level.ports)
+        groups = ceil(units / level.width)
+        each = min(units, level.width)
+        total += groups * ceil(each * links / down)
+        links, units = ceil(each * links / level.oversubscription), groups
+    return total
+
+
+def replicas(mesh: Mesh, axes: tuple[str, ...]) -> int:
+    """Copies that the mesh holds of an array divided over `axes`."""
+    return mesh.devices // mesh.size(*axes)

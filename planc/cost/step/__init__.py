@@ -1,0 +1,1 @@
+"""The step: seconds of each section, rank and transfer, put together."""

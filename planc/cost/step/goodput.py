@@ -1,0 +1,93 @@
+"""What is left of the time when chips fail: checkpoints, work done again, restarts.
+
+Failures come at random at a rate per chip; each costs a restart, reading the last checkpoint, and the work
+since then. Checkpoints cost their writing and are as often as leaves the most time (Young 1974; Daly 2006,
+"A higher order estimate of the optimum checkpoint interval for restart dumps").
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.plan import Plan
+from planc.ir.report import Goodput
+
+HOURS_PER_DAY = 24
+S_PER_HOUR = 3600.0
+LLAMA3_CHIPS, LLAMA3_DAYS, LLAMA3_FAILURES = 16_384, 54, 419
+"""Unexpected interruptions of Llama 3 405B's pre-training (Llama team 2024, section 3.3.4)."""
+LLAMA3_STORAGE_BYTES_PER_S = 2e12
+"""What the storage of that cluster sustains (section 3.3.1); bursts reach 7e12."""
+RESTART_S = 600.0
+"""Noticing, replacing a node and starting again. Llama 3 trained for more than 90 % of the time over 466
+interruptions in 54 days: at most 1,001 s each, of which some is work done again."""
+MOST = 700.0
+"""exp of more does not fit a float."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reliability:
+    """Of a cluster: failures of one chip (whatever it takes the job down with), storage, restarts.
+
+    `stall` is the share of a checkpoint's writing that training waits for: 1 when it is synchronous.
+    """
+
+    failures_per_chip_s: float = LLAMA3_FAILURES / (LLAMA3_CHIPS * LLAMA3_DAYS * HOURS_PER_DAY * S_PER_HOUR)
+    storage_bytes_per_s_per_chip: float = LLAMA3_STORAGE_BYTES_PER_S / LLAMA3_CHIPS
+    restart_s: float = RESTART_S
+    stall: float = 1.0
+
+
+def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> Goodput:
+    """The goodput of a plan at its best checkpoint interval, on all chips of its cluster."""
+    reliability = reliability or Reliability()
+    chips = plan.cluster.chips
+    between_s = 1 / (reliability.failures_per_chip_s * chips)
+    write_s = state_bytes(plan) / (reliability.storage_bytes_per_s_per_chip * chips)
+    stall_s, restart_s = write_s * reliability.stall, reliability.restart_s + write_s
+    interval_s = best_interval_s(stall_s, between_s)
+    runtime = useful_share(interval_s, stall_s, restart_s, between_s)
+    return Goodput(
+        interruptions_per_day=HOURS_PER_DAY * S_PER_HOUR / between_s,
+        checkpoint_s=write_s,
+        checkpoint_interval_s=interval_s,
+        restart_s=restart_s,
+        runtime=runtime,
+        productivity=runtime * mfu,
+    )
+
+
+def state_bytes(plan: Plan) -> float:
+    """A checkpoint: masters and AdamW's two moments, each once."""
+    size = DTYPE_BYTES[plan.store_dtype("params")] + 2 * DTYPE_BYTES[plan.store_dtype("optimizer")]
+    return float(plan.model.parameters * size)
+
+
+def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s: float) -> float:
+    """Training time over wall time, for random failures `between_s` apart on average (Daly 2006).
+
+    `interval_s` of training and `stall_s` of checkpoint are begun again, after a restart, until they
+    pass without a failure; restarts fail too. Expected time: M e^(R / M) (e^((interval + stall) / M) - 1).
+    """
+    wall_s = (
+        between_s * exp(min(restart_s / between_s, MOST)) * (exp(min((interval_s + stall_s) / between_s, MOST)) - 1)
+    )
+    return interval_s / wall_s
+
+
+def young_interval_s(stall_s: float, between_s: float) -> float:
+    """The best interval to first order: sqrt(2 x checkpoint x time between failures) (Young 1974)."""
+    return sqrt(2 * stall_s * between_s)
+
+
+def best_interval_s(stall_s: float, between_s: float) -> float:
+    """The interval with the largest useful share: where (1 - x) e^(x + c) = 1, x and c in times between
+    failures. Found by halving: the left side falls from e^c to 0 as x goes from 0 to 1."""
+    c = min(stall_s / between_s, MOST)
+    low, high = 0.0, 1.0
+    for _ in range(80):
+        x = (low + high) / 2
+        low, high = (x, high) if (1 - x) * exp(x + c) > 1 else (low, x)
+    return high * between_s

@@ -1,0 +1,72 @@
+"""Seconds on the way between a device and its host's memory, for what an `offload` sentence names."""
+
+from __future__ import annotations
+
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.plan import Plan
+from planc.ir.sharding import Layout, Sharded
+from planc.sharding.local import stored_elements, tensor_bytes
+from planc.sharding.recompute import replay
+from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on
+
+
+def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
+    """Exposed seconds of one optimizer step on a pipeline rank.
+
+    State goes in and out once a step, around the optimizer, with nothing to hide it. A saved tensor
+    leaves in the forward and comes back in the backward, both beside compute (`compute_s` of it a step).
+    """
+    plan = sharded.plan
+    bandwidth = plan.cluster.chip.host_bandwidth_bytes_per_s / plan.cluster.chip.devices
+    if not plan.offloads:
+        return 0.0
+    state = 2 * state_bytes(sharded, rank) / bandwidth
+    saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
+    return state + max(0.0, saved - compute_s)
+
+
+def offloaded(plan: Plan) -> frozenset[str]:
+    """What lies in the host's memory: state nouns and saved tensors."""
+    return frozenset(name for o in plan.offloads for name in o.what)
+
+
+def state_bytes(sharded: Sharded, rank: int) -> float:
+    """Bytes of a rank's state in host memory: AdamW's two moments, the masters."""
+    plan, names = sharded.plan, offloaded(sharded.plan)
+    sections = sections_on(plan, rank)
+    total = 0.0
+    for p in sharded.params:
+        copies = copies_on(plan, p.param, sections)
+        if "optimizer" in names:
+            size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
+            total += 2 * copies * stored_elements(plan, p, p.stored["optimizer"]) * size
+        if "params" in names:
+            size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
+            total += copies * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
+    return total
+
+
+def saved_bytes(sharded: Sharded, rank: int) -> float:
+    """Bytes of the saved tensors that leave the device for one microbatch."""
+    plan, names = sharded.plan, offloaded(sharded.plan)
+    total = 0.0
+    for section, copies in sections_on(plan, rank).items():
+        if section in plan.model.blocks:
+            kept = [t for t in replay(plan, section).kept if t in names]
+            total += copies * sum(kept_bytes(sharded, t, section) for t in kept)
+    return total
+
+
+def kept_bytes(sharded: Sharded, tensor: str, section: str) -> float:
+    """Bytes of a tensor that is kept for one microbatch, in each layout that an op needs it in later.
+
+    It is needed by the ops that save it; if none does, to run others again that take it.
+    """
+    known: list[Layout] | None = sharded.told.get(key := ("kept", tensor, section))
+    if known is None:
+        dims = sharded.model.tensor[tensor].dims
+        ops = sharded.ops[section]
+        later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
+        unique = {repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}
+        known = sharded.told[key] = list(unique.values())
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in known)

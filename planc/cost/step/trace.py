@@ -1,0 +1,121 @@
+"""A simulated step as a trace: a row a pipeline rank, a span an action, in the Trace Event format that
+Perfetto and chrome://tracing read (times in microseconds, durations of complete events, phase X)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from planc.cost.costed import Costed
+from planc.cost.step.offload import offload_s
+from planc.cost.step.step_time import StageCost, optimizer_s, overhead_s
+from planc.pipeline.simulate import Ran, simulate, spans
+from planc.schedules import orders
+from planc.schedules.actions import LETTERS
+from planc.sharding.stage_assignment import microbatches_each, virtual_stages
+
+MOST_ACTIONS = 200_000
+"""More make a file that viewers cannot open."""
+US_PER_S = 1e6
+
+
+class Span(NamedTuple):
+    """A stretch of a rank's time. `part` is what the report counts it as."""
+
+    rank: int
+    name: str
+    part: str
+    start_s: float
+    seconds: float
+    stage: int | None = None
+    microbatch: int | None = None
+
+
+def actions(costed: Costed) -> int:
+    """Actions of a step, over all pipeline ranks; a backward in two parts counts twice."""
+    plan = costed.sharded.plan
+    return 3 * len(plan.stages) * plan.microbatches
+
+
+def trace(costed: Costed) -> dict[str, Any]:
+    """The trace of one step. The spans of the slowest rank and its idle time sum to the step."""
+    plan = costed.sharded.plan
+    assert actions(costed) <= MOST_ACTIONS
+    events = [*_names(costed), *(_event(s) for s in step_spans(costed) if s.seconds > 0)]
+    return {
+        "traceEvents": events,
+        "displayTimeUnit": "ms",
+        "otherData": {"plan": plan.name, "plan_sha256": plan.sha256, "step_s": costed.step.time_s},
+    }
+
+
+def step_spans(costed: Costed) -> Iterator[Span]:
+    """Every span of every rank, each rank's in order of time."""
+    plan, times = costed.sharded.plan, costed.timed.times
+    run = simulate(orders(plan.split, plan.pipeline, plan.microbatches), times)
+    ran = spans(run)
+    for rank in range(plan.pipeline):
+        for r in (r for r in ran if r.rank == rank):
+            yield from _parts(r, costed.timed.costs[r.action.stage])
+        yield from _after(costed, rank, max(run.clock))
+
+
+def _parts(ran: Ran, cost: StageCost) -> Iterator[Span]:
+    """An action's transfers, replay and compute, one after the other."""
+    kind, stage, microbatch, _ = ran.action
+    whole = ran.end_s - ran.start_s
+    if kind == "forward":
+        parts = [("exposed_comm", cost.exposed_forward_s), ("compute", cost.forward_s)]
+    elif kind == "backward_weight":
+        parts = [("compute", whole)]
+    else:
+        kept = whole - cost.recompute_s - cost.exposed_backward_s
+        parts = [("recompute", cost.recompute_s), ("compute", kept), ("exposed_comm", cost.exposed_backward_s)]
+    names = {"compute": kind.replace("_", " of "), "recompute": "recompute", "exposed_comm": "transfers"}
+    start = ran.start_s
+    for part, seconds in parts:
+        name = f"{stage}{LETTERS[kind]}{microbatch} {names[part]}"
+        yield Span(ran.rank, name, part, start, seconds, stage, microbatch)
+        start += seconds
+
+
+def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
+    """What a rank does once a step, after the last microbatch of all."""
+    sharded, plan = costed.sharded, costed.sharded.plan
+    mine = [costed.timed.costs[v] for v in virtual_stages(plan, rank)]
+    each = microbatches_each(plan)
+    busy = each * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
+    parts = (
+        ("transfers", "exposed_comm", costed.timed.after_s[rank]),
+        ("optimizer", "optimizer", optimizer_s(sharded, rank)),
+        ("offload", "offload", offload_s(sharded, rank, busy)),
+        ("overhead", "overhead", overhead_s(plan, len(mine))),
+    )
+    for name, part, seconds in parts:
+        yield Span(rank, name, part, start, seconds)
+        start += seconds
+
+
+def _names(costed: Costed) -> Iterator[dict[str, Any]]:
+    """Metadata events: the process is the plan, a thread is a pipeline rank."""
+    plan = costed.sharded.plan
+    yield {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": plan.name}}
+    for rank in range(plan.pipeline):
+        held = ", ".join(str(v) for v in virtual_stages(plan, rank))
+        name = f"rank {rank}: stage {held}" if plan.split else "every rank"
+        yield {"name": "thread_name", "ph": "M", "pid": 0, "tid": rank, "args": {"name": name}}
+        yield {"name": "thread_sort_index", "ph": "M", "pid": 0, "tid": rank, "args": {"sort_index": rank}}
+
+
+def _event(span: Span) -> dict[str, Any]:
+    args = {k: v for k, v in (("stage", span.stage), ("microbatch", span.microbatch)) if v is not None}
+    return {
+        "name": span.name,
+        "cat": span.part,
+        "ph": "X",
+        "ts": span.start_s * US_PER_S,
+        "dur": span.seconds * US_PER_S,
+        "pid": 0,
+        "tid": span.rank,
+        "args": args,
+    }

@@ -1,0 +1,1 @@
+"""Sentences to Plan: the verbs, and what they share: drafts, imports, units, the library, which sentence wins."""

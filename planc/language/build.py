@@ -1,0 +1,194 @@
+"""Sentences to Plan: imports, shorthands, then every verb's reader in order."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in_order
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.ir.plan import Plan
+from planc.language.draft import Asked, Draft
+from planc.language.imports import Files, read_imports
+from planc.language.precedence import settle, whole_line
+from planc.language.verbs import readers
+from planc.language.verbs.use import expand
+from planc.syntax import File
+from planc.syntax.tree import Sentence
+
+ONCE = (
+    "model",
+    "batch",
+    "cluster",
+    "mesh",
+    "gather",
+    "split",
+    "optimizer",
+    "compute",
+    "recompute",
+    "route",
+    "attention",
+)
+NEEDED = {
+    "model": "model llama3_8b",
+    "batch": "batch 512 x 8192 tokens microbatch 1",
+    "cluster": "cluster 1 x h100_node",
+    "mesh": "mesh fsdp 8",
+}
+
+
+@dataclass(frozen=True)
+class Built:
+    """What reading a file gave: a plan unless there are errors, and every file's text."""
+
+    plan: Plan | None
+    diagnostics: tuple[Diagnostic, ...]
+    sources: dict[str, Source]
+    sentences: tuple[Sentence, ...] = ()
+    asked: tuple[Asked, ...] = ()
+    """Every name that was looked up."""
+
+
+def build_file(
+    path: Path,
+    given: dict[str, int] | None = None,
+    target: str = "",
+    unsaved: Mapping[Path, str] | None = None,
+) -> Built:
+    """Read a plan and what it imports. Never raises for what the files say.
+
+    `unsaved` holds texts that count instead of what is on disk, by resolved path.
+    """
+    files = Files(root=path.parent, unsaved=unsaved or {})
+    read = files.read(path, path.name)
+    if isinstance(read, Diagnostic):
+        return Built(None, (read,), files.sources)
+    return build_plan(read, files, given or {}, target)
+
+
+def build_plan(file: File, files: Files, given: dict[str, int], target: str = "") -> Built:
+    """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
+    draft = Draft(root=files.root, given=given, diagnostics=list(file.diagnostics))
+    header = file.header
+    if header is not None and header.verb != "plan":
+        draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
+        return Built(None, in_order(draft.diagnostics), files.sources)
+    own = read_imports(file.sentences, files, draft)
+    meant = [s for s in own if _applies(s, target, draft)]
+    sentences = settle(expand(meant, files.layouts, draft), draft)
+    _read(sentences, draft)
+    files.add(draft.read)
+    _unknown_settings(draft, header)
+    if header is not None:
+        _missing(sentences, header, file, draft)
+    diagnostics = in_order(draft.diagnostics)
+    plan = None if has_errors(diagnostics) or header is None else _plan(draft, header, files)
+    return Built(plan, diagnostics, files.sources, tuple(sentences), tuple(draft.asked))
+
+
+def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:
+    if sentence.target and sentence.target not in ("cuda", "xla"):
+        draft.report("E0108", sentence.span, f"`{sentence.target}` is not a target", help="legal: cuda, xla")
+    return sentence.target in ("", target)
+
+
+def _read(sentences: list[Sentence], draft: Draft) -> None:
+    known = readers()
+    first: dict[str, Sentence] = {}
+    for sentence in sorted(sentences, key=lambda s: known[s.verb][0] if s.verb in known else 0):
+        if sentence.verb not in known:
+            draft.report(
+                "E0109",
+                sentence.span,
+                f"planc does not compile `{sentence.verb}` here yet",
+                label="not compiled",
+            )
+        elif _what(sentence) in ONCE and _what(sentence) in first:
+            _twice(sentence, first[_what(sentence)], draft)
+        else:
+            first.setdefault(_what(sentence), sentence)
+            known[sentence.verb][1](sentence, draft)
+
+
+def _what(sentence: Sentence) -> str:
+    """The verb; `model from` says what `model` says."""
+    return sentence.verb.removesuffix("_from")
+
+
+def _twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
+    where = sentence.via or sentence
+    draft.report(
+        "E0107",
+        where.span,
+        f"`{_what(sentence)}` is given twice",
+        related=(Related((first.via or first).span, "first here"),),
+        help="keep one of them",
+        fix=Fix("remove this sentence", (Edit(whole_line(where.span), ""),)),
+    )
+
+
+def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
+    for name in draft.given:
+        if name not in draft.params and header is not None:
+            legal = ", ".join(draft.params) or "none"
+            draft.report("E0108", header.span, f"--set {name}: the plan has no param `{name}`", help=f"params: {legal}")
+
+
+def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Draft) -> None:
+    """A missing verb, unless a mistaken sentence may have been meant as it."""
+    written = {_what(s) for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
+    end = Span(
+        header.span.file,
+        header.span.end_line,
+        header.span.end_column,
+        header.span.end_line,
+        header.span.end_column,
+    )
+    if any(d.code == "E0101" for d in file.diagnostics):
+        return
+    for verb, example in NEEDED.items():
+        if verb not in written:
+            draft.report(
+                "E0107",
+                header.span,
+                f"the plan has no `{verb}` sentence",
+                help=f"such as: {example}",
+                fix=None if verb == "mesh" else Fix(f"add `{example}`", (Edit(end, f"\n{example}"),)),
+            )
+
+
+def _first_word(diagnostic: Diagnostic, file: File) -> str:
+    words = file.source.line(diagnostic.span.line).split(maxsplit=1)
+    return words[0] if words else ""
+
+
+def _plan(draft: Draft, header: Sentence, files: Files) -> Plan:
+    assert draft.model and draft.batch and draft.cluster and draft.mesh
+    return Plan(
+        name=header.node.words("NAME")[0].text,
+        model=draft.model,
+        batch=draft.batch,
+        cluster=draft.cluster,
+        mesh=draft.mesh,
+        shards=tuple(draft.shards),
+        replicates=tuple(draft.replicates),
+        stores=tuple(draft.stores),
+        gather=draft.gather,
+        split=draft.split,
+        optimizer=draft.optimizer,
+        precision=draft.precision,
+        recompute=draft.recompute,
+        route=draft.route,
+        attention=draft.attention,
+        quantize=tuple(draft.quantize),
+        offloads=tuple(draft.offloads),
+        overlaps=tuple(draft.overlaps),
+        compiles=tuple(draft.compiles),
+        overrides=tuple(draft.overrides),
+        expects=tuple(draft.expects),
+        expects_no=tuple(draft.expects_no),
+        file=header.span.file,
+        sources=files.sha256,
+        set=draft.given,
+    )

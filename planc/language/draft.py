@@ -1,0 +1,276 @@
+"""The plan while it is being read: what is known so far, and every mistake met on the way."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import field
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.ir.base import Cause
+from planc.ir.hardware import Cluster
+from planc.ir.mesh import Mesh
+from planc.ir.model import Model
+from planc.ir.plan import (
+    Batch,
+    Compile,
+    Expect,
+    ExpectNo,
+    Gather,
+    Kernel,
+    Offload,
+    Optimizer,
+    Overlap,
+    Override,
+    Precision,
+    Quantize,
+    Recompute,
+    Replicate,
+    Route,
+    Shard,
+    Split,
+    Store,
+)
+from planc.language.units import UNITS, kind_of
+from planc.syntax.suggest import nearest
+from planc.syntax.tree import Node, Sentence, Word
+
+MAX_NUMBER = 10**12
+"""No size is larger."""
+MAX_VALUE = 1e21
+"""No quantity is larger, in its own unit."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A name of the text that was looked up: the legal ones, and what they are (`an axis of the mesh`)."""
+
+    word: Word
+    legal: tuple[str, ...]
+    what: str
+
+
+@dataclass
+class Draft:
+    """Filled in by the verbs' readers, one sentence at a time."""
+
+    root: Path = field(default_factory=Path)
+    """The folder of the plan: nothing outside it is read."""
+    given: dict[str, int] = field(default_factory=dict)
+    """Values of `--set`."""
+    diagnostics: list[Diagnostic] = field(default_factory=list)
+    read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
+    """Files read beside the plan and its imports, by path from the plan's folder."""
+    params: dict[str, int] = field(default_factory=dict)
+    model: Model | None = None
+    batch: Batch | None = None
+    cluster: Cluster | None = None
+    mesh: Mesh | None = None
+    refused: set[str] = field(default_factory=set)
+    """Axes of a view that was refused: sentences that name them are not wrong for that."""
+    hardware: list[Sentence] = field(default_factory=list)
+    """Sentences of imported hardware files."""
+    shards: list[Shard] = field(default_factory=list)
+    replicates: list[Replicate] = field(default_factory=list)
+    stores: list[Store] = field(default_factory=list)
+    gather: Gather | None = None
+    split: Split | None = None
+    optimizer: Optimizer = Optimizer()
+    precision: Precision = Precision()
+    recompute: Recompute = Recompute()
+    route: Route = Route()
+    attention: Kernel | None = None
+    quantize: list[Quantize] = field(default_factory=list)
+    offloads: list[Offload] = field(default_factory=list)
+    overlaps: list[Overlap] = field(default_factory=list)
+    compiles: list[Compile] = field(default_factory=list)
+    overrides: list[Override] = field(default_factory=list)
+    expects: list[Expect] = field(default_factory=list)
+    expects_no: list[ExpectNo] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+    """Every name that was looked up, for editors: what stands at a place, and what else could."""
+
+    def report(
+        self,
+        code: str,
+        span: Span,
+        message: str,
+        *,
+        label: str = "",
+        help: str = "",
+        related: tuple[Related, ...] = (),
+        fix: Fix | None = None,
+    ) -> None:
+        self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
+
+    def unknown(self, word: Word, legal: Iterable[str], what: str) -> None:
+        """E0108: a name nobody knows, with the legal ones."""
+        legal = list(legal)
+        self.asked.append(Asked(word, tuple(legal), what))
+        near = nearest(word.text, legal, 1)
+        shown = ", ".join(legal[:14]) + (", ..." if len(legal) > 14 else "")
+        self.report(
+            "E0108",
+            word.span,
+            f"`{word.text}` is not {what}",
+            help=(f"did you mean `{near[0]}`? " if near else "") + (f"legal: {shown}" if legal else ""),
+            fix=Fix(f"write `{near[0]}`", (Edit(word.span, near[0]),)) if near else None,
+        )
+
+    def one_of(self, word: Word, legal: Iterable[str], what: str) -> str | None:
+        """The word, if it is legal; otherwise reported."""
+        legal = list(legal)
+        if word.text in legal:
+            self.asked.append(Asked(word, tuple(legal), what))
+            return word.text
+        self.unknown(word, legal, what)
+        return None
+
+    def axes(self, words: list[Word]) -> tuple[str, ...] | None:
+        """The mesh axes these words name; None (reported) when one is unknown or named twice."""
+        if self.mesh is None or any(w.text in self.refused for w in words):
+            return None
+        names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
+        if None in names:
+            return None
+        for first, second in itertools.pairwise(words):
+            if first.text in [w.text for w in words[words.index(second) :]]:
+                self.report("E0108", second.span, f"axis `{first.text}` is named twice")
+                return None
+        return tuple(n for n in names if n is not None)
+
+    def regions(self, sentence: Sentence) -> list[str] | None:
+        """The regions of the model that a sentence is for; [""] when it is for all. None (reported) otherwise."""
+        scope = sentence.node.node("in", "for")
+        if scope is None:
+            return [""]
+        if self.model is None:
+            return None
+        words = scope.nodes("names")[0].words()
+        found = [self.one_of(w, self.model.regions, f"a region of {self.model.name}") for w in words]
+        return None if None in found else [r for r in found if r is not None]
+
+    def cause(self, sentence: Sentence) -> Cause:
+        """The sentence, or the `use` that wrote it."""
+        via = sentence.via
+        return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
+
+    def inside(self, name: str, span: Span) -> Path | None:
+        """A file of the plan's folder or below; None (reported) when it lies elsewhere."""
+        root = self.root.resolve()
+        try:
+            path = (root / name).resolve()
+        except (OSError, ValueError):
+            path = Path("/")
+        if path.is_relative_to(root) and not Path(name).is_absolute():
+            return path
+        outside = f"{name} is outside the folder of the plan"
+        self.report("E0111", span, outside, help="keep what a plan reads beside it")
+        return None
+
+    # Numbers.
+
+    def free(self, part: Node | Word | None, what: str) -> bool:
+        """Whether `?` stands here, for `planc search` to fill in; reported."""
+        if not isinstance(part, Word) or part.kind != "FREE":
+            return False
+        self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")
+        return True
+
+    def integer(self, part: Node | Word, *, least: int = 1) -> int | None:
+        """A whole number at least `least`; None (reported) otherwise."""
+        value = self._value(part)
+        if value is None:
+            return None
+        if value != int(value) or value < least or value > MAX_NUMBER:
+            problem = "is not a whole number" if value != int(value) else f"is below {least}"
+            problem = problem if value <= MAX_NUMBER else "is too large"
+            plain = isinstance(part, Word) and part.kind in ("INT", "FLOAT")
+            shown = self._shown(part) if plain else f"{self._shown(part)} = {value:g}"
+            self.report(
+                "E0103", part.span, f"{shown} {problem}", help=f"a whole number from {least} to {MAX_NUMBER:.0e}"
+            )
+            return None
+        return int(value)
+
+    def quantity(self, node: Node | Word, kind: str) -> float | None:
+        """A number with a unit of `kind` (see `units.UNITS`), in SI units or bytes."""
+        parts = node.parts if isinstance(node, Node) and node.kind == "quantity" else (node,)
+        value = self._value(parts[0])
+        unit = parts[1] if len(parts) > 1 else None
+        text = unit.text if isinstance(unit, Word) else ""
+        if value is None:
+            return None
+        if text not in UNITS[kind]:
+            self._wrong_unit(node, unit if isinstance(unit, Word) else None, kind)
+            return None
+        return float(value * UNITS[kind][text])
+
+    def _wrong_unit(self, node: Node | Word, unit: Word | None, kind: str) -> None:
+        legal = list(UNITS[kind])
+        span = unit.span if unit else node.span
+        if unit:
+            self.asked.append(Asked(unit, tuple(legal), f"a unit of {kind}"))
+        given = f"`{unit.text}` measures {kind_of(unit.text) or 'nothing known'}" if unit else "no unit is given"
+        near = nearest(unit.text, legal, 1) if unit else []
+        choice = near[0] if near else next((u for u in ("GiB", "GB/s", "TFLOP/s") if u in legal), legal[0])
+        edit = Edit(span, choice) if unit else Edit(_end(span), f" {choice}")
+        self.report(
+            "E0103",
+            span,
+            f"a {kind} is wanted here, but {given}",
+            label=f"wants {' or '.join(legal[:6])}",
+            help=f"units of {kind}: {', '.join(legal)}",
+            fix=Fix(f"write `{choice}`", (edit,)),
+        )
+
+    def _value(self, part: Node | Word) -> float | None:
+        if isinstance(part, Word):
+            return self._word(part)
+        if part.kind == "quantity":
+            if len(part.parts) > 1:
+                self.report("E0103", part.parts[1].span, "a plain number is wanted here, without a unit")
+                return None
+            return self._value(part.parts[0])
+        left, right = (self._value(p) for p in part.parts)
+        if left is None or right is None:
+            return None
+        if part.kind == "divide" and right == 0:
+            self.report("E0103", part.span, "division by 0")
+            return None
+        value = _computed(part.kind, left, right)
+        if abs(value) > MAX_VALUE:
+            self.report("E0103", part.span, "the result is too large")
+            return None
+        return value
+
+    def _word(self, word: Word) -> float | None:
+        if word.kind in ("INT", "FLOAT"):
+            if len(word.text) > 20:
+                self.report("E0103", word.span, f"a number of {len(word.text)} digits is too large")
+                return None
+            if float(word.text) > MAX_VALUE:
+                self.report("E0103", word.span, f"{word.text} is too large")
+                return None
+            return int(word.text) if word.kind == "INT" else float(word.text)
+        name = self.one_of(word, self.params, "a param of this plan")
+        return self.params[name] if name else None
+
+    def _shown(self, part: Node | Word) -> str:
+        words = [part] if isinstance(part, Word) else list(part.all_words())
+        return "the value" if len(words) != 1 else f"`{words[0].text}`"
+
+
+def _computed(kind: str, left: float, right: float) -> float:
+    if kind == "divide":
+        return left / right
+    if kind == "add":
+        return left + right
+    return left - right if kind == "subtract" else left * right
+
+
+def _end(span: Span) -> Span:
+    return Span(span.file, span.end_line, span.end_column, span.end_line, span.end_column)

@@ -1,0 +1,127 @@
+"""`import "FILE"`: hardware and layouts of one's own, from the folder of the importing file or below."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import field
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, Related
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.language.draft import Draft
+from planc.syntax import File, parse_text
+from planc.syntax.tree import Sentence
+
+MAX_BYTES = 1_000_000
+
+
+@dataclass
+class Files:
+    """Every file read for one plan: texts for quoting, sums for freshness, layouts by name."""
+
+    root: Path
+    sources: dict[str, Source] = field(default_factory=dict)
+    sha256: dict[str, str] = field(default_factory=dict)
+    layouts: dict[str, File] = field(default_factory=dict)
+    unsaved: Mapping[Path, str] = field(default_factory=dict)
+    """Texts that count instead of what is on disk, by resolved path: an editor's."""
+
+    def read(self, path: Path, name: str, place: Span | None = None) -> File | Diagnostic:
+        """Read and parse one file. A file that cannot be read as text is a diagnostic."""
+        at = place or Span(name, 1, 1, 1, 1)
+        try:
+            unsaved = self.unsaved.get(path.resolve()) if self.unsaved else None
+            if unsaved is None and not path.is_dir() and path.exists() and not path.is_file():
+                return Diagnostic("E0104", f"{name} is not a regular file", at, help="name a plan file")
+            data = _small(path) if unsaved is None else unsaved.encode()[: MAX_BYTES + 1]
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            return Diagnostic("E0104", f"{name} cannot be read: {reason}", at, help="name a plan file")
+        if len(data) > MAX_BYTES:
+            return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError as error:
+            return Diagnostic(
+                "E0105", f"{name} is not text: byte {error.start} is not UTF-8", at, help="name a plan file"
+            )
+        if "\0" in text:
+            return Diagnostic("E0105", f"{name} is not text: it holds a null byte", at, help="name a plan file")
+        self.sha256[name] = hashlib.sha256(data).hexdigest()
+        parsed = parse_text(text, name)
+        self.sources[name] = parsed.source
+        return parsed
+
+    def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
+        """Files that a sentence has read by itself."""
+        for name, (source, data) in read.items():
+            self.sources[name] = source
+            self.sha256[name] = hashlib.sha256(data).hexdigest()
+
+
+def _small(path: Path) -> bytes:
+    """The file's bytes, and no more than tells that it is too large."""
+    with path.open("rb") as file:
+        return file.read(MAX_BYTES + 1)
+
+
+def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:
+    """The plan's own sentences; what it imports goes into the draft and the list of layouts."""
+    rest: list[Sentence] = []
+    for sentence in sentences:
+        if sentence.verb == "import":
+            _import(sentence, files, draft)
+        else:
+            rest.append(sentence)
+    return rest
+
+
+def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
+    word = sentence.node.words("STRING")[0]
+    name = word.text.strip('"')
+    path = draft.inside(name, word.span)
+    if path is None:
+        return
+    relative = path.relative_to(draft.root.resolve()).as_posix()
+    if relative in files.sources:
+        draft.report("E0111", word.span, f"{relative} is imported twice, or imports itself")
+        return
+    parsed = files.read(path, relative, word.span)
+    if isinstance(parsed, Diagnostic):
+        draft.diagnostics.append(parsed)
+        return
+    draft.diagnostics += parsed.diagnostics
+    inner = read_imports(parsed.sentences, files, draft)
+    header = parsed.header
+    if header is not None and header.verb == "layout":
+        if header.node.words("NAME")[0].text in files.layouts:
+            draft.report("E0107", header.span, f"layout `{header.node.words('NAME')[0].text}` is imported twice")
+        files.layouts[header.node.words("NAME")[0].text] = File(parsed.source, header, tuple(inner), ())
+    elif header is not None and header.verb == "hardware":
+        _declared_once(inner, draft)
+        draft.hardware += inner
+    elif header is not None:
+        draft.report("E0111", word.span, f"{relative} is a plan; layouts and hardware are imported")
+
+
+def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
+    """E0107 for a chip, link, node or torus of a name that another one has: which is meant cannot be known."""
+    known = {(s.verb, _name(s)): s for s in draft.hardware}
+    for sentence in sentences:
+        first = known.setdefault((sentence.verb, _name(sentence)), sentence)
+        if first is not sentence:
+            draft.report(
+                "E0107",
+                sentence.span,
+                f"{sentence.verb} `{_name(sentence)}` is declared twice",
+                related=(Related(first.span, "first here"),),
+                help="keep one, or give the other a name of its own",
+            )
+
+
+def _name(sentence: Sentence) -> str:
+    """The name that a declaration gives."""
+    words = (sentence.node.node("call") or sentence.node).words()
+    return words[0].text if words else ""

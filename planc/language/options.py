@@ -1,0 +1,79 @@
+"""What stands in the brackets of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
+
+from __future__ import annotations
+
+from planc.diag.fast_dataclass import dataclass
+from planc.language.draft import Draft
+from planc.syntax.tree import Node, Word
+
+Value = int | float | str
+
+
+@dataclass(frozen=True)
+class Option:
+    """An option's legal words; without any it is a number, whole unless `fraction`."""
+
+    words: tuple[str, ...] = ()
+    fraction: bool = False
+    least: int = 1
+
+
+def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -> str | None:
+    """The method's word; None (reported) when it is not legal."""
+    return draft.one_of(method.words()[0], legal, what)
+
+
+def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[str, Value] | None:
+    """The options given, by name. A word without a name belongs to the option that knows it.
+
+    None (reported) when one is unknown, given twice or not of its kind.
+    """
+    args = method.node("args")
+    found: dict[str, Value] = {}
+    for arg in args.parts if args else ():
+        named = isinstance(arg, Node) and arg.kind == "named"
+        name = _name(arg, legal, draft) if named else _home(arg, legal, method, draft)
+        if name is None:
+            return None
+        if name in found:
+            draft.report("E0108", arg.span, f"`{name}` is given twice")
+            return None
+        value = _value(arg.parts[1] if isinstance(arg, Node) and named else arg, legal[name], name, draft)
+        if value is None:
+            return None
+        found[name] = value
+    return found
+
+
+def _name(arg: Node | Word, legal: dict[str, Option], draft: Draft) -> str | None:
+    assert isinstance(arg, Node)
+    word = arg.parts[0]
+    assert isinstance(word, Word)
+    return draft.one_of(word, legal, "an option here")
+
+
+def _home(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
+    """The option that a word without a name is a value of."""
+    word = _word(arg)
+    words = {w: name for name, option in legal.items() for w in option.words}
+    if word is None:
+        names = ", ".join(f"{name} = ..." for name in legal) or "none"
+        draft.report("E0108", arg.span, f"`{method.words()[0].text}` takes named options: {names}")
+        return None
+    return words[word.text] if draft.one_of(word, words, "an option here") else None
+
+
+def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value | None:
+    if not option.words:
+        return draft.quantity(part, "count") if option.fraction else draft.integer(part, least=option.least)
+    word = _word(part)
+    if word is None:
+        draft.report("E0108", part.span, f"`{name}` is one of {', '.join(option.words)}")
+        return None
+    return draft.one_of(word, option.words, f"a value of `{name}`")
+
+
+def _word(part: Node | Word) -> Word | None:
+    """The only word of a value, if it is a name."""
+    words = [part] if isinstance(part, Word) else list(part.all_words())
+    return words[0] if len(words) == 1 and words[0].kind in ("NAME", "METHOD") else None

@@ -1,0 +1,87 @@
+"""Which of two sentences wins: one that is written out beats the same dim from `use`, with a note;
+otherwise one dim laid out twice is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Edit, Fix, Related
+from planc.diag.span import Span
+from planc.language.draft import Draft
+from planc.syntax.tree import Node, Sentence, Word
+
+Subject = tuple[str, str, str]
+"""What a sentence lays out: verb, dim or noun, region."""
+
+
+def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
+    """The sentences that count, with N0110 for what was beaten and E0110 for what contradicts."""
+    explicit = {subject: s for s in sentences if s.via is None for subject in subjects(s)}
+    kept: list[Sentence] = []
+    seen: dict[Subject, Sentence] = {}
+    for sentence in sentences:
+        beaten = [s for s in subjects(sentence) if sentence.via is not None and s in explicit]
+        for subject in beaten:
+            _note(sentence, explicit[subject], subject, draft)
+        remaining = _without(sentence, {name for _, name, _ in beaten})
+        if remaining is not None:
+            _contradictions(remaining, seen, draft)
+            kept.append(remaining)
+    return kept
+
+
+def subjects(sentence: Sentence) -> Iterator[Subject]:
+    """The dims or nouns that a `shard` or `store` sentence speaks of, by region."""
+    if sentence.verb not in ("shard", "store"):
+        return
+    scope = sentence.node.node("in", "for")
+    regions = [w.text for w in scope.nodes("names")[0].words()] if scope else [""]
+    for word in sentence.names(0):
+        for region in regions:
+            yield sentence.verb, word.text, region
+
+
+def _contradictions(sentence: Sentence, seen: dict[Subject, Sentence], draft: Draft) -> None:
+    for subject in subjects(sentence):
+        first = seen.setdefault(subject, sentence)
+        if first is sentence:
+            continue
+        where, other = sentence.via or sentence, first.via or first
+        draft.report(
+            "E0110",
+            where.span,
+            f"`{subject[1]}` is laid out twice: {first.text} / {sentence.text}",
+            related=(Related(other.span, "first here"),),
+            help="keep one, or name all axes in one sentence",
+            fix=Fix("remove this sentence", (Edit(whole_line(where.span), ""),)),
+        )
+        return
+
+
+def whole_line(span: Span) -> Span:
+    """From the first column of a sentence to the first of the next line."""
+    return Span(span.file, span.line, 1, span.end_line + 1, 1)
+
+
+def _note(beaten: Sentence, winner: Sentence, subject: Subject, draft: Draft) -> None:
+    assert beaten.via is not None
+    draft.report(
+        "N0110",
+        winner.span,
+        f"this beats `{beaten.text}` of `{beaten.via.text}` for {subject[1]}",
+        related=(Related(beaten.via.span, "the shorthand"),),
+    )
+
+
+def _without(sentence: Sentence, names: set[str]) -> Sentence | None:
+    """The sentence without some of its subjects; None when nothing is left."""
+    if not names:
+        return sentence
+    lists = sentence.node.nodes("names")
+    left: tuple[Node | Word, ...] = tuple(w for w in lists[0].words() if w.text not in names)
+    if not left:
+        return None
+    first = Node("names", left, lists[0].span)
+    parts = tuple(first if p is lists[0] else p for p in sentence.node.parts)
+    node = Node(sentence.node.kind, parts, sentence.node.span)
+    return Sentence(sentence.verb, node, sentence.text, sentence.span, sentence.target, sentence.via)

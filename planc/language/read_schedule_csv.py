@@ -1,0 +1,85 @@
+"""`as csv("FILE")`: a pipeline schedule of one's own, read from the plan's folder or below."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planc.diag.diagnostic import Related
+from planc.diag.span import Source, Span
+from planc.language.draft import Draft
+from planc.schedules import Action
+from planc.syntax.tree import Word
+
+if TYPE_CHECKING:
+    from planc.schedules import csv as own
+
+MAX_BYTES = 1_000_000
+MOST_FINDINGS = 20
+"""Cells of one file that are reported."""
+
+
+def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
+    """Each rank's row of actions; None (reported) when the file is no schedule for so many ranks."""
+    from planc.schedules import csv as own
+
+    name = word.text.strip('"')
+    path = draft.inside(name, word.span)
+    if path is None:
+        return None
+    name = path.relative_to(draft.root.resolve()).as_posix()
+    try:
+        if path.exists() and not path.is_file():
+            draft.report("E0104", word.span, f"{name} is not a regular file", help="name a csv file")
+            return None
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        text = data.decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8"
+        draft.report("E0104", word.span, f"{name} cannot be read: {reason}")
+        return None
+    if len(data) > MAX_BYTES:
+        draft.report("E0104", word.span, f"{name} is larger than {MAX_BYTES // 1000} kB, no schedule is")
+        return None
+    draft.read[name] = (Source.of(name, text), data)
+    table, problems = own.read(text)
+    problems = problems or list(own.check(table, ranks))
+    for problem in problems[:MOST_FINDINGS]:
+        line, column, end = problem.place
+        related = (Related(word.span, "the schedule of this pipeline"),)
+        draft.report("E0411", Span(name, line, column, line, end), problem.message, help=problem.help, related=related)
+    if problems:
+        return None
+    order = own.normal(table)
+    return order if _ends(order, table, name, word, draft) else None
+
+
+def _ends(order: tuple[str, ...], table: list[list[own.Cell]], name: str, word: Word, draft: Draft) -> bool:
+    """Whether the ranks can run their rows to the end; the circle of those that cannot is reported."""
+    from planc.pipeline.simulate import DeadlockError, StageTimes, simulate
+    from planc.schedules import csv as own
+
+    lists = own.rows(order)
+    once = (1.0,) * (1 + max(a.stage for actions in lists for a in actions))
+    try:
+        simulate(lists, StageTimes(once, once, (0.5,) * len(once)))
+    except DeadlockError as error:
+        first, *rest = error.circle
+        cells = {a[:3]: cell.place for row in table for cell in row for a in cell.actions}
+
+        def span(action: Action) -> Span:
+            line, column, end = cells[action[:3]]
+            return Span(name, line, column, line, end)
+
+        draft.report(
+            "E0412",
+            span(first.action),
+            f"the schedule waits for itself: {error}",
+            help="no rank can go on: let one of them run what the next one waits for first",
+            related=(
+                *(Related(span(w.action), w.text()) for w in rest),
+                Related(word.span, "the schedule of this pipeline"),
+            ),
+        )
+        return False
+    return True

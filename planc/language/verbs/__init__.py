@@ -1,0 +1,28 @@
+"""One file per verb: what a sentence contributes to the plan. Found by scanning this folder.
+
+A verb's module holds `VERBS`, `ORDER` (lower ones are read first) and `read(sentence, draft)`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from functools import cache
+
+from planc.language.draft import Draft
+from planc.syntax.tree import Sentence
+
+Read = Callable[[Sentence, Draft], None]
+
+
+@cache
+def readers() -> dict[str, tuple[int, Read]]:
+    """For each verb that planc compiles, its place in the reading order and its reader."""
+    found: dict[str, tuple[int, Read]] = {}
+    for info in pkgutil.iter_modules(__path__):
+        module = importlib.import_module(f"{__name__}.{info.name}")
+        for verb in getattr(module, "VERBS", ()):
+            assert verb not in found, verb
+            found[verb] = (module.ORDER, module.read)
+    return found

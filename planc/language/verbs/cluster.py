@@ -1,0 +1,155 @@
+"""`cluster COUNT x NODE [over COUNT leaves]` or `cluster [COUNT x] TORUS(SHAPE)`: machines of a hardware file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+
+from planc.ir.hardware import Chip, Cluster, Level, Link
+from planc.language import library
+from planc.language.draft import Draft
+from planc.language.verbs.hardware import (
+    Declared,
+    read_chip,
+    read_levels,
+    read_link,
+    torus_facts,
+    wrap_multiples,
+    wraps,
+)
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("cluster",)
+ORDER = 1
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    call = sentence.node.node("call")
+    assert call is not None
+    first = sentence.node.parts[0]
+    count = 1 if first is call else draft.integer(first)
+    word = call.words()[0]
+    own = Declared(tuple(draft.hardware)).names("node", "torus")
+    if draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file") is None:
+        return
+    declared = _declaring(word.text, draft)
+    machine = declared.find("node", word.text) or declared.find("torus", word.text)
+    assert machine is not None
+    parts = _parts(machine, declared, draft)
+    shape = _shape(machine, call, draft)
+    if count is None or parts is None or shape is None:
+        return
+    chip, link, levels = parts
+    if count > 1 and not declared.names("network"):
+        draft.report(
+            "E0107",
+            sentence.span,
+            f"{count} x `{word.text}` need a network, and its hardware file has no `network` sentence",
+            help="such as: network ib = leaf 32 at 400 GB/s",
+        )
+        return
+    torus = machine.verb == "torus"
+    if not torus:
+        levels = _of_used(machine, shape[0], levels, draft)
+    spread = _spread(sentence, levels, count, draft)
+    if spread is None:
+        return
+    facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
+    draft.cluster = Cluster(
+        kind="torus" if torus else "node",
+        name=word.text,
+        count=count,
+        chip=chip,
+        link=link,
+        shape=shape,
+        wrap=wraps(shape, wrap_multiples(machine, draft), whole_cubes=bool(facts["whole_cubes"])) if torus else (),
+        host_chips=int(facts["host"]),
+        levels=spread,
+        sources=(machine.span.file,),
+        cause=draft.cause(sentence),
+    )
+
+
+def _spread(sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft) -> tuple[Level, ...] | None:
+    """`over COUNT leaves`: the nodes lie in that many units of the innermost level, in equal blocks."""
+    clause = sentence.node.node("spread")
+    if clause is None:
+        return levels
+    part, name = clause.parts
+    units = draft.integer(part)
+    assert isinstance(name, Word)
+    if units is None:
+        return None
+    if not levels or name.text not in ("leaves", levels[0].name):
+        legal = ["leaves", levels[0].name] if levels else []
+        draft.unknown(name, legal, "the innermost level of this cluster's network")
+        return None
+    if not ceil(count / levels[0].width) <= units <= count:
+        draft.report(
+            "E0103",
+            part.span,
+            f"{count} nodes do not lie in {units} units of {levels[0].width} nodes",
+            help=f"from {ceil(count / levels[0].width)} to {count}",
+        )
+        return None
+    return (replace(levels[0], width=ceil(count / units)), *levels[1:])
+
+
+def _declaring(name: str, draft: Draft) -> Declared:
+    own = Declared(tuple(draft.hardware))
+    if own.find("node", name) or own.find("torus", name):
+        return own
+    return Declared(library.hardware_file(library.machines()[name]).sentences)
+
+
+def _parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, Link, tuple[Level, ...]] | None:
+    chip_word, link_word = list(machine.node.words("NAME"))[-2:]
+    chip_sentence, link_sentence = (
+        declared.find("chip", chip_word.text),
+        declared.find("link", link_word.text),
+    )
+    if chip_sentence is None:
+        draft.unknown(chip_word, declared.names("chip"), "a chip of the hardware files")
+    if link_sentence is None:
+        draft.unknown(link_word, declared.names("link"), "a link of the hardware files")
+    if chip_sentence is None or link_sentence is None:
+        return None
+    chip, link = read_chip(chip_sentence, draft), read_link(link_sentence, draft)
+    network = next((s for s in declared.sentences if s.verb == "network"), None)
+    return None if chip is None or link is None else (chip, link, read_levels(network, draft))
+
+
+def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Draft) -> tuple[Level, ...]:
+    """The ways out of a node of which some chips are used: each chip brings its own."""
+    whole = draft.integer(machine.node.parts[1]) or used
+    share = used / whole
+    return tuple(replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * share) for level in levels)
+
+
+def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | None:
+    """A node's chips (`gb200_nvl72(64)` uses 64 of them), or the shape given with a torus."""
+    args = call.node("args")
+    if machine.verb == "node":
+        whole = draft.integer(machine.node.parts[1])
+        used = draft.integer(args.parts[0]) if args is not None and len(args.parts) == 1 else whole
+        if whole is None or used is None:
+            return None
+        if used > whole or (args is not None and len(args.parts) != 1):
+            name = call.words()[0].text
+            draft.report("E0103", call.span, f"`{name}` has {whole} chips", help=f"`{name}(N)` uses N of them, or all")
+            return None
+        return (used,)
+    shape = args.words("SHAPE") if args else []
+    wanted = len(wrap_multiples(machine, draft))
+    sizes = [int(n) for n in shape[0].text.split("x") if len(n) < 7] if shape else []
+    if len(sizes) != wanted or 0 in sizes:
+        span = args.span if args else call.span
+        example = "x".join(["4"] * wanted)
+        draft.report(
+            "E0103",
+            span,
+            f"a torus needs a shape of {wanted} lengths of at least 1",
+            help=f"such as {call.words()[0].text}({example})",
+        )
+        return None
+    return tuple(sizes)

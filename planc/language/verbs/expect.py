@@ -1,0 +1,42 @@
+"""`expect METRIC <= VALUE` and `expect no CODE`: what must hold, judged after costing."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from planc.ir.plan import Expect, ExpectNo
+from planc.language.draft import Draft
+from planc.syntax.tree import Node, Sentence
+
+VERBS = ("expect", "expect_no")
+ORDER = 5
+
+METRICS: dict[str, str] = {
+    "memory": "memory",
+    "step_time": "time",
+    "mfu": "share",
+    "bubble": "share",
+    "exposed_comm": "share",
+}
+"""What each metric is measured in. `bubble` and `exposed_comm` are shares of the step's time."""
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    words = sentence.node.words()
+    if sentence.verb == "expect_no":
+        draft.expects_no.append(ExpectNo(code=words[0].text, cause=draft.cause(sentence)))
+        return
+    metric = draft.one_of(words[0], METRICS, "a metric of the report")
+    quantity = sentence.node.node("quantity")
+    assert isinstance(quantity, Node)
+    value = draft.quantity(quantity, METRICS[metric]) if metric else None
+    if metric and value is not None:
+        draft.expects.append(
+            Expect(
+                metric=metric,
+                cmp=cast(Literal["<=", ">=", "<", ">"], words[1].text),
+                value=value,
+                text=" ".join(w.text for w in quantity.all_words()),
+                cause=draft.cause(sentence),
+            )
+        )

@@ -1,0 +1,250 @@
+"""The hardware sentences (`chip`, `link`, `node`, `network`, `torus`) read into a cluster's parts.
+
+A hardware file is a flat list of declarations; a node or torus names its chip and link, and the
+network of its file joins the nodes or slices.
+"""
+
+from __future__ import annotations
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.hardware import Chip, Level, Link
+from planc.language.draft import Draft
+from planc.syntax.tree import Node, Sentence, Word
+
+CHIP: dict[str, tuple[str, float | None]] = {
+    "memory": ("memory", None),
+    "memory_bandwidth": ("bandwidth", None),
+    "matmul_efficiency": ("share", 0.8),
+    "attention_efficiency": ("share", 0.4),
+    "memory_efficiency": ("share", 0.85),
+    "launch": ("time", 4e-6),
+    "runtime": ("memory", 1.5 * 2**30),
+    "fragmentation": ("share", 0.04),
+    "communicator": ("memory", 0.0),
+    "devices": ("count", 1),
+    "host_bandwidth": ("bandwidth", 16e9),
+    "die_bandwidth": ("bandwidth", None),
+    "cores": ("count", 0),
+    "core_lanes": ("count", 0),
+    "float8_efficiency": ("share", None),
+    "float4_efficiency": ("share", None),
+    "dispatch": ("time", 0.0),
+    "matmul_depth": ("count", 0),
+    "matmul_tail": ("share", 0.0),
+    "contention": ("share", 0.0),
+    "step": ("time", 0.0),
+}
+"""Fields of a chip: what they measure, and their value when left out (None: must be given, or follows
+from others). Host memory is behind PCIe gen3 x16 unless the file says otherwise."""
+
+OPS = ("reduce_scatter", "all_reduce", "all_to_all")
+"""Collectives that a link or network may say a share for: `all_reduce_efficiency = 60 %`."""
+BY_OP: dict[str, tuple[str, float | None]] = {f"{op}_efficiency": ("share", None) for op in OPS}
+
+RATES = ("fp32", "bf16", "fp16", "float8", "int8", "float4")
+LINK: dict[str, tuple[str, float | None]] = {
+    **BY_OP,
+    "call": ("time", 0.0),
+    "bandwidth": ("bandwidth", None),
+    "latency": ("time", None),
+    "efficiency": ("share", 1.0),
+    "in_network_reduction": ("count", 1.0),
+    "half_size": ("memory", 0.0),
+    "shared": ("count", 1),
+    "switches": ("count", 0),
+}
+LEVEL: dict[str, tuple[str, float | None]] = {
+    **BY_OP,
+    "call": ("time", 0.0),
+    "latency": ("time", 8e-6),
+    "efficiency": ("share", 1.0),
+    "oversubscription": ("count", 1.0),
+    "in_network_reduction": ("count", 1.0),
+    "half_size": ("memory", 0.0),
+    "ports": ("count", 0),
+    "rails": ("count", 1),
+}
+TORUS: dict[str, tuple[str, float | None]] = {
+    "wrap": ("list", None),
+    "host": ("count", 1),
+    "whole_cubes": ("count", 0),
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """The declarations of one hardware file, by verb and name."""
+
+    sentences: tuple[Sentence, ...]
+
+    def find(self, verb: str, name: str) -> Sentence | None:
+        return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
+
+    def names(self, *verbs: str) -> list[str]:
+        return [declared_name(s) for s in self.sentences if s.verb in verbs]
+
+
+def declared_name(sentence: Sentence) -> str:
+    """The name that a declaration gives."""
+    call = sentence.node.node("call")
+    return (call or sentence.node).words()[0].text
+
+
+def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
+    """Named quantities, each in the unit of its field; defaults where left out."""
+    values: dict[str, float] = {}
+    for arg in args.nodes("named") if args else ():
+        word, value = arg.parts
+        assert isinstance(word, Word)
+        name = draft.one_of(word, fields, "a field here")
+        if name and fields[name][0] != "list":
+            number = draft.quantity(value, fields[name][0])
+            if number is not None and _sane(name, number, value, draft):
+                values[name] = number
+    return {k: v for k, (_, v) in fields.items() if v is not None} | values
+
+
+MAY_BE_ZERO = (
+    *("latency", "launch", "runtime", "fragmentation", "communicator", "half_size", "whole_cubes"),
+    *("matmul_depth", "matmul_tail", "contention", "step", "dispatch", "call"),
+)
+
+
+WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
+
+
+def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
+    """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole."""
+    share = name.endswith("efficiency") or name in ("fragmentation", "contention", "matmul_tail")
+    part = name in WHOLE and number != int(number)
+    if (number > 0 or name in MAY_BE_ZERO) and not (share and number > 1) and not part:
+        return True
+    wanted = "at most 100 %" if share and number > 1 else "a whole number" if part else "above 0"
+    draft.report("E0103", value.span, f"{name} must be {wanted}")
+    return False
+
+
+def read_chip(sentence: Sentence, draft: Draft) -> Chip | None:
+    call = sentence.node.node("call")
+    assert call is not None
+    fields: dict[str, tuple[str, float | None]] = {**CHIP, **dict.fromkeys(RATES, ("compute", None))}
+    values = arguments(call.node("args"), fields, draft)
+    written = {w.text for w in call.all_words()}
+    missing = [f for f in ("memory", "memory_bandwidth") if f not in values]
+    if any(f in written for f in missing) or (not missing and written & set(RATES) and not set(values) & set(RATES)):
+        return None  # it is there, and its mistake is reported
+    if missing or not any(r in values for r in RATES):
+        wanted = ", ".join(missing) or "a rate such as bf16"
+        draft.report("E0103", sentence.span, f"chip `{declared_name(sentence)}` lacks {wanted}")
+        return None
+    return Chip(
+        name=declared_name(sentence),
+        flops_per_s={r: values[r] for r in RATES if r in values},
+        memory_bytes=values["memory"],
+        memory_bandwidth_bytes_per_s=values["memory_bandwidth"],
+        devices=int(values["devices"]),
+        matmul_efficiency=values["matmul_efficiency"],
+        attention_efficiency=values["attention_efficiency"],
+        memory_efficiency=values["memory_efficiency"],
+        launch_s=values["launch"],
+        runtime_bytes=values["runtime"],
+        runtime_fraction=values["fragmentation"],
+        communicator_bytes=values["communicator"],
+        host_bandwidth_bytes_per_s=values["host_bandwidth"],
+        die_bandwidth_bytes_per_s=values.get("die_bandwidth", values["memory_bandwidth"] / 2),
+        cores=int(values["cores"]),
+        core_lanes=int(values["core_lanes"]),
+        narrow_efficiency={d: values[f"{d}_efficiency"] for d in ("float8", "float4") if f"{d}_efficiency" in values},
+        dispatch_s=values["dispatch"],
+        matmul_depth=float(values["matmul_depth"]),
+        matmul_tail=values["matmul_tail"],
+        contention=values["contention"],
+        step_s=values["step"],
+    )
+
+
+def read_link(sentence: Sentence, draft: Draft) -> Link | None:
+    call = sentence.node.node("call")
+    assert call is not None
+    values = arguments(call.node("args"), LINK, draft)
+    written = {w.text for w in call.all_words()}
+    if {"bandwidth", "latency"} - set(values) <= written and not {"bandwidth", "latency"} <= set(values):
+        return None  # its mistake is reported
+    if not {"bandwidth", "latency"} <= set(values):
+        draft.report("E0103", sentence.span, f"link `{declared_name(sentence)}` lacks bandwidth or latency")
+        return None
+    return Link(
+        name=declared_name(sentence),
+        bandwidth_bytes_per_s=values["bandwidth"],
+        latency_s=values["latency"],
+        efficiency=values["efficiency"],
+        in_network_reduction=values["in_network_reduction"],
+        half_bytes=values["half_size"],
+        call_s=values["call"],
+        op_efficiency=_by_op(values),
+        shared=int(values["shared"]),
+        switches=int(values["switches"]),
+    )
+
+
+def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
+    """The levels of a network sentence, innermost first."""
+    return tuple(
+        level
+        for node in (sentence.node.nodes("level") if sentence else ())
+        if (level := _level(node, draft)) is not None
+    )
+
+
+def _level(node: Node, draft: Draft) -> Level | None:
+    name, width, speed = node.parts[0], node.parts[1], node.parts[2]
+    assert isinstance(name, Word)
+    count = draft.integer(width)
+    bandwidth = draft.quantity(speed, "bandwidth")
+    values = arguments(node.node("args"), LEVEL, draft)
+    if count is None or bandwidth is None or not _sane("bandwidth", bandwidth, speed, draft):
+        return None
+    return Level(
+        name=name.text,
+        width=count,
+        bandwidth_bytes_per_s=bandwidth,
+        latency_s=values["latency"],
+        efficiency=values["efficiency"],
+        oversubscription=values["oversubscription"],
+        in_network_reduction=values["in_network_reduction"],
+        half_bytes=values["half_size"],
+        call_s=values["call"],
+        op_efficiency=_by_op(values),
+        ports=int(values["ports"]),
+        rails=int(values["rails"]),
+    )
+
+
+def _by_op(values: dict[str, float]) -> dict[str, float]:
+    """The shares of the collectives that have one."""
+    return {op: values[f"{op}_efficiency"] for op in OPS if f"{op}_efficiency" in values}
+
+
+def torus_facts(sentence: Sentence, draft: Draft) -> dict[str, float]:
+    """The numbers of a torus: `host`, the chips behind one host; `whole_cubes`, see `wraps`."""
+    return arguments(sentence.node.node("args"), dict(TORUS), draft)
+
+
+def wraps(shape: tuple[int, ...], multiples: list[int], *, whole_cubes: bool) -> tuple[bool, ...]:
+    """Which dimensions close into a ring.
+
+    One does when its length is a multiple of the given one. Where optical switches join whole cubes
+    (`whole_cubes`), none does unless every dimension is such a multiple.
+    """
+    each = tuple(n % m == 0 for n, m in zip(shape, multiples, strict=True))
+    return tuple(all(each) for _ in each) if whole_cubes else each
+
+
+def wrap_multiples(sentence: Sentence, draft: Draft) -> list[int]:
+    """`wrap = [4, 4, 4]`: a torus dimension wraps when its length is a multiple of that number."""
+    args = sentence.node.node("args")
+    for arg in args.nodes("named") if args else ():
+        word, value = arg.parts
+        if isinstance(word, Word) and word.text == "wrap" and isinstance(value, Node):
+            return [n for part in value.parts if (n := draft.integer(part)) is not None]
+    return []

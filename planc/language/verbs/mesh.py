@@ -1,0 +1,40 @@
+"""`mesh AXIS SIZE > AXIS SIZE ...`: the device mesh, outermost axis first."""
+
+from __future__ import annotations
+
+from planc.ir.mesh import Mesh
+from planc.language.draft import Draft
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("mesh",)
+ORDER = 3
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    factors = sentence.node.node("factors")
+    assert factors is not None
+    sizes = read_factors(factors, draft)
+    if sizes is not None:
+        draft.mesh = Mesh.of(sizes, draft.cause(sentence))
+
+
+def read_factors(factors: Node, draft: Draft) -> dict[str, int] | None:
+    """Axis to size, outermost first; None (reported) when one is twice or has no size."""
+    sizes: dict[str, int] = {}
+    for factor in factors.nodes("factor"):
+        size = _factor(factor, sizes, draft)
+        if size is None:
+            return None
+        sizes[factor.words()[0].text] = size
+    return sizes
+
+
+def _factor(factor: Node, sizes: dict[str, int], draft: Draft) -> int | None:
+    name, size = factor.parts
+    assert isinstance(name, Word)
+    if name.text in sizes:
+        draft.report("E0108", name.span, f"axis `{name.text}` is in the mesh twice")
+        return None
+    if draft.free(size, f"the size of `{name.text}`"):
+        return None
+    return draft.integer(size)

@@ -1,0 +1,25 @@
+"""`overlap AXIS as METHOD`: transfers over an axis beside compute."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Overlap
+from planc.language.draft import Draft
+from planc.language.options import method_name, read_options
+from planc.syntax.tree import Sentence
+
+VERBS = ("overlap",)
+ORDER = 5
+METHODS = ("async_matmul", "windowed_einsum", "weight_gradients", "dual_batch", "none")
+"""A matmul cut into pieces whose transfers run beside it (CUDA's and XLA's way), sums of inputs' gradients beside the
+products for the weights' (Megatron's way), one microbatch's transfers beside another's compute, and no overlap at all:
+gathers and reductions over the axis wait too."""
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    axes = draft.axes([sentence.node.words("NAME")[0]])
+    method = sentence.node.node("method")
+    assert method is not None
+    name = method_name(method, METHODS, "a way to overlap", draft)
+    options = read_options(method, {}, draft)
+    if axes is not None and name is not None and options is not None:
+        draft.overlaps.append(Overlap(axis=axes[0], method=name, cause=draft.cause(sentence)))

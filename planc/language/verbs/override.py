@@ -1,0 +1,63 @@
+"""`override GLOB = replicated | DIM over AXES [and ...]`: parameters the rules do not fit."""
+
+from __future__ import annotations
+
+from fnmatch import fnmatchcase
+
+from planc.diag.diagnostic import Edit, Fix
+from planc.ir.plan import Override
+from planc.language.draft import Asked, Draft
+from planc.syntax.suggest import nearest
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("override",)
+ORDER = 5
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    glob = sentence.node.words("GLOB", "NAME")[0]
+    if draft.model is None or not _matches_something(glob, draft):
+        return
+    layout: dict[str, tuple[str, ...]] = {}
+    for placement in sentence.node.nodes("placement"):
+        found = _placement(placement, glob, draft)
+        if found is None:
+            return
+        layout |= found
+    draft.overrides.append(Override(glob=glob.text, layout=layout, cause=draft.cause(sentence)))
+
+
+def _matching(glob: str, draft: Draft) -> list[str]:
+    assert draft.model is not None
+    names = [p.name for p in draft.model.params]
+    return [n for n in names if fnmatchcase(n, glob) or fnmatchcase(n.removesuffix(".weight"), glob)]
+
+
+def _matches_something(glob: Word, draft: Draft) -> bool:
+    assert draft.model is not None
+    legal = [p.name.removesuffix(".weight") for p in draft.model.params]
+    draft.asked.append(Asked(glob, tuple(legal), f"a parameter of {draft.model.name}"))
+    if _matching(glob.text, draft):
+        return True
+    near = nearest(glob.text, legal)
+    draft.report(
+        "E0701",
+        glob.span,
+        f"`{glob.text}` matches 0 of {len(legal)} parameters of {draft.model.name}",
+        label="matches nothing",
+        help=f"nearest: {', '.join(near)}" if near else f"parameters: {', '.join(legal)}",
+        fix=Fix(f"write `{near[0]}`", (Edit(glob.span, near[0]),)) if near else None,
+    )
+    return False
+
+
+def _placement(placement: Node, glob: Word, draft: Draft) -> dict[str, tuple[str, ...]] | None:
+    assert draft.model is not None
+    word = placement.words()[0]
+    names = placement.node("names")
+    if names is None:
+        return {} if draft.one_of(word, ("replicated",), "a placement") else None
+    dims = {d for n in _matching(glob.text, draft) for d in draft.model.param[n].dims}
+    dim = draft.one_of(word, sorted(dims), f"a dim of `{glob.text}`")
+    axes = draft.axes(names.words())
+    return None if dim is None or axes is None else {dim: axes}

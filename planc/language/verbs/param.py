@@ -1,0 +1,18 @@
+"""`param NAME = NUMBER`: a whole number that sentences may use and `--set` may change."""
+
+from __future__ import annotations
+
+from planc.language.draft import Draft
+from planc.syntax.tree import Sentence
+
+VERBS = ("param",)
+ORDER = 0
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    name = sentence.node.words("NAME")[0]
+    value = draft.integer(sentence.node.parts[1])
+    if name.text in draft.params:
+        draft.report("E0107", name.span, f"param `{name.text}` is given twice")
+    elif value is not None:
+        draft.params[name.text] = draft.given.get(name.text, value)

@@ -1,0 +1,77 @@
+"""`quantize OP, ... as float8(RECIPE) [except OP, ... [layers A..B]]`: matmuls in a narrower dtype."""
+
+from __future__ import annotations
+
+from planc.ir.model import Op
+from planc.ir.plan import Quantize
+from planc.language.draft import Draft
+from planc.language.options import Option, method_name, read_options
+from planc.sharding.recompute import names_op
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("quantize",)
+ORDER = 5
+
+RECIPES = Option(words=("rowwise", "tensorwise", "blockwise"))
+OPTIONS = {"float8": {"recipe": RECIPES, "tile": Option()}, "int8": {"tile": Option()}, "float4": {}}
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    method = sentence.node.node("method")
+    assert method is not None
+    dtype = method_name(method, tuple(OPTIONS), "a narrow dtype", draft)
+    options = read_options(method, OPTIONS[dtype], draft) if dtype else None
+    spared = sentence.node.node("except_ops", "except_layers")
+    ops = known(sentence.names(0), draft)
+    kept = known(spared.nodes("names")[0].words() if spared and spared.kind == "except_ops" else [], draft)
+    layers = read_layers(spared, draft) if spared else ()
+    if dtype is None or options is None or ops is None or kept is None or layers is None:
+        return
+    draft.quantize.append(
+        Quantize(
+            ops=ops,
+            dtype=dtype,
+            recipe=str(options.get("recipe", "")),
+            tile=int(options.get("tile", 0)),
+            kept=kept,
+            kept_layers=layers,
+            cause=draft.cause(sentence),
+        )
+    )
+
+
+def known(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
+    """The words, when each names a matmul of the model; None (reported) otherwise."""
+    if draft.model is None:
+        return None
+    matmuls = [op for ops in draft.model.ops.values() for op in ops if op.kind == "matmul"]
+    legal = list(dict.fromkeys(name for op in matmuls for name in _names(op)))
+    found = [draft.one_of(w, legal, f"a matmul of {draft.model.name}") for w in words]
+    return None if None in found else tuple(w for w in found if w)
+
+
+def _names(op: Op) -> list[str]:
+    """What a sentence may call a matmul: see `names_op`."""
+    parts = op.name.split(".")
+    beginnings = [".".join(parts[: i + 1]) for i in range(len(parts))]
+    words = ["matmul", op.region, *beginnings, parts[-1], "attention.proj"]
+    return [w for w in words if names_op(w, op)]
+
+
+def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | None:
+    """`layers 0..2, 31`: ranges (first, one past the last); None (reported) when one is not in the model."""
+    ranges = spared.node("ranges")
+    if draft.model is None:
+        return None
+    found = []
+    for one in ranges.nodes("range") if ranges else ():
+        bounds = [draft.integer(w, least=0) for w in one.words("INT")]
+        if None in bounds:
+            return None
+        begin, end = int(bounds[0] or 0), int(bounds[-1] or 0) + 1
+        if not begin < end <= draft.model.layers:
+            last = draft.model.layers - 1
+            draft.report("E0108", one.span, f"{draft.model.name} has layers 0..{last}", help="first..last, inclusive")
+            return None
+        found.append((begin, end))
+    return tuple(found)

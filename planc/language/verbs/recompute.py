@@ -1,0 +1,57 @@
+"""`recompute none | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: what is run again."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Recompute
+from planc.language.draft import Draft
+from planc.sharding.recompute import names_op
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("recompute",)
+ORDER = 5
+ALL = ("none", "blocks", "whole_blocks")
+"""Words that stand alone."""
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    if draft.free(sentence.node.parts[0], "what is recomputed"):
+        return
+    layers = sentence.node.node("except_layers") or _with_layers(sentence)
+    if layers is not None:
+        draft.report("E0109", layers.span, "planc does not compile layer numbers after `recompute` yet")
+        return
+    ops, kept, every = _ops(sentence.names(0), draft), _kept(sentence, draft), _every(sentence, draft)
+    if ops is not None and kept is not None and every is not None:
+        draft.recompute = Recompute(ops=ops, kept=kept, every=every, cause=draft.cause(sentence))
+
+
+def _with_layers(sentence: Sentence) -> Node | None:
+    spared = sentence.node.node("except_ops")
+    return spared.node("ranges") if spared else None
+
+
+def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
+    if len(words) == 1 and words[0].text in ALL:
+        return () if words[0].text == "none" else (words[0].text,)
+    return _known(words, list(ALL), draft)
+
+
+def _kept(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
+    spared = sentence.node.node("except_ops")
+    return _known(spared.nodes("names")[0].words(), [], draft) if spared else ()
+
+
+def _every(sentence: Sentence, draft: Draft) -> int | None:
+    """The number after `every`: the only part that is no list of names."""
+    numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
+    return draft.integer(numbers[0]) if numbers else 1
+
+
+def _known(words: list[Word], also: list[str], draft: Draft) -> tuple[str, ...] | None:
+    if draft.model is None:
+        return None
+    blocks = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
+    named = [w.text for w in words if any(names_op(w.text, op) for op in blocks)]
+    legal = list(dict.fromkeys([*also, *(op.name for op in blocks), *named]))
+    found = [draft.one_of(w, legal, f"an op of {draft.model.name}") for w in words]
+    return None if None in found else tuple(w for w in found if w)

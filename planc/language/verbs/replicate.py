@@ -1,0 +1,23 @@
+"""`replicate DIM, ... over AXIS, ... [in REGION]`: keeps whole what another sentence divides."""
+
+from __future__ import annotations
+
+from planc.ir.plan import Replicate
+from planc.language.draft import Draft
+from planc.language.verbs.shard import SHARDED
+from planc.syntax.tree import Sentence
+
+VERBS = ("replicate",)
+ORDER = 5
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    axes = draft.axes(sentence.names(1))
+    regions = draft.regions(sentence)
+    dims = [draft.one_of(word, SHARDED, "a dim that can be kept whole") for word in sentence.names(0)]
+    if axes is None or regions is None or None in dims:
+        return
+    cause = draft.cause(sentence)
+    draft.replicates += [
+        Replicate(dim=dim, axes=axes, region=region, cause=cause) for dim in dims if dim for region in regions
+    ]

@@ -1,0 +1,40 @@
+"""`route experts as dropless | capacity(factor = F)`: how tokens meet their experts."""
+
+from __future__ import annotations
+
+from typing import Literal, cast
+
+from planc.ir.plan import Route
+from planc.language.draft import Draft
+from planc.language.options import Option, method_name, read_options
+from planc.syntax.tree import Sentence
+
+VERBS = ("route",)
+ORDER = 5
+OPTIONS = {
+    "dropless": {"node_limit": Option()},
+    "capacity": {"factor": Option(fraction=True), "node_limit": Option()},
+}
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    what = draft.one_of(sentence.node.words("NAME")[0], ("experts",), "what is routed")
+    method = sentence.node.node("method")
+    assert method is not None
+    name = method_name(method, tuple(OPTIONS), "a way to route", draft)
+    options = read_options(method, OPTIONS[name], draft) if name else None
+    if what is None or options is None or draft.model is None:
+        return
+    if not draft.model.top_k:
+        draft.report("E0108", sentence.span, f"{draft.model.name} has no experts to route to", help="leave it out")
+        return
+    factor = float(options.get("factor", 1.0))
+    if not 0 < factor <= 1000:
+        draft.report("E0103", method.span, f"factor = {factor:g}: an expert's room is above 0 and at most 1000 shares")
+        return
+    draft.route = Route(
+        method=cast(Literal["dropless", "capacity"], name),
+        factor=factor,
+        node_limit=int(options.get("node_limit", 0)),
+        cause=draft.cause(sentence),
+    )

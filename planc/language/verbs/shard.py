@@ -1,0 +1,41 @@
+"""`shard DIM, ... over AXIS, ... [in REGION]`: divide every tensor dim of that name."""
+
+from __future__ import annotations
+
+from planc.ir.dims import CARRIED, DIMS
+from planc.ir.plan import Shard
+from planc.language.draft import Draft
+from planc.syntax.tree import Sentence
+
+VERBS = ("shard",)
+ORDER = 5
+SHARDED = tuple(d for d in DIMS if d != "layers")
+"""Layers are split over a pipeline, not sharded."""
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    axes = draft.axes(sentence.names(1))
+    regions = draft.regions(sentence)
+    dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
+    if axes is None or regions is None:
+        return
+    known = [d for d in dims if d and _has(d, draft)]
+    for dim in dims:
+        if sentence.via is not None and known and dim not in known:
+            continue  # a shorthand speaks of every model; this one has no such dim
+        for carried in CARRIED.get(dim, (dim,)) if dim else ():
+            if _has(carried, draft):
+                _add(sentence, carried, axes, regions, draft)
+            elif draft.model is not None and carried == dim:
+                word = next(w for w in sentence.names(0) if w.text == dim)
+                legal = ["batch", "sequence", *draft.model.sizes]
+                draft.unknown(word, legal, f"a dim of {draft.model.name}")
+
+
+def _has(dim: str, draft: Draft) -> bool:
+    return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
+
+
+def _add(sentence: Sentence, dim: str, axes: tuple[str, ...], regions: list[str], draft: Draft) -> None:
+    cause = draft.cause(sentence)
+    draft.shards += [Shard(dim=dim, axes=axes, region=region, cause=cause) for region in regions]

@@ -1,0 +1,39 @@
+"""`store NOUN, ... [as DTYPE] [over AXIS, ... [on DIM]] [for REGION]`: how state is kept between uses."""
+
+from __future__ import annotations
+
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.dims import DIMS
+from planc.ir.plan import NOUNS, Store
+from planc.language.draft import Draft
+from planc.syntax.tree import Sentence, Word
+
+VERBS = ("store",)
+ORDER = 5
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    nouns = [draft.one_of(word, NOUNS, "a noun that is stored") for word in sentence.names(0)]
+    axes = draft.axes(sentence.names(1))
+    dtype = _dtype(sentence, draft)
+    on = sentence.node.words("NAME")
+    dim = draft.one_of(on[0], DIMS, "a tensor dim") if on else ""
+    regions = draft.regions(sentence)
+    if axes is None or dtype is None or dim is None or regions is None:
+        return
+    cause = draft.cause(sentence)
+    draft.stores += [
+        Store(noun=noun, dtype=dtype, axes=axes, dim=dim, region=region, cause=cause)
+        for noun in NOUNS
+        if noun in nouns
+        for region in regions
+    ]
+
+
+def _dtype(sentence: Sentence, draft: Draft) -> str | None:
+    method = sentence.node.node("method")
+    if method is None:
+        return ""
+    word = method.words()[0]
+    assert isinstance(word, Word)
+    return draft.one_of(word, [d for d in DTYPE_BYTES if not d.startswith("int")], "a dtype")

@@ -1,0 +1,83 @@
+"""`use LAYOUT over AXES [as METHOD]`: the sentences of a layout, with its axes replaced by the plan's.
+
+Done on sentences, before anything is read: a shorthand cannot mean more than what it stands for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.language import library
+from planc.language.draft import Draft
+from planc.syntax import File
+from planc.syntax.tree import Sentence, Word
+
+MAX_NESTING = 8
+SCOPED = ("shard", "replicate", "store")
+
+
+def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth: int = 0) -> list[Sentence]:
+    """Every `use` replaced by what it stands for; `own` are the imported layouts by name."""
+    expanded: list[Sentence] = []
+    for sentence in sentences:
+        if sentence.verb == "use":
+            expanded += _layout(sentence, own, draft, depth)
+        else:
+            expanded.append(sentence)
+    return expanded
+
+
+def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> list[Sentence]:
+    if draft.free(use.node.parts[0], "the layout"):
+        return []
+    word = use.node.words("NAME")[0]
+    if draft.one_of(word, [*own, *library.layouts()], "a layout") is None:
+        return []
+    if depth >= MAX_NESTING:
+        draft.report("E0111", use.span, f"layouts use each other more than {MAX_NESTING} deep")
+        return []
+    layout = own.get(word.text) or library.layout_file(word.text)
+    names = _replacements(layout, use, draft)
+    if names is None:
+        return []
+    written = [_scoped(s.renamed(names, use.via or use), use) for s in layout.sentences]
+    return expand(written, own, draft, depth + 1)
+
+
+def _scoped(sentence: Sentence, use: Sentence) -> Sentence:
+    """`use ... for experts` holds for the experts alone: each sentence takes the scope, if it can and has none."""
+    scope = use.node.node("in", "for")
+    if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
+        return sentence
+    node = replace(sentence.node, parts=(*sentence.node.parts, scope))
+    names = ", ".join(w.text for w in scope.nodes("names")[0].words())
+    return replace(sentence, node=node, text=f"{sentence.text} {scope.kind} {names}")
+
+
+def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
+    """The layout's axis names to the plan's. A layout of one axis may stand over several."""
+    assert layout.header is not None
+    formal = [w.text for w in layout.header.names(0)]
+    actual = use.names(0)
+    if len(formal) != len(actual) and len(formal) != 1:
+        draft.report(
+            "E0108",
+            use.span,
+            f"layout `{use.node.words('NAME')[0].text}` stands over {len(formal)} axes"
+            f" ({', '.join(formal)}); {len(actual)} are given",
+        )
+        return None
+    names = {formal[0]: actual} if len(formal) == 1 else {f: [a] for f, a in zip(formal, actual, strict=True)}
+    return names | _method(layout, use, draft)
+
+
+def _method(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
+    """`layout pp over pp as schedule = 1f1b`: the word a `use ... as` replaces, and its default."""
+    assert layout.header is not None
+    words = layout.header.node.words("NAME", "METHOD")
+    given = use.node.node("method")
+    if len(words) < 3:
+        if given is not None:
+            draft.report("E0108", given.span, f"layout `{words[0].text}` takes no `as`", help="leave it out")
+        return {}
+    return {words[1].text: [given.words()[0] if given else replace(words[2], span=use.span)]}

@@ -1,0 +1,252 @@
+"""The best layouts of a space: bounded from below, costed in the order of their bounds, ranked.
+
+A layout is decided when it is costed, when it breaks a rule of the language, or when its bound says that
+neither its time nor its memory can get it among those that are asked for. What is returned is what costing
+every single one would return.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from planc.cost.memory import GIB
+from planc.cost.step.rank_cost import Layout
+from planc.cost.step.step_time import followed_least_s
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.report import Step
+from planc.search.constraints import Laws
+from planc.search.explain import reasons
+from planc.search.lower_bounds import Bounds, Family, Shape
+from planc.search.space import Point, Space
+
+NEAR = 1.1
+"""The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A layout of the space that was costed: its file's text, and the step and memory that `planc cost` finds."""
+
+    text: str
+    """The plan file with every `?` filled in."""
+    label: str
+    """What was filled in, on one line."""
+    step: Step
+    memory_gib: float
+    """GiB of the fullest device."""
+    point: Point
+    why: str = ""
+    """Why it beats the next one."""
+
+    @property
+    def time_s(self) -> float:
+        """Seconds of a step."""
+        return self.step.time_s
+
+    @property
+    def s_per_sequence(self) -> float:
+        """What is made least: seconds of a step for each of its sequences."""
+        return self.time_s / self.point.sequences
+
+    def to_json(self) -> dict[str, Any]:
+        step = self.step
+        return {
+            "plan": self.text,
+            "time_s": self.time_s,
+            "memory_gib": self.memory_gib,
+            "mfu": step.mfu,
+            "tokens_per_s_per_device": step.tokens_per_s_per_device,
+            "why": self.why,
+        }
+
+
+@dataclass(frozen=True)
+class Found:
+    """`planc.search/1`. `decided` counts the layouts of the space, `fully_costed` those of them that were costed."""
+
+    best: tuple[Candidate, ...]
+    pareto: tuple[Candidate, ...]
+    decided: int
+    fully_costed: int
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "format": "planc.search/1",
+            "decided": self.decided,
+            "fully_costed": self.fully_costed,
+            "seconds": self.seconds,
+            "best": [c.to_json() for c in self.best],
+            "pareto": [c.to_json() for c in self.pareto],
+        }
+
+
+def search(
+    source: str | Path,
+    *,
+    set: dict[str, int] | None = None,
+    top: int = 10,
+    most_sequences: int | None = None,
+    memory_gib: float | None = None,
+) -> Found:
+    """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
+
+    `most_sequences` is the largest batch when the plan leaves it free; the time of a sequence is then what
+    counts. `memory_gib` is what a device may hold; the chip's memory unless it is given. Raises PlanError
+    when the plan has mistakes that no filling-in mends.
+    """
+    started = time.perf_counter()
+    space = Space(Path(source), set, most_sequences)
+    run = _Run(space, top, memory_gib)
+    with uncollected():
+        run.go()
+    best = tuple(sorted(run.best, key=_order))[:top]
+    return Found(
+        best=reasons(best),
+        pareto=tuple(_front(run.fitting)),
+        decided=run.decided,
+        fully_costed=run.costed,
+        seconds=time.perf_counter() - started,
+    )
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """A search makes many small lists and values and no circles: looking for those takes a fifth of its time.
+
+    What it made counts as old afterwards, so that the next look at new things does not go through all of it.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            if not gc.get_freeze_count():
+                gc.freeze()
+                gc.unfreeze()
+            gc.enable()
+
+
+def _order(c: Candidate) -> tuple[float, float, str]:
+    """Fastest first; then the least memory, then the text: the same every time. Last digits do not count."""
+    return float(f"{c.s_per_sequence:.12g}"), float(f"{c.memory_gib:.12g}"), c.text
+
+
+def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
+    """Those near the fastest that no other one beats in time and memory, the fastest first."""
+    least = float("inf")
+    ranked = sorted(candidates, key=_order)
+    for c in ranked:
+        s, gib, _ = _order(c)
+        if gib < least and s <= NEAR * ranked[0].s_per_sequence:
+            least = gib
+            yield c
+
+
+Key = tuple[float, float, int]
+"""Least seconds a sequence, least GiB, and a number: what was met first comes first."""
+
+
+@dataclass(frozen=True)
+class Close:
+    """A point costed but for the order in which its pipeline runs; `followed` once some microbatches were."""
+
+    point: Point
+    layout: Layout
+    followed: bool = False
+
+
+Node = Family | Shape | Close
+"""What waits for its turn, from the coarse to the fine."""
+
+
+class _Run:
+    """One search."""
+
+    def __init__(self, space: Space, top: int, memory_gib: float | None) -> None:
+        chip = space.plan.cluster.chip
+        self.space, self.bounds, self.top = space, Bounds(space), top
+        self.laws = Laws(space, self.bounds)
+        self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
+        self.best: list[Candidate] = []
+        self.fitting: list[Candidate] = []
+        self.waiting: list[tuple[Key, Node]] = []
+        self.decided = self.costed = self.met = 0
+        self._last_s = self._limit_s = float("inf")
+        """Of the last of the best, and beyond which nothing is asked for, neither among the best nor on the front."""
+
+    def go(self) -> None:
+        """In the order of the bounds, what is still in question is taken apart, at last into layouts to cost."""
+        for family in self._families():
+            if any(True for _ in self.bounds.shapes(family, self.room_gib)):
+                self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
+        while self.waiting:
+            (least_s, least_gib, _), node = heappop(self.waiting)
+            if self._open(least_s, least_gib):
+                self._take(node, least_s, least_gib)
+
+    def _open(self, least_s: float, least_gib: float) -> bool:
+        """Whether what takes so much at least may still be asked for."""
+        return least_gib <= self.room_gib and least_s <= self._limit_s and not self._beaten(least_s, least_gib)
+
+    def _wait(self, least_s: float, least_gib: float, node: Node) -> None:
+        self.met += 1
+        if self._open(least_s, least_gib):
+            heappush(self.waiting, ((least_s, least_gib, self.met), node))
+
+    def _take(self, node: Node, least_s: float, least_gib: float) -> None:
+        """The next finer things, or the candidate itself. Of each thing the bound that is found sooner comes first."""
+        if isinstance(node, Family):
+            for shape in self.bounds.shapes(node, self.room_gib):
+                self._wait(self.bounds.passes_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
+        elif isinstance(node, Shape):
+            for gib, point in self.bounds.points(node):
+                if self._open(least_s, gib):
+                    layout = self.bounds.layout(point, node)
+                    self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
+        elif not node.followed:
+            point, layout = node.point, node.layout
+            nearer_s = followed_least_s(layout.plan, layout.work) / point.sequences
+            self._wait(max(least_s, nearer_s), least_gib, Close(point, layout, followed=True))
+        else:
+            candidate = self._cost(node)
+            if candidate is not None:
+                self._keep(candidate)
+
+    def _keep(self, candidate: Candidate) -> None:
+        self.fitting.append(candidate)
+        self.best = sorted([*self.best, candidate], key=_order)[: self.top]
+        if len(self.best) == self.top:
+            self._last_s = self.best[-1].s_per_sequence
+            self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
+
+    def _families(self) -> Iterator[Family]:
+        """Every family whose mesh is lawful; all layouts of the space are counted."""
+        for sizes in self.space.sizes():
+            self.decided += self.bounds.count(sizes)
+            if self.laws.allow(sizes):
+                yield from self.bounds.families(sizes)
+
+    def _beaten(self, least_s: float, least_gib: float) -> bool:
+        """Whether enough layouts are better in time, and one of them in memory too."""
+        if least_s <= self._last_s:
+            return False
+        return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
+
+    def _cost(self, close: Close) -> Candidate | None:
+        """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
+        point, layout = close.point, close.layout
+        if not self.laws.allow_point(point):
+            return None
+        self.costed += 1
+        step, gib = self.bounds.cost(point, layout)
+        if gib > self.room_gib:
+            return None
+        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)

@@ -1,0 +1,419 @@
+"""What a layout takes at least: less time or memory than this it cannot have, whatever the rest of the cost says.
+
+Layouts are bounded from the coarse to the fine, each bound at least the one before it:
+
+    family   a mesh, what is run again, a batch: the work of all layers, shared by the ranks evenly, and the way
+             of the first microbatch to the last rank
+    shape    with a pipeline: the busiest rank's compute and the transfers that activations wait for, the way of
+             the first and last microbatch through the stages before it, and what the first rank saves
+    point    with what is stored where: its cost but for the order in which its pipeline runs, and its memory but
+             for the microbatches that are in flight then
+
+They are made of figures of one copy of a section, which many layouts share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property, partial
+from operator import add
+from typing import NamedTuple
+
+from planc.cost.costed import cost_plan
+from planc.cost.memory import GIB, at_the_fullest, replay_buffers, with_reserve
+from planc.cost.step.offload import offload_s
+from planc.cost.step.rank_cost import Layout, passing_on, resting_bytes
+from planc.cost.step.section_cost import (
+    Copies,
+    Kept,
+    Links,
+    Moved,
+    Stored,
+    copies_of,
+    handed_over_s,
+    kept_of,
+    moved_of,
+    stored_of,
+)
+from planc.cost.step.step_time import least_s
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Section
+from planc.ir.plan import Plan
+from planc.ir.report import Step
+from planc.ir.sharding import Sharded
+from planc.search.critical_path import Passage, Way, end
+from planc.search.space import Pipeline, Point, Space
+from planc.sharding import propagate
+
+Sections = dict[Section, int]
+"""Copies of sections."""
+SHAVED = 1 - 1e-12
+"""Sums are rounded: in another order they differ in the last digits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Seconds of a step and GiB of the fullest device, at least."""
+
+    time_s: float
+    memory_gib: float
+
+
+class Family(NamedTuple):
+    """Layouts with the same mesh and batch, and variants that differ in what is stored where."""
+
+    variants: tuple[int, ...]
+    sizes: tuple[int, ...]
+    sequences: int
+    microbatch: int
+    ranks: int
+    """Of the pipeline."""
+    microbatches: int
+    inside: tuple[object, ...]
+    """What figures of one sequence depend on."""
+
+    @property
+    def first(self) -> Point:
+        """A point of it, without its pipeline."""
+        return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
+
+    def holds(self, point: Point) -> bool:
+        """Whether a point on its mesh is one of it."""
+        batch = self.sequences, self.microbatch
+        return point.variant in self.variants and (point.sequences, point.microbatch) == batch
+
+
+class Shape(NamedTuple):
+    """A family with a pipeline: what all its points have in common."""
+
+    family: Family
+    pipeline: Pipeline | None
+    passage: Passage
+    times: int
+    """Microbatches that a rank runs on each stage."""
+    kept: Kept
+    first_bytes: float
+    """Saved by the first rank, whatever is stored where."""
+
+
+class Bounds:
+    """Lower bounds of the points of a space, from figures that many points share."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self._names = [a.name for a in space.plan.mesh.axes]
+        again = {f.span for f in space.free if f.kind == "recompute"}
+        self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
+        """What is stored where, of each variant, in its words."""
+        self._narrow = bool(space.plan.quantize)
+        """Narrow copies of weights are made as often as these are gathered."""
+        self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
+        """A microbatch of so many sequences keeps so many times the bytes of one."""
+        self._propagated: dict[object, Sharded] = {}
+        self._copies: dict[object, Copies] = {}
+        self._kept: dict[object, Kept] = {}
+        self._alike: dict[object, Sharded] = {}
+        self._stored: dict[object, Stored] = {}
+        self._moved: dict[object, Moved] = {}
+        self._links = Links()
+        self._at: tuple[Shape, Plan, float] | None = None
+        """The shape that was asked for last, with a plan of it and the seconds of a hand-over."""
+        self._passages: dict[int, Passage] = {}
+        self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, Passage, Sections]]] = {}
+        self._ends: dict[int, set[tuple[int, int]]] = {}
+        self._data_axes: dict[int, tuple[str, ...]] = {}
+        self._resting: dict[object, list[tuple[float, tuple[float, float]]]] = {}
+        self._replayed: dict[object, list[tuple[float, float]]] = {}
+
+    def sharded(self, point: Point) -> Sharded:
+        """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
+        plan = self.space.plan_of(point)
+        key = (self._stored_as[point.variant], *(n > 1 for n in point.sizes))
+        known = self._propagated.get(key)
+        if known is None:
+            known = self._propagated[key] = propagate(plan)
+        return known.resized(plan)
+
+    # Families.
+
+    @cached_property
+    def alike(self) -> list[tuple[int, ...]]:
+        """Variants that differ in what is stored where alone, as far as time and saved tensors go."""
+        found: dict[object, list[int]] = {}
+        for i, variant in enumerate(self.space.variants):
+            found.setdefault((variant.recompute, self._data(i), i if self._narrow else -1), []).append(i)
+        return [tuple(variants) for variants in found.values()]
+
+    def count(self, sizes: tuple[int, ...]) -> int:
+        """How many layouts a mesh has."""
+        batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.alike])
+        return batches * len(self.space.pipelines(self.ranks(sizes)))
+
+    def families(self, sizes: tuple[int, ...]) -> Iterator[Family]:
+        """The layouts on a mesh, by what is run again and by their batches."""
+        ranks, known = self.ranks(sizes), {}
+        for variants in self.alike:
+            axes = self._data(variants[0])
+            if axes not in known:
+                known[axes] = self.data_parallel(variants[0], sizes), self._inside(variants[0], sizes)
+            data, inside = known[axes]
+            what = (self.space.variants[variants[0]].recompute, inside)
+            for sequences, microbatch in self.space.batches(data):
+                times = sequences // (data * microbatch)
+                yield Family(variants, sizes, sequences, microbatch, ranks, times, what)
+
+    def of_family(self, family: Family) -> float:
+        """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
+        ranks, copies, times = family.ranks, self.copies(family), family.microbatches
+        last = min(before * copies.forward_s + times * on * copies.layer_s for before, on in self._last_ranks(ranks))
+        return max(times * copies.whole_s / ranks, last) * SHAVED
+
+    def _last_ranks(self, ranks: int) -> set[tuple[int, int]]:
+        """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
+        known = self._ends.get(ranks)
+        if known is None:
+            known = self._ends[ranks] = {end(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
+        return known
+
+    # Shapes.
+
+    def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
+        """The family with each pipeline that takes its microbatches, where the first rank's saved tensors fit."""
+        kept, room = self._kept_of(family), room_gib * GIB
+        for pipeline, passage, held in self._passages_of(family):
+            first_bytes = _bytes(kept, held) * SHAVED
+            if first_bytes <= room:
+                yield Shape(family, pipeline, passage, family.microbatches // passage.copies, kept, first_bytes)
+
+    def _passages_of(self, family: Family) -> list[tuple[Pipeline | None, Passage, Sections]]:
+        """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
+        ranks, microbatches = family.ranks, family.microbatches
+        known = self._fitting.get((ranks, microbatches))
+        if known is None:
+            space, known = self.space, []
+            for pipeline in space.pipelines(ranks):
+                if pipeline is None or space.fits_schedule(pipeline, ranks, microbatches):
+                    passage = self._passage(family.first, pipeline)
+                    known.append((pipeline, passage, passage.held(microbatches, 0)))
+            self._fitting[ranks, microbatches] = known
+        return known
+
+    def _saved_bytes(self, shape: Shape) -> list[float]:
+        """Of the microbatches that the first of some alike ranks holds at once, by way."""
+        passage, microbatches = shape.passage, shape.family.microbatches
+        return [_bytes(shape.kept, passage.held(microbatches, i)) for i in range(len(passage.ways))]
+
+    def passes_s(self, shape: Shape) -> float:
+        """Seconds of all microbatches on the busiest rank, and of the first and last one around it."""
+        whole, times, most = self.copies(shape.family), shape.times, 0.0
+        copies = whole.of
+        for way in shape.passage.ways:
+            busy_s = back_s = 0.0
+            for s, n in way.on.items():
+                copy = copies[s]
+                busy_s += n * (copy.forward_s + copy.back_s)
+                back_s += n * copy.back_s
+            most = max(most, times * busy_s + _way_s(shape, whole, way), times * back_s + _turn_s(shape, whole, way))
+        return most * SHAVED
+
+    # Points.
+
+    def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
+        """The shape with everything that may be stored where, each with the GiB of its fullest device."""
+        family, saved, chip = shape.family, self._saved_bytes(shape), self.space.plan.cluster.chip
+        for variant in family.variants:
+            point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline)
+            most = max(map(add, saved, self._state_bytes(point, shape)))
+            yield with_reserve(chip, most) / GIB * SHAVED, point
+
+    def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
+        """Bytes besides saved tensors, by way."""
+        stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
+        return [
+            resting + at_the_fullest(passing, back) for (resting, passing), back in zip(stored, replayed, strict=True)
+        ]
+
+    def layout(self, point: Point, shape: Shape) -> Layout:
+        """What a point of a shape costs; its plan stands for all of them, which differ in what is stored where."""
+        if self._at is None or self._at[0] is not shape:
+            plan = self.space.plan_of(point)
+            self._at = shape, plan, handed_over_s(plan, shape.kept, self._links)
+        _, plan, handed_over = self._at
+        return Layout(
+            plan=plan,
+            division=shape.passage.division,
+            copies=self.copies(shape.family),
+            kept=shape.kept,
+            moved=self._moved_of(point),
+            state_bytes=self._state_bytes(point, shape),
+            handed_over_s=handed_over,
+            offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
+        )
+
+    def time_s(self, layout: Layout) -> float:
+        """Of a layout, whatever the order in which its pipeline runs."""
+        return least_s(layout.plan, layout.work) * SHAVED
+
+    def cost(self, point: Point, layout: Layout) -> tuple[Step, float]:
+        """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""
+        if layout.plan.recompute.every == 1:
+            return layout.run()
+        costed = cost_plan(self.sharded(point))  # layers differ in what they run again
+        return costed.step, costed.memory.per_device_gib.total
+
+    def of(self, point: Point) -> Bound:
+        """The bound of a point whose batch and pipeline fit."""
+        shape = self.shape(point)
+        [(gib, point)] = self.points(shape)
+        return Bound(self.time_s(self.layout(point, shape)), gib)
+
+    def shape(self, point: Point) -> Shape:
+        """A point's shape, of this point alone."""
+        family = next(f for f in self.families(point.sizes) if f.holds(point))
+        family = family._replace(variants=(point.variant,))
+        return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
+
+    # Figures that points share.
+
+    def _inside(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
+        """The axes that figures of one copy depend on: those inside a data-parallel rank; all, where experts take
+        tokens from everywhere."""
+        plan = self.space.plan
+        outside = set() if plan.model.top_k else {*self._data(variant)}
+        outside |= {plan.split.axis} if plan.split else set()
+        stride, inside = 1, []
+        for name, size in reversed(list(zip(self._names, sizes, strict=True))):
+            if name not in outside:
+                inside.append((name, size, stride))
+            stride *= size
+        return tuple(inside)
+
+    def copies(self, family: Family) -> Copies:
+        """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
+        as often as they are gathered."""
+        narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
+        known = self._copies.get(key := (family.microbatch, narrow, family.inside))
+        if known is None:
+            known = self._copies[key] = copies_of(self._sharded_as(family), self._links)
+        return known
+
+    def _kept_of(self, family: Family) -> Kept:
+        """Bytes of a family's microbatch."""
+        known = self._kept.get(key := (family.microbatch, family.inside))
+        if known is None:
+            if self._linear and family.microbatch > 1:
+                known = self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
+            else:
+                known = kept_of(self._sharded_as(family))
+            self._kept[key] = known
+        return known
+
+    def _sharded_as(self, family: Family) -> Sharded:
+        """The layouts of a family with its first variant and pipeline; an op and a transfer take as long
+        whatever is run again."""
+        point = replace(family.first, pipeline=self.space.pipelines(family.ranks)[0])
+        sharded = self.sharded(point)
+        same = (self._stored_as[point.variant], point.sizes, point.sequences, point.microbatch)
+        first = self._alike.setdefault(same, sharded)
+        sharded.memo.update(first.memo)
+        sharded.plan.memo.update(first.plan.memo)
+        return sharded
+
+    def _stored_of(self, point: Point) -> Stored:
+        known = self._stored.get(key := (self._stored_as[point.variant], *point.sizes))
+        if known is None:
+            known = self._stored[key] = stored_of(self.sharded(point))
+        return known
+
+    def _moved_of(self, point: Point) -> Moved:
+        known = self._moved.get(key := (self._stored_as[point.variant], *point.sizes))
+        if known is None:
+            known = self._moved[key] = moved_of(self.sharded(point), self._links)
+        return known
+
+    def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
+        """Bytes of state on the ranks of each way, and what of it comes and goes."""
+        key = (id(shape.passage), self._stored_as[point.variant], *point.sizes)
+        known = self._resting.get(key)
+        if known is None:
+            stored, blocks = self._stored_of(point), self.space.plan.model.blocks
+            known = self._resting[key] = [
+                (resting_bytes(stored, way.on, blocks), passing_on(stored, way.on)) for way in shape.passage.ways
+            ]
+        return known
+
+    def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
+        """What backwards bring on the ranks of each way."""
+        key = id(shape.passage), id(shape.kept)
+        known = self._replayed.get(key)
+        if known is None:
+            replays = shape.kept.replays
+            known = self._replayed[key] = [replay_buffers(replays, way.on) for way in shape.passage.ways]
+        return known
+
+    def _data(self, variant: int) -> tuple[str, ...]:
+        known = self._data_axes.get(variant)
+        if known is None:
+            plan = self.space.variants[variant].plan
+            known = self._data_axes[variant] = tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
+        return known
+
+    def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
+        """Ranks that share the batch."""
+        data, n = self._data(variant), 1
+        for name, size in zip(self._names, sizes, strict=True):
+            n *= size if name in data else 1
+        return n
+
+    def ranks(self, sizes: tuple[int, ...]) -> int:
+        """Ranks of the pipeline."""
+        split = self.space.plan.split
+        return sizes[self._names.index(split.axis)] if split else 1
+
+    def _passage(self, first: Point, pipeline: Pipeline | None) -> Passage:
+        known = self._passages.get(id(pipeline))
+        if known is None:
+            plan = self.space.plan_of(replace(first, pipeline=pipeline))
+            known = self._passages[id(pipeline)] = Passage(plan)
+        return known
+
+
+def _one_batch(plan: Plan) -> bool:
+    """Whether the batch is divided alike in every region: a device then has whole sequences of a microbatch."""
+    regions = [s.region for s in plan.shards if s.dim == "batch"] + [
+        r.region for r in plan.replicates if r.dim == "batch"
+    ]
+    return not any(regions)
+
+
+def _nothing_s(rank: int, compute_s: float) -> float:
+    """Where nothing goes to the host."""
+    return 0.0
+
+
+def _bytes(kept: Kept, on: Sections) -> float:
+    """Saved by so many copies of each section."""
+    return sum([n * kept.saved[s] for s, n in on.items()])
+
+
+def _way_s(shape: Shape, copies: Copies, way: Way) -> float:
+    """Seconds of the first microbatch on its way to the rank, and of the last one on its way back."""
+    if not shape.passage.straight:
+        return 0.0
+    of, apart, total = copies.of, shape.passage.apart, 0.0
+    for s, n in way.before.items():
+        total += n * (of[s].forward_s + (0.0 if apart else of[s].back_s))
+    return total
+
+
+def _turn_s(shape: Shape, copies: Copies, way: Way) -> float:
+    """Seconds until a backward comes to the rank, and of the last one from there."""
+    if not shape.passage.straight:
+        return 0.0
+    of, apart, total = copies.of, shape.passage.apart, copies.through_s
+    for s, n in way.after.items():
+        total += n * (of[s].back_s - (of[s].time.weight_s if apart else 0.0))
+    for s, n in way.beneath.items() if not apart else ():
+        total += n * of[s].back_s
+    return total

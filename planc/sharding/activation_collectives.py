@@ -1,0 +1,183 @@
+"""What moves activations: the forward's redistributions, their replay, and their duals in the backward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from planc.ir.base import Cause
+from planc.ir.collective import Phase
+from planc.ir.model import Section
+from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
+from planc.sharding.calls import Call, axis_cause
+from planc.sharding.local import local_elements
+from planc.sharding.recompute import replay
+from planc.sharding.redistribute import outside, steps_between
+
+ActivationPhase = Literal["forward", "recompute", "backward"]
+PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
+
+
+def moves(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
+    """What moves the activations of one copy of a section, for one microbatch."""
+    if phase == "forward":
+        return forward(sharded, section)
+    return recompute(sharded, section) if phase == "recompute" else backward(sharded, section)
+
+
+def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
+    """Moves before and after each op; consumers that need the same layout share one move."""
+    seen: set[tuple[str, str]] = set()
+    phase: Phase = "forward" if only is None else "recompute"
+    for o in sharded.ops[section]:
+        if only is not None and o.op.name not in only:
+            continue
+        for move in o.moves:
+            if move is not None and (key := (move.tensor, repr(move.after))) not in seen:
+                seen.add(key)
+                yield from _calls(sharded, move.steps, move, phase)
+        if o.settle is not None:
+            yield from _calls(sharded, o.settle.steps, o.settle, phase)
+        if o.ring:
+            yield from _ring(sharded, o, phase)
+        if only is None and o.op.kind == "loss":
+            yield from _loss(sharded, o)
+
+
+def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
+    """The forward moves of the ops that run again; a kept tensor is not moved again."""
+    if section in sharded.model.blocks:
+        again = frozenset(replay(sharded.plan, section).ops)
+        if again:
+            yield from forward(sharded, section, again)
+
+
+def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
+    """The duals. Gradients of one tensor that arrive in one layout are summed before they move."""
+    for o in reversed(sharded.ops[section]):
+        if o.settle is not None:
+            back = steps_between(o.settle.after, (), o.settle.before)
+            yield from _calls(sharded, back, _turned(o.settle), "backward")
+        if o.ring:
+            yield from _ring(sharded, o, "backward")
+    known: list[Move] | None = sharded.told.get(key := ("gradients", section))
+    if known is None:
+        known = sharded.told[key] = [move for move in _gradients(sharded, section) if move.steps]
+    for move in known:
+        yield from _calls(sharded, move.steps, move, "backward")
+
+
+def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
+    """Where the gradients of each tensor come from, and where they rest."""
+    arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
+    for o in reversed(sharded.ops[section]):
+        for name, move in zip(o.op.inputs, o.moves, strict=True):
+            tensor = sharded.model.tensor[name]
+            if tensor.dtype == "int":
+                continue
+            layout = o.needs(name, tensor.dims)
+            cause = move.cause if move else None
+            _, partial, _ = arriving.setdefault((name, repr(layout)), (layout, set(), cause))
+            partial.update(_grad_partial(o, name, tensor.dims))
+    for (name, _), (layout, partial, cause) in arriving.items():
+        axes, home = sharded.plan.mesh.in_order(partial), sharded.declared(name)
+        yield Move(
+            tensor=name,
+            before=layout,
+            partial=axes,
+            after=home,
+            steps=steps_between(layout, axes, home),
+            cause=cause or axis_cause(sharded, axes),
+        )
+
+
+def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """Axes over which the gradient of an input is an unreduced sum.
+
+    Only an op that mixes dims does this: a matmul sums over its output's divided dims, attention over
+    the rows that looked at a key. A ring brings each block of keys its whole gradient.
+    """
+    if o.op.kind == "matmul":
+        return outside(o.layout, dims)
+    whole = () if o.ring else o.op.whole_of.get(name, ())
+    return tuple(a for d in whole for a in o.layout.get(d, ()))
+
+
+def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
+    """Keys and values travel round the ring; in the backward their gradients travel too, and home.
+
+    Liu et al. 2023, "Ring Attention with Blockwise Transformers": n - 1 hand-overs, n for gradients.
+    """
+    plan, model = sharded.plan, sharded.model
+    members = plan.mesh.size(*o.ring)
+    for name in o.op.whole_of:
+        elements = local_elements(plan, model.tensor[name].dims, o.needs(name, model.tensor[name].dims))
+        call = Call(
+            op="send_recv",
+            axes=o.ring,
+            phase=phase,
+            carries="activation",
+            tensor=name,
+            dtype=plan.precision.compute,
+            elements=elements,
+            times=members - 1,
+            cause=plan.attention.cause if plan.attention else None,
+        )
+        yield call
+        if phase == "backward":
+            yield replace(call, tensor=f"{name} gradient", times=members)
+
+
+def _turned(move: Move) -> Move:
+    return Move(tensor=move.tensor, before=move.after, after=move.before, steps=(), cause=move.cause)
+
+
+def _calls(sharded: Sharded, steps: tuple[Step, ...], move: Move, phase: Phase) -> Iterator[Call]:
+    """One call per step, following the local size: gathers grow it, scatters shrink it."""
+    plan, tensor = sharded.plan, sharded.model.tensor[move.tensor]
+    dtype = plan.precision.compute if tensor.dtype == "compute" else "fp32"
+    layout = dict(move.before)
+    for step in steps:
+        before = local_elements(plan, tensor.dims, layout)
+        _apply(layout, step)
+        after = local_elements(plan, tensor.dims, layout)
+        if step.kind == "slice":
+            continue
+        yield Call(
+            op=step.kind,
+            axes=step.axes,
+            phase=phase,
+            carries="activation",
+            tensor=move.tensor,
+            dtype=dtype,
+            elements=max(before, after),
+            cause=move.cause,
+        )
+
+
+def _apply(layout: Layout, step: Step) -> None:
+    if step.kind in ("all_gather", "all_to_all"):
+        layout[step.dim] = tuple(a for a in layout[step.dim] if a not in step.axes)
+    target = step.to_dim if step.kind == "all_to_all" else step.dim
+    if step.kind != "all_gather" and target:
+        layout[target] = (*layout.get(target, ()), *step.axes)
+
+
+def _loss(sharded: Sharded, o: OpSharding) -> Iterator[Call]:
+    """Cross entropy over a divided vocab: the maximum, the sum and the target's logit are reduced."""
+    axes = o.layout.get("vocab", ())
+    if axes:
+        rows = local_elements(sharded.plan, ("batch", "sequence"), o.layout)
+        cause = sharded.plan.cause_of_shard("vocab", axes[0], o.op.region)
+        yield Call(
+            op="all_reduce",
+            axes=axes,
+            phase="forward",
+            carries="activation",
+            tensor="loss.rows",
+            dtype="fp32",
+            elements=rows,
+            times=3,
+            cause=cause,
+        )

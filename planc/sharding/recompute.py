@@ -1,0 +1,76 @@
+"""Recompute: which ops the backward runs again, and which tensors are kept from the forward."""
+
+from __future__ import annotations
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Model, Op, Section
+from planc.ir.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """`kept` are tensors held from forward to backward; `ops` run again, in order of execution."""
+
+    kept: tuple[str, ...]
+    ops: tuple[str, ...]
+
+
+def names_op(word: str, op: Op) -> bool:
+    """Whether a word of a sentence means this op: its name or the beginning of it, its kind, its last part,
+    or its region. `attention.proj` are the projections into and out of attention."""
+    if word == "attention.proj":
+        return op.kind == "matmul" and op.region in ("projection", "attention")
+    names = (op.name, op.kind, op.name.rsplit(".", 1)[-1], op.region)
+    return word in names or op.name.startswith(f"{word}.")
+
+
+def replay(plan: Plan, section: Section = "block") -> Replay:
+    """For one kind of block: what is kept and what is run again."""
+    known: Replay | None = plan.model.memo.get(key := ("replay", section, plan.recompute.ops, plan.recompute.kept))
+    if known is None:
+        known = plan.model.memo[key] = _replay(plan, section)
+    return known
+
+
+def everything_kept(model: Model, section: Section) -> tuple[str, ...]:
+    """What one kind of block keeps where nothing is run again."""
+    known: tuple[str, ...] | None = model.memo.get(key := ("everything kept", section))
+    if known is None:
+        known = model.memo[key] = close(model, model.ops[section], set()).kept
+    return known
+
+
+def _replay(plan: Plan, section: Section) -> Replay:
+    block = plan.model.ops[section]
+    again = {o.name for o in block if (plan.recompute.blocks or _named(plan.recompute.ops, o))}
+    again -= {o.name for o in block if _named(plan.recompute.kept, o)}
+    found = close(plan.model, block, again)
+    if not plan.recompute.whole:
+        return found
+    return Replay(kept=found.kept, ops=tuple(op.name for op in block if op.name in again))
+
+
+def _named(words: tuple[str, ...], op: Op) -> bool:
+    return any(names_op(word, op) for word in words)
+
+
+def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
+    """The smallest set of ops of `again` that makes every tensor the backward needs.
+
+    A needed tensor whose producer is not recomputed is kept. Ops of `again` whose output nobody
+    needs are not run: the last projection of a block stops the replay early.
+    """
+    producer = {op.output: op for op in block[:-1]}
+    needed = [t for op in block for t in op.saves]
+    kept: dict[str, None] = {}
+    run: set[str] = set()
+    while needed:
+        name = needed.pop()
+        op = producer.get(name)
+        if op is None or op.name not in again:
+            kept[name] = None
+        elif op.name not in run:
+            run.add(op.name)
+            needed.extend(op.inputs)
+    order = tuple(op.name for op in block if op.name in run)
+    return Replay(kept=tuple(t.name for t in model.tensors if t.name in kept), ops=order)

@@ -1,0 +1,131 @@
+"""Which virtual stages a pipeline rank holds, and what of the model lies on it."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Param
+from planc.ir.plan import Plan
+from planc.schedules import microbatch_copies, stages_of
+
+
+def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
+    """The virtual stages of pipeline rank `rank`, in order, where its schedule puts them."""
+    return stages_of(plan.split, plan.pipeline, rank) if plan.split else (0,)
+
+
+def microbatches_each(plan: Plan) -> int:
+    """Microbatches of a step that a rank runs on each stage it holds: all, but where two ranks share them."""
+    return plan.microbatches // microbatch_copies(plan.split)
+
+
+def sections_on(plan: Plan, rank: int) -> dict[str, int]:
+    """Copies of each section on a pipeline rank; `step` is what happens once everywhere."""
+    known = plan.memo.get(("sections_on", rank))
+    if known is None:
+        known = plan.memo["sections_on", rank] = _sections_on(plan, rank)
+    return known
+
+
+def _sections_on(plan: Plan, rank: int) -> dict[str, int]:
+    held = virtual_stages(plan, rank)
+    sections = {"first": int(0 in held)}
+    for kind in plan.model.blocks:
+        sections[kind] = sum(plan.model.layers_of(kind, *plan.stages[v]) for v in held)
+    sections["last"] = int(len(plan.stages) - 1 in held)
+    return {**{s: n for s, n in sections.items() if n}, "step": 1}
+
+
+def like_ranks(plan: Plan) -> tuple[int, ...]:
+    """For each pipeline rank the first one that holds and sends as much of everything: most are alike."""
+    first: dict[tuple[object, ...], int] = {}
+    return tuple(first.setdefault(_load(plan, rank), rank) for rank in range(plan.pipeline))
+
+
+def _load(plan: Plan, rank: int) -> tuple[object, ...]:
+    held = sections_on(plan, rank)
+    again = () if plan.recompute.every == 1 else tuple(replayed_on(plan, rank, s, n) for s, n in held.items())
+    ways = tuple(boundaries_sent(plan, rank, forward=forward) for forward in (True, False))
+    return (*held.items(), *again, *ways)
+
+
+def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
+    """Of the copies of a section on a pipeline rank, those that the backward runs again.
+
+    With `recompute ... every N layers` these are the layers whose number N divides.
+    """
+    every = plan.recompute.every
+    if every == 1 or section not in plan.model.blocks:
+        return copies
+    layers = (n for v in virtual_stages(plan, rank) for n in range(*plan.stages[v]) if n % every == 0)
+    return sum(plan.model.layers_of(section, n, n + 1) for n in layers)
+
+
+def sections_of(plan: Plan, stage: int) -> dict[str, int]:
+    """Copies of each section in one virtual stage."""
+    known = plan.memo.get(("sections_of", stage))
+    if known is None:
+        known = plan.memo["sections_of", stage] = _sections_of(plan, stage)
+    return known
+
+
+def _sections_of(plan: Plan, stage: int) -> dict[str, int]:
+    sections = {"first": int(stage == 0)}
+    sections |= {kind: plan.model.layers_of(kind, *plan.stages[stage]) for kind in plan.model.blocks}
+    sections["last"] = int(stage == len(plan.stages) - 1)
+    return {s: n for s, n in sections.items() if n}
+
+
+def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
+    """How often a parameter lies on a rank that holds these sections; a tied one at most once."""
+    return copies_in(sections, param.sections, plan.model.blocks)
+
+
+def copies_in(sections: dict[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
+    """How often what some sections use lies where these copies of sections are."""
+    copies = sum([sections.get(s, 0) for s in used_by if s in blocks])
+    return copies or int(any(s in sections for s in used_by))
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What of the model lies where in a pipeline: stages and ranks that hold as much are alike."""
+
+    loads: tuple[dict[str, int], ...]
+    """Copies of sections on ranks that differ."""
+    load: tuple[int, ...]
+    """Of each rank."""
+    kinds: tuple[tuple[int, dict[str, int]], ...]
+    """Virtual stages that differ: on which load, and their copies of sections."""
+    kind: tuple[int, ...]
+    """Of each virtual stage."""
+    held: tuple[tuple[int, ...], ...]
+    """Virtual stages of each rank."""
+
+
+def division_of(plan: Plan) -> Division:
+    """How the plan's pipeline divides the model."""
+    loads: dict[tuple[tuple[str, int], ...], int] = {}
+    kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
+    every = range(plan.pipeline)
+    sections = [tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step") for rank in every]
+    load = tuple(loads.setdefault(on, len(loads)) for on in sections)
+    held = tuple(virtual_stages(plan, rank) for rank in range(plan.pipeline))
+    homes = {v: load[rank] for rank, stages in enumerate(held) for v in stages}
+    stages = [(homes[v], tuple(sections_of(plan, v).items())) for v in range(len(plan.stages))]
+    kind = tuple(kinds.setdefault(stage, len(kinds)) for stage in stages)
+    return Division(tuple(map(dict, loads)), load, tuple((home, dict(of)) for home, of in kinds), kind, held)
+
+
+def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
+    """Virtual-stage boundaries over which a rank sends in one direction.
+
+    Stages that follow each other on one rank hand over in memory; with two pipelines, one each way, they
+    belong to different ones.
+    """
+    held = virtual_stages(plan, rank)
+    step = 1 if forward else -1
+    inside = range(len(plan.stages))
+    in_memory = held if microbatch_copies(plan.split) == 1 else ()
+    return sum(1 for v in held if v + step in inside and v + step not in in_memory)

@@ -1,0 +1,100 @@
+"""What may follow an unfinished sentence, asked of the parser: keywords, and whether a name fits."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from planc.diag.fast_dataclass import dataclass
+from planc.syntax.lines import HEADERS
+from planc.syntax.parse import MAX_SENTENCE, parser
+
+MARK = "Qqqqqqqq"
+"""A name that no plan has. Letters alone, so that it may also stand for a unit."""
+
+_NEVER_NEEDED = {"PLUS", "MINUS", "STAR", "SLASH", "COMMA", "MORETHAN"}
+"""Signs that only make a sentence longer; so does an opening bracket where a number would do."""
+
+MOST_STATES = 400
+"""A search that meets more states of the parser than these has lost its way."""
+
+SAMPLES = {"INT": "1", "NAME": "a", "STRING": '"a"', "CODE": "E0101", "CMP": "<=", "SHAPE": "1x1", "UNIT": "s"}
+"""How kinds of words are written where any would do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """The keywords that may come next; and, where a name may, texts that complete the sentence after it."""
+
+    keywords: tuple[str, ...]
+    endings: tuple[str, ...]
+    code: bool
+    """Whether the code of a diagnostic may come next."""
+
+
+def follow(before: str) -> Follow | None:
+    """What may come after the beginning of a sentence; None when the beginning is mistaken already."""
+    from lark.exceptions import UnexpectedInput
+
+    verb = before.split(maxsplit=1)[:1]
+    if not verb or len(before) > MAX_SENTENCE:
+        return None
+    try:
+        state: Any = parser().parse_interactive(before, start="header" if verb[0] in HEADERS else "sentence")
+        state.exhaust_lexer()
+    except UnexpectedInput:
+        return None
+    accepted = state.accepts()
+    words = {t: _written(t) for t in accepted}
+    keywords = sorted(w for t, w in words.items() if w.isalpha() and t not in SAMPLES)
+    return Follow(tuple(keywords), tuple(_endings(state, accepted)), "CODE" in accepted)
+
+
+def _written(terminal: str) -> str:
+    """How a terminal is written: a keyword or sign as it is, a sample of the others, or nothing."""
+    from lark.lexer import PatternStr
+
+    if terminal in SAMPLES or terminal == "$END":
+        return SAMPLES.get(terminal, "")
+    pattern = parser().get_terminal(terminal).pattern
+    return str(pattern.value) if isinstance(pattern, PatternStr) else ""
+
+
+def _endings(state: Any, accepted: set[str]) -> list[str]:
+    """Completions after a name: the shortest, and the shortest with each keyword or `=` right after it."""
+    found: list[str] = []
+    for terminal in ("NAME", "GLOB", "UNIT"):
+        if terminal not in accepted:
+            continue
+        named = _fed(state, terminal, MARK)
+        after = sorted(t for t in named.accepts() if t == "EQUAL" or (_written(t).isalpha() and t not in SAMPLES))
+        ways = [(named, ""), *((_fed(named, t, _written(t)), f" {_written(t)}") for t in after)]
+        found += [f"{first} {rest}".rstrip() for way, first in ways if (rest := _shortest(way)) is not None]
+    return list(dict.fromkeys(found))
+
+
+def _fed(state: Any, terminal: str, text: str) -> Any:
+    from lark import Token
+
+    further = state.copy()
+    further.feed_token(Token(terminal, text))
+    return further
+
+
+def _shortest(state: Any) -> str | None:
+    """The fewest words that end the sentence from here, breadth first over the parser's states."""
+    seen: set[tuple[int, ...]] = set()
+    queue = deque([(state, "")])
+    while queue and len(seen) < MOST_STATES:
+        here, text = queue.popleft()
+        accepted = here.accepts()
+        if "$END" in accepted:
+            return text.strip()
+        for terminal in sorted(accepted - _NEVER_NEEDED - ({"LPAR"} if "INT" in accepted else set())):
+            word = _written(terminal)
+            further = _fed(here, terminal, word) if word else None
+            stack = tuple(further.parser_state.state_stack) if further else ()
+            if further is not None and stack not in seen:
+                seen.add(stack)
+                queue.append((further, f"{text} {word}"))
+    return None

@@ -1,0 +1,42 @@
+"""`planc weights`: the parameters of a checkpoint that is whole, in Hugging Face's format."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.trainer.checkpoint.resume import start_of
+from planc.trainer.preset.load import load_preset
+
+if TYPE_CHECKING:
+    from planc.ir.session import Weights
+
+
+def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | None = None, step: int = -1) -> Path:
+    """Write the parameters of the preset's newest checkpoint, or of `step`; the checkpoint they are of.
+
+    Raises PlanError for a checkpoint that is damaged or not of the preset's model. A folder that is not empty
+    is left as it is.
+    """
+    from planc.trainer.checkpoint.directory import read_manifest
+    from planc.trainer.checkpoint.hugging_face import exported
+    from planc.trainer.checkpoint.tensor_files import Reader
+    from planc.trainer.data.sources import source_of
+    from planc.trainer.run.initial_weights import names
+
+    loaded, span, folder = load_preset(preset, checkpoint), Span(str(preset), 1, 1, 1, 1), Path(folder)
+    path = start_of(loaded, step, source_of(loaded).sha256).path
+    if path is None:
+        raise PlanError([Diagnostic("E1019", f"{loaded.checkpoints} holds no checkpoint", span)])
+    if folder.exists() and any(folder.iterdir()):
+        raise PlanError([Diagnostic("E1030", f"{folder} is not empty", span, help="name a new folder")])
+    reader, model = Reader(path, read_manifest(path).tensors), loaded.plan.model
+
+    def values() -> Iterator[tuple[str, Weights]]:
+        for name, shape in names(model):
+            yield name, reader(f"params.{name}", tuple(slice(0, n) for n in shape))
+
+    exported(model, values(), folder)
+    return path

@@ -1,0 +1,206 @@
+"""Weights in Hugging Face's format: one or more safetensors files, and an index that says which tensor is where.
+
+Read without running anything: the header of a file is JSON, the rest are numbers. Files of pickles are refused.
+Names are those of the transformers package (5.23); a parameter has the same shape there and here.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from math import prod
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from planc.backends.cuda.runtime.hf_adapter import ATTENTION, ENDS, GATED
+from planc.diag import Diagnostic, PlanError, Span
+from planc.trainer.run.initial_weights import names
+
+if TYPE_CHECKING:
+    from planc.ir.model import Model
+    from planc.ir.session import Initial, Weights
+
+INDEX, ALONE = "model.safetensors.index.json", "model.safetensors"
+FAMILIES = {"llama": "Llama", "mistral": "Mistral", "qwen3": "Qwen3"}
+"""Families whose blocks have these names, and their classes' prefix."""
+NUMBERS: dict[str, np.dtype[Any]] = {
+    "F32": np.dtype("<f4"),
+    "F64": np.dtype("<f8"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype("<u2"),
+}
+"""What may be in a file; bfloat16 is the upper half of a float32."""
+MOST_BYTES = 2 * 2**30
+"""Of one written file, unless a tensor is larger."""
+
+
+class Place(NamedTuple):
+    """Where a tensor is."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    """Of its bytes in the file."""
+
+
+def their_name(name: str) -> str:
+    """`layers.3.attention.wq.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
+    if name.startswith("layers."):
+        layers, index, rest = name.split(".", 2)
+        return f"model.{layers}.{index}.{_replaced(rest, {**ATTENTION, **GATED})}"
+    return _replaced(name, ENDS)
+
+
+def _replaced(path: str, table: Mapping[str, str]) -> str:
+    """Longer paths are looked for first: `attention.wq` is not `attention`'s."""
+    ours = {own: theirs for theirs, own in table.items()}
+    found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
+    return f"{ours[found]}{path[len(found) :]}" if found else path
+
+
+def imported(model: Model, folder: Path, span: Span) -> Initial:
+    """First values from a folder of theirs. Raises PlanError (E1030, E1031) before a value is read."""
+    places = _places(folder, span)
+    _compare(model, places, folder, span)
+
+    def values(name: str, shape: tuple[int, ...]) -> Weights:
+        found = _read(places[their_name(name)])
+        assert found.shape == shape
+        return found
+
+    return values
+
+
+def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, most_bytes: int = MOST_BYTES) -> None:
+    """Write parameters, each whole and under our name, with the index and a config that transformers reads."""
+    from safetensors.numpy import save_file
+
+    if model.family not in FAMILIES:
+        raise PlanError([_no_table(model, Span(str(folder), 1, 1, 1, 1))])
+    folder.mkdir(parents=True, exist_ok=True)
+    sizes = {their_name(name): 4 * prod(shape) for name, shape in names(model)}
+    files = _shared_out(sizes, most_bytes)
+    waiting: dict[str, dict[str, Weights]] = {}
+    for name, value in values:
+        theirs = their_name(name)
+        group = waiting.setdefault(files[theirs], {})
+        group[theirs] = np.ascontiguousarray(value, np.float32)
+        if len(group) == sum(file == files[theirs] for file in files.values()):
+            save_file(waiting.pop(files[theirs]), folder / files[theirs], metadata={"format": "pt"})
+    assert not waiting, "not every parameter was given"
+    index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": files}
+    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
+    (folder / "config.json").write_text(json.dumps(_config(model), indent=1) + "\n")
+
+
+def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
+    """The file of each tensor, in order; a file ends before it becomes larger than `most_bytes`."""
+    groups: list[list[str]] = [[]]
+    filled = 0
+    for name, size in sizes.items():
+        if groups[-1] and filled + size > most_bytes:
+            groups.append([])
+            filled = 0
+        groups[-1].append(name)
+        filled += size
+    return {n: f"model-{i:05}-of-{len(groups):05}.safetensors" for i, g in enumerate(groups, 1) for n in g}
+
+
+def _config(model: Model) -> dict[str, Any]:
+    """What transformers needs to build the model; nothing about training."""
+    s = model.sizes
+    return {
+        "architectures": [f"{FAMILIES[model.family]}ForCausalLM"],
+        "model_type": model.family,
+        "hidden_size": s["embed"],
+        "intermediate_size": s["ffn"],
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": s["heads"],
+        "num_key_value_heads": s["kv_heads"],
+        "head_dim": s["head_dim"],
+        "vocab_size": s["vocab"],
+        "rms_norm_eps": model.norm_eps,
+        "rope_theta": model.rope_theta,
+        "tie_word_embeddings": False,
+        "torch_dtype": "float32",
+    }
+
+
+def _places(folder: Path, span: Span) -> dict[str, Place]:
+    """Every tensor of the folder. Raises PlanError (E1030)."""
+    try:
+        if (folder / INDEX).is_file():
+            files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+        else:
+            files = [ALONE] if (folder / ALONE).is_file() else []
+        found = {name: place for file in files for name, place in _header(folder / file).items()}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise PlanError([Diagnostic("E1030", f"{folder}: the weights cannot be read: {error}", span)]) from None
+    if not found:
+        pickles = sorted(p.name for p in folder.glob("*.bin")) if folder.is_dir() else []
+        what = f"only pickles ({pickles[0]}), which run code when they are read" if pickles else "no weights"
+        message = f"{folder} holds {what}"
+        raise PlanError([Diagnostic("E1030", message, span, help=f"expected: {INDEX} or {ALONE}")])
+    return found
+
+
+def _header(file: Path) -> dict[str, Place]:
+    """The tensors of one file. Raises ValueError where the file is not what its header says."""
+    size = file.stat().st_size
+    with open(file, "rb") as stream:
+        length = int.from_bytes(stream.read(8), "little")
+        if length > size - 8:
+            raise ValueError(f"{file.name} is cut short")
+        entries = json.loads(stream.read(length))
+    found = {}
+    for name, entry in entries.items():
+        if name == "__metadata__":
+            continue
+        dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
+        if dtype not in NUMBERS:
+            raise ValueError(f"{name} is of type {dtype}")
+        if end - start != prod(shape) * NUMBERS[dtype].itemsize or 8 + length + end > size:
+            raise ValueError(f"{file.name} is cut short at {name}")
+        found[name] = Place(file, dtype, shape, 8 + length + start)
+    return found
+
+
+def _read(place: Place) -> Weights:
+    """The values as float32."""
+    raw: Any = np.memmap(place.file, NUMBERS[place.dtype], "r", offset=place.start, shape=place.shape)
+    values: Weights = (raw.astype(np.uint32) << 16).view(np.float32) if place.dtype == "BF16" else np.array(raw, "<f4")
+    return values
+
+
+def _compare(model: Model, places: Mapping[str, Place], folder: Path, span: Span) -> None:
+    """Raises PlanError (E1031) unless the folder has the model's parameters, and no others."""
+    if model.family not in FAMILIES:
+        raise PlanError([_no_table(model, span)])
+    wanted = {their_name(name): shape for name, shape in names(model)}
+    wrong = [
+        f"{name} is {_shape(places[name].shape)} there and {_shape(shape)} here"
+        for name, shape in wanted.items()
+        if name in places and places[name].shape != shape
+    ]
+    wrong += [f"{name} is not there" for name in wanted if name not in places]
+    wrong += [f"{name} is not in the model" for name in places if name not in wanted and not _derived(name)]
+    if wrong:
+        more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
+        raise PlanError([Diagnostic("E1031", f"{folder} is not {model.name}: {wrong[0]}{more}", span)])
+
+
+def _derived(name: str) -> bool:
+    """Tables that old files hold and that follow from the config."""
+    return name.endswith("rotary_emb.inv_freq")
+
+
+def _no_table(model: Model, span: Span) -> Diagnostic:
+    message = f"there is no table of names for the {model.family} family"
+    return Diagnostic("E1031", message, span, help=f"there are {', '.join(FAMILIES)}")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    return " x ".join(map(str, shape))

@@ -1,0 +1,149 @@
+"""What a worker does for its checkpoints: takes up a saved state, saves after steps, obeys SIGTERM."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planc import __version__
+from planc.diag import Diagnostic, PlanError, Span
+from planc.trainer.checkpoint import directory as folders
+from planc.trainer.checkpoint.compatible import course
+from planc.trainer.checkpoint.manifest import HISTORY, Manifest, Position
+from planc.trainer.checkpoint.writer import Failed, Saver, Where, run_name
+from planc.trainer.preset.load import Preset
+from planc.trainer.run.loop import History, PreemptedError
+from planc.trainer.telemetry.events import Event, SaveDone, SaveFailed
+
+if TYPE_CHECKING:
+    from planc.ir.program import Target
+    from planc.ir.session import Session
+
+
+class Keeper:
+    """Saves a session's state as the preset says. Every process has one."""
+
+    def __init__(
+        self, preset: Preset, target: Target, session: Session, data_sha256: str, tell: Callable[[Event], None]
+    ) -> None:
+        folder = preset.checkpoints
+        assert folder is not None
+        self._preset, self._target, self._session, self._tell = preset, target, session, tell
+        self._data_sha256, self._settings = data_sha256, preset.checkpoint
+        self._span = Span(str(preset.path), 1, 1, 1, 1)
+        self._lock = folders.Lock(folder)
+        if session.rank == 0:
+            self._open(folder)
+        where = Where(folder, run_name(), self._settings.keep, self._settings.asynchronous, self._settings.timeout_s)
+        self._saver = Saver(session, where)
+        self._asked = False
+        self._last = 0
+        self.shown = (0, 0)
+        """A step, and the sequences that the run had been shown by its end."""
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def resume(self, path: Path) -> History:
+        """Give the session the state of a checkpoint that is whole; what was seen until then."""
+        from planc.trainer.checkpoint.tensor_files import Reader
+
+        manifest = folders.read_manifest(path)
+        self._session.restore(Reader(path, manifest.tensors), manifest.optimizer_steps)
+        self._last = manifest.step
+        self.shown = (manifest.step, manifest.position.sequences)
+        history = read_history(path)
+        if self._session.rank == 0:
+            folders.put_aside(path.parent, manifest.step)
+        return history
+
+    def after_step(self, step: int, history: History) -> None:
+        """Save if it is time. Raises PreemptedError when any process was asked to end, once all is saved."""
+        self._say()
+        preempted = self._session.any(self._asked)
+        every = self._settings.every_steps
+        if preempted or (every and step % every == 0):
+            self._save(step, history)
+        if preempted:
+            self._complete()
+            raise PreemptedError
+
+    def finish(self, history: History) -> None:
+        """Save the last step, and wait until it is on the disk. Raises PlanError (E1025) if that fails."""
+        if history.steps != self._last:
+            self._save(history.steps, history)
+        self._complete()
+
+    def close(self) -> None:
+        """Let what is being written be written, and let go of the folder."""
+        self._saver.finish()
+        self._lock.release()
+
+    def _open(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not self._lock.taken():
+            raise PlanError([in_use(folder, self._span)])
+        folders.tidy(folder)
+
+    def _ask(self, _number: int, _frame: Any) -> None:
+        self._asked = True
+
+    def _save(self, step: int, history: History) -> None:
+        if step == self._last:
+            return
+        manifest = manifest_of(self._preset, self._target, self._session, self._data_sha256, step, self.shown)
+        self._saver.save(manifest, asdict(history))
+        self._last = step
+
+    def _complete(self) -> None:
+        self._saver.finish()
+        self._say()
+        if self._session.rank == 0 and self._saver.failed is not None:
+            failed = self._saver.failed
+            message = f"the checkpoint of step {failed.step} could not be written: {failed.why}"
+            raise PlanError([Diagnostic("E1025", message, self._span)])
+
+    def _say(self) -> None:
+        for news in self._saver.news():
+            if isinstance(news, Failed):
+                self._tell(SaveFailed(news.step, news.why))
+            else:
+                self._tell(SaveDone(news.step, news.stall_s, news.write_s))
+
+
+def manifest_of(
+    preset: Preset, target: Target, session: Session, data_sha256: str, step: int, shown: tuple[int, int] = (0, 0)
+) -> Manifest:
+    """All but the files. `shown` is a step and the number of sequences until its end."""
+    plan = preset.plan
+    sequences = shown[1] + (step - shown[0]) * plan.batch.sequences
+    return Manifest(
+        step=step,
+        optimizer_steps=session.optimizer_steps,
+        plan=plan.name,
+        plan_sha256=plan.sha256,
+        mesh=plan.mesh.sizes,
+        target=target,
+        runtime=session.runtime,
+        versions={"planc": __version__, **session.versions},
+        model=plan.model.name,
+        course=course(preset),
+        data_sha256=data_sha256,
+        position=Position(step=step, sequences=sequences, tokens=sequences * plan.batch.sequence_tokens),
+        saved_at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+
+
+def read_history(path: Path) -> History:
+    """What a run had seen when the checkpoint was saved."""
+    values = json.loads((path / HISTORY).read_text())
+    values["held_out"] = {int(step): loss for step, loss in values["held_out"].items()}
+    return History(**values)
+
+
+def in_use(folder: Path, span: Span) -> Diagnostic:
+    """E1017."""
+    return Diagnostic("E1017", f"another run is saving in {folder}", span, help="end it, or give --checkpoint DIR")

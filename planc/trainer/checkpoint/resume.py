@@ -1,0 +1,68 @@
+"""Which checkpoint a run goes on from: chosen, verified and compared with the preset before any device is touched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.trainer.checkpoint import directory as folders
+from planc.trainer.checkpoint.compatible import misfits
+from planc.trainer.checkpoint.manifest import Manifest
+from planc.trainer.preset.load import Preset
+
+NEWEST = -1
+"""As the step to resume from: the newest."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """From where a run goes: a verified checkpoint, or None for the beginning; and what to tell about it."""
+
+    path: Path | None
+    notes: tuple[Diagnostic, ...] = ()
+
+
+def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
+    """Where the run starts. `resume` is None for a run from the beginning, NEWEST, or a step.
+
+    Raises PlanError for anything that would lose what is saved or go on from what is wrong. Changes nothing.
+    """
+    span = Span(str(preset.path), 1, 1, 1, 1)
+    folder = preset.checkpoints
+    if folder is None:
+        if resume is None:
+            return Start(None)
+        message = "there is nothing to resume from: [checkpoint] names no folder"
+        raise PlanError([Diagnostic("E1015", message, span, help="give the run's folder: --checkpoint DIR")])
+    found = folders.kept(folder)
+    if resume is None:
+        if found:
+            raise PlanError([_there_already(folder, found[-1], span)])
+        return Start(None)
+    if not found and resume == NEWEST:
+        return Start(None, (Diagnostic("N1028", f"{folder} holds no checkpoint yet: the run starts", span),))
+    path, manifest, notes = _chosen(preset, folder, resume, span)
+    if errors := misfits(preset, manifest, data_sha256, Span(str(path / "checkpoint.json"), 1, 1, 1, 1)):
+        raise PlanError(errors)
+    return Start(path, tuple(notes))
+
+
+def _chosen(preset: Preset, folder: Path, resume: int, span: Span) -> tuple[Path, Manifest, list[Diagnostic]]:
+    """A checkpoint that is whole, and what to tell."""
+    if resume == NEWEST and preset.checkpoint.on_damage == "previous":
+        newest, manifest, notes = folders.newest_whole(folder)
+        return newest.path, manifest, notes
+    there = folders.kept(folder)
+    wanted = [k.path for k in there if resume in (NEWEST, k.step)]
+    if not wanted:
+        steps = ", ".join(str(k.step) for k in there) or "none"
+        message = f"{folder} holds no checkpoint of step {resume}"
+        raise PlanError([Diagnostic("E1019", message, span, help=f"steps that are there: {steps}")])
+    return wanted[-1], folders.verify(wanted[-1]), []
+
+
+def _there_already(folder: Path, newest: folders.Kept, span: Span) -> Diagnostic:
+    message = f"{folder} holds the checkpoints of a run up to step {newest.step}"
+    help_text = "go on from them with --resume, or begin anew in another folder: --checkpoint DIR"
+    return Diagnostic("E1016", message, span, help=help_text)

@@ -1,0 +1,200 @@
+"""Saving while training goes on: a copy on the host, then files from a thread of each process.
+
+The step waits for the copy alone. A rank's thread writes its files and, last, `rank-RRRRR.json`, which says
+what they are. Rank 0's thread waits for those of all ranks, writes the manifest, and renames the folder. A
+rank that is ended at any moment leaves a hidden folder behind that the next run removes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from planc.trainer.checkpoint import directory as folders
+from planc.trainer.checkpoint import tensor_files as parts
+from planc.trainer.checkpoint.manifest import HISTORY, NAME, Box, File, Manifest, Stored
+from planc.trainer.run.launch import ATTEMPT
+
+if TYPE_CHECKING:
+    from planc.ir.session import Piece, Session, Weights
+
+POLL_S = 0.01
+FAILED = "failed-"
+"""Begins the name of the file with which a rank says that it cannot write."""
+
+
+@dataclass(frozen=True)
+class Where:
+    """Where and how a run saves. `run` is the same for all ranks of one attempt, and for no other."""
+
+    folder: Path
+    run: str
+    keep: int
+    asynchronous: bool
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A checkpoint that is on the disk. `stall_s`: what training waited; `write_s`: from then until it was there."""
+
+    step: int
+    path: Path
+    stall_s: float
+    write_s: float
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A checkpoint that could not be written; those before it are untouched."""
+
+    step: int
+    why: str
+
+
+class Saver:
+    """Saves a session. One checkpoint is written at a time; the next one waits for it.
+
+    A save that fails (a full disk) is told, and training goes on: the next one may succeed.
+    """
+
+    def __init__(self, session: Session, where: Where) -> None:
+        self._session, self.where = session, where
+        self._buffers: list[Weights] = []
+        self._thread: threading.Thread | None = None
+        self._news: list[Saved | Failed] = []
+        self.failed: Failed | None = None
+        """The last save, if it failed."""
+
+    def save(self, manifest: Manifest, history: dict[str, Any]) -> None:
+        """Save the state as it is now, under the manifest's step. Every process calls it at the same step."""
+        start = time.perf_counter()
+        self.finish()
+        pieces = self._session.pieces()
+        if not self._buffers:
+            self._buffers = [np.zeros(p.size, np.float32) for p in pieces]
+        for piece, buffer in zip(pieces, self._buffers, strict=True):
+            piece.copy_to(buffer)
+        data = json.dumps(history, allow_nan=False).encode() if self._session.rank == 0 else b""
+        arguments = (manifest, pieces, data, time.perf_counter() - start)
+        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
+        self._thread.start()
+        if not self.where.asynchronous:
+            self.finish()
+
+    def finish(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def news(self) -> list[Saved | Failed]:
+        """On rank 0: how the saves ended that have ended since the last call."""
+        found, self._news = self._news, []
+        return found
+
+    def _write(self, manifest: Manifest, pieces: list[Piece], history: bytes, stall_s: float) -> None:
+        start = time.perf_counter()
+        folder = self.where.folder / f"{folders.WRITING}{manifest.step:08}-{self.where.run}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._part(folder, pieces)
+            if self._session.rank == 0:
+                path = self._commit(folder, manifest, history)
+                self._news.append(Saved(manifest.step, path, stall_s, time.perf_counter() - start))
+            self.failed = None
+        except Exception as error:
+            self.failed = Failed(manifest.step, str(error))
+            self._news.append(self.failed)
+            self._give_up(folder, error)
+
+    def _part(self, folder: Path, pieces: list[Piece]) -> None:
+        """This rank's files, and what they are."""
+        need, free = sum(b.nbytes for b in self._buffers), shutil.disk_usage(folder).free
+        if need > free:
+            raise OSError(f"{need:,} bytes to write, and {free:,} are free in {folder.parent}")
+        files, tensors = parts.write(folder, self._session.rank, pieces, self._buffers)
+        said = {
+            "files": {name: file.model_dump() for name, file in files.items()},
+            "tensors": {name: stored.model_dump() for name, stored in tensors.items()},
+        }
+        name = f"rank-{self._session.rank:05}.json"
+        parts.write_through(folder / f".{name}", json.dumps(said).encode())
+        os.rename(folder / f".{name}", folder / name)
+
+    def _commit(self, folder: Path, manifest: Manifest, history: bytes) -> Path:
+        """Rank 0: when all parts are there, the manifest, and then the name."""
+        files: dict[str, File] = {}
+        tensors: dict[str, Stored] = {}
+        for path in self._awaited(folder):
+            said = json.loads(path.read_text())
+            files |= {name: File.model_validate(file) for name, file in said["files"].items()}
+            for name, stored in said["tensors"].items():
+                _add(tensors, name, Stored.model_validate(stored))
+            path.unlink()
+        parts.write_through(folder / HISTORY, history)
+        files[HISTORY] = File(bytes=len(history), sha256=hashlib.sha256(history).hexdigest())
+        whole = manifest.model_copy(update={"files": files, "tensors": dict(sorted(tensors.items()))})
+        parts.write_through(folder / NAME, whole.text().encode())
+        _sync(folder)
+        final = folders.free_name(self.where.folder, manifest.step)
+        folder.rename(final)
+        _sync(self.where.folder)
+        folders.prune(self.where.folder, self.where.keep)
+        # What ranks have begun late of a save that was given up; some may be writing the next one already.
+        folders.tidy(self.where.folder, up_to=manifest.step)
+        return final
+
+    def _awaited(self, folder: Path) -> list[Path]:
+        """Every rank's word that its files are written. Raises OSError when one fails or takes too long."""
+        wanted = [folder / f"rank-{rank:05}.json" for rank in range(self._session.world)]
+        limit = time.monotonic() + self.where.timeout_s
+        while missing := [path.stem for path in wanted if not path.exists()]:
+            if failed := sorted(folder.glob(f"{FAILED}*")):
+                raise OSError(f"rank {int(failed[0].name.removeprefix(FAILED))}: {failed[0].read_text()}")
+            if time.monotonic() > limit:
+                raise OSError(f"{missing[0]} has not written its part in {self.where.timeout_s:g} s")
+            time.sleep(POLL_S)
+        return wanted
+
+    def _give_up(self, folder: Path, error: Exception) -> None:
+        """Nothing half done stays, and rank 0 need not wait for a rank that cannot write."""
+        if self._session.rank == 0:
+            folders.remove(folder)
+            return
+        for path in folder.glob(f"*-{self._session.rank:05}-*"):
+            path.unlink(missing_ok=True)  # room for the word
+        with suppress(OSError):
+            (folder / f"{FAILED}{self._session.rank:05}").write_text(str(error))
+
+
+def _add(tensors: dict[str, Stored], name: str, stored: Stored) -> None:
+    before: tuple[Box, ...] = tensors[name].boxes if name in tensors else ()
+    tensors[name] = Stored(shape=stored.shape, boxes=(*before, *stored.boxes))
+
+
+def _sync(folder: Path) -> None:
+    """Names are on the disk too."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def run_name(environ: Callable[[str], str | None] = os.environ.get) -> str:
+    """The same for all ranks of one attempt: from planc's launcher, torchrun or Slurm."""
+    names = (ATTEMPT, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
+    said = "-".join(v for v in map(environ, names) if v) or "alone"
+    return "".join(c if c.isalnum() or c == "-" else "_" for c in said)

@@ -1,0 +1,1 @@
+"""Training data: files, streams, tokens."""

@@ -1,0 +1,102 @@
+"""Batches from a stream of tokens: sequences that lie side by side, shown in an order without a list.
+
+Sequence i is the tokens from i S on, and the one after the last as its last target. Documents are packed: they
+follow each other, and a sequence may begin in one and end in the next. Each epoch has its own order; step and seed
+alone say what a batch holds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from planc.trainer.data.tokens.files import Stream
+from planc.trainer.data.tokens.permutation import Permutation
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from planc.ir.session import Tokens
+
+
+@dataclass(frozen=True)
+class TokenSource:
+    """`planc.trainer.data.stream.Source` over a stream. `held_share` of the sequences, at its end, are held out.
+
+    `content` is the sum of the stream's tokens, `largest` the largest of them. `origin` is a step and the number of
+    sequences shown until its end: where a run goes on whose batch had another size.
+    """
+
+    stream: Stream
+    content: str
+    largest: int
+    sequences: int
+    sequence_tokens: int
+    seed: int
+    held_share: float = 0.01
+    shuffle: bool = True
+    origin: tuple[int, int] = (0, 0)
+
+    @property
+    def sha256(self) -> str:
+        """Of the tokens and of how they are divided and ordered."""
+        said = {"content": self.content, "held_out": self.held_share, "shuffle": self.shuffle}
+        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def count(self) -> int:
+        """All sequences."""
+        return max(0, (len(self.stream) - 1) // self.sequence_tokens)
+
+    @property
+    def held_count(self) -> int:
+        return max(1, round(self.held_share * self.count)) if self.held_share else 0
+
+    @property
+    def train_count(self) -> int:
+        return self.count - self.held_count
+
+    def batch(self, step: int) -> tuple[Tokens, Tokens]:
+        """Of 1-based `step`."""
+        return self._cut(self.places(self.shown_before(step), self.sequences))
+
+    def held_out(self, index: int) -> tuple[Tokens, Tokens]:
+        places = self.train_count + (index * self.sequences + np.arange(self.sequences)) % self.held_count
+        return self._cut(places)
+
+    def shown_before(self, step: int) -> int:
+        """Sequences that steps before this one have shown."""
+        at, shown = self.origin
+        return shown + (step - 1 - at) * self.sequences
+
+    def going_on(self, step: int, shown: int) -> TokenSource:
+        """The same data for a run that has shown this many sequences by the end of `step`."""
+        return replace(self, origin=(step, shown))
+
+    def places(self, first: int, number: int) -> NDArray[np.int64]:
+        """The sequences at places `first`, `first + 1`, ... of the order, by their index in the stream."""
+        found: list[int] = []
+        for epoch in range(first // self.train_count, (first + number - 1) // self.train_count + 1):
+            begin = max(first, epoch * self.train_count)
+            end = min(first + number, (epoch + 1) * self.train_count)
+            inside = np.arange(begin, end, dtype=np.uint64) - np.uint64(epoch * self.train_count)
+            order = Permutation(self.train_count, f"{self.seed} epoch {epoch}")
+            found += (order(inside) if self.shuffle else inside).tolist()
+        return np.asarray(found, np.int64)
+
+    def refusal(self, vocab: int) -> str:
+        if self.largest >= vocab:
+            return f"it holds token {self.largest}, the vocabulary has {vocab}"
+        if self.train_count < 1:
+            need = (1 + bool(self.held_share)) * self.sequence_tokens + 1
+            return f"it has {len(self.stream):,} tokens, and sequences of {self.sequence_tokens} need {need:,} at least"
+        return ""
+
+    def _cut(self, places: NDArray[np.int64]) -> tuple[Tokens, Tokens]:
+        length = self.sequence_tokens
+        rows = np.stack([self.stream.read(int(place) * length, length + 1) for place in places])
+        return rows[:, :-1].copy(), rows[:, 1:].copy()

@@ -1,0 +1,143 @@
+"""A folder of text as a token file: made once, beside the other caches, and mapped from then on.
+
+Every file is a document, but in `.jsonl` every line is one, under its key `text`. Files come in the order of the
+hash of their names, so that the end of the stream, which is held out, is like the rest. After each document its
+end is written. One document and one block of tokens are in memory at a time; a long file is taken in parts that
+end with a line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from planc.trainer.data.tokens.files import DataError, TokenFile
+from planc.trainer.data.tokens.sums import sha256_of
+from planc.trainer.data.tokens.tokenizer import Tokenizer
+
+PART_CHARACTERS = 1 << 20
+"""The most text of a file that is tokenised at once."""
+BLOCK_TOKENS = 1 << 20
+NARROW = 1 << 16
+"""Vocabularies up to this fit uint16."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """Text files and what makes them tokens."""
+
+    root: Path
+    files: tuple[Path, ...]
+    tokenizer: Tokenizer
+
+    @property
+    def sha256(self) -> str:
+        """Of the names and bytes of the files, the tokenizer, and the end of a document."""
+        digest = hashlib.sha256(f"{self.tokenizer.sha256} {self.tokenizer.end}\n".encode())
+        for path in self.files:
+            digest.update(f"{_name(self.root, path)} {sha256_of(path)}\n".encode())
+        return digest.hexdigest()
+
+    def tokens(self, cache: Path) -> TokenFile:
+        """The tokens of all documents, made if they are not in the cache. Raises DataError."""
+        dtype = "uint16" if max(self.tokenizer.vocab, self.tokenizer.end + 1) <= NARROW else "uint32"
+        path = cache / f"{self.sha256[:32]}.{dtype}"
+        if not path.exists():
+            self._write(path, dtype)
+        return TokenFile(path, dtype, 0, path.stat().st_size // np.dtype(dtype).itemsize)
+
+    def _write(self, path: Path, dtype: str) -> None:
+        """The whole file or none: several ranks may do this at once."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                for block in self._blocks():
+                    file.write(np.asarray(block, np.dtype(dtype).newbyteorder("<")).tobytes())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+            raise
+
+    def _blocks(self) -> Iterator[list[int]]:
+        held: list[int] = []
+        for path in self.files:
+            for document in documents(path):
+                for part in document:
+                    held += self.tokenizer.encode(part)
+                    if len(held) >= BLOCK_TOKENS:
+                        yield held
+                        held = []
+                held.append(self.tokenizer.end)
+        yield held
+
+
+def text_of(path: Path, tokenizer: Tokenizer) -> Text:
+    """The text that a file or a folder with all below it holds. Raises DataError."""
+    if path.is_file():
+        return Text(path.parent, (path,), tokenizer)
+    if not path.is_dir():
+        raise DataError(f"{path} is not there")
+    below = (p for p in path.rglob("*") if p.is_file() and not _hidden(path, p) and p.stat().st_size)
+    files = sorted(below, key=lambda p: hashlib.sha256(_name(path, p).encode()).digest())
+    if not files:
+        raise DataError(f"{path} holds no text")
+    return Text(path, tuple(files), tokenizer)
+
+
+def documents(path: Path) -> Iterator[Iterator[str]]:
+    """The documents of a file, each in parts. Raises DataError."""
+    if path.suffix != ".jsonl":
+        yield _parts(path)
+        return
+    for number, line in enumerate(_lines(path), 1):
+        if line.strip():
+            yield iter([_text(path, number, line)])
+
+
+def _parts(path: Path) -> Iterator[str]:
+    held: list[str] = []
+    size = 0
+    for line in _lines(path):
+        held.append(line)
+        size += len(line)
+        if size >= PART_CHARACTERS:
+            yield "".join(held)
+            held, size = [], 0
+    yield "".join(held)
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """Lines with their ends as they are."""
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            yield from file
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def _text(path: Path, number: int, line: str) -> str:
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError):
+        text = None
+    if not isinstance(text, str):
+        raise DataError(f"line {number} of {path.name} is no JSON object with a text under `text`")
+    return text
+
+
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _hidden(root: Path, path: Path) -> bool:
+    return any(part.startswith(".") for part in path.relative_to(root).parts)

@@ -1,0 +1,77 @@
+"""Text to tokens: bytes, or a `tokenizer.json` as the `tokenizers` package and Hugging Face's models have it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Protocol
+
+from planc.trainer.data.tokens.files import DataError
+from planc.trainer.data.tokens.sums import sha256_of
+
+BYTES = "bytes"
+NUL = 0
+"""The byte that no text holds: it ends a document of bytes."""
+ENDS = ("<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
+"""What families call the token that ends a document, Llama 3's first."""
+
+
+class Tokenizer(Protocol):
+    """`vocab` tokens; `end` is the one after each document; `sha256` tells tokenizers apart."""
+
+    vocab: int
+    end: int
+    sha256: str
+
+    def encode(self, text: str) -> list[int]: ...
+
+
+class ByteTokenizer:
+    """A token is a byte of UTF-8."""
+
+    vocab = 256
+    sha256 = BYTES
+
+    def __init__(self, end: int = NUL) -> None:
+        self.end = end
+
+    def encode(self, text: str) -> list[int]:
+        return list(text.encode())
+
+
+class FileTokenizer:
+    """A `tokenizer.json`. Nothing in it is executed."""
+
+    def __init__(self, path: Path, end: int | str | None) -> None:
+        from tokenizers import Tokenizer as Fast
+
+        try:
+            self._fast = Fast.from_file(str(path))
+        except Exception as error:  # the package raises plain Exception
+            raise DataError(f"{path.name} is no tokenizer: {error}") from None
+        self.vocab = int(self._fast.get_vocab_size(with_added_tokens=True))
+        self.end = self._end(path, end)
+        self.sha256 = sha256_of(path)
+
+    def encode(self, text: str) -> list[int]:
+        return list(self._fast.encode(text, add_special_tokens=False).ids)
+
+    def _end(self, path: Path, end: int | str | None) -> int:
+        if isinstance(end, int):
+            return end
+        known = {name: self._fast.token_to_id(name) for name in ([end] if end else ENDS)}
+        found = [token for token in known.values() if token is not None]
+        if not found:
+            raise DataError(f"{path.name} has no token {' or '.join(known)}: say `end_of_document`")
+        return int(found[0])
+
+
+def tokenizer_of(name: str, folder: Path, end: int | str | None) -> Tokenizer:
+    """`bytes`, or the file of this name in the preset's folder. Raises DataError, ModuleNotFoundError."""
+    if name == BYTES:
+        if isinstance(end, str):
+            raise DataError("`end_of_document` of bytes is a number")
+        return ByteTokenizer(NUL if end is None else end)
+    path = folder / name
+    if not path.is_file():
+        raise DataError(f"the tokenizer {path} is not there")
+    return FileTokenizer(path, end)

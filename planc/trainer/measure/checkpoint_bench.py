@@ -1,0 +1,90 @@
+"""`planc bench saves`: what training waits for a checkpoint, asynchronous beside synchronous, in one run.
+
+Run as a module it is one rank: the tiny preset's model takes steps, and saves in turn one way and the other.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from planc.trainer import backend
+from planc.trainer.preset.load import Preset, load_preset
+from planc.trainer.run import launch
+
+if TYPE_CHECKING:
+    from planc.ir.program import Target
+    from planc.ir.session import Session
+    from planc.trainer.checkpoint.writer import Saver
+
+MARK = "@saves "
+PRESET = "presets/tiny.toml"
+
+
+def measure(target: Target, runs: int) -> dict[str, float]:
+    """Median seconds on rank 0: the wait of either kind of save, and a step while one is written and while none is."""
+    plan = load_preset(_preset()).plan
+    with tempfile.TemporaryDirectory(prefix="planc-saves-") as folder:
+        argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder]
+        done = launch.run(argv, backend.processes(plan, target), timeout_s=600)
+    if not done.ok:
+        raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")
+    line = next(line for line in done.outputs[0].splitlines() if line.startswith(MARK))
+    return cast("dict[str, float]", json.loads(line.removeprefix(MARK)))
+
+
+def _preset() -> Path:
+    return Path(str(files("planc.plans").joinpath(PRESET)))
+
+
+def main(target: Target, runs: int, folder: Path) -> None:
+    from planc.ir.session import Settings
+    from planc.trainer.checkpoint.writer import Saver, Where
+    from planc.trainer.data.sources import source_of
+    from planc.trainer.run.initial_weights import initial
+
+    preset = load_preset(_preset())
+    runtime = backend.runtime(target)
+    runtime.prepare_environment(preset.plan.mesh.devices)
+    session = runtime.start(backend.program(preset.plan, target), Settings(), initial(preset.plan.model, 0))
+    source = source_of(preset)
+    slow = Saver(session, Where(folder / "sync", launch.ATTEMPT, 1, asynchronous=False, timeout_s=300))
+    fast = Saver(session, replace(slow.where, folder=folder / "async", asynchronous=True))
+    seen: dict[str, list[float]] = {"synchronous_s": [], "asynchronous_s": [], "step_s": [], "step_while_saving_s": []}
+
+    def step(number: int) -> float:
+        start = time.perf_counter()
+        session.step(*source.batch(number), 1e-4)
+        return time.perf_counter() - start
+
+    for number in range(1, runs + 2):  # the first round connects, compiles, and touches memory
+        seen["step_s"].append(step(number))
+        seen["synchronous_s"].append(_waited(session, slow, preset, number))
+        seen["asynchronous_s"].append(_waited(session, fast, preset, number))
+        seen["step_while_saving_s"].append(step(number))
+        fast.finish()
+    if session.rank == 0:
+        print(MARK + json.dumps({name: statistics.median(values[1:]) for name, values in seen.items()}), flush=True)
+    session.any(False)  # nobody leaves while another still saves
+
+
+def _waited(session: Session, saver: Saver, preset: Preset, number: int) -> float:
+    """Seconds that this rank's training waits for a save."""
+    from planc.trainer.checkpoint.manager import manifest_of
+
+    session.any(False)  # all ranks begin together
+    start = time.perf_counter()
+    saver.save(manifest_of(preset, "cuda", session, "", number), {})
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main(cast("Target", sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    launch.leave(0)

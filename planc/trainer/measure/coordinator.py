@@ -1,0 +1,98 @@
+"""Measuring this machine: probes and steps of plans, in as many processes as a run has."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from planc.calibration.cpu_contention import CALM
+from planc.calibration.probes import Measured, Probe
+from planc.ir.program import Target
+from planc.trainer.measure.worker import MARK
+from planc.trainer.run import launch
+
+STEPS = 6
+"""Of each plan that nothing disturbs; the fastest counts, as of the probes the fastest window does."""
+
+
+class MeasuringError(Exception):
+    """Nothing was measured; the text says why, with the end of what a failed process wrote."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """The probes with their seconds, and each plan's steps by its name."""
+
+    probes: tuple[Measured, ...]
+    steps: dict[str, tuple[float, ...]]
+    peak_gib: dict[str, float | None] = field(default_factory=dict)
+    """Of rank 0's device, or of its process where there is none."""
+    features: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Kernels and compilers in use."""
+    others: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """The share of the processors that other work had in each step."""
+
+    def step_s(self, plan: str) -> float:
+        """The fastest of the undisturbed steps; where there is none, the least disturbed one without the share of its
+        time that others had."""
+        return self._counted(plan)[1]
+
+    def disturbed(self, plan: str) -> float:
+        """The share that others had in the step that counts."""
+        return self._counted(plan)[2]
+
+    def _counted(self, plan: str) -> tuple[float, float, float]:
+        """Of the step that counts: how much it was disturbed beyond being calm, its seconds, the share others had."""
+        steps = self.steps[plan]
+        shares = self.others.get(plan) or (0.0,) * len(steps)
+        return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))
+
+
+def measure(
+    target: Target,
+    devices: int,
+    probes: Sequence[Probe] = (),
+    plans: Sequence[Path] = (),
+    *,
+    steps: int = STEPS,
+    window_s: float = 0.1,
+    timeout_s: float = 1800.0,
+    tell: Callable[[int, int], None] = lambda _done, _all: None,
+) -> Measurement:
+    """Measure; `tell` hears how much is done. Raises MeasuringError."""
+    task = {
+        "devices": devices,
+        "window_s": window_s,
+        "probes": [p.to_json() for p in probes],
+        "plans": [str(p.absolute()) for p in plans],
+        "steps": steps,
+    }
+    rows: list[dict[str, Any]] = []
+
+    def heard(rank: int, line: str) -> None:
+        if line.startswith(MARK):
+            rows.append(json.loads(line.removeprefix(MARK)))
+            tell(len(rows), len(probes) + len(plans))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "task.json")
+        path.write_text(json.dumps(task))
+        argv = [sys.executable, "-m", "planc.trainer.measure.worker", target, str(path)]
+        done = launch.run(argv, 1 if target == "xla" else devices, timeout_s=timeout_s, on_line=heard)
+    if not done.ok:
+        raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
+    seconds = [row["seconds"] for row in rows if "seconds" in row]
+    trained = [row for row in rows if "plan" in row]
+    measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
+    return Measurement(
+        tuple(measured),
+        {row["plan"]: tuple(row["steps"]) for row in trained},
+        {row["plan"]: row["peak_gib"] for row in trained},
+        {row["plan"]: tuple(row["features"]) for row in trained},
+        {row["plan"]: tuple(row["others"]) for row in trained},
+    )

@@ -1,0 +1,99 @@
+"""One process of a measurement: `python -m planc.trainer.measure.worker TARGET TASK.json`.
+
+Probes, then steps of plans, all ranks alike; rank 0 prints a line `MEASURED {json}` for each. Its rank comes from
+RANK and WORLD_SIZE, as a training worker's does.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from planc.calibration.cpu_contention import CALM, Ranks, Watch
+from planc.calibration.probes import Probe
+from planc.ir.plan import Plan
+from planc.ir.program import Target
+from planc.language.build import build_file
+from planc.trainer import backend
+from planc.trainer.run import launch
+
+if TYPE_CHECKING:
+    from planc.ir.session import Session
+
+MARK = "MEASURED "
+LR = 1e-4
+
+
+def main(target: Target, task: dict[str, Any]) -> None:
+    """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
+    runtime = backend.runtime(target)
+    runtime.prepare_environment(task["devices"])
+    probing = import_module(f"planc.backends.{target}.runtime.probe")
+    ranks: Ranks = probing.Ranks(task["devices"])
+
+    def tell(row: dict[str, Any]) -> None:
+        if ranks.first:
+            print(MARK + json.dumps(row), flush=True)
+
+    if task["probes"]:
+        prober = probing.Prober(task["window_s"], ranks)
+        for probe in task["probes"]:
+            one = Probe(**{**probe, "sizes": tuple(probe["sizes"])})
+            tell({"seconds": prober.seconds(one)})
+    for path in task["plans"]:
+        plan = build_file(Path(path), target=target).plan
+        assert plan is not None, f"{path} was read before it was sent here"
+        tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"], ranks)})
+
+
+PATIENCE = 2
+"""Times as many steps as were asked for, at most, while other work disturbs them."""
+PATIENCE_S = 20.0
+"""Seconds of steps after which no more are made than were asked for."""
+
+
+def _calm(found: list[tuple[float, float]]) -> int:
+    """Steps that others did not disturb."""
+    return sum(share <= CALM for _, share in found)
+
+
+def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
+    """Seconds of each step but the first, which compiles and connects, with the share of the processors that others
+    had meanwhile; peak memory, and kernels in use.
+
+    Steps go on until as many as were asked for were undisturbed.
+    """
+    import numpy as np
+
+    from planc.ir.session import Settings
+    from planc.trainer.run.initial_weights import initial
+
+    session: Session = runtime.start(backend.program(plan, target), Settings(), initial(plan.model, 0))
+    stream = np.random.default_rng(0)
+    batch = (plan.batch.sequences, plan.batch.sequence_tokens)
+    found: list[tuple[float, float]] = []
+    spent_s = 0.0
+    while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _calm(found[1:]) < steps:
+        tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
+        ranks.sum(0.0)  # all begin together
+        watch, own_s, start = Watch(), time.process_time(), time.perf_counter()
+        session.step(tokens, targets, LR)
+        seconds = time.perf_counter() - start
+        share = watch.share_beside(ranks, time.process_time() - own_s)
+        spent_s += ranks.sum(seconds) / ranks.count
+        found.append((seconds, share))
+    return {
+        "steps": [seconds for seconds, _ in found[1:]],
+        "others": [share for _, share in found[1:]],
+        "peak_gib": session.peak_memory_gib(),
+        "features": session.features,
+    }
+
+
+if __name__ == "__main__":
+    main("xla" if sys.argv[1] == "xla" else "cuda", json.loads(Path(sys.argv[2]).read_text()))
+    launch.leave(0)

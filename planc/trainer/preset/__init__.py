@@ -1,0 +1,1 @@
+"""The preset file: reading it, its settings, the plan embedded in it."""

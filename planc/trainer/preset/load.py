@@ -1,0 +1,215 @@
+"""Reading a preset: a TOML file that holds a compiled plan and everything else a run needs.
+
+What is trained is the compiled plan in the preset. Its source is looked at for one reason: a source
+that has changed since `planc embed` means that the author would train something else than is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import tomllib
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from planc.diag import Diagnostic, PlanError, Span
+from planc.ir.plan import Plan
+from planc.syntax.suggest import nearest
+from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
+from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
+
+COMPILED = "compiled"
+"""The key of the compiled text's own sum in `[plan] sha256`; the other keys are files."""
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A preset that can be trained. `notes` are findings that do not stop it."""
+
+    path: Path
+    plan: Plan
+    parts: Parts
+    notes: tuple[Diagnostic, ...] = ()
+
+    @property
+    def train(self) -> Train:
+        return self.parts.train
+
+    @property
+    def data(self) -> Data:
+        return self.parts.data
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        return self.parts.checkpoint
+
+    @property
+    def checkpoints(self) -> Path | None:
+        """The folder of the run's checkpoints; None when nothing is to be saved."""
+        folder = self.checkpoint.folder
+        return (self.path.parent / folder).absolute() if folder else None
+
+    def at(self, *place: str) -> Span:
+        """Where a key is written, else its table, else the file's start."""
+        return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
+
+    def saving_in(self, folder: Path | str | None) -> Preset:
+        """The preset with its checkpoints in another folder; as it is for None."""
+        if folder is None:
+            return self
+        checkpoint = self.checkpoint.model_copy(update={"folder": str(Path(folder).absolute())})
+        return replace(self, parts=self.parts.model_copy(update={"checkpoint": checkpoint}))
+
+
+def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Preset:
+    """Read and check a preset. Raises PlanError with every mistake found.
+
+    `checkpoints` is the folder to save in, whatever the preset says.
+    """
+    path = Path(path)
+    text = read_text(path)
+    parts = _parts(path, text)
+    spans = places(str(path), text)
+
+    def at(*place: str) -> Span:
+        return span_of(place, spans, str(path))
+
+    findings = [] if checkpoints else [*_nowhere(parts.checkpoint, at("checkpoint", "every_steps"))]
+    plan = _compiled(parts.plan, path, at("plan", COMPILED))
+    if isinstance(plan, Diagnostic):
+        raise PlanError([*findings, plan])
+    findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
+    findings += _freshness(parts.plan, path, at("plan", "source"))
+    findings += _unfit_patterns(parts, plan, path, spans)
+    findings += _unbalanced(parts, plan, path, spans)
+    errors = [f for f in findings if f.severity == "error"]
+    if errors:
+        raise PlanError(errors)
+    return Preset(path, plan, parts, tuple(findings)).saving_in(checkpoints)
+
+
+def read_text(path: Path) -> str:
+    """The preset's text. Raises PlanError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise PlanError([Diagnostic("E1001", f"{path} cannot be read: {reason}", _start(path))]) from None
+
+
+def read_toml(path: Path, text: str) -> dict[str, Any]:
+    """The preset's values. Raises PlanError at the place where the TOML is broken."""
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
+        line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
+        span = Span(str(path), line, column, line, column + 1)
+        reason = str(error).partition(" (at ")[0]
+        raise PlanError([Diagnostic("E1001", f"{path.name} is not TOML: {reason}", span)]) from None
+
+
+def embed_command(part: PlanPart, path: Path) -> str:
+    """What to type to bring the compiled plan up to date."""
+    source = str(path.parent / part.source) if part.source else "PLAN"
+    given = "".join(f" --set {name}={value}" for name, value in part.set.items())
+    return f"planc embed {source} {path}{given}"
+
+
+def _parts(path: Path, text: str) -> Parts:
+    values = read_toml(path, text)
+    try:
+        return Parts.model_validate(values)
+    except ValidationError as error:
+        raise PlanError(diagnose(error.errors(), Parts, str(path), text)) from None
+
+
+def _nowhere(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
+    """Refused rather than dropped: someone would count on files that are never written."""
+    if checkpoint.every_steps == 0 or checkpoint.folder:
+        return []
+    message = f"saving every {checkpoint.every_steps} steps, and [checkpoint] names no folder"
+    return [Diagnostic("E1015", message, span, help='write `folder = "runs/NAME"`, or give --checkpoint DIR')]
+
+
+def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
+    """The embedded plan, or what is wrong with it."""
+    help_text = embed_command(part, path)
+    if not part.compiled:
+        return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
+    expected = part.sha256.get(COMPILED)
+    if expected != hashlib.sha256(part.compiled.encode()).hexdigest():
+        what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
+        return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
+    try:
+        return Plan.from_json(json.loads(part.compiled))
+    except (ValueError, ValidationError, AttributeError):
+        message = "the compiled plan is none that this version of planc reads"
+        return Diagnostic("E1006", message, span, help=help_text)
+
+
+def _belongs(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
+    """`source` and `set` describe the compiled plan; others would be believed and not be true."""
+    found = []
+    if part.source and part.source not in part.sha256:
+        message = f"[plan] source: `{part.source}` is not among the files that the compiled plan was made of"
+        found.append(Diagnostic("E1003", message, source, help=f"files: {', '.join(_files(part)) or 'none'}"))
+    if part.set != plan.set:
+        made = ", ".join(f"{name} = {value}" for name, value in plan.set.items()) or "no values"
+        message = f"[plan] set is not what the compiled plan was made with ({made})"
+        found.append(Diagnostic("E1003", message, given, help="change it with `planc embed PLAN PRESET --set NAME=N`"))
+    return found
+
+
+def _unfit_patterns(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+    """A pattern of [train] decay_groups that fits nothing would be believed and do nothing."""
+    known = [p.name for p in plan.model.params]
+    return [
+        Diagnostic(
+            "E1003",
+            f"[train] decay_groups: `{glob}` fits no parameter of {plan.model.name}",
+            span_of(("train", "decay_groups", glob), spans, str(path)),
+            help=f"near it: {', '.join(nearest(glob, known, most=3) or known[:3])}",
+        )
+        for glob in parts.train.decay_groups
+        if not any(fnmatchcase(name, glob) for name in known)
+    ]
+
+
+def _unbalanced(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+    """A balance between experts where there are none would be believed and do nothing."""
+    if not parts.train.balance_loss or plan.model.top_k:
+        return []
+    where = span_of(("train", "balance_loss"), spans, str(path))
+    return [Diagnostic("E1003", f"[train] balance_loss: {plan.model.name} has no experts", where, help="leave it out")]
+
+
+def _files(part: PlanPart) -> list[str]:
+    return [name for name in part.sha256 if name != COMPILED]
+
+
+def _freshness(part: PlanPart, path: Path, span: Span) -> list[Diagnostic]:
+    """An error for each file that changed, a note for each that is absent."""
+    found = []
+    for name, expected in part.sha256.items():
+        if name == COMPILED:
+            continue
+        try:
+            actual = hashlib.sha256((path.parent / name).read_bytes()).hexdigest()
+        except OSError:
+            message = f"{name} is not here: the compiled plan is used as it stands"
+            found.append(Diagnostic("N1008", message, span))
+            continue
+        if actual != expected:
+            message = f"{name} has changed since it was embedded ({expected[:8]}, now {actual[:8]})"
+            found.append(Diagnostic("E1005", message, span, help=embed_command(part, path)))
+    return found
+
+
+def _start(path: Path) -> Span:
+    return Span(str(path), 1, 1, 1, 1)

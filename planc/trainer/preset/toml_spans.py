@@ -1,0 +1,88 @@
+"""Where the keys of a TOML file are, and pydantic's complaints as diagnostics at those places.
+
+The standard library's reader gives values without places, so the lines are scanned once more.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from planc.diag import Diagnostic, Edit, Fix, Span
+from planc.ir.frozen import Frozen
+from planc.syntax.suggest import nearest
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+UNKNOWN_KEY, WRONG_VALUE = "E1002", "E1003"
+
+_HEADER = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
+_KEY = re.compile(r"""\s*(["']?)([^"'=\s]+)\1\s*=""")
+
+Place = tuple[str, ...]
+"""The path of keys: ("train", "lr")."""
+
+
+def places(file: str, text: str) -> dict[Place, Span]:
+    """The span of each table's name and of each key written on a line of its own."""
+    found: dict[Place, Span] = {}
+    table: Place = ()
+    for number, line in enumerate(text.split("\n"), 1):
+        if header := _HEADER.match(line):
+            table = tuple(header[1].split("."))
+            found.setdefault(table, _span(file, number, header.start(1), header.end(1)))
+        elif key := _KEY.match(line):
+            found.setdefault((*table, *key[2].split(".")), _span(file, number, key.start(2), key.end(2)))
+    return found
+
+
+def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
+    """The span of a key, or of the nearest table around it that is written, or the file's start."""
+    for length in range(len(place), 0, -1):
+        if place[:length] in found:
+            return found[place[:length]]
+    return Span(file, 1, 1, 1, 1)
+
+
+def diagnose(errors: list[ErrorDetails], model: type[Frozen], file: str, text: str) -> list[Diagnostic]:
+    """Each complaint of pydantic in the words of the preset."""
+    found = places(file, text)
+    return [_diagnostic(error, model, found, file) for error in errors]
+
+
+def _diagnostic(error: ErrorDetails, model: type[Frozen], found: dict[Place, Span], file: str) -> Diagnostic:
+    place = tuple(str(part) for part in error["loc"])
+    span = span_of(place, found, file)
+    name = " ".join([f"[{place[0]}]", *place[1:]]) if place else "the preset"
+    if error["type"] == "extra_forbidden":
+        return _unknown(place, model, span)
+    if error["type"] == "missing":
+        return Diagnostic(WRONG_VALUE, f"{name} is missing", span, help=f"add `{place[-1]} = ...`")
+    message = error["msg"].removeprefix("Value error, ")
+    return Diagnostic(WRONG_VALUE, f"{name}: {message[0].lower()}{message[1:]}", span)
+
+
+def _unknown(place: Place, model: type[Frozen], span: Span) -> Diagnostic:
+    """An unknown key, with the nearest legal one as a fix."""
+    *tables, key = place
+    legal = list(_model_at(model, tables).model_fields)
+    where = f" in [{'.'.join(tables)}]" if tables else ""
+    near = nearest(key, legal, most=1)
+    fix = Fix(f"write `{near[0]}`", (Edit(span, near[0]),)) if near else None
+    guess = f"did you mean `{near[0]}`? " if near else ""
+    return Diagnostic(
+        UNKNOWN_KEY, f"unknown key `{key}`{where}", span, help=f"{guess}legal: {', '.join(legal)}", fix=fix
+    )
+
+
+def _model_at(model: type[Frozen], tables: list[str]) -> type[Frozen]:
+    for table in tables:
+        inner: Any = model.model_fields[table].annotation
+        model = inner
+    return model
+
+
+def _span(file: str, line: int, start: int, end: int) -> Span:
+    """From 0-based offsets in one line."""
+    return Span(file, line, start + 1, line, end + 1)

@@ -1,0 +1,1 @@
+"""Receipts of runs, and their comparison across stacks."""

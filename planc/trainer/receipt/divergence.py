@@ -1,0 +1,86 @@
+"""Why runs that should be the same are not: what their receipts tell.
+
+Gradients of the first step are compared before anything has been updated: they come from equal parameters and
+data, so that a difference is a fault of this step and of no earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from planc.diag.fast_dataclass import dataclass
+from planc.trainer.receipt.receipt import Receipt
+
+TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
+"""How far first gradient norms may lie apart, relative to the largest, by compute dtype."""
+
+TOLD = ("runtime", "versions", "features", "compile", "routing_flips")
+"""Fields that may differ between runs that agree, and that may explain why they do not."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """A tensor and the norm of its first gradient in each run."""
+
+    tensor: str
+    norms: tuple[float, ...]
+
+    @property
+    def relative(self) -> float:
+        """The spread of the norms as a share of the largest."""
+        largest = max(self.norms)
+        return (largest - min(self.norms)) / largest if largest else 0.0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """`first_group`: the tensor nearest to the loss whose first gradient norm differs; None where all agree, or
+    where a receipt does not tell them (`gradients_known`). `lines`: fields that differ, with each run's value."""
+
+    gradients_known: bool
+    first_group: Group | None
+    groups_apart: int
+    lines: dict[str, tuple[Any, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        group = self.first_group
+        return {
+            "gradients_known": self.gradients_known,
+            "first_group": {"tensor": group.tensor, "norms": list(group.norms)} if group else None,
+            "groups_apart": self.groups_apart,
+            "lines": {name: list(values) for name, values in self.lines.items()},
+        }
+
+
+def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
+    """What the receipts of runs that parted tell of the reason."""
+    known = [r.measured.first_gradient_norms for r in receipts]
+    told = [norms for norms in known if norms]
+    whole = len(told) == len(receipts)
+    apart = _apart(told, TOLERANCES.get(receipts[0].dtype, TOLERANCES["fp32"])) if whole else []
+    return Diagnosis(whole, apart[0] if apart else None, len(apart), _lines(receipts))
+
+
+def _apart(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
+    """The groups that differ, in the order of the backward: from the loss to the embedding."""
+    names = [name for name in norms[0] if all(name in other for other in norms)]
+    groups = [Group(name, tuple(run[name] for run in norms)) for name in sorted(names, key=_depth, reverse=True)]
+    return [group for group in groups if group.relative > tolerance]
+
+
+def _depth(name: str) -> tuple[int, int]:
+    """Where a parameter lies between the embedding and the loss; those of a layer in the order of their use."""
+    if name.startswith("tok_embeddings"):
+        return (-1, 0)
+    if not name.startswith("layers."):
+        return (1 << 30, 1 if name.startswith("output") else 0)
+    _, layer, part = name.split(".", 2)
+    second_half = not part.startswith("attention")
+    inside = part.endswith(("wo.weight", "w2.weight")) + (not part.split(".")[0].endswith("norm"))
+    return (int(layer), 10 * second_half + inside)
+
+
+def _lines(receipts: Sequence[Receipt]) -> dict[str, tuple[Any, ...]]:
+    values = {name: tuple(r.to_json()[name] for r in receipts) for name in TOLD}
+    return {name: found for name, found in values.items() if any(v != found[0] for v in found)}

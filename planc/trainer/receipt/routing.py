@@ -1,0 +1,76 @@
+"""How often experts were picked: kept for the receipt, and compared between runs that had to be the same.
+
+A flip is a token that one run sends to another expert than the other run does. What rounding alone moves is
+small until then; from then on the runs differ by what two experts say to a token. Picks are counted by layer
+and expert, so flips that cancel in one layer and step are not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.ir.session import Session
+    from planc.trainer.receipt.receipt import Receipt
+
+MOST_NUMBERS = 200_000
+"""A receipt with more counts than these is no text for people: a longer run keeps none."""
+
+AFTER_A_FLIP = 1e-3
+"""Nats per token that losses may differ by from the first flip on."""
+
+Counts = list[list[int]]
+"""Of a step: by routed layer and expert."""
+
+
+def counted(plan: Plan, steps: int) -> bool:
+    """Whether a run of so many steps counts its picks."""
+    model = plan.model
+    layers = sum(any(op.kind == "route" for op in model.ops[kind]) for kind in model.kinds)
+    return bool(layers) and steps * layers * model.sizes["experts"] <= MOST_NUMBERS
+
+
+class Picks:
+    """The picks of each step of this start, in `found` by the step's number; nothing where nothing is counted."""
+
+    def __init__(self, session: Session, plan: Plan, steps: int) -> None:
+        self._session = session if counted(plan, steps) else None
+        self.found: dict[int, Counts] = {}
+
+    def take(self, step: int) -> None:
+        """After each step, on every process: it is collective."""
+        picks = self._session.routing() if self._session else None
+        if picks is not None:
+            self.found[step] = picks
+
+
+def flips(receipts: Sequence[Receipt]) -> list[int] | None:
+    """At each step, the most flips between the first run and another; None where a run has not counted.
+
+    Where only some have counted a step, as after a run was taken up again, none is seen.
+    """
+    if any(not r.measured.routing for r in receipts):
+        return None
+    return [_at(step, [r.measured.routing or {} for r in receipts]) for step in range(1, len(receipts[0].losses) + 1)]
+
+
+def _at(step: int, runs: Sequence[dict[int, Counts]]) -> int:
+    if any(step not in run for run in runs):
+        return 0
+    first, *others = (run[step] for run in runs)
+    return max(_between(first, other) for other in others)
+
+
+def _between(one: Counts, other: Counts) -> int:
+    """Each flip takes one pick from an expert and gives one to another."""
+    pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
+    return sum(abs(a - b) for a, b in pairs) // 2
+
+
+def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
+    """What each step's losses may differ by: a little more from the first flip on."""
+    first = next((at for at, n in enumerate(flipped or ()) if n), steps)
+    return [budget if at < first else max(budget, AFTER_A_FLIP) for at in range(steps)]

@@ -1,0 +1,1 @@
+"""A run: starting processes, the loop, heartbeats, restarting."""

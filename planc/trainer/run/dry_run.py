@@ -1,0 +1,103 @@
+"""The first step of a run on fake devices: `planc train --dry-run` shows that the program runs, and what it would do.
+
+The step is traced (torch) or lowered (JAX) in a process of its own, with fewer data-parallel ranks and microbatches
+than the plan has: what a rank does with a microbatch stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from argparse import ArgumentParser
+from dataclasses import asdict, dataclass, field, replace
+from importlib import import_module
+from pathlib import Path
+from typing import Any, get_args
+
+from planc.backends.common.shrunk import said, shrunk
+from planc.ir.plan import Plan
+from planc.ir.program import Target
+from planc.trainer.preset.load import load_preset
+
+MOST_DEVICES = 64
+"""Fake devices of a trace, if the data-parallel axes can be shortened so far."""
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """What was seen. `changed` says in which way the traced plan is smaller; `found` is the backend's own."""
+
+    devices: int
+    microbatches: int
+    changed: list[str]
+    seconds: float
+    found: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def lines(self) -> list[str]:
+        """For people."""
+        head = f"first step on {self.devices} fake devices, {self.microbatches} microbatches ({self.seconds:.1f} s)"
+        return [head, *(f"  {change}" for change in self.changed), *(f"  {line}" for line in _figures(self.found))]
+
+
+def small(plan: Plan) -> Plan:
+    """The plan as it is traced: few ranks, and as many microbatches as its pipeline asks for."""
+    fewer = shrunk(plan, MOST_DEVICES)
+    batch, stages = fewer.batch, plan.mesh.axis(plan.split.axis).size if plan.split else 1
+    microbatches = batch.sequences // fewer.data_parallel // batch.microbatch_sequences
+    kept = min(microbatches, stages)
+    sequences = kept * fewer.data_parallel * batch.microbatch_sequences
+    return replace(fewer, batch=replace(batch, sequences=sequences))
+
+
+def rehearse(preset: Path, target: Target) -> tuple[Rehearsal | None, str]:
+    """The rehearsal of a preset in a process of its own, and what that process wrote if there is none."""
+    words = ["-m", "planc.trainer.run.dry_run", "--preset", str(preset.absolute()), "--target", target]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None, done.stderr
+    return Rehearsal(**json.loads(done.stdout.splitlines()[-1])), ""
+
+
+def main() -> int:
+    parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run")
+    parser.add_argument("--preset", type=Path, required=True)
+    parser.add_argument("--target", choices=get_args(Target), required=True)
+    options = parser.parse_args()
+    plan = load_preset(options.preset).plan
+    traced, began = small(plan), time.monotonic()
+    found = import_module(f"planc.backends.{options.target}.runtime.dry_run").rehearse(traced)
+    batch = traced.batch
+    microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences
+    changed = [*(text.partition(";")[0] for text in said(plan, traced)), *_fewer(plan, microbatches)]
+    result = Rehearsal(traced.mesh.devices, microbatches, changed, time.monotonic() - began, found)
+    print(json.dumps(result.to_json()))
+    return 0
+
+
+def _fewer(plan: Plan, microbatches: int) -> list[str]:
+    whole = plan.batch.sequences // plan.data_parallel // plan.batch.microbatch_sequences
+    return [f"fewer microbatches: {whole} -> {microbatches}"] if whole != microbatches else []
+
+
+def _figures(found: dict[str, Any]) -> list[str]:
+    lines = [
+        f"{row['count']:>6} x {row['op']} over {row['axis']}, {row['dtype']}, {row['bytes'] / GIB:.3f} GiB"
+        for row in found.get("collectives", [])
+    ]
+    if "peak_bytes" in found:
+        lines.append(f"peak memory of its first rank {found['peak_bytes'] / GIB:.2f} GiB, at {found['peak_at']}")
+    if "operations" in found:
+        lines.append(
+            f"{found['operations']:,} StableHLO operations; state {found['state_bytes'] / GIB:.2f} GiB a device"
+        )
+    return lines
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,82 @@
+"""A run with fewer devices than its plan has, where the preset allows it: one data-parallel axis shrinks.
+
+The global batch stays: each rank takes more microbatches, so the order of the data and the meaning of a step do
+not change. What the plan divides over other axes stays divided as it was.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from fractions import Fraction
+
+from planc.diag import Diagnostic, PlanError
+from planc.ir.hardware import Cluster
+from planc.ir.mesh import Mesh, strided
+from planc.ir.plan import Plan
+from planc.trainer.preset.load import Preset
+
+
+def here() -> int | None:
+    """Ranks that a launcher has started; None without one."""
+    return int(os.environ["WORLD_SIZE"]) if "WORLD_SIZE" in os.environ else None
+
+
+def fitted(preset: Preset, devices: int | None) -> Preset:
+    """The preset on this many devices; as it is for None or the plan's own number.
+
+    Raises PlanError (E1033) when the preset does not allow it, or the axis cannot be so short.
+    """
+    plan = preset.plan
+    if devices in (None, plan.mesh.devices):
+        return preset
+    assert devices is not None
+    return replace(preset, plan=_shorter(preset, devices))
+
+
+def _shorter(preset: Preset, devices: int) -> Plan:
+    plan, axis = preset.plan, preset.checkpoint.elastic
+    sizes = dict(plan.mesh.sizes)
+    if not axis:
+        raise _refused(preset, devices, "the preset does not allow fewer", f'write `elastic = "{_free(plan)}"`')
+    if axis not in sizes or axis not in plan.data_axes or axis in {a for view in plan.mesh.views for a in view.of}:
+        why = f"`{axis}` is no data-parallel axis of the mesh that may shrink"
+        raise _refused(preset, devices, why, f"one that may: {_free(plan)}")
+    size = Fraction(sizes[axis] * devices, plan.mesh.devices)
+    if size.denominator != 1 or not 1 <= size < sizes[axis] or plan.mesh.devices % devices:
+        others = plan.mesh.devices // sizes[axis]
+        raise _refused(preset, devices, f"{axis} {sizes[axis]} cannot shrink to them", f"a multiple of {others} can be")
+    sizes[axis] = int(size)
+    cluster = _part(plan.cluster, plan.mesh.devices // devices)
+    if cluster is None:
+        raise _refused(preset, devices, f"they are no whole part of {plan.cluster.name}", "")
+    mesh = Mesh(axes=strided(sizes), views=plan.mesh.views, cause=plan.mesh.cause)
+    shorter = replace(plan, mesh=mesh, cluster=cluster)
+    rows = shorter.data_parallel * plan.batch.microbatch_sequences
+    if plan.batch.sequences % rows:
+        why = f"{plan.batch.sequences} sequences are no multiple of {rows}, what its ranks take at a time"
+        raise _refused(preset, devices, why, "")
+    return shorter
+
+
+def _part(cluster: Cluster, share: int) -> Cluster | None:
+    """One of `share` equal parts: fewer nodes, fewer chips of one node, or a shorter torus; None if there is none."""
+    if cluster.count % share == 0:
+        return replace(cluster, count=cluster.count // share)
+    shape = list(cluster.shape)
+    at = next((n for n, size in enumerate(shape) if cluster.count == 1 and size % share == 0), None)
+    if at is None:
+        return None
+    shape[at] //= share
+    return replace(cluster, shape=tuple(shape))
+
+
+def _free(plan: Plan) -> str:
+    """A data-parallel axis that no view covers."""
+    covered = {a for view in plan.mesh.views for a in view.of}
+    return next((a for a in plan.data_axes if a in plan.mesh.sizes and a not in covered), "none")
+
+
+def _refused(preset: Preset, devices: int, why: str, help_text: str) -> PlanError:
+    message = f"the plan is for {preset.plan.mesh.devices} devices, and {devices} are here: {why}"
+    return PlanError([Diagnostic("E1033", message, preset.at("checkpoint", "elastic"), help=help_text)])

@@ -1,0 +1,37 @@
+"""Which Python runs a runtime's worker: this one, or that of the runtime's own environment.
+
+torch_xla needs a torch of its own version, so it lives beside: `make torch-xla` makes the environment.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from planc.diag import Diagnostic, PlanError, Span
+
+OWN = {"torch_xla": ".venv-torch-xla"}
+"""Runtimes with an environment of their own, and its conventional folder: in the working directory, or beside planc."""
+
+
+def python_of(runtime: str, given: Path | None, span: Span) -> str:
+    """The interpreter to start the worker with; `given` is the user's choice. Raises PlanError (E1009)."""
+    if given is not None:
+        if not given.is_file():
+            raise _missing(runtime, f"{given} is not there", span)
+        return str(given.absolute())
+    if runtime not in OWN or find_spec(runtime) is not None:
+        return sys.executable
+    beside = Path(__file__).resolve().parents[3]
+    for place in (Path.cwd(), beside):
+        python = place / OWN[runtime] / "bin" / "python"
+        if python.is_file():
+            return str(python)
+    raise _missing(runtime, f"there is no {OWN[runtime]} here", span)
+
+
+def _missing(runtime: str, why: str, span: Span) -> PlanError:
+    message = f"the {runtime} runtime needs an environment of its own, and {why}"
+    help_text = f"`make {runtime.replace('_', '-')}` makes it; --python PATH names another"
+    return PlanError([Diagnostic("E1009", message, span, help=help_text)])

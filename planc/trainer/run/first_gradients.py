@@ -1,0 +1,47 @@
+"""The norm of every parameter's first gradient, for the receipt: where runs part, these tell where to look."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planc.ir.session import Session
+    from planc.trainer.preset.settings import Train
+
+MOMENT = "exp_avg."
+CLIP_EPS = 1e-6
+"""Both stacks clip by max_norm / (norm + this)."""
+
+
+def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> dict[str, float] | None:
+    """By parameter, before clipping; asked for after the first step, when AdamW's first moment is
+    (1 - beta) times the clipped gradient. None where other processes hold
+    a part of the state and tell no norms, or the optimizer is another.
+    """
+    import numpy as np
+
+    if train.optimizer != "adamw" and session.world == 1:
+        return None
+    if session.world > 1:
+        return _gathered(session, _scale(train, grad_norm))
+    share = (1 - train.betas[0]) * _scale(train, grad_norm)
+    squares: dict[str, float] = {}
+    for piece in session.pieces():
+        if piece.name.startswith(MOMENT):
+            values = np.empty(piece.size, np.float32)
+            piece.copy_to(values)
+            name = piece.name.removeprefix(MOMENT)
+            squares[name] = squares.get(name, 0.0) + float(np.square(values, dtype=np.float64).sum())
+    return {name: math.sqrt(total) / share for name, total in squares.items()}
+
+
+def _scale(train: Train, grad_norm: float) -> float:
+    """What clipping has multiplied the gradients by."""
+    return min(1.0, train.clip_norm / (grad_norm + CLIP_EPS)) if train.clip_norm else 1.0
+
+
+def _gathered(session: Session, scale: float) -> dict[str, float] | None:
+    """From a session of several processes that tells norms; they are of clipped gradients."""
+    tell = getattr(session, "gradient_norms", None)
+    return {name: norm / scale for name, norm in tell().items()} if tell else None

@@ -1,0 +1,104 @@
+"""Whether the ranks of a run get on: each tells where it is, and the launcher notices when none moves.
+
+A rank's thread writes a line a second, so a rank that is stopped, or that never lets Python run, falls
+silent. Ranks that wait in a collective do get to the line; the one they wait for is behind them, or is the
+only one at another place in the code.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from planc.trainer.telemetry.events import marked
+
+MARK = "@pulse "
+EVERY_S = 1.0
+
+
+@dataclass(frozen=True)
+class Beat:
+    """Where a rank is: `moves` counts what its loop has begun, `doing` says what, `line` is in the code."""
+
+    moves: int
+    doing: str
+    line: str
+
+
+class Pulse:
+    """A rank's side. `now` is called by the loop at each thing it begins."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self._write = write
+        self._moves, self._doing = 0, "start"
+        self._main = threading.main_thread().ident or 0
+        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+
+    def now(self, doing: str) -> None:
+        self._moves, self._doing = self._moves + 1, doing
+
+    def _beat(self) -> None:
+        while True:
+            self._write(MARK + json.dumps(asdict(Beat(self._moves, self._doing, _line(self._main)))))
+            time.sleep(EVERY_S)
+
+
+def _line(thread: int) -> str:
+    """The innermost Python line of a thread."""
+    frame = sys._current_frames().get(thread)
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "its end"
+
+
+class Watch:
+    """The launcher's side: what the ranks said last, and when."""
+
+    def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._longest_s, self._clock = longest_s, clock
+        self._heard = dict.fromkeys(range(processes), clock())
+        self._moved = dict.fromkeys(range(processes), clock())
+        self._beats: dict[int, Beat] = {}
+
+    def hear(self, rank: int, line: str) -> bool:
+        """Take a line of a rank's output; whether it was a beat."""
+        values = marked(line, MARK)
+        if values is None:
+            return False
+        beat, now = Beat(**values), self._clock()
+        self._heard[rank] = now
+        before = self._beats.get(rank)
+        starting = before is not None and before.moves == 0 and before.line != beat.line  # it imports, it fills
+        if before is None or beat.moves != before.moves or starting:
+            self._moved[rank] = now
+        self._beats[rank] = beat
+        return True
+
+    def stuck(self) -> tuple[int, str] | None:
+        """The rank that the others wait for and what is known of it, once no rank has moved for too long."""
+        now = self._clock()
+        if now - max(self._moved.values()) <= self._longest_s:
+            return None
+        rank, why = self._culprit(now)
+        return rank, f"no rank has got on for {self._longest_s:g} s; {why}"
+
+    def _culprit(self, now: float) -> tuple[int, str]:
+        silent = [r for r in self._heard if now - self._heard[r] > max(5 * EVERY_S, self._longest_s / 2)]
+        if silent:
+            quiet_s = now - self._heard[silent[0]]
+            return silent[0], f"rank {silent[0]} has been silent for {quiet_s:.0f} s ({self._at(silent[0])})"
+        behind = min(self._beats, key=lambda r: self._beats[r].moves)
+        if self._beats[behind].moves < max(b.moves for b in self._beats.values()):
+            return behind, f"the others wait for rank {behind} ({self._at(behind)})"
+        places = Counter(b.line for b in self._beats.values())
+        alone = [r for r, b in self._beats.items() if places[b.line] == 1]
+        odd = alone[0] if len(alone) == 1 else 0
+        return odd, "; ".join(f"rank {r}: {self._at(r)}" for r in sorted(self._beats))
+
+    def _at(self, rank: int) -> str:
+        beat = self._beats.get(rank)
+        return f"{beat.doing}, {beat.line}" if beat else "it has not said anything"

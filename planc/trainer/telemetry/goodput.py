@@ -1,0 +1,88 @@
+"""Where a run's wall-clock time went, over all its starts, from its metrics file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from planc.trainer.telemetry.metrics_file import Record
+
+
+@dataclass(frozen=True)
+class MeasuredGoodput:
+    """Seconds of wall-clock time; they add up to `wall_s`.
+
+    `productive_s`: steps, each counted once. `redone_s`: steps that were lost and taken again. `checkpoint_s`: what
+    training waited for saves. `restart_s`: from each start to its first step, compilation included, and the time
+    between two starts. `stall_s`: the rest, such as waiting for data and held-out losses.
+    """
+
+    productive_s: float
+    redone_s: float
+    checkpoint_s: float
+    restart_s: float
+    stall_s: float
+
+    @property
+    def wall_s(self) -> float:
+        return self.productive_s + self.redone_s + self.checkpoint_s + self.restart_s + self.stall_s
+
+    @property
+    def share(self) -> float:
+        """The goodput."""
+        return self.productive_s / self.wall_s
+
+
+def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
+    """Of the records of one run; None before its first step."""
+    starts = _starts(records)
+    steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _of(start, "step")]
+    if not steps:
+        return None
+    usual_s = median(_later_steps(starts) or [seconds for _, seconds in steps])
+    # The first step of a start compiles and connects: what is beyond a usual step belongs to the restart.
+    last = {step: min(seconds, usual_s) if (step, seconds) in _firsts(starts) else seconds for step, seconds in steps}
+    productive_s = sum(last.values())
+    redone_s = sum(min(s, usual_s) if (n, s) in _firsts(starts) else s for n, s in steps) - productive_s
+    checkpoint_s = sum(r["stall_s"] for start in starts for r in _of(start, "saved"))
+    restart_s = _restarting(starts, usual_s)
+    wall_s = records[-1]["time"] - starts[0][0]["time"]
+    stall_s = wall_s - productive_s - redone_s - checkpoint_s - restart_s
+    return MeasuredGoodput(productive_s, redone_s, checkpoint_s, restart_s, max(0.0, stall_s))
+
+
+def _starts(records: list[Record]) -> list[list[Record]]:
+    """The records of each start of the run."""
+    found: list[list[Record]] = []
+    for record in records:
+        if record["kind"] == "start":
+            found.append([])
+        if found:
+            found[-1].append(record)
+    return found
+
+
+def _of(start: list[Record], kind: str) -> list[Record]:
+    return [r for r in start if r["kind"] == kind]
+
+
+def _later_steps(starts: list[list[Record]]) -> list[float]:
+    return [r["step_s"] - r["data_s"] for start in starts for r in _of(start, "step")[1:]]
+
+
+def _firsts(starts: list[list[Record]]) -> set[tuple[int, float]]:
+    """(step, seconds) of the first step of each start."""
+    firsts = [steps[0] for start in starts if (steps := _of(start, "step"))]
+    return {(r["step"], r["step_s"] - r["data_s"]) for r in firsts}
+
+
+def _restarting(starts: list[list[Record]], usual_s: float) -> float:
+    """From each start to its first step's end, less a usual step; and from the last word before to the start."""
+    seconds = 0.0
+    for number, start in enumerate(starts):
+        steps = _of(start, "step")
+        until = steps[0]["time"] - min(usual_s, steps[0]["step_s"]) if steps else start[-1]["time"]
+        seconds += until - start[0]["time"]
+        if number:
+            seconds += start[0]["time"] - starts[number - 1][-1]["time"]
+    return seconds

@@ -1,0 +1,83 @@
+"""What one process tells about its run: to the launcher or the terminal, to the metrics file, to boards."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from planc.ir.program import Target
+from planc.trainer.preset.load import Preset
+from planc.trainer.telemetry.boards import Board, boards
+from planc.trainer.telemetry.events import Event, Table, encode, say
+from planc.trainer.telemetry.goodput import MeasuredGoodput, measured_goodput
+from planc.trainer.telemetry.metrics_file import NAME, Metrics, read_metrics
+
+EVENTS = "PLANC_EVENTS"
+"""Set by planc's launcher: rank 0 writes events for it rather than a table."""
+PREDICTED = "PLANC_PREDICTED"
+"""What the model of cost expects of the run, as JSON."""
+
+Told = Callable[[Event], None]
+
+
+class Watching:
+    """Rank 0 tells; for the other ranks nothing is opened and nothing is told."""
+
+    def __init__(self, preset: Preset, target: Target, rank: int, path: Path) -> None:
+        self._preset, self._target, self._rank, self._path = preset, target, rank, path
+        self._metrics: Metrics | None = None
+        self._boards: list[Board] = []
+        self._told: list[Told] = [_teller(preset.train.log_every)] if rank == 0 else []
+
+    def open(self, began: float, done: int) -> None:
+        """Begin to write: the run has taken `done` steps before this start, which began at this UNIX time."""
+        if self._rank != 0:
+            return
+        plan = self._preset.plan
+        self._metrics = Metrics(self._path, goes_on=done > 0)
+        said: dict[str, Any] = {"plan_sha256": plan.sha256, "target": self._target, "devices": plan.mesh.devices}
+        predicted = json.loads(os.environ.get(PREDICTED, "null"))
+        self._metrics.write(
+            "start", time=began, **said, tokens_per_step=plan.batch.tokens, done=done, predicted=predicted
+        )
+        self._boards = boards(self._preset)
+        self._told += [self._metrics.event, *self._boards]
+
+    def tell(self, event: Event) -> None:
+        for told in self._told:
+            told(event)
+
+    def goodput(self) -> MeasuredGoodput | None:
+        """Of the run until now, over all its starts; None where there is no metrics file."""
+        if self._metrics is None or not self._path.is_file():
+            return None
+        return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
+
+    def close(self, why: str) -> None:
+        if self._metrics is not None:
+            self._metrics.write("end", why=why)
+            self._metrics.close()
+        for board in self._boards:
+            board.close()
+
+
+def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
+    """Where a run's metrics go."""
+    if preset.parts.watch.metrics:
+        return preset.path.parent / preset.parts.watch.metrics
+    if preset.checkpoints is not None:
+        return preset.checkpoints / NAME
+    if receipt is not None:
+        return receipt.with_suffix(f".{NAME}")
+    return Path("runs") / f"{preset.path.stem}-{target}.{NAME}"
+
+
+def _teller(log_every: int) -> Told:
+    if EVENTS in os.environ:
+        return lambda event: say(encode(event))
+    return Table(sys.stdout, log_every)

@@ -1,0 +1,78 @@
+"""The hardware of the catalog and the sentences that name it."""
+
+from pathlib import Path
+
+import pytest
+
+from planc.cost import span_of
+from planc.language import library
+from tests.plans import BODY, HEAD, ROOT, cluster_of, found, plan_of
+
+FILES = sorted((ROOT / "plans" / "hardware").glob("*.plan"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_a_hardware_file_says_where_its_numbers_come_from(path: Path) -> None:
+    head, *rest = path.read_text().splitlines()
+    assert head == f"hardware {path.stem}"
+    assert any(line.startswith("# ") for line in rest)
+
+
+@pytest.mark.parametrize("name", sorted(library.machines()))
+def test_every_machine_of_the_catalog_is_whole(name: str) -> None:
+    """Narrow dtypes are not slower, a second node or slice is reached, levels are slower the farther out."""
+    shape = {"tpu_v5e": "(4x4)", "tpu_v6e": "(4x4)"}.get(name, "(4x4x4)" if name.startswith("tpu") else "")
+    cluster = cluster_of(f"2 x {name}{shape}")
+    chip = cluster.chip
+    assert cluster.levels and cluster.devices == 2 * cluster.devices_per_node
+    assert chip.flops_per_s["bf16"] <= chip.flops_per_s.get("float8", float("inf"))
+    assert chip.host_bandwidth_bytes_per_s <= chip.memory_bandwidth_bytes_per_s * 2
+    speeds = [cluster.link.bandwidth_bytes_per_s * (2 if cluster.wrap else 1)]
+    speeds += [v.bandwidth_bytes_per_s * cluster.hosts_per_node / cluster.devices_per_node for v in cluster.levels]
+    assert speeds == sorted(speeds, reverse=True)
+
+
+def test_a_rack_is_one_node(tmp_path: Path) -> None:
+    """72 GPUs on NVLink: an axis of 72 stays inside, one of 144 leaves."""
+    head = HEAD.replace("batch     64", "batch     144")
+    plan = plan_of(tmp_path, head.replace("8 x h100_node", "2 x gb300_nvl72").replace("fsdp 8", "fsdp 18") + BODY)
+    assert span_of(plan.mesh, plan.cluster, ("fsdp", "tp")).level == "leaf"
+    one = plan_of(tmp_path, head.replace("8 x h100_node", "gb300_nvl72").replace("fsdp 8", "fsdp 9") + BODY)
+    assert span_of(one.mesh, one.cluster, ("fsdp", "tp")).level == "nvlink5_rack"
+
+
+def test_a_network_says_what_calls_cost_and_which_collectives_are_slow(tmp_path: Path) -> None:
+    machine = """hardware mine
+chip      mine_chip(bf16 = 1 TFLOP/s, memory = 8 GiB, memory_bandwidth = 10 GB/s)
+link      mine_link(bandwidth = 2 GB/s, latency = 200 us, call = 50 us, all_reduce_efficiency = 90 %)
+node      mine_node = 2 x mine_chip over mine_link
+network   mine_net = local 8 at 1 GB/s (call = 5 ms, reduce_scatter_efficiency = 40 %)
+"""
+    (tmp_path / "mine.plan").write_text(machine)
+    head = HEAD.replace("8 x h100_node", "32 x mine_node").replace("model", 'import "mine.plan"\nmodel', 1)
+    plan = plan_of(tmp_path, head + BODY)
+    link, (level,) = plan.cluster.link, plan.cluster.levels
+    assert (link.call_s, link.op_efficiency) == (pytest.approx(50e-6), {"all_reduce": pytest.approx(0.9)})
+    assert (level.call_s, level.op_efficiency) == (pytest.approx(5e-3), {"reduce_scatter": pytest.approx(0.4)})
+
+
+def test_cards_share_their_way_to_the_host_bridge(tmp_path: Path) -> None:
+    plan = plan_of(tmp_path, HEAD.replace("h100_node", "l40s_node") + BODY)
+    link = plan.cluster.link
+    (near,) = span_of(plan.mesh, plan.cluster, ("tp",)).phases
+    assert near.bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s * link.efficiency / 2)
+
+
+@pytest.mark.parametrize(
+    ("spread", "code"),
+    [("9 leaves", "E0103"), ("0 leaves", "E0103"), ("3 racks", "E0108"), ("leaves", "E0102"), ("3", "E0102")],
+)
+def test_an_allocation_that_cannot_be(tmp_path: Path, spread: str, code: str) -> None:
+    findings = found(tmp_path, HEAD.replace("h100_node", f"h100_node over {spread}") + BODY)
+    assert [(d.code, d.span.line) for d in findings] == [(code, 4)]
+
+
+def test_an_allocation_in_blocks_keeps_its_nodes(tmp_path: Path) -> None:
+    whole = plan_of(tmp_path, HEAD + BODY).cluster
+    blocks = plan_of(tmp_path, HEAD.replace("h100_node", "h100_node over 2 leaves") + BODY).cluster
+    assert (blocks.chips, blocks.levels[0].width, whole.levels[0].width) == (whole.chips, 4, 32)

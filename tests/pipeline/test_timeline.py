@@ -1,0 +1,220 @@
+"""Schedules in seconds against published formulas, and long steps against whole simulations."""
+
+import random
+
+import pytest
+
+from planc.ir.plan import Split
+from planc.pipeline.simulate import DeadlockError, StageTimes, simulate, spans
+from planc.pipeline.timeline import Timeline, busy_s, run_schedule, stage_times, timeline
+from planc.schedules import microbatch_copies, orders, schedules
+from planc.schedules.actions import Action
+from tests.schedules.splits import NAMES, split_of
+
+FORWARD, BACKWARD = 1.0, 2.0
+
+
+def times_of(split: Split, send_s: float = 0.0) -> StageTimes:
+    """A rank's share of the model takes 1 s forward and 2 s backward, half of it for the weights."""
+    held, stages = split.chunks * microbatch_copies(split), len(split.stages)
+    return stage_times([FORWARD / held] * stages, [BACKWARD / held] * stages, send_s)
+
+
+def run(name: str, ranks: int, microbatches: int, chunks: int = 0, send_s: float = 0.0) -> Timeline:
+    split = split_of(name, ranks, chunks)
+    return timeline(orders(split, ranks, microbatches), times_of(split, send_s))
+
+
+def busy(name: str, ranks: int, microbatches: int, chunks: int = 0) -> list[float]:
+    """Seconds that each rank works."""
+    split = split_of(name, ranks, chunks)
+    return list(busy_s(split, ranks, microbatches, times_of(split)))
+
+
+def bubble(name: str, ranks: int, microbatches: int, chunks: int = 0) -> float:
+    """Idle seconds of the ranks, which are the same on every one."""
+    works_s, *others = busy(name, ranks, microbatches, chunks)
+    assert others == pytest.approx([works_s] * (ranks - 1))
+    return run(name, ranks, microbatches, chunks).makespan_s - works_s
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+@pytest.mark.parametrize("microbatches", [8, 32])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+def test_bubble_of_gpipe_and_1f1b(schedule: str, ranks: int, microbatches: int) -> None:
+    """(p - 1) / (m + p - 1) of the whole time (Huang et al. 2018; Narayanan et al. 2019)."""
+    t = run(schedule, ranks, microbatches)
+    assert busy(schedule, ranks, microbatches) == pytest.approx([3.0 * microbatches] * ranks)
+    assert bubble(schedule, ranks, microbatches) / t.makespan_s == pytest.approx(
+        (ranks - 1) / (microbatches + ranks - 1)
+    )
+
+
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "looped_bfs", "circular"])
+@pytest.mark.parametrize("chunks", [2, 4])
+def test_chunks_divide_the_bubble(schedule: str, chunks: int) -> None:
+    """(p - 1) / (v m) of the ideal time (Narayanan et al. 2021, section 2.2)."""
+    assert bubble(schedule, 4, 16, chunks) / (16 * 3.0) == pytest.approx(3 / (chunks * 16))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 3])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_bubble_of_zero_bubble(ranks: int, chunks: int) -> None:
+    """ZB-H1: (p - 1)(F + B - W) with B the input's part (Qi et al. 2023, table 2); chunks divide it."""
+    f, b, w = FORWARD, BACKWARD / 2, BACKWARD / 2
+    assert bubble("interleaved_zero_bubble", ranks, 4 * ranks, chunks) == pytest.approx(
+        (ranks - 1) * (f + b - w) / chunks
+    )
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_zbv_idles_only_until_its_first_microbatch_and_after_its_last(ranks: int) -> None:
+    """No rank waits between its first and last action where F = B = W (Qi et al. 2023, section 6)."""
+    split = split_of("zbv", ranks)
+    times = stage_times([1.0] * 2 * ranks, [2.0] * 2 * ranks)
+    ran = spans(simulate(orders(split, ranks, 2 * ranks), times))
+    for rank in range(ranks):
+        mine = [r for r in ran if r.rank == rank]
+        assert mine[-1].end_s - mine[0].start_s == pytest.approx(6.0 * 2 * ranks)
+        assert mine[0].start_s == pytest.approx(rank)
+
+
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_bubble_of_dualpipe(ranks: int) -> None:
+    """(p / 2 - 1)(F&B + B - 3 W), F&B taken as F + B here (DeepSeek-AI 2024, table 2); half the work of a
+    rank's microbatch is one stage's. DualPipeV has it with p instead of p / 2."""
+    f, b, w = FORWARD / 2, BACKWARD / 2, BACKWARD / 4
+    one = (f + b) + b - 3 * w
+    assert bubble("dualpipe", ranks, 4 * ranks) == pytest.approx((ranks / 2 - 1) * one)
+    assert bubble("dualpipev", ranks, 4 * ranks) == pytest.approx((ranks - 1) * one)
+
+
+def test_in_flight_microbatches() -> None:
+    """1F1B holds p - rank microbatches, GPipe all, DualPipe p + 1 of its stages (DeepSeek-AI 2024, table 2);
+    zero bubble and ZB-V no more than 1F1B's p, here in halves."""
+    held = {name: [sum(h.values()) for h in run(name, 4, 16).in_flight] for name in NAMES}
+    assert held["1f1b"] == [4, 3, 2, 1]
+    assert held["gpipe"] == [16] * 4
+    assert held["looped_bfs"] == held["circular"] == [32] * 4
+    assert held["interleaved_1f1b"] == [11, 9, 7, 5]
+    assert held["interleaved_zero_bubble"] == held["zbv"] == [8] * 4
+    assert held["dualpipe"] == [5] * 4
+    assert held["dualpipev"] == [9] * 4
+
+
+def test_what_waits_for_its_weights_gradient_is_told_apart() -> None:
+    t = run("interleaved_zero_bubble", 4, 16)
+    assert [sum(w.values()) for w in t.weight_waits] == [0, 1, 2, 3]
+    assert all(w[s] <= t.in_flight[rank][s] for rank, w in enumerate(t.weight_waits) for s in w)
+    assert all(w == {} for w in run("1f1b", 4, 16).weight_waits)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "looped_bfs"])
+def test_the_first_and_the_last_microbatch_are_handed_over_once_a_stage(schedule: str) -> None:
+    """Down and back up again: the other hand-overs are hidden, or the next chunk's are."""
+    sent = run(schedule, 4, 16, send_s=0.1).makespan_s - run(schedule, 4, 16).makespan_s
+    assert sent == pytest.approx(2 * 3 * 0.1)
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+def test_sending_takes_its_time(schedule: str) -> None:
+    assert run(schedule, 4, 16, send_s=0.1).makespan_s > run(schedule, 4, 16).makespan_s
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+@pytest.mark.parametrize("microbatches", [8, 12, 24])
+def test_every_action_runs_once(schedule: str, ranks: int, microbatches: int) -> None:
+    """On the rank that holds its stage; the backward whole or in its two parts; and nothing waits forever."""
+    kind = schedules()[schedule]
+    split = split_of(schedule, ranks)
+    if kind.need(_shape(schedule, ranks, microbatches)):
+        return
+    lists = orders(split, ranks, microbatches)
+    stages = len(split.stages)
+    wanted = {(s, m) for s in range(stages) for m in range(microbatches)}
+    by_kind = {k: [(a.stage, a.microbatch) for actions in lists for a in actions if a.kind == k] for k in KINDS}
+    assert sorted(by_kind["forward"]) == sorted(wanted)
+    assert sorted(by_kind["backward"] + by_kind["backward_input"]) == sorted(wanted)
+    assert sorted(by_kind["backward_weight"]) == sorted(by_kind["backward_input"])
+    run = simulate(lists, stage_times([1.0] * stages, [2.0] * stages))
+    assert list(map(len, run.ends)) == list(map(len, lists))
+    assert all(end is not None for ends in (*run.forward, *run.backward, *run.weight) for end in ends)
+
+
+KINDS = ("forward", "backward", "backward_input", "backward_weight")
+
+
+def _shape(schedule: str, ranks: int, microbatches: int):
+    from planc.schedules import shape
+
+    return shape(split_of(schedule, ranks), ranks, microbatches)
+
+
+@pytest.mark.parametrize("schedule", NAMES)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 64), (4, 128), (4, 130), (6, 96)])
+def test_a_long_step_is_extended_exactly(schedule: str, ranks: int, microbatches: int) -> None:
+    """Uneven stages and slow links: the extension equals running every action."""
+    split = split_of(schedule, ranks)
+    if schedules()[schedule].need(_shape(schedule, ranks, microbatches)):
+        microbatches -= microbatches % ranks
+    chance = random.Random(f"{schedule} {ranks} {microbatches}")
+    for _ in range(3):
+        stages = len(split.stages)
+        forward = [chance.uniform(1.0, 1.2) for _ in range(stages)]
+        backward = [chance.uniform(2.0, 2.4) for _ in range(stages)]
+        weight = [chance.uniform(0.3, 0.5) * s for s in backward]
+        times = stage_times(forward, backward, chance.choice([0.0, 0.05, 0.7]), weight)
+        whole = timeline(orders(split, ranks, microbatches), times)
+        extended = run_schedule(split, ranks, microbatches, times)
+        assert extended.makespan_s == pytest.approx(whole.makespan_s, rel=1e-12)
+        works_s = [sum(map(times.of, actions)) for actions in orders(split, ranks, microbatches)]
+        assert busy_s(split, ranks, microbatches, times) == pytest.approx(works_s)
+        assert extended.in_flight == whole.in_flight
+        assert extended.weight_waits == whole.weight_waits
+
+
+def test_a_step_of_a_million_microbatches_is_extended() -> None:
+    """Otherwise this would run for minutes."""
+    times = stage_times([1.0] * 4, [2.0] * 4)
+    for name in ("gpipe", "1f1b"):
+        assert run_schedule(split_of(name, 4), 4, 10**6, times).makespan_s == pytest.approx(3.0 * (10**6 + 3))
+
+
+def test_one_rank_runs_every_microbatch() -> None:
+    t = run_schedule(None, 1, 7, stage_times([1.0], [2.0]))
+    assert (t.makespan_s, t.in_flight) == (21.0, ({0: 1},))
+
+
+def test_a_schedule_that_waits_for_itself_is_named() -> None:
+    """Rank 0 wants the gradient before it sends what rank 1 needs for it."""
+    order = [
+        [Action("forward", 0, 0), Action("backward", 0, 0), Action("forward", 0, 1), Action("backward", 0, 1)],
+        [Action("forward", 1, 0), Action("forward", 1, 1), Action("backward", 1, 0), Action("backward", 1, 1)],
+    ]
+    with pytest.raises(DeadlockError) as caught:
+        simulate(order, stage_times([1.0] * 2, [2.0] * 2))
+    assert [w.text() for w in caught.value.circle] == [
+        "rank 0 waits at 0B0 for 1B0 of rank 1",
+        "rank 1 waits at 1F1 for 0F1 of rank 0",
+    ]
+
+
+def test_an_order_against_itself_is_named() -> None:
+    order = [[Action("backward", 0, 0), Action("forward", 0, 0)]]
+    with pytest.raises(DeadlockError, match="rank 0 waits at 0B0 for 0F0 of itself"):
+        simulate(order, stage_times([1.0], [2.0]))
+
+
+def test_joined_actions_start_and_end_together() -> None:
+    order = [
+        [
+            Action("forward", 0, 0),
+            Action("forward", 0, 1, joined=True),
+            Action("backward", 0, 0),
+            Action("backward", 0, 1),
+        ]
+    ]
+    run = simulate(order, stage_times([1.0], [2.0]))
+    assert run.ends == [[1.0, 4.0, 4.0, 6.0]]
+    assert [(r.start_s, r.end_s) for r in spans(run)] == [(0.0, 1.0), (1.0, 2.0), (2.0, 4.0), (4.0, 6.0)]
