@@ -39,7 +39,7 @@ fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" fo
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
-	@$(BIN)/python tests/faults/run.py --page docs/faults.md $(FAULTS)
+	@$(BIN)/python tests/faults/run.py --page docs/measured/faults.md $(FAULTS)
 
 presets: $(READY) ## embed every preset's plan anew
 	@for preset in plans/presets/*.toml; do \
@@ -48,19 +48,19 @@ presets: $(READY) ## embed every preset's plan anew
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden
 
-audit: $(READY) ## trace every audited layout on fake process groups, and write docs/audit-cuda.md (about 5 minutes)
+audit: $(READY) ## trace every audited layout on fake process groups, and write docs/measured/audit-cuda.md (about 5 minutes)
 	@$(BIN)/python tests/audit/run.py
 
-audit-tpu: $(READY) ## compile the TPU plans with libtpu, no TPU, and write docs/audit-tpu.md (an hour; kept by content)
+audit-tpu: $(READY) ## compile the TPU plans with libtpu, no TPU, and write docs/measured/audit-tpu.md (an hour; kept by content)
 	@$(BIN)/python tests/audit/run_tpu.py
 
-parity: $(READY) ## train every layout of both stacks beside one process, and write docs/parity.md (30 minutes)
+parity: $(READY) ## train every layout of both stacks beside one process, and write docs/measured/parity.md (30 minutes)
 	@mkdir -p build && rm -f build/parity.jsonl
 	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
 	  tests/cuda/test_family.py tests/xla/test_parity.py tests/xla/test_moe.py
 	@$(BIN)/python tests/parity.py build/parity.jsonl --whole
 
-crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/crosscheck.md (10 minutes)
+crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/measured/crosscheck.md (10 minutes)
 	@$(BIN)/python -m tests.torch_xla.three
 
 by-hand: $(READY) ## time emitted programs beside those written by hand, and write both pages (10 minutes)

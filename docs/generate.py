@@ -13,7 +13,7 @@ from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 from planc.checks import rules
 from planc.diag.registry import Rule
 
-FOLDER = ROOT / "docs" / "diagnostics"
+FOLDER = ROOT / "docs" / "reference" / "diagnostics"
 SEEN_BY = {
     "text": "while the file is read",
     "plan": "on the plan, before anything is costed",
@@ -95,7 +95,7 @@ def field_notes() -> str:
     from tests.field.threads import Thread, themes, threads
 
     def answer(t: Thread) -> str:
-        plan = f"[plan](../tests/field/plans/{t.plan}.plan)"
+        plan = f"[plan](../../tests/field/plans/{t.plan}.plan)"
         if t.code:
             return f"[{t.code}](diagnostics/{t.code}.md), {plan}"
         if t.row is not None:
@@ -163,15 +163,15 @@ def _rerun(snippet: Snippet, folder: Path) -> str:
 
 
 def main() -> None:
-    FOLDER.mkdir(exist_ok=True)
+    FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = diagnostics_pages()
     for page in FOLDER.glob("*.md"):
         if page.name not in wanted:
             page.unlink()
     for name, text in wanted.items():
         (FOLDER / name).write_text(text)
-    (ROOT / "docs" / "field-notes.md").write_text(field_notes())
-    (ROOT / "docs" / "accuracy.md").write_text(accuracy_page())
+    (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
+    (ROOT / "docs" / "measured" / "accuracy.md").write_text(accuracy_page())
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
             text = refreshed(page, workspace(page, Path(folder)))

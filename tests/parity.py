@@ -1,4 +1,4 @@
-"""`make parity`: train every layout of both stacks beside one undivided process, and write docs/parity.md.
+"""`make parity`: train every layout of both stacks beside one undivided process, and write docs/measured/parity.md.
 
 `parity.py FILE` writes the page from the rows that tests kept in FILE, whichever were run; with `--whole` the page
 says that they are of one run of all.
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "parity.md"
+PAGE = ROOT / "docs" / "measured" / "parity.md"
 
 HEAD = """# Layouts that train as one process
 

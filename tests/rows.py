@@ -1,4 +1,4 @@
-"""What launched workers report: lines `ROW {json}`. Rows of parity are also kept, where docs/parity.md is made."""
+"""Lines `ROW {json}` that launched workers report; rows of parity are kept for docs/measured/parity.md."""
 
 from __future__ import annotations
 

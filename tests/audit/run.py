@@ -1,4 +1,4 @@
-"""`make audit`: trace every audited layout, and write docs/audit-cuda.md.
+"""`make audit`: trace every audited layout, and write docs/measured/audit-cuda.md.
 
 `run.py NAME...` audits these layouts alone and prints what it finds; nothing is written.
 """
@@ -16,7 +16,7 @@ from planc.backends.cuda.audit.run import audit  # noqa: E402
 from planc.ir.audit import Audit, PeakMemory, Total, differences  # noqa: E402
 from tests.audit.cases import CASES, plan_of  # noqa: E402
 
-PAGE = ROOT / "docs" / "audit-cuda.md"
+PAGE = ROOT / "docs" / "measured" / "audit-cuda.md"
 GIB = 2.0**30
 NEAR = 0.05
 

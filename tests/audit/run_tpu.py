@@ -1,4 +1,4 @@
-"""`make audit-tpu`: compile every TPU plan, and write tests/audit/tpu_results.json and docs/audit-tpu.md.
+"""`make audit-tpu`: compile every TPU plan, and write tests/audit/tpu_results.json and docs/measured/audit-tpu.md.
 
 `run_tpu.py NAME...` compiles these alone and puts them among the results; `run_tpu.py --page` writes the page from
 the results there are. A plan that was compiled before is not compiled again (answers are kept by content).
@@ -22,7 +22,7 @@ from planc.ir.audit import AXES_WITHIN, Audit, AxisWire, judged  # noqa: E402
 from tests.audit.tpu_cases import CASES, LATER, plan_of  # noqa: E402
 from tests.audit.tpu_predictions import FIRST, prediction  # noqa: E402
 
-PAGE = ROOT / "docs" / "audit-tpu.md"
+PAGE = ROOT / "docs" / "measured" / "audit-tpu.md"
 RESULTS = Path(__file__).with_name("tpu_results.json")
 TIMEOUT_S = 1800.0
 GIB, GB = 2.0**30, 1e9

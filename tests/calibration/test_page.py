@@ -1,4 +1,4 @@
-"""docs/accuracy.md is what `planc bench accuracy` says today."""
+"""docs/measured/accuracy.md is what `planc bench accuracy` says today."""
 
 import sys
 from pathlib import Path
@@ -11,7 +11,7 @@ from planc.cli.bench.accuracy import markdown, numbers
 from tests.plans import ROOT
 
 HEAD = ("number", "value", "prior", "bounds", "most moved, by leaving out", "why")
-PAGE = (ROOT / "docs" / "accuracy.md").read_text()
+PAGE = (ROOT / "docs" / "measured" / "accuracy.md").read_text()
 
 
 def test_the_page_lists_every_number_with_its_unit_and_bounds() -> None:

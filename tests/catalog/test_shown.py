@@ -10,7 +10,7 @@ import pytest
 from planc.catalog import config_types, families, model_names
 from planc.cli import main
 
-PAGE = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "models.md").read_text()
 
 
 def explained(capsys: pytest.CaptureFixture[str], name: str, *options: str) -> str:

@@ -107,6 +107,6 @@ def test_runs_that_differ_are_not_compared(thread: Thread) -> None:
 
 def test_the_page_says_what_the_data_say() -> None:
     """`make docs` has been run."""
-    page = (FOLDER.parents[1] / "docs" / "field-notes.md").read_text()
+    page = (FOLDER.parents[1] / "docs" / "reference" / "field-notes.md").read_text()
     assert page == generate.field_notes()
     assert all(f"[{t.name}]({t.url})" in page for t in ALL)

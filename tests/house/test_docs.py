@@ -129,7 +129,7 @@ def test_a_broken_link_is_found() -> None:
 def test_the_generated_pages_are_the_rules() -> None:
     """`make docs` has been run: each code has its page, and no page is without a code."""
     wanted = generate.diagnostics_pages()
-    folder = ROOT / "docs" / "diagnostics"
+    folder = ROOT / "docs" / "reference" / "diagnostics"
     assert {p.name for p in folder.glob("*.md")} == set(wanted)
     assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
 
@@ -141,8 +141,8 @@ def test_a_quoted_file_is_that_file() -> None:
 
 
 def test_the_language_page_names_the_whole_library() -> None:
-    page = (ROOT / "docs" / "language.md").read_text()
+    page = (ROOT / "docs" / "reference" / "language.md").read_text()
     names = {*library.machines(), *library.layouts(), *METRICS, *schedules()}
     assert {name for name in names if not re.search(rf"\b{name}\b", page)} == set()
-    models = (ROOT / "docs" / "models.md").read_text()
+    models = (ROOT / "docs" / "reference" / "models.md").read_text()
     assert {name for name in model_names() if not re.search(rf"\b{name}\b", models)} == set()

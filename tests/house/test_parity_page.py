@@ -1,4 +1,4 @@
-"""docs/parity.md tells of layouts that the tests train, as they train them, and of nothing outside the budget."""
+"""The parity page lists layouts that the tests train, as they train them, and none outside the budget."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.xla.cases import LAYOUTS as XLA
 from tests.xla.cases import NARROW
 from tests.xla.moe_cases import MOE as XLA_MOE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "parity.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "measured" / "parity.md"
 BUDGET, LEAST = 1e-5, {"cuda": 30, "xla": 25}
 CASES = {
     "cuda": {**LAYOUTS, **MOE, **{name: (case.mesh, *case.sentences) for name, case in FAMILY.items()}},

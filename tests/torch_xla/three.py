@@ -87,7 +87,7 @@ def main() -> int:
     folder.mkdir(parents=True, exist_ok=True)
     found = [(compared(folder, dtype, STEPS, rate), dtype, rate, must) for dtype, rate, must in CASES]
     page = HEAD + "".join(row(dtype, rate, *seen) for seen, dtype, rate, _ in found) + TAIL
-    (ROOT / "docs" / "crosscheck.md").write_text(page)
+    (ROOT / "docs" / "measured" / "crosscheck.md").write_text(page)
     print(page)
     return 0 if all(check.ok for (check, _), _, _, must in found if must) else 1
 

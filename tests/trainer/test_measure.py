@@ -1,4 +1,4 @@
-"""Probes and steps on virtual devices; `docs/calibrating.md` measures with gloo."""
+"""Probes and steps on virtual devices; `docs/guide/calibrating.md` measures with gloo."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ def _percent(share: float) -> str:
 
 
 def page(found: Accuracy) -> str:
-    """docs/accuracy.md."""
+    """docs/measured/accuracy.md."""
     return "\n".join((INTRODUCTION, *markdown(HEAD, figures(found)), "", *_page_rest(found)))
 
 
@@ -163,7 +163,7 @@ def markdown(head: tuple[str, ...], rows: list[list[str]]) -> Iterator[str]:
 
 INTRODUCTION = """# Accuracy
 
-Written by `make docs` from `planc bench accuracy`; how times are made is in [the cost model](cost-model.md).
+Written by `make docs` from `planc bench accuracy`. [The cost model](../reference/cost-model.md) says how.
 
 Every published training run whose dims, layout and recomputation are known is turned into the plan that a user
 would write for it (`planc/calibration/plans.py`) and costed. Errors are predicted over measured seconds, less one;

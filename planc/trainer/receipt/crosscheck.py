@@ -35,7 +35,7 @@ steps. Where the learning rate is too high rounding grows without any fault: at 
 by 1 + 1.2e-7 moves the same stack's own loss by 9e-3 by step 100. So before a difference late in a run
 is called a fault, compare a run with its own nudged self.
 bf16: a loss near 5 kept in 8 bits is rounded by up to 1.6e-2, and the budget is a little more; what was measured
-is in docs/crosscheck.md.
+is in docs/measured/crosscheck.md.
 """
 
 

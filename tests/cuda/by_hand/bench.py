@@ -1,7 +1,7 @@
 """How long a step of an emitted program takes beside the one that was written by hand: `bench.py [PAIRS]`.
 
 Steps in turn on this machine over gloo; the median ratio, and the upper end of a bootstrap's 95 %.
-Writes docs/by-hand.md.
+Writes docs/measured/by-hand.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 from planc.trainer.run.launch import run  # noqa: E402
 from tests.rows import rows_of  # noqa: E402
 
-PAGE = ROOT / "docs" / "by-hand.md"
+PAGE = ROOT / "docs" / "measured" / "by-hand.md"
 WORKER = Path(__file__).with_name("worker.py")
 RESAMPLES = 10_000
 

@@ -1,7 +1,7 @@
 """How long a step of an emitted JAX program takes beside the one that was written by hand: `bench.py [PAIRS]`.
 
 Steps in turn on virtual CPU devices of this machine, as `tests/cuda/by_hand/bench.py` does over gloo.
-Writes docs/by-hand-xla.md.
+Writes docs/measured/by-hand-xla.md.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.trainer.run.launch import run  # noqa: E402
 from tests.cuda.by_hand.bench import row_of  # noqa: E402
 from tests.rows import rows_of  # noqa: E402
 
-PAGE = ROOT / "docs" / "by-hand-xla.md"
+PAGE = ROOT / "docs" / "measured" / "by-hand-xla.md"
 WORKER = Path(__file__).with_name("worker.py")
 
 HEAD = """# Emitted JAX beside JAX written by hand
