@@ -10,8 +10,10 @@ from dataclasses import asdict, replace
 from math import prod
 from typing import Any, Literal
 
-from planc.cost.compute import Gemm, gemm_s, head_share, memory_rate, peak_flops_per_s
+from planc.cost.compute.attention import head_share
+from planc.cost.compute.gemm import Gemm, gemm_s
 from planc.cost.machine.collective_time import bare_s
+from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.cost.machine.topology import Span, span_of
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
@@ -61,7 +63,7 @@ class Probe:
             group, buffer = self.sizes
             return bare_s(self.op, buffer, spans[group] if spans else group_span(cluster, group))
         if self.kind == "stream":
-            return STREAMED * self.sizes[0] / memory_rate(chip) + chip.launch_s
+            return STREAMED * self.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
         peak = peak_flops_per_s(chip, self.dtype) / chip.devices
         if self.kind == "attention":
             reached = peak * chip.attention_efficiency * head_share(self.sizes[3])

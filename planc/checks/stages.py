@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.cost.compute import section_time
+from planc.cost.compute.section import section_time
 from planc.ir.sharding import Sharded
 from planc.sharding.stage_assignment import sections_on, virtual_stages
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.cost.compute import op_flops
+from planc.cost.compute.flops import op_flops
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.propagate import override_of
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from planc.cost.compute import model_flops_per_token
+from planc.cost.compute.flops import model_flops_per_token
 from planc.cost.machine.topology import Span
-from planc.cost.memory import memory
+from planc.cost.memory.peak import memory
 from planc.cost.step.goodput import goodput
 from planc.cost.step.step_time import Timed, axis_spans, step_time
 from planc.diag.fast_dataclass import dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cost.compute import host_s, op_s
+from planc.cost.compute.section import host_s, op_s
 from planc.cost.costed import Costed
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from planc.cost.memory import GIB
+from planc.cost.memory.peak import GIB
 from planc.cost.step.rank_cost import Layout
 from planc.cost.step.step_time import followed_least_s
 from planc.diag.fast_dataclass import dataclass

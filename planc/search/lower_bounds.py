@@ -21,7 +21,8 @@ from operator import add
 from typing import NamedTuple
 
 from planc.cost.costed import cost_plan
-from planc.cost.memory import GIB, at_the_fullest, replay_buffers, with_reserve
+from planc.cost.memory.activations import replay_buffers
+from planc.cost.memory.peak import GIB, at_the_fullest, with_reserve
 from planc.cost.step.offload import offload_s
 from planc.cost.step.rank_cost import Layout, passing_on, resting_bytes
 from planc.cost.step.section_cost import (

@@ -5,21 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost.compute import (
-    Gemm,
-    _matmuls,
-    attention_efficiency,
-    attention_s,
-    dispatched_s,
-    fused_of,
-    gemm_of,
-    gemm_s,
-    host_s,
-    memory_rate,
-    op_bytes,
-    op_s,
-    section_time,
-)
+from planc.cost.compute.attention import attention_efficiency, attention_s
+from planc.cost.compute.flops import op_bytes
+from planc.cost.compute.gemm import Gemm, fused_of, gemm_of, gemm_s, products_s
+from planc.cost.compute.section import dispatched_s, host_s, op_s, section_time
+from planc.cost.machine.rates import memory_bytes_per_s
 from planc.driver import examine
 from planc.ir.hardware import Chip
 from planc.ir.sharding import OpSharding, Sharded
@@ -117,10 +107,10 @@ def test_biases_of_experts_take_passes_of_their_own(tmp_path: Path) -> None:
     chip = sharded.plan.cluster.chip
     gate, query = (op_of(sharded, name) for name in ("moe.gate", "attention.q"))
     gemm = gemm_of(sharded, gate)
-    alone = sum(_matmuls(sharded, gate, chip, backward=False))
-    passes = 4 * gemm.groups * gemm.m * gemm.n * 2 / memory_rate(chip)
+    alone = sum(products_s(sharded, gate, chip, backward=False))
+    passes = 4 * gemm.groups * gemm.m * gemm.n * 2 / memory_bytes_per_s(chip)
     assert op_s(sharded, gate, chip) - alone == pytest.approx(passes, rel=0.01)
-    assert op_s(sharded, query, chip) == sum(_matmuls(sharded, query, chip, backward=False))
+    assert op_s(sharded, query, chip) == sum(products_s(sharded, query, chip, backward=False))
 
 
 def test_ops_of_one_name_in_two_kinds_of_block_are_two(tmp_path: Path) -> None:

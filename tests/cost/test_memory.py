@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from planc.cost import cost_plan
-from planc.cost.memory import at_the_fullest, replay_buffers, replays_of, state_buffers, with_reserve
+from planc.cost.memory.activations import replay_buffers, replays_of
+from planc.cost.memory.peak import at_the_fullest, with_reserve
+from planc.cost.memory.state import state_buffers
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate, semantic_collectives

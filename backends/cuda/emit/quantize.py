@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines
-from planc.cost.compute import quantized
+from planc.cost.compute.quantize import quantized
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, Op
 from planc.ir.plan import Quantize

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from planc.cost.compute import quantized
+from planc.cost.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -7,7 +7,7 @@ from math import prod
 
 from planc.checks.edits import divisors
 from planc.cost import Costed
-from planc.cost.compute import quantized
+from planc.cost.compute.quantize import quantized
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Quantize

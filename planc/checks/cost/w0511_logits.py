@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 from planc.checks.edits import add, replace, sentence
 from planc.cost import Costed
-from planc.cost.memory import GIB, by_xla, loss_bytes
+from planc.cost.memory.activations import loss_bytes
+from planc.cost.memory.peak import GIB
+from planc.cost.memory.state import by_xla
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan

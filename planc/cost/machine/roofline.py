@@ -12,6 +12,7 @@ from math import ceil, sqrt
 from typing import Literal
 
 from planc.cost.machine.collective_time import limit_s
+from planc.cost.machine.rates import memory_bytes_per_s
 from planc.cost.machine.topology import Phase, Span
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip, Cluster
@@ -25,23 +26,18 @@ def peak(chip: Chip, dtype: str = "bf16") -> float:
     return chip.flops_per_s[dtype] * chip.matmul_efficiency / chip.devices
 
 
-def memory_rate(chip: Chip) -> float:
-    """Bytes per second of one device's memory, with its efficiency."""
-    return chip.memory_bandwidth_bytes_per_s * chip.memory_efficiency / chip.devices
-
-
 # One chip.
 
 
 def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
     """FLOP per byte of device memory at which a matmul takes as long as its memory traffic."""
-    return peak(chip, dtype) / memory_rate(chip)
+    return peak(chip, dtype) / memory_bytes_per_s(chip)
 
 
 def matmul_s(chip: Chip, m: int, k: int, n: int, dtype: str = "bf16") -> float:
     """Seconds of an [m, k] x [k, n] matmul: the slower of its 2mkn FLOPs and its three arrays."""
     traffic = (m * k + k * n + m * n) * DTYPE_BYTES[dtype]
-    return max(2.0 * m * k * n / peak(chip, dtype), traffic / memory_rate(chip)) + chip.launch_s
+    return max(2.0 * m * k * n / peak(chip, dtype), traffic / memory_bytes_per_s(chip)) + chip.launch_s
 
 
 def vector_ops_per_s(chip: Chip, clock_hz: float) -> float:
@@ -56,7 +52,7 @@ def vector_lanes(chip: Chip) -> int:
 
 def stream_s(read_bytes: float, chips: int, chip: Chip, source: Literal["memory", "host"] = "memory") -> float:
     """Seconds for `chips` chips to read `read_bytes` once, each its part, from their memory or their hosts'."""
-    rate = memory_rate(chip) * chip.devices if source == "memory" else chip.host_bandwidth_bytes_per_s
+    rate = memory_bytes_per_s(chip) * chip.devices if source == "memory" else chip.host_bandwidth_bytes_per_s
     return read_bytes / chips / rate
 
 

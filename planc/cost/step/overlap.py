@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import compress
 
-from planc.cost.compute import SectionTime, op_s, weights_s
+from planc.cost.compute.gemm import weights_s
+from planc.cost.compute.section import SectionTime, op_s
 from planc.cost.machine.collective_time import bare_s
 from planc.cost.machine.topology import Span
 from planc.ir.collective import Collective, CollectiveOp

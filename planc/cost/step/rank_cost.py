@@ -10,7 +10,8 @@ from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
-from planc.cost.memory import GIB, PassingBytes, largest, with_reserve
+from planc.cost.memory.peak import GIB, with_reserve
+from planc.cost.memory.state import PassingBytes, largest
 from planc.cost.step.overlap import Transfers, hide
 from planc.cost.step.section_cost import BothWays, Copies, Kept, Move, Moved, Sections, Stored, Update
 from planc.cost.step.step_time import StageCost, Work, step_of, work_of

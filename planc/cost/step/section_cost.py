@@ -7,18 +7,12 @@ memory of a layout of them.
 
 from __future__ import annotations
 
-from planc.cost.compute import SectionTime, memory_rate, section_time
+from planc.cost.compute.section import SectionTime, section_time
 from planc.cost.machine.collective_time import bare_s
+from planc.cost.machine.rates import memory_bytes_per_s
 from planc.cost.machine.topology import Span, span_of
-from planc.cost.memory import (
-    PassingBytes,
-    Replays,
-    communicators,
-    passing_bytes,
-    replays_of,
-    resting,
-    saved_by_section,
-)
+from planc.cost.memory.activations import Replays, replays_of, saved_by_section
+from planc.cost.memory.state import PassingBytes, communicators, passing_bytes, resting
 from planc.cost.step.overlap import beside
 from planc.cost.step.step_time import OPTIMIZER_PASSES
 from planc.diag.fast_dataclass import dataclass
@@ -259,7 +253,7 @@ def _update(sharded: Sharded, params: list[ParamSharding], links: Links) -> Upda
     if plan.split is not None and plan.pipeline > 1:
         each = [links.seconds(plan, "all_reduce", shared_bytes(plan, p), (plan.split.axis,)) for p in shared]
         shared_s, asked_s = sum(s for s, _ in each), sum(s for _, s in each)
-    return Update(OPTIMIZER_PASSES * updated / memory_rate(chip), shared_s, asked_s)
+    return Update(OPTIMIZER_PASSES * updated / memory_bytes_per_s(chip), shared_s, asked_s)
 
 
 def _moves(sharded: Sharded, waits: set[str], links: Links) -> tuple[BothWays, BothWays]:

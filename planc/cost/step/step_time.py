@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from operator import add
 
-from planc.cost.compute import SectionTime, model_flops_per_token, peak_flops_per_s, section_time
+from planc.cost.compute.flops import model_flops_per_token
+from planc.cost.compute.section import SectionTime, section_time
 from planc.cost.machine.collective_time import algorithm, collective_s
+from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.cost.machine.topology import Span, span_of
 from planc.cost.step.offload import offload_s
 from planc.cost.step.overlap import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
@@ -345,8 +347,7 @@ def optimizer_s(sharded: Sharded, rank: int) -> float:
         * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
         for p in sharded.params
     )
-    bandwidth = chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
-    return OPTIMIZER_PASSES * state / bandwidth
+    return OPTIMIZER_PASSES * state / memory_bytes_per_s(chip)
 
 
 def axis_spans(sharded: Sharded) -> dict[str, Span]:

@@ -248,7 +248,8 @@ def _settings(preset: Preset) -> Settings:
 
 
 def _facts(plan: Plan, devices: int) -> Facts:
-    from planc.cost.compute import model_flops_per_token, peak_flops_per_s
+    from planc.cost.compute.flops import model_flops_per_token
+    from planc.cost.machine.rates import peak_flops_per_s
 
     chip, tokens = plan.cluster.chip, plan.batch.tokens
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices * devices

@@ -1,0 +1,1 @@
+"""Compute: FLOPs, bytes and seconds of the ops of one microbatch on one device."""

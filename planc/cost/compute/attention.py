@@ -1,0 +1,68 @@
+"""Seconds of attention's core on one device: a fused kernel, or products with stored scores."""
+
+from __future__ import annotations
+
+from math import prod
+
+from planc.cost.compute.flops import head_widths, local_dim, op_bytes, op_flops
+from planc.cost.compute.gemm import Gemm, gemm_s
+from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.sharding import OpSharding, Sharded
+
+FLASH_BACKWARD = 2.5
+"""Work of flash attention's backward in units of its forward: it makes the scores again (Dao 2023)."""
+UNFUSED_BYTES = {False: 9.0, True: 11.0}
+"""Bytes moved for each score of unfused attention in 16 bits between its products, forward and backward: read and
+written by the softmax and by the dropout (with a byte of mask); then back: dropout, softmax. A product writes or
+reads each score once more, beside its arithmetic."""
+
+
+def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of attention's core: one kernel that never stores a score, or products with scores between."""
+    plan = sharded.plan
+    if plan.attention is not None and plan.attention.method == "unfused":
+        return _unfused_s(sharded, o, chip, backward=backward)
+    times = FLASH_BACKWARD if backward else 1.0
+    peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
+    arithmetic = times * op_flops(sharded, o) / (peak * attention_efficiency(sharded, o, chip))
+    traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
+    return max(arithmetic, traffic_s) + chip.launch_s * (2 if backward else 1)
+
+
+KERNELS = {"triton": 0.5, "cudnn": 1.5}
+"""Speed of some kernels of attention beside FlashAttention-2: its predecessor in Triton, and cuDNN's."""
+MOST_EFFICIENT = 0.9
+EXPONENTIALS = 32
+"""Width of a head whose products take as long as the exponentials between them: narrow heads run slower."""
+USUAL_WIDTH = 128
+"""Of a head; `attention_efficiency` is that of such heads."""
+
+
+def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """The fraction of the peak that the plan's kernel reaches with this op's heads."""
+    plan = sharded.plan
+    speed = KERNELS.get(plan.attention.method, 1.0) if plan.attention else 1.0
+    shape = head_share(head_widths(sharded.model, o.op) / 2)
+    return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
+
+
+def head_share(width: float) -> float:
+    """The efficiency of attention with heads of this width, in units of that with usual ones."""
+    return (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
+
+
+def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """The whole square of scores, masked or not: two products a head each way, and passes over the scores."""
+    plan, model = sharded.plan, sharded.model
+    rows, heads = (prod(local_dim(sharded, o, d) for d in dims) for dims in (("sequence",), ("batch", "heads")))
+    keys = plan.batch.sequence_tokens
+    query, value = (model.sizes[model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+    products = [Gemm(rows, keys, query, heads), Gemm(rows, value, keys, heads)]
+    if backward:
+        products += [Gemm(rows, query, keys, heads), Gemm(keys, query, rows, heads)]
+        products[:2] = [Gemm(rows, keys, value, heads), Gemm(keys, value, rows, heads)]
+    one = dtype_s_per_flop(chip, plan.precision.compute)
+    products_s = sum(gemm_s(g, chip, one, DTYPE_BYTES[plan.precision.compute]) for g in products)
+    return products_s + UNFUSED_BYTES[backward] * heads * rows * keys / memory_bytes_per_s(chip) + 2 * chip.launch_s

@@ -1,0 +1,111 @@
+"""FLOPs and memory traffic of one op on one device, and the model FLOPs that MFU counts."""
+
+from __future__ import annotations
+
+from math import prod
+
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Model, Op
+from planc.ir.plan import Kernel, Plan
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import local_length, param_elements, tensor_bytes
+
+
+def op_flops(sharded: Sharded, o: OpSharding) -> float:
+    """Forward FLOPs on one device for one microbatch: two per multiply-add of the index space.
+
+    Attention multiplies each row with the keys it sees and its weights with as many values.
+    """
+    if o.op.kind == "matmul":
+        dims = _index_dims(sharded.model, o)
+        return 2.0 * prod(local_dim(sharded, o, d) for d in dims)
+    if o.op.kind == "attention":
+        rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
+        context = _mean_context(o.op, sharded.plan.batch.sequence_tokens) * imbalance(sharded.plan, o)
+        return 2.0 * rows * context * head_widths(sharded.model, o.op)
+    return 0.0
+
+
+def op_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes through device memory: every input, parameter and output once.
+
+    The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and
+    back: a copy for each choice, or by rank, then by expert.
+    """
+    plan = sharded.plan
+    names = [n for n in (*o.op.inputs, o.op.output) if n != "loss"]
+    total = sum(tensor_bytes(plan, n, o.needs(n, sharded.model.tensor[n].dims)) for n in names)
+    for name in o.op.params:
+        if o.op.kind == "matmul":
+            total += param_elements(plan, sharded.param[name]) * DTYPE_BYTES[plan.precision.compute]
+    if o.op.kind == "loss":
+        total *= LOSS_PASSES * 4 / DTYPE_BYTES[plan.precision.compute]
+    if o.op.kind in ("route", "combine"):
+        slots = o.op.output if o.op.kind == "route" else o.op.inputs[0]
+        total += 2 * tensor_bytes(plan, slots, o.needs(slots, sharded.model.tensor[slots].dims))
+    return total
+
+
+LOSS_PASSES = 4
+"""Times that the loss goes over fp32 logits: the copy, maximum and sum, the gradient."""
+
+
+def imbalance(plan: Plan, o: OpSharding) -> float:
+    """Work of the busiest rank over the mean when rows of a causal sequence are divided.
+
+    n ranks with rows in order: the last sees (2n - 1) / n of the mean; one piece from each end of the
+    sequence (`balance = headtail`) makes it even.
+    """
+    n = plan.mesh.size(*o.layout.get("sequence", ()))
+    even = plan.attention is not None and plan.attention.balance == "headtail" and _passes_keys(plan.attention)
+    return 1.0 if n == 1 or even else (2 * n - 1) / n
+
+
+def _passes_keys(kernel: Kernel) -> bool:
+    return kernel.method in ("ring", "all_gather")
+
+
+def head_widths(model: Model, op: Op) -> int:
+    """A head's width for queries and keys, and for values."""
+    query, value = model.tensor[op.inputs[0]].dims[-1], model.tensor[op.output].dims[-1]
+    return model.sizes[query] + model.sizes[value]
+
+
+def _mean_context(op: Op, sequence: int) -> float:
+    """Keys that a row sees, on average: causal, at most a window back."""
+    window = min(op.window or sequence, sequence)
+    return window - window * window / (2 * sequence)
+
+
+def _index_dims(model: Model, o: OpSharding) -> tuple[str, ...]:
+    groups = [model.tensor[o.op.inputs[0]].dims, *(model.param[p].dims for p in o.op.params)]
+    return tuple(dict.fromkeys(d for dims in groups for d in dims))
+
+
+def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
+    return local_length(sharded.plan, dim, o.layout.get(dim, ()))
+
+
+def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
+    """6 per matmul parameter that a token uses, and causal attention: three times the forward's work.
+
+    A token uses `top_k` of the experts. Sliding windows count the keys they see.
+    """
+    known: float | None = model.memo.get(key := ("model_flops_per_token", sequence_tokens))
+    if known is None:
+        known = model.memo[key] = _model_flops_per_token(model, sequence_tokens)
+    return known
+
+
+def _model_flops_per_token(model: Model, sequence_tokens: int) -> float:
+    total = 0.0
+    for section, ops in model.ops.items():
+        copies = model.layers_of(section) if section in model.blocks else 1
+        for op in ops:
+            if op.kind == "matmul":
+                matrices = [model.param[p] for p in op.params if len(model.param[p].shape_dims) > 1]
+                total += copies * sum(6.0 * model.elements(p) * model.share(p) for p in matrices)
+            elif op.kind == "attention":
+                work = 2.0 * model.sizes["heads"] * head_widths(model, op) * _mean_context(op, sequence_tokens)
+                total += copies * 3.0 * work
+    return total

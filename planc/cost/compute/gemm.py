@@ -1,0 +1,153 @@
+"""Matrix products of one microbatch on one device: shapes, fused products, seconds."""
+
+from __future__ import annotations
+
+from math import ceil, prod
+
+from planc.cost.compute.flops import local_dim
+from planc.cost.compute.quantize import casts_s, quantized, s_per_flop
+from planc.cost.machine.rates import memory_bytes_per_s
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.model import Op
+from planc.ir.sharding import OpSharding, Sharded
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One matrix product on one device: `groups` of [m, k] x [k, n]."""
+
+    m: float
+    n: float
+    k: float
+    groups: float = 1.0
+
+    @property
+    def flops(self) -> float:
+        return 2.0 * self.m * self.n * self.k * self.groups
+
+    @property
+    def elements(self) -> float:
+        """Of the two inputs and the output."""
+        return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
+
+
+def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
+    """The product that a matmul's forward is: rows of its input by columns of its weight.
+
+    Dims that input, weight and output share (experts) count the products.
+    """
+    key = ("gemm", o.op.name, o.op.output)
+    known: Gemm | None = sharded.plan.memo.get(key)
+    if known is not None:
+        return known
+    model = sharded.model
+    taken = model.tensor[o.op.inputs[0]].dims
+    made = model.tensor[o.op.output].dims
+    weight = tuple(dict.fromkeys(d for p in o.op.params for d in model.param[p].dims))
+    sizes = {d: local_dim(sharded, o, d) for d in dict.fromkeys((*taken, *weight))}
+    known = Gemm(
+        m=prod(sizes[d] for d in taken if d not in weight),
+        n=prod(sizes[d] for d in weight if d not in taken),
+        k=prod(sizes[d] for d in weight if d in taken and d not in made),
+        groups=prod(sizes[d] for d in weight if d in taken and d in made),
+    )
+    sharded.plan.memo[key] = known
+    return known
+
+
+def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> float:
+    """Seconds of one product: the slower of arithmetic and memory traffic, and a launch.
+
+    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs
+    beside another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the
+    cores' time unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+    """
+    depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
+    tail = 1.0
+    if chip.matmul_tail:
+        tiles = gemm.groups * ceil(gemm.m / TILE_ROWS) * ceil(gemm.n / TILE_COLUMNS)
+        tail += chip.matmul_tail * max(1, chip.cores) / tiles
+    arithmetic = gemm.flops * s_per_flop * depth * tail
+    traffic = gemm.elements * element_bytes / memory_bytes_per_s(chip)
+    return max(arithmetic, traffic) + chip.launch_s
+
+
+TILE_ROWS, TILE_COLUMNS = 128, 256
+"""Of a matmul's output, the tile that one core makes: the usual one of large products."""
+
+
+def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
+    """The product that a matmul is part of, and its share of it by columns.
+
+    Products of one input are run as one, with their columns side by side, where they belong to one module:
+    query, key and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of
+    tiles, one cast of the input, and the input's gradient contracts over all columns.
+    """
+    memo, key = sharded.plan.memo, ("fused", o.op.name, o.op.output)
+    if key not in memo:
+        for ops in sharded.ops.values():
+            memo.update(_fused(sharded, [other for other in ops if other.op.kind == "matmul"]))
+    known: tuple[Gemm, float] = memo[key]
+    return known
+
+
+def _fused(sharded: Sharded, matmuls: list[OpSharding]) -> dict[tuple[str, str, str], tuple[Gemm, float]]:
+    """For each matmul of a section: those with the same input, module, dtype and size, as one."""
+    alike: dict[object, list[tuple[Op, Gemm]]] = {}
+    for o in matmuls:
+        gemm = gemm_of(sharded, o)
+        same = (o.op.inputs, _parent(o.op), id(quantized(sharded.plan, o.op)), gemm.m, gemm.k, gemm.groups)
+        alike.setdefault(same, []).append((o.op, gemm))
+    found = {}
+    for parts in alike.values():
+        columns = sum(gemm.n for _, gemm in parts)
+        for op, gemm in parts:
+            whole = Gemm(gemm.m, columns, gemm.k, gemm.groups)
+            found["fused", op.name, op.output] = whole, gemm.n / columns if columns else 1.0
+    return found
+
+
+def _parent(op: Op) -> str:
+    return op.module.rpartition(".")[0]
+
+
+def products_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> tuple[float, ...]:
+    """Seconds of the forward's product, or of the backward's two: the input's gradient and the weight's."""
+    gemm, share = fused_of(sharded, o)
+    one = s_per_flop(sharded.plan, o.op, chip)
+    size = DTYPE_BYTES[sharded.plan.precision.compute]
+    if not backward:
+        return (share * gemm_s(gemm, chip, one, size),)
+    to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
+    to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
+    return share * gemm_s(to_input, chip, one, size), share * gemm_s(to_weight, chip, one, size)
+
+
+def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of a matmul op: its products, the casts of a quantized one, the biases of experts."""
+    gemm, share = gemm_of(sharded, o), fused_of(sharded, o)[1]
+    products = sum(products_s(sharded, o, chip, backward=backward))
+    casts = casts_s(sharded, o, gemm, share, chip, backward=backward)
+    return products + casts + _biases_s(sharded, o, chip, backward=backward)
+
+
+def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Seconds of the part of a matmul's backward that only its weights' gradient takes."""
+    return products_s(sharded, o, chip, backward=True)[1]
+
+
+BIAS_PASSES = {False: 4, True: 2}
+"""Passes over the output of several products that have biases, forward and backward: each expert's part is read and
+written with its bias added, then again to join the parts; back, the gradient is split and summed (Megatron-Core,
+`TEGroupedMLP._apply_bias`). A single product adds its bias as it writes its output."""
+
+
+def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
+    """Seconds of the biases of experts, one a group of rows."""
+    gemm = gemm_of(sharded, o)
+    if gemm.groups == 1 or len(o.op.params) == 1:
+        return 0.0
+    size = DTYPE_BYTES[sharded.plan.precision.compute]
+    return BIAS_PASSES[backward] * gemm.groups * gemm.m * gemm.n * size / memory_bytes_per_s(chip) + chip.launch_s

@@ -1,0 +1,81 @@
+"""Matmuls in a narrower dtype: which ops a `quantize` sentence names, their rate, and the casts of their inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
+from planc.ir.model import Op
+from planc.ir.plan import Plan, Quantize
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.recompute import names_op
+from planc.sharding.stage_assignment import microbatches_each
+
+if TYPE_CHECKING:
+    from planc.cost.compute.gemm import Gemm
+
+
+def quantized(plan: Plan, op: Op) -> Quantize | None:
+    """The `quantize` sentence that an op falls under."""
+    if op.kind != "matmul" or not plan.quantize:
+        return None
+    key = ("quantized", op.name, op.region)
+    if key not in plan.memo:
+        plan.memo[key] = _quantized(plan, op)
+    found: Quantize | None = plan.memo[key]
+    return found
+
+
+def _quantized(plan: Plan, op: Op) -> Quantize | None:
+    for q in plan.quantize:
+        if any(names_op(w, op) for w in q.ops) and not any(names_op(w, op) for w in q.kept):
+            return q
+    return None
+
+
+def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
+    """One FLOP at the reached rate of the dtype it is done in; a mean over layers when some are quantized."""
+    wide = dtype_s_per_flop(chip, plan.precision.compute)
+    chosen = quantized(plan, op)
+    if chosen is None:
+        return wide
+    kept = sum(end - begin for begin, end in chosen.kept_layers) / plan.model.layers
+    return kept * wide + (1 - kept) * dtype_s_per_flop(chip, chosen.dtype)
+
+
+HALF_A_BYTE = 0.5
+"""Bytes of a float4."""
+TILED = ("blockwise",)
+"""Recipes with scales of their own for tiles, without saying the tile's size."""
+
+
+def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chip: Chip, *, backward: bool) -> float:
+    """Seconds of casting the inputs of one quantized matmul: read, and written twice.
+
+    `gemm` is the op's product; `input_share` the part of the cast of its input that it is charged for, where
+    several products share one input.
+
+    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone. A
+    scale for a whole tensor is found by reading all of it first.
+    The forward casts the input, once for all products of it, and the weight: once a step, or as often as it is
+    gathered. The backward casts the gradient of the output.
+    """
+    chosen = quantized(sharded.plan, o.op)
+    if chosen is None:
+        return 0.0
+    weight = gemm.k * gemm.n / _microbatches_a_weight(sharded, o)
+    elements = gemm.groups * (gemm.m * gemm.n if backward else input_share * gemm.m * gemm.k + weight)
+    narrow = DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
+    kept = sum(end - begin for begin, end in chosen.kept_layers) / sharded.plan.model.layers
+    reads = 1 if chosen.tile or chosen.recipe in TILED else 2
+    size = reads * DTYPE_BYTES[sharded.plan.precision.compute] + 2 * narrow
+    return (1 - kept) * (elements * size / memory_bytes_per_s(chip) + chip.launch_s)
+
+
+def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:
+    """Microbatches that compute with one copy of a matmul's weight."""
+    plan = sharded.plan
+    again = plan.gather_per != "step" and any(sharded.param[p].stored["params"] for p in o.op.params)
+    return 1.0 if again else float(microbatches_each(plan))

@@ -1,0 +1,1 @@
+"""Memory: bytes on one device, by part and pipeline stage."""

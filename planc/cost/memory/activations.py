@@ -1,0 +1,142 @@
+"""Bytes that the backward needs of one microbatch: saved tensors, recomputed ones, and those of the loss."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from planc.cost.compute.quantize import quantized
+from planc.cost.memory.state import by_xla
+from planc.cost.step.offload import kept_bytes, offloaded
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Op, Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding.local import tensor_bytes
+from planc.sharding.recompute import everything_kept, replay
+from planc.sharding.redistribute import restrict
+
+LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
+"""fp32 tensors like the logits in the backward of an eager loss: log-probabilities, their gradient and that of the
+logits; with a divided vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA takes
+near two, for it keeps the head's whole gradient until all is summed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replays:
+    """Bytes that a backward brings beside what was saved: by block what it runs again, and those of the loss.
+
+    XLA makes one program of all, whose tensors are not in order: it has them `together`.
+    """
+
+    blocks: dict[Section, float]
+    logits: float
+    loss: float
+    together: bool
+
+
+def replays_of(sharded: Sharded) -> Replays:
+    """What the backwards of the blocks and of the loss bring."""
+    blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
+    return Replays(blocks, _logits(sharded), loss_bytes(sharded), by_xla(sharded.plan))
+
+
+def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
+    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these sections.
+
+    The first brings back what a block runs again, when the logits and all else of the loss are gone.
+    """
+    back = max((size for kind, size in replays.blocks.items() if kind in sections), default=0.0)
+    if "last" not in sections:
+        return back, 0.0
+    if replays.together:
+        return back + replays.loss, 0.0
+    return max(0.0, back - replays.logits), replays.loss
+
+
+def _replayed(sharded: Sharded, kind: Section) -> float:
+    """What one block's replay brings back while its backward runs."""
+    if not replay(sharded.plan, kind).ops:
+        return 0.0
+    return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
+
+
+def _logits(sharded: Sharded) -> float:
+    """Bytes of the saved logits, in the compute dtype."""
+    loss = sharded.ops["last"][-1]
+    name = loss.op.inputs[0]
+    return tensor_bytes(sharded.plan, name, restrict(loss.layout, sharded.model.tensor[name].dims))
+
+
+def loss_bytes(sharded: Sharded) -> float:
+    """What the backward of the loss needs beside the saved logits: their gradient alone where it is compiled as
+    one region, else fp32 tensors, op by op."""
+    plan, one = sharded.plan, _logits(sharded)
+    if plan.compiled("loss"):
+        return one
+    divided = bool(sharded.ops["last"][-1].layout.get("vocab"))
+    made_by = "xla" if by_xla(plan) else "divided" if divided else "eager"
+    return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
+
+
+def saved_by_section(sharded: Sharded) -> dict[Section, float]:
+    """Bytes that one microbatch leaves behind in each section."""
+    saved = {kind: _kept_of_block(sharded, kind) for kind in sharded.model.blocks}
+    return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
+
+
+def _kept_of_block(sharded: Sharded, kind: Section) -> float:
+    """The mean over layers when only every so many of them are run again."""
+    every = sharded.plan.recompute.every
+    some = _block_saved(sharded, kind)
+    return some if every == 1 else (some + (every - 1) * _block_saved(sharded, kind, everything=True)) / every
+
+
+def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
+    """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
+    kept = everything_kept(sharded.model, kind) if everything else replay(sharded.plan, kind).kept
+    away = offloaded(sharded.plan)
+    return sum(_saved_bytes(sharded, name, kind) for name in kept if name not in away)
+
+
+def _section_saved(sharded: Sharded, section: str) -> float:
+    ops = [o.op for s, ops in sharded.ops.items() if s == section for o in ops]
+    names = dict.fromkeys(t for op in ops for t in op.saves)
+    return sum(_saved_bytes(sharded, name, section) for name in names)
+
+
+def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
+    """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
+    known = sharded.plan.memo.get(("saved_bytes", name, section))
+    if known is None:
+        share = sharded.told.get(("narrowing", name, section))
+        if share is None:
+            savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+            share = sharded.told["narrowing", name, section] = _narrowing(sharded, section, savers)
+        known = sharded.plan.memo["saved_bytes", name, section] = kept_bytes(sharded, name, section) * share
+    return float(known)
+
+
+def _narrowing(sharded: Sharded, section: str, consumers: list[Op]) -> float:
+    """What is saved for matmuls with scales by tile alone, or to make their inputs anew, has their dtype.
+
+    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the
+    backward and save what they were given.
+    """
+    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in consumers}
+    if len(dtypes) != 1 or "" in dtypes:
+        return 1.0
+    return DTYPE_BYTES[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
+
+
+def _tiled(plan: Plan, op: Op) -> str:
+    """The dtype of a matmul whose inputs are scaled by tile; an empty string for another op."""
+    chosen = quantized(plan, op)
+    return chosen.dtype if chosen is not None and (chosen.tile or chosen.recipe == "blockwise") else ""
+
+
+def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:
+    """The same for an elementwise op whose result only such matmuls take."""
+    takers = [o.op for o in sharded.ops[section] if op.output in o.op.inputs]
+    dtypes = {_tiled(sharded.plan, taker) for taker in takers} if op.kind == "elementwise" else set()
+    return dtypes.pop() if len(dtypes) == 1 else ""

@@ -1,0 +1,111 @@
+"""Bytes of parameters, gradients and optimizer state on one device, resting and in transit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planc.cost.step.offload import offloaded
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Section
+from planc.ir.plan import Noun, Plan
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.local import param_elements, stored_elements
+
+PREFETCHED = 2
+"""Blocks whose gathered parameters are there at once: the one in use and the next."""
+LANDING = 1
+"""Buffers of the size of a gathered block that torch keeps beside: a gather lands in one that belongs to the stream of
+transfers, and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
+Held = list[tuple[ParamSharding, int]]
+"""Parameters with their copies on a device."""
+
+
+def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, float]:
+    """Bytes of masters, gradients and moments of these parameters, each so many times, between steps."""
+    kept = "optimizer" not in offloaded(sharded.plan)
+    return {
+        "params": _params(sharded, held),
+        "grads": _grads(sharded, held, whole=whole),
+        "optimizer": 2 * _noun(sharded, held, "optimizer") if kept else 0.0,
+    }
+
+
+def _params(sharded: Sharded, held: Held) -> float:
+    """Masters where they rest, and a whole compute copy when it outlives a pass.
+
+    The masters of ZeRO-1 and ZeRO-2 rest with the optimizer; the copy is what is computed with.
+    """
+    plan = sharded.plan
+    total = 0.0
+    for p, n in held:
+        size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
+        if "params" not in offloaded(plan):
+            total += n * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size
+        if _copy_stays(plan, p):
+            total += n * param_elements(plan, p) * DTYPE_BYTES[plan.precision.compute]
+    return total
+
+
+def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
+    """Gradients where they rest; `whole` when several microbatches add up before they are reduced."""
+    plan = sharded.plan
+    if not whole:
+        return _noun(sharded, held, "grads")
+    return sum(n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)] for p, n in held)
+
+
+def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
+    """Whether the whole compute copy of a parameter is there at the peak."""
+    if p.stored["params"]:
+        return plan.gather_per in ("microbatch", "step")
+    return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
+
+
+def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
+    plan = sharded.plan
+    return sum(
+        n * stored_elements(plan, p, p.stored[noun]) * DTYPE_BYTES[plan.store_dtype(noun, p.param.region)]
+        for p, n in held
+    )
+
+
+def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
+    """Bytes of gathered blocks, which are always there, and of a block's whole gradient, in its backward."""
+    return largest(passing_bytes(sharded, (p for p, _ in held)).values())
+
+
+PassingBytes = tuple[float, float]
+"""Of a section: its gathered copies, as many as are there at once, and its whole gradient."""
+
+
+def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
+    """What of these parameters comes and goes, by the section that uses them."""
+    plan = sharded.plan
+    blocks = (PREFETCHED + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
+    found: dict[Section, PassingBytes] = {}
+    for p in params:
+        elements = param_elements(plan, p)
+        mine = gathered * elements * bool(p.stored["params"]), reduced * elements * bool(p.stored["grads"])
+        for section in p.param.sections:
+            others = found.get(section, (0.0, 0.0))
+            found[section] = others[0] + mine[0], others[1] + mine[1]
+    return found
+
+
+def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
+    """The most of each over some sections: one after the other is there."""
+    gathered = reduced = 0.0
+    for one, other in sections:
+        gathered, reduced = max(gathered, one), max(reduced, other)
+    return gathered, reduced
+
+
+def by_xla(plan: Plan) -> bool:
+    """Whether XLA runs the plan, which makes one program of a step: on its own machines it does."""
+    return plan.cluster.kind == "torus"
+
+
+def communicators(sharded: Sharded) -> int:
+    """Distinct groups of ranks that a device belongs to: one per axis in use, plus the whole."""
+    return len([a for a in sharded.plan.mesh.every.values() if a.size > 1]) + 1
