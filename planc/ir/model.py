@@ -172,6 +172,11 @@ class Model(Value):
         """The kinds of block, in order of first appearance."""
         return tuple(dict.fromkeys(run.section for run in self.runs)) or ("block",)
 
+    @cached_property
+    def block_output(self) -> str:
+        """Name of the tensor that every block takes and gives: the residual stream between layers."""
+        return self.ops[self.blocks[0]][-1].output
+
     @property
     def kinds(self) -> tuple[Section, ...]:
         """Each layer's kind of block."""

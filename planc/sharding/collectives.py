@@ -78,7 +78,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
     """Hidden states forward and their gradients backward, once per boundary and microbatch."""
     plan = sharded.plan
     assert plan.split is not None
-    last, size = _handed_over(sharded), handed_over_bytes(sharded)
+    last, size = sharded.model.block_output, handed_over_bytes(sharded)
     ways: tuple[Phase, ...] = ("forward", "backward")
     for stage in stages:
         for phase in ways:
@@ -99,14 +99,9 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
             )
 
 
-def _handed_over(sharded: Sharded) -> str:
-    """The tensor that a stage hands over."""
-    return sharded.ops["block"][-1].op.output
-
-
 def handed_over_bytes(sharded: Sharded) -> float:
     """Bytes on one device of a microbatch's hidden state between stages."""
-    plan, last = sharded.plan, _handed_over(sharded)
+    plan, last = sharded.plan, sharded.model.block_output
     elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
     return elements * DTYPE_BYTES[plan.precision.compute]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.placements import Placement, placement
 from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.model import EXPERTS
-from planc.ir.sharding import ParamSharding
+from planc.ir.sharding import OpSharding, ParamSharding
 
 
 def stored_dim(roles: Roles, p: ParamSharding) -> int:
@@ -38,5 +38,9 @@ def _experts_dim(roles: Roles, p: ParamSharding) -> int:
 
 def used(roles: Roles, p: ParamSharding) -> Placement:
     """How tensor parallelism divides a parameter while it is used."""
-    user = next(o for ops in roles.sharded.ops.values() for o in ops if p.param.name in o.op.params)
-    return placement(user.layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
+    return placement(user_of(roles, p).layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
+
+
+def user_of(roles: Roles, p: ParamSharding) -> OpSharding:
+    """The first op that uses a parameter."""
+    return next(o for ops in roles.sharded.ops.values() for o in ops if p.param.name in o.op.params)

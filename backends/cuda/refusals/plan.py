@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planc.backends.cuda.analysis.expert_mesh import routed
-from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -98,9 +98,11 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for p in sharded.params:
         inside = used(roles, p)
         if roles.uses_fsdp and inside.inner and inside.dim == stored_dim(roles, p):
-            dim = next(d for d in p.param.dims if set(sharded.plan.axes_of(d)) & set(roles.tensor))
-            what = f"{p.param.name} is divided inside the dimension that is stored divided"
-            yield sharded.plan.cause_of_shard(dim, roles.tensor[0]) or p.cause, what, "divide another dim of it"
+            user = user_of(roles, p)
+            dim, axis = next((d, a) for d in p.param.dims for a in user.layout.get(d, ()) if a in roles.tensor)
+            cause = sharded.plan.cause_of_shard(dim, axis, user.op.region)
+            what = f"tensor parallelism shards {dim} of {p.param.name}, inside the dimension that FSDP shards"
+            yield cause or p.cause, what, "shard another dim of it over the tensor axis"
             return
 
 

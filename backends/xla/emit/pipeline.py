@@ -151,7 +151,7 @@ def layers_function(sharded: Sharded) -> str:
     enter = (ENTER_STORED if stored else ENTER_CIRCULAR if circular else ENTER).strip("\n")
     if circular:
         enter += "\n" + CHUNK.format(last=chunks(plan) - 1).strip("\n")
-    hidden = quoted(sharded.ops["block"][-1].op.output)
+    hidden = quoted(sharded.model.block_output)
     names = ", ".join([hidden, *(["*KEPT"] if kept(sharded) else [])])
     sent = f"jax.lax.ppermute(y, {quoted(plan.split.axis)}, onward), waiting"
     return LAYERS.format(

@@ -46,8 +46,9 @@ def _ranks(sharded: Sharded, p: ParamSharding) -> int:
 
 def _rows(sharded: Sharded, p: ParamSharding) -> tuple[int, int]:
     """Rows of the divided dimension on one rank of tensor parallelism, and the ranks that share them."""
-    experts = p.param.shape_dims[0] == ("experts",)
-    at = p.on_dim if p.on_dim is not None else int(experts)
+    dims = p.param.shape_dims
+    inside_expert = dims[0] == ("experts",) and len(dims) > 1
+    at = p.on_dim if p.on_dim is not None else int(inside_expert)
     return ceil(sharded.model.shape(p.param)[at] / sharded.plan.mesh.size(*p.compute[at])), _ranks(sharded, p)
 
 
