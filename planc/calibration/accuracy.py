@@ -1,8 +1,8 @@
 """The error table: published runs beside predictions, by publisher, chip and kind of model.
 
-`in use` are the hardware files as they are. `held out` predicts each run with the numbers fitted without its
-publisher (`data/fitted.json`, written by `planc.calibration.fit`). `not fitted` has every fitted number at
-what the language takes when a hardware file says nothing.
+`in use` are the hardware files as they are. `held out` predicts each run with the parameters fitted without its
+publisher (`data/fitted.json`, written by `planc.calibration.fit`). `not fitted` has every parameter at the
+language's default.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from planc.ir.hardware import Cluster
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one group of rows: shares of the measured value. `bias` is the median with its sign."""
+    """Relative errors of a group of rows: median and 90th percentile of their size, and `bias`, the signed median."""
 
     group: str
     rows: int
@@ -42,14 +42,14 @@ class Accuracy:
     in_use: tuple[Errors, ...]
     not_fitted: tuple[Errors, ...]
     memory: tuple[Errors, ...]
-    """Of the runs that print a peak: together, and each."""
+    """Memory errors of the runs that print a peak: all together, then each."""
     closed_forms: tuple[Errors, ...]
-    """Of published formulas for memory, each."""
+    """Memory errors against published closed forms."""
     validation: tuple[Errors, ...]
     sweep: Errors
     rankings: tuple[Ranking, ...]
     traces: Sweep | None
-    """What the sweep's times are made of, and how well they can be ranked."""
+    """Analysis of how the sweep's times were made, and of how well they can be ranked."""
     dropped: dict[str, int]
 
     @property
@@ -88,7 +88,7 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
 
 
 def left_out(publisher: str) -> Callable[[Cluster], Cluster]:
-    """The machines as fitted without a publisher's rows; as fitted with all for one that had none."""
+    """The change of a cluster to the values fitted without a publisher's rows; all rows for an unknown publisher."""
     facts = fitted()
     values = facts["without"].get(publisher, facts["values"])
     return lambda cluster: with_values(cluster, values)
@@ -96,14 +96,14 @@ def left_out(publisher: str) -> Callable[[Cluster], Cluster]:
 
 @cache
 def fitted() -> dict[str, Any]:
-    """What the last fit found. Its parameters are those of `PARAMETERS`, or it must be run again."""
+    """The last fit's result. Its parameters are those of `PARAMETERS`; otherwise the fit must be run again."""
     facts: dict[str, Any] = bundled("fitted.json")
     assert facts["parameters"] == [p.name for p in PARAMETERS]
     return facts
 
 
 def not_fitted(cluster: Cluster) -> Cluster:
-    """The machine with every fitted number as when its file says nothing."""
+    """The cluster with every fitted parameter at the language's default."""
     from planc.language.verbs.hardware import CHIP
 
     default = {name: value for name, (_, value) in CHIP.items()}
@@ -122,7 +122,7 @@ def not_fitted(cluster: Cluster) -> Cluster:
 
 
 def by_group(found: Sequence[Predicted]) -> tuple[Errors, ...]:
-    """All rows, dense and of experts, each publisher, each chip."""
+    """Errors of all rows, of dense models, of models with experts, of each publisher and of each chip."""
     groups: dict[str, list[float]] = {}
     for p in found:
         kind = "experts" if p.row.moe else "dense"
@@ -135,7 +135,7 @@ def by_group(found: Sequence[Predicted]) -> tuple[Errors, ...]:
 
 
 def errors(group: str, values: Sequence[float]) -> Errors:
-    """Median and 90th percentile of the sizes, and the median."""
+    """Median and 90th percentile of the absolute errors, and the signed median."""
     if not values:
         return Errors(group, 0, 0.0, 0.0, 0.0)
     sizes = sorted(abs(v) for v in values)
@@ -143,7 +143,7 @@ def errors(group: str, values: Sequence[float]) -> Errors:
 
 
 def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
-    """Of the rows that print a peak memory: together, and each."""
+    """Memory errors of the rows that print a peak: all together, then each."""
     known = [(p, p.memory_error) for p in found if p.memory_error is not None]
     each = tuple(Errors(p.row.id, 1, abs(e), abs(e), e) for p, e in known if e is not None)
     return (errors("all", [e for _, e in known if e is not None]), *each) if known else ()

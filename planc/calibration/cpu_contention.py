@@ -1,7 +1,7 @@
-"""How much of this machine's processors other work had meanwhile: what was timed then took longer for it.
+"""CPU contention during a measurement: the share of this machine's processor time that other processes used.
 
-Linux counts the time of every processor (`/proc/stat`); what our own processes did not take of it was taken by
-others, or by the host of a virtual machine (`steal`). Nothing is known elsewhere: the share is 0.
+Linux counts the time of every processor in `/proc/stat`. Time that our own processes did not use went to other
+processes, or to the host of a virtual machine (`steal`). On systems without that file the share is 0.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Protocol
 
 STAT = Path("/proc/stat")
 CALM = 0.05
-"""The most of the processors' time that others may have while something counts as undisturbed."""
+"""The largest share of processor time that other processes may use in a window that counts as undisturbed."""
 
 LEAST_S = 0.25
-"""Below it the counters, which go by hundredths of a second, say nothing."""
+"""Shortest window (s) that is judged: the counters have a resolution of 10 ms."""
 
 
 class Ranks(Protocol):
-    """The processes of a measurement, which meet when this is made."""
+    """The processes of one measurement. Constructing it is a barrier."""
 
     first: bool
-    """Whether this is the process that speaks for all."""
+    """True on the one process that reports."""
     count: int
     on_host: bool
-    """The devices are this computer's processors: other work on them takes its time from what is timed."""
+    """True where the devices are this computer's processors, so that other processes slow the measurement down."""
 
     def sum(self, value: float) -> float:
-        """Over all processes, the same on each."""
+        """Sum of `value` over all processes; every process gets the result."""
         ...
 
 
 class Watch:
-    """From its making on. `ticks` counts all processors' time in hundredths of a second, by kind."""
+    """Processor time used on this machine since the object was made."""
 
     def __init__(self, stat: Path = STAT) -> None:
         self._stat = stat
@@ -43,7 +43,7 @@ class Watch:
         self._before_s = taken_s(stat)
 
     def others_share(self, own_s: float) -> float:
-        """The share of all processors' time since then that others had; `own_s`: what our processes took of it."""
+        """Share of processor time that other processes used since then; our own used `own_s` seconds."""
         before, now = self._before_s, taken_s(self._stat)
         if before is None or now is None:
             return 0.0
@@ -54,21 +54,22 @@ class Watch:
         return min(1.0, max(0.0, now - before - own_s) / there_s)
 
     def share_beside(self, ranks: Ranks, own_s: float) -> float:
-        """The same beside all these processes, of which this one took `own_s`; their mean, the same on each. 0 where
-        the devices are others."""
+        """Mean of `others_share` over all ranks; this rank used `own_s` seconds. 0 on accelerators."""
         if not ranks.on_host:
             return 0.0
         return ranks.sum(self.others_share(ranks.sum(own_s))) / ranks.count
 
 
 def own_s(windows_s: Sequence[float], share: float) -> float:
-    """Seconds of one call from several windows of calls, in all of which together others had this share: the fastest
-    window, or the mean one without that share where nothing was undisturbed."""
+    """Seconds of one call, from several windows of calls during which other processes used `share` of the processors.
+
+    The fastest window, or the mean less that share where no window was undisturbed.
+    """
     return min(min(windows_s), sum(windows_s) / len(windows_s) * (1 - share))
 
 
 def taken_s(stat: Path = STAT) -> float | None:
-    """Seconds that all processors together have worked since the machine started, or that its host kept from them."""
+    """Busy and stolen seconds of all processors together since the machine started; None without `/proc/stat`."""
     try:
         line = stat.read_text().split("\n", 1)[0]
     except OSError:

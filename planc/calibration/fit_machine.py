@@ -1,4 +1,4 @@
-"""The few numbers of one's own machine, fitted on probes and a few steps: what `planc calibrate` writes.
+"""The fit behind `planc calibrate`: a hardware file's numbers from probes and a few training steps on one machine.
 
 Peaks and bandwidths of a chip that has a data sheet stay; those of a chip whose hardware file counts no cores (a
 process of a computer) are the rates that it reaches. The fit is that of the published
@@ -26,17 +26,17 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 WIDE = 2.0
-"""Of a prior: what was measured decides, and only what no probe touches stays where it was."""
+"""Standard deviation of a prior's logarithm: wide, so that only parameters that no probe touches stay at it."""
 STEPS_WEIGHT = 6.0
-"""Whole steps are what is predicted in the end."""
+"""Weight of the whole training steps beside one kind of probe: steps are what users ask about."""
 STARTS: tuple[dict[str, float], ...] = ({}, {"dispatch": 5e-4}, {"dispatch": 3e-4, "call": 6e-3, "step": 5e-2})
-"""Where fits begin, other than at the priors: below what kernels take nothing pulls `dispatch` up, and what a step
-takes once, for each op and for each call stand in for each other."""
+"""Starting values other than the priors. The loss has several minima: `dispatch` has no slope below the kernels'
+time, and overheads of a step, an op and a call can stand in for each other."""
 ITERATIONS = 20
 TRIED = 4
-"""Rounds from each start; the best goes on."""
+"""Iterations from each start; the best one is continued."""
 WORTH = 2e-3
-"""A round that makes the errors smaller by less is the last."""
+"""Relative improvement of the loss below which the iteration stops."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,7 +122,7 @@ def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
 
 
 def _settled(cluster: Cluster, dtypes: set[str]) -> Cluster:
-    """Where nothing but measurements says what a peak is, it is what is reached: the efficiencies are 1."""
+    """Fold efficiencies into the peaks of a chip without a data sheet: the measured rates are its peaks."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster
@@ -158,12 +158,12 @@ def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
 
 @dataclass(frozen=True)
 class _Problem:
-    """What is fitted to what."""
+    """The least-squares problem: measured seconds, and the function that predicts them."""
 
     probes: Sequence[Measured]
     steps: Sequence[MeasuredStep]
     logs: Array
-    """Of the measured seconds."""
+    """Logarithms of the measured seconds."""
     weights: Array
     parameters: Sequence[Parameter]
     put: Put
@@ -196,7 +196,7 @@ class _Problem:
         return base - self.logs, slopes
 
     def better(self, x: Array, wanted: Array) -> Array:
-        """As far towards the linear answer as makes the errors smaller: which term of a maximum counts may change."""
+        """Line search towards the Gauss-Newton step `wanted`, then single parameters: maxima make the loss kinked."""
         now = self.loss(x)
         for share in (1.0, 0.5, 0.25, 0.1):
             there: Array = x + share * (wanted - x)
@@ -205,7 +205,7 @@ class _Problem:
         return self._one_by_one(x, now)
 
     def _one_by_one(self, x: Array, now: float) -> Array:
-        """Each parameter a little up or down where that helps; `x` itself where nothing does."""
+        """Coordinate search: each parameter a little up or down where that lowers the loss."""
         best = x
         for j in range(len(x)):
             for move in (0.5, -0.5, 0.1, -0.1, 0.02, -0.02):
@@ -218,7 +218,7 @@ class _Problem:
 
 
 def _weights(measured: Sequence[Measured], steps: Sequence[MeasuredStep]) -> list[float]:
-    """Each kind of probe together as much as the others."""
+    """Weights that give each kind of probe the same total."""
     counts: dict[str, int] = {}
     for m in measured:
         counts[m.probe.kind] = counts.get(m.probe.kind, 0) + 1
@@ -231,7 +231,7 @@ def _weights(measured: Sequence[Measured], steps: Sequence[MeasuredStep]) -> lis
 
 
 def _peaks(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
-    """The best rates that were measured as peaks, where the chip has no data sheet."""
+    """The machine with the best measured rates as peaks, where the chip has no data sheet."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
         return cluster

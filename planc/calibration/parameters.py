@@ -1,7 +1,7 @@
-"""The numbers that are fitted: of which chips, in which field of the hardware language, within which bounds.
+"""The fitted parameters: chips, field of the hardware language, prior and bounds of each.
 
-A number that several chips share is one number. `prior` is where it stays without data, `spread` how far a
-row of data may pull it (a standard deviation of its logarithm), so that no publisher alone decides.
+Chips may share a parameter. `prior` is its value without data, `spread` the standard deviation of the prior's
+logarithm, chosen so that no publisher alone decides.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from planc.ir.hardware import Chip, Cluster, Level, Link
 Place = Literal["chip", "link", "network"]
 NARROW = ("float8", "float4")
 OPS = ("reduce_scatter", "all_reduce", "all_to_all")
-"""Collectives that may run at a share of what a network's curve says."""
+"""Collectives with an efficiency of their own beside the network's bandwidth curve."""
 FIELDS = {
     "launch": "launch_s",
     "dispatch": "dispatch_s",
@@ -25,7 +25,7 @@ FIELDS = {
     "latency": "latency_s",
     "call": "call_s",
 }
-"""Names of the language that the nouns call otherwise."""
+"""Fields of the IR whose names differ from the language's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ class Parameter:
     place: Place = "chip"
 
     def put(self, cluster: Cluster, value: float) -> Cluster:
-        """The cluster with this number, when it is one of its chip."""
+        """The cluster with this parameter at `value`; unchanged when the parameter belongs to another chip."""
         if cluster.chip.name not in self.chips:
             return cluster
         name = FIELDS.get(self.field, self.field)
@@ -55,7 +55,7 @@ class Parameter:
         return replace(cluster, chip=_put(cluster.chip, name, value))
 
     def of(self, cluster: Cluster) -> float:
-        """What the cluster has for this number."""
+        """The cluster's value of this parameter."""
         place = {"chip": cluster.chip, "link": cluster.link, "network": cluster.levels[0] if cluster.levels else None}
         there = place[self.place]
         op = self.field.removesuffix("_efficiency")

@@ -33,15 +33,15 @@ class Layout:
 
     pp: int = 1
     replica: int = 1
-    """Data-parallel ways over which nothing is stored divided."""
+    """Data-parallel size over which state is replicated."""
     data: int = 1
-    """Data-parallel ways over which state is stored as the row says."""
+    """Data-parallel size over which state is sharded as `zero` says."""
     cp: int = 1
     tp: int = 1
     ep: int = 1
     chunks: int = 1
     zero: int = 0
-    """What is stored divided over `data`: 1 the optimizer, 2 kept whole between forward and backward, 3 all. With a
+    """ZeRO stage over `data`: 1 optimizer, 2 parameters gathered from forward to backward, 3 all. With a
     pipeline, torch keeps gathered parameters and whole gradients until a step's last microbatch."""
 
     @property
@@ -256,7 +256,7 @@ def _experts(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
 
 
 def _overlaps_experts(row: Row) -> bool:
-    """Whether tokens travel beside another microbatch's compute, by the recipes that Megatron-Bridge publishes.
+    """True where Megatron-Bridge's published recipe overlaps tokens' transfers with another microbatch's compute.
 
     `overlap_moe_expert_parallel_comm` (earlier `moe_a2a_overlap`) is set by those that capture whole iterations,
     MXFP8 on Blackwell: commits of June 2026, before the container of 26.06; and by some others. Source: its
@@ -301,7 +301,7 @@ def _pipeline(row: Row, layout: Layout) -> Iterator[str]:
 
 
 def _stages(row: Row, stages: int) -> str:
-    """Where embedding and head count as layers, as the layers do not divide otherwise."""
+    """Stages that count embedding and head as a layer each, where the layers do not divide otherwise."""
     layers = int(row.model["layers"]) + int(row.facts["options"].get("mtp") or 0)
     each, rest = divmod(layers + 2, stages)
     if layers % stages == 0 or rest or stages < 3:
@@ -311,7 +311,7 @@ def _stages(row: Row, stages: int) -> str:
 
 
 def _narrow_gradients(row: Row) -> bool:
-    """Whether gradients travel in 16 bits: pure bf16, and Megatron's fp16."""
+    """True where gradients are reduced in 16 bits: pure bf16, and Megatron's fp16."""
     options = row.facts["options"]
     return options.get("fsdp_mixed_precision") == "PURE" or row.publisher == "VIA-Research/vTrain"
 
@@ -329,7 +329,7 @@ def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
 
 
 def _compiled(row: Row) -> Iterator[str]:
-    """What torch compiles. torchtitan compiles its loss since 2025: `compiling loss function causes CUDA errors,
+    """The `compile` sentence. torchtitan compiles its loss since 2025: `compiling loss function causes CUDA errors,
     turning off for now`, says its train.py of the benchmarks of 2024."""
     if row.publisher == "pytorch/torchtitan" and row.facts["options"].get("compile"):
         yield f"compile {'blocks' if '_202412_' in row.source else 'blocks, loss'}"
@@ -361,7 +361,7 @@ def _narrow(row: Row) -> str:
 
 
 def recompute_words(row: Row) -> Iterator[str]:
-    """What the backward runs again, and what waits in host memory."""
+    """The sentences for recomputation and offload of activations."""
     words = str(row.facts["options"]["recompute"])
     if row.publisher.startswith("AI-Hypercomputer"):
         yield from _maxtext(row, words)
@@ -400,7 +400,7 @@ MODULES = {
     "moe_act": "moe.swiglu",
     "mlp": "ffn.swiglu, ffn.gate, ffn.up",
 }
-"""Megatron-Core's names of what selective recomputation runs again."""
+"""Megatron-Core's names of modules for selective recomputation."""
 
 
 def _maxtext(row: Row, words: str) -> Iterator[str]:
@@ -431,4 +431,4 @@ def _maxtext(row: Row, words: str) -> Iterator[str]:
 
 
 SAVED = ("attention.k", "attention.v")
-"""What a policy that says `k,v saved` keeps on the device while it moves the rest."""
+"""Ops whose outputs stay on the device under a policy that says `k,v saved`, while the rest is offloaded."""

@@ -18,7 +18,7 @@ from planc.sharding import propagate, semantic_collectives
 
 @dataclass(frozen=True)
 class Prepared:
-    """A row with everything that no hardware number changes: what a fit asks for again and again."""
+    """A row with everything that does not depend on hardware parameters, for the many evaluations of a fit."""
 
     row: Row
     sharded: Sharded
@@ -34,7 +34,7 @@ class Prepared:
         return step_time(self._on(change), self.collectives).step.time_s
 
     def _on(self, change: Callable[[Cluster], Cluster] | None) -> Sharded:
-        """The layouts on another machine. What a plan has worked out for itself depends on no machine."""
+        """The layouts on another machine."""
         if change is None:
             return self.sharded
         before = self.sharded.plan
@@ -59,7 +59,7 @@ class Predicted:
 
     @property
     def memory_error(self) -> float | None:
-        """The same of the memory, where the row has one."""
+        """Predicted over measured peak memory, less one; None where the row has none."""
         return None if self.row.memory_gib is None else self.memory_gib / self.row.memory_gib - 1
 
 

@@ -1,6 +1,6 @@
-"""Small measurements of a machine, and what the cost model says of each: what `planc calibrate` fits on.
+"""Microbenchmarks of a machine with the cost model's prediction of each: the data of `planc calibrate`.
 
-Every device does a probe at the same time as all others, as in a step: what they share is shared.
+All devices run a probe at the same time, as in a training step, so that shared links and memory are shared.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Probe:
 
     @property
     def scale(self) -> float:
-        """What the time grows with: FLOPs, or bytes."""
+        """FLOPs or bytes of one call."""
         if self.kind == "matmul":
             return 2.0 * prod(self.sizes)
         if self.kind == "attention":
@@ -57,7 +57,7 @@ class Probe:
         return {**asdict(self), "sizes": list(self.sizes)}
 
     def seconds(self, cluster: Cluster, spans: Mapping[int, Span] | None = None) -> float:
-        """What the cost model says that it takes on these machines; `spans` where groups lie, if that is known."""
+        """Predicted seconds of one call on this cluster. `spans` are known spans by group size."""
         chip = cluster.chip
         if self.kind == "collective":
             group, buffer = self.sizes
@@ -74,13 +74,13 @@ class Probe:
 
 
 def _attention_flops(sizes: tuple[int, ...]) -> float:
-    """Two products of a causal square: half of it is done."""
+    """FLOPs of causal attention's two products: half of the full square."""
     sequences, heads, tokens, width = sizes
     return 2.0 * sequences * heads * tokens * (tokens / 2) * 2 * width
 
 
 def group_span(cluster: Cluster, group: int) -> Span:
-    """Where neighbouring groups of this size lie when all devices are in one."""
+    """Span of groups of `group` neighbouring devices when every device is in one."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
     return span_of(mesh, cluster, ("group",))
@@ -96,7 +96,7 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredStep:
-    """A plan's step on these machines: what ties kernels and transfers to whole steps."""
+    """A measured training step of a plan: ties kernels and transfers to whole steps."""
 
     name: str
     sharded: Sharded
@@ -112,27 +112,27 @@ class MeasuredStep:
 
 
 def _as_many(cluster: Cluster, like: Cluster) -> Cluster:
-    """These machines, as many as the plan has."""
+    """This cluster with the node count and shape of the plan's."""
     return replace(cluster, count=like.count, shape=like.shape, host_chips=like.host_chips)
 
 
-# What is measured.
+# The probes.
 
 MATMULS = (
     *((256, 256, 256), (512, 256, 256), (512, 688, 256), (512, 256, 688), (128, 256, 256), (512, 128, 256)),
     *((512, 344, 256), (512, 256, 344), (256, 512, 64), (1024, 1024, 1024), (256, 256, 2048), (2048, 256, 256)),
 )
-"""(m, n, k): some that small models do, and some larger and oblong ones."""
+"""(m, n, k): shapes of small models, and some larger and oblong ones."""
 STREAM_BYTES = (2**18, 2**20, 2**22, 2**24, 2**26)
 ATTENTIONS = ((4, 8, 128, 32), (2, 8, 256, 32), (1, 4, 512, 64))
 COLLECTIVE_BYTES = (2**10, 2**13, 2**16, 2**19, 2**21, 2**23, 2**25)
 OPS: tuple[CollectiveOp, ...] = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 LARGE = 8
-"""How much larger every dimension and buffer is on an accelerator."""
+"""Factor on every dimension and buffer on an accelerator."""
 
 
 def probes(devices: int, dtypes: Iterable[str], *, large: bool = False) -> list[Probe]:
-    """Everything that is measured on this many devices."""
+    """All probes for `devices` devices: matmuls in each dtype, streams, attention, collectives in each group size."""
     more = LARGE if large else 1
     found = [
         Probe(kind="matmul", sizes=tuple(more * n for n in sizes), dtype=dtype) for dtype in dtypes for sizes in MATMULS

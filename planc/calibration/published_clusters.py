@@ -1,4 +1,4 @@
-"""The machines that a published run used, in the words of a plan, and what its row says of them."""
+"""Clusters of published runs as plan sentences, with the differences from the catalog that a row states."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def machine(row: Row, cluster: Cluster) -> Cluster:
 
 ONE_NODE = 8
 FIXED_SEGMENTS = 0.1
-"""Of what tensors take, what torch's allocator holds besides when its segments cannot grow. torchtitan lets them grow
-(`expandable_segments`) in the script that starts one node, and not in those for several: its run_train.sh and
+"""Share beyond the tensors' bytes that torch's allocator reserves when its segments cannot grow. torchtitan lets them
+grow (`expandable_segments`) in the script for one node, and not in those for several: its run_train.sh and
 multinode_trainer.slurm; the runs on H200 print their command."""
 POWER = {"500 W cap": 500 / 700}
-"""Of the data sheet's power, as rows print it. Dynamic power is C V^2 f, and voltage follows the clock: the clock goes
-with the cube root of the power."""
+"""Power caps as a share of the data sheet's power. Dynamic power is C V^2 f and voltage follows the clock, so the clock
+goes with the cube root of the power."""
 NETWORKS = {"inter-node 800 Gb/s per node": 100e9, "1600 Gb/s node-to-node": 200e9, "4x200 Gb/s": 100e9}
 """Bytes per second out of a node, as rows print it."""

@@ -9,7 +9,7 @@ import pytest
 from planc.calibration.predict import Predicted
 from planc.calibration.ranking import rankings
 from planc.calibration.rows import Row, measured_s, sweep_rows
-from planc.calibration.sweep import fours, ranked, studied
+from planc.calibration.sweep import quadruple_times, ranked, studied
 
 
 def as_it_is(row: Row) -> Predicted:
@@ -41,16 +41,16 @@ MADE = [made(*sizes) for sizes in product((8, 16), (1, 2, 4), (1, 2), (1, 2, 4),
 
 def test_a_layers_seconds_are_found() -> None:
     """Whatever comes once a step, a microbatch or a layer goes out; stages share the layers."""
-    found = fours(MADE)
+    found = quadruple_times(MADE)
     assert {cell[2]: len(each) for cell, each in found.items()} == {1: 6, 2: 6, 4: 6}
     for (_, _, sequences), each in found.items():
         assert each == pytest.approx([LAYER_S[sequences]] * 6)
 
 
-def test_the_sweep_is_put_together() -> None:
+def test_the_sweep_is_composed_from_traces() -> None:
     """Runs that were measured differ from each other; those of the sweep do so by their last digit alone."""
     found = studied(sweep_rows())
-    assert found.fours > 100 and found.spread < 2e-4
+    assert found.quadruples > 100 and found.spread < 2e-4
     random = Random(0)
     measured = [
         Row({**r.facts, "measured": {"iter_time_s": measured_s(r) * random.gauss(1, 0.003)}}) for r in sweep_rows()
@@ -61,13 +61,13 @@ def test_the_sweep_is_put_together() -> None:
 def test_layers_that_wait_are_those_that_more_work_does_not_slow() -> None:
     """1 and 2 sequences take nearly the same, 4 nearly twice as long; the noise is what 1 and 2 differ by."""
     found = studied(MADE)
-    assert (found.cells, found.waiting) == (3, 2)
+    assert (found.cells, found.host_bound) == (3, 2)
     assert found.noise == pytest.approx(math.log(3.2 / 3) / 2**0.5)
 
 
 def test_the_same_layers_are_ranked_as_they_are() -> None:
     rows = sweep_rows()
-    layer_s = {cell: each[0] for cell, each in fours(rows).items()}
+    layer_s = {cell: each[0] for cell, each in quadruple_times(rows).items()}
     every = len(rankings([*map(as_it_is, rows)]))
     assert ranked(rows, layer_s, layer_s) == ranked(rows, {}, {}) == every
     assert ranked(rows, {cell: s * (1 + i % 2) for i, (cell, s) in enumerate(layer_s.items())}, layer_s) < every / 2
@@ -76,4 +76,4 @@ def test_the_same_layers_are_ranked_as_they_are() -> None:
 def test_less_is_attainable_than_all() -> None:
     """And no less with a new trace than with one time for all waiting layers."""
     found = studied(sweep_rows())
-    assert found.alike < found.attainable < found.groups
+    assert found.with_one_time < found.attainable < found.groups

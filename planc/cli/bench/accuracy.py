@@ -95,12 +95,12 @@ def sentences(found: Accuracy) -> Iterator[str]:
 
 
 def of_traces(sweep: Sweep) -> str:
-    """What the sweep's times are, and how well they can be ranked."""
+    """How the sweep's times were made, and how many of its groups can be ranked."""
     return (
-        f"the sweep's times are put together, not measured: {sweep.fours} fours of its runs give the seconds of "
-        f"{sweep.cells} layers, alike within {100 * sweep.spread:.3f} %; the {sweep.waiting} that wait for the host "
-        f"would differ by {_percent(sweep.noise)} in another trace: a model that knows all else to the digit would "
-        f"rank {sweep.attainable:.0f} of {sweep.groups} groups (mean), {sweep.alike} with one time for these layers"
+        f"the sweep's times are composed, not measured: {sweep.quadruples} quadruples of its runs give the times of "
+        f"{sweep.cells} layers, equal within {100 * sweep.spread:.3f} %; the {sweep.host_bound} host-bound ones would "
+        f"differ by {_percent(sweep.noise)} in another trace: a model with perfect knowledge of everything else would "
+        f"rank {sweep.attainable:.0f} of {sweep.groups} groups (mean), {sweep.with_one_time} with one time for these"
     )
 
 
