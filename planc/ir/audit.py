@@ -1,4 +1,4 @@
-"""The audit, `planc.audit/1`: what a plan predicts to move, beside what its program was seen to move."""
+"""The audit, `planc.audit/1`: predicted collectives and memory beside those observed in the program."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class AuditRow:
 
 @dataclass(frozen=True, kw_only=True)
 class PeakMemory:
-    """Bytes at the fullest moment of a step on one rank class, without what the runtime itself takes."""
+    """Peak bytes of a step on one rank class, without the runtime's own reserve."""
 
     stage: int
     predicted_bytes: float
@@ -106,19 +106,19 @@ class AxisWire:
 
 @dataclass(frozen=True, kw_only=True)
 class CompilerSays:
-    """What a compiler says of a program that it never ran."""
+    """A compiler's report on a program that was compiled and not run."""
 
     topology: str
     fits: bool
     predicted_to_fit: bool
     capacity_bytes: float
-    """Of one device, as the plan's hardware file has it."""
+    """Memory of one device in bytes, from the plan's hardware file."""
     message: str = ""
-    """Its refusal."""
+    """The compiler's refusal, if any."""
     cycles: int = 0
-    """Its own estimate of a step's compute, without transfers: to rank plans, no time."""
+    """The compiler's estimate of a step's compute cycles, without transfers; for ranking only."""
     on_torus: bool | None = None
-    """Whether the mesh lies along the torus' links."""
+    """True when the mesh's axes follow the torus' links."""
     compile_s: float = 0.0
     options: dict[str, str] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=dict)
@@ -139,9 +139,9 @@ class CompilerSays:
 
 
 AXES_WITHIN = 0.08
-"""How far the bytes of an axis may be off where a compiler chooses the collectives."""
+"""Largest relative error of an axis' bytes where a compiler chooses the collectives."""
 SMALL_AXIS = 0.005
-"""An axis with a smaller share of all bytes is told, not judged: scalars and the gradients of norms."""
+"""Share of all bytes below which an axis is shown but not judged: scalars, gradients of norms."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What every noun shares: frozen, closed, and able to say which sentence it came from."""
+"""Base class of the IR: frozen values without extra fields, and `Cause`, the sentence that a value comes from."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _lists(value: Any) -> Any:
-    """As JSON has it: lists instead of tuples, at any depth."""
+    """The value with lists in place of tuples, at any depth, as JSON has it."""
     if isinstance(value, list | tuple):
         return [_lists(v) for v in value]
     if isinstance(value, dict):

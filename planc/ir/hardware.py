@@ -28,21 +28,21 @@ class Chip(Value):
     narrow_efficiency: dict[str, float] = field(default_factory=dict)
     """Matmul efficiency of dtypes narrower than 16 bits, where it is another."""
     dispatch_s: float = 0.0
-    """The host's time to ask for one op; kernels that are shorter wait for it."""
+    """Host time to launch one op (s); shorter kernels are host-bound."""
     matmul_depth: float = 0.0
-    """Steps of the contraction that starting and ending a matmul's tile takes as long as."""
+    """Prologue and epilogue of a matmul tile, in steps of the contraction."""
     matmul_tail: float = 0.0
-    """Part of a wave of tiles that the last one leaves unused."""
+    """Share of a wave of tiles that the last wave leaves idle."""
     contention: float = 0.0
-    """Of a transfer that runs beside compute, the share that slows compute down all the same."""
+    """Contention: the share of an overlapped transfer's time by which compute slows down."""
     step_s: float = 0.0
-    """What a step takes besides kernels: reading data, logging, waiting for the host."""
+    """Fixed overhead of a step (s): data loading, logging, host synchronisation."""
     runtime_bytes: float
-    """Held by the framework, its context and the allocator's fragmentation."""
+    """Bytes held by the framework and its device context."""
     runtime_fraction: float
     """Share of the memory lost to fragmentation."""
     communicator_bytes: float
-    """Held by each communicator (NCCL's channels and rings)."""
+    """Bytes held by each communicator (NCCL's channels and buffers)."""
     host_bandwidth_bytes_per_s: float
     """One way between the chip and its host's memory (PCIe, or NVLink-C2C)."""
     die_bandwidth_bytes_per_s: float
@@ -54,7 +54,7 @@ class Chip(Value):
 
     @property
     def hosts_itself(self) -> bool:
-        """A process of a computer: what asks for an op and what does it are one processor."""
+        """True for a CPU process, where the same processor launches an op and runs it."""
         return not self.cores
 
     def efficiency(self, dtype: str) -> float:
@@ -71,13 +71,13 @@ class Link(Value):
     latency_s: float
     efficiency: float = 1.0
     in_network_reduction: float = 1.0
-    """How much faster a full node's all-reduce runs when the switches add; 1: they do not."""
+    """Measured speed-up of a full node's all-reduce by in-network reduction; 1 without it."""
     half_bytes: float = 0.0
     """A transfer of this size runs at half the bandwidth."""
     call_s: float = 0.0
-    """The framework's own time for each collective that it asks for: it wraps, copies and waits."""
+    """Host overhead of each collective (s): wrapping, copying, synchronising."""
     op_efficiency: dict[str, float] = field(default_factory=dict)
-    """By collective, how fast it runs beside what an all-gather's curve says of it; 1 where it says nothing."""
+    """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
     shared: int = 1
     """Chips behind one link: a PCIe switch has one way up for several."""
     switches: int = 0
@@ -95,13 +95,13 @@ class Level(Value):
     latency_s: float
     efficiency: float = 1.0
     oversubscription: float = 1.0
-    """How much more the units below could send than this level takes."""
+    """Oversubscription: bandwidth of the units below over the bandwidth of this level."""
     in_network_reduction: float = 1.0
     half_bytes: float = 0.0
     call_s: float = 0.0
-    """The framework's own time for each collective that it asks for."""
+    """Host overhead of each collective (s)."""
     op_efficiency: dict[str, float] = field(default_factory=dict)
-    """By collective, how fast it runs beside what an all-gather's curve says of it."""
+    """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
     ports: int = 0
     """Ports of one switch of this level; 0 when the hardware file does not say."""
     rails: int = 1
@@ -125,7 +125,7 @@ class Cluster(Value):
     levels: tuple[Level, ...] = ()
     """The network between the nodes or slices, innermost first."""
     sources: tuple[str, ...] = ()
-    """Where the numbers come from: the hardware file and its line for each name used."""
+    """Hardware file and line of each declaration that was used."""
     cause: Cause
 
     @property

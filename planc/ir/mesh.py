@@ -50,7 +50,7 @@ class Mesh(Value):
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
-        """The same axes with other sizes, outermost first; views keep theirs and lie where their axes now lie."""
+        """The mesh with other axis sizes, outermost first; views keep their own sizes."""
         mesh = Mesh.of(dict(zip((a.name for a in self.axes), sizes, strict=True)), self.cause)
         if not self.views:
             return mesh

@@ -102,7 +102,7 @@ class Run(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Routing(Value):
-    """How a token's experts are weighed and picked.
+    """Expert selection: how a router scores, picks and weights the experts of a token.
 
     `scores` are softmax or sigmoid of the logits. The `top_k` best are picked, from the `groups_kept` best of
     `groups` equal groups of experts; `normed` weights sum to one before they are scaled by `scale`.
@@ -128,7 +128,7 @@ class Model(Value):
     sizes: dict[str, int]
     rope_theta: float = 10000.0
     rope_scaling: dict[str, float | str | bool] = field(default_factory=dict)
-    """How rotary positions are scaled for longer contexts, in the words of its config; changes no shape."""
+    """Scaling of rotary positions for longer contexts, in the config's own keys; changes no shape."""
     norm_eps: float = 1e-5
     tied: bool = False
     top_k: int = 0
@@ -185,7 +185,7 @@ class Model(Value):
         return tuple(run.section for run in self.runs for _ in range(run.layers))
 
     def layers_of(self, section: Section, begin: int = 0, end: int | None = None) -> int:
-        """How many of the layers `begin` up to `end` are blocks of this kind."""
+        """Number of blocks of this kind among layers `begin` to `end` (exclusive)."""
         end = self.layers if end is None else end
         if not self.runs:
             return max(0, end - begin) if section == "block" else 0
@@ -205,7 +205,7 @@ class Model(Value):
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """How many there are in the model; a tied one counts once."""
+        """Number of copies in the model: one a layer that has it; a tied parameter counts once."""
         inside = [s for s in param.sections if s in self.blocks]
         return sum(self.layers_of(s) for s in inside) if inside else 1
 

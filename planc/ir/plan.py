@@ -116,7 +116,7 @@ class Recompute(Value):
     ops: tuple[str, ...] = ()
     """Op names; ("blocks",) or ("whole_blocks",) for all ops; () for none."""
     kept: tuple[str, ...] = ()
-    """Ops that are kept all the same."""
+    """Ops whose outputs are saved all the same."""
     every: int = 1
     """Only every so many layers is run again; the others keep everything."""
     cause: Cause | None = None
@@ -127,7 +127,7 @@ class Recompute(Value):
 
     @property
     def whole(self) -> bool:
-        """Whether ops run again that make nothing the backward needs: no replay stops early."""
+        """True when recomputation runs each block to its end, past what the backward needs."""
         return self.ops == ("whole_blocks",)
 
 
@@ -322,7 +322,7 @@ class Plan(Value):
         return next((v for v in self.mesh.views if region in v.regions), None)
 
     def exists(self, axis: str, region: str) -> bool:
-        """Whether an axis can be named in a region: a view's only in its own, where what it covers cannot."""
+        """True if `axis` exists in `region`: a view's axes exist in its regions only, and the axes it covers do not."""
         view = self.view_of(region) if region else None
         if axis in self.mesh.sizes:
             return view is None or axis not in view.of
@@ -405,7 +405,7 @@ class Plan(Value):
 
     @cached_property
     def sha256(self) -> str:
-        """Of the plan's meaning: places and file names do not count."""
+        """sha256 of the plan's meaning, without places and file names."""
         return hashlib.sha256(json.dumps(_meaning(self.to_json()), sort_keys=True).encode()).hexdigest()
 
     @classmethod

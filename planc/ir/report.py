@@ -101,7 +101,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """What failures leave. `runtime` is training time over wall time, `productivity` that times MFU."""
+    """Goodput under failures: `runtime` is training time over wall time, `productivity` that times MFU."""
 
     interruptions_per_day: float
     checkpoint_s: float

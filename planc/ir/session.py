@@ -1,4 +1,4 @@
-"""What the trainer asks of a backend, and what it gives it. No framework is imported here.
+"""The interface between the trainer and a backend's run time. No framework is imported here.
 
 A backend's `runtime` module answers `Runtime`; its `start` returns a `Session`, which holds the
 model, the optimizer state and the process group. The loop sees nothing else of a framework.
@@ -45,7 +45,7 @@ class Piece:
 
     name: str
     shape: tuple[int, ...]
-    """Of the whole tensor."""
+    """Shape of the whole tensor."""
     offset: tuple[int, ...]
     size: tuple[int, ...]
     copy_to: Callable[[Weights], None]
@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Settings:
-    """What a run adds to the plan: AdamW's numbers and the seed. Dtypes and layout are the plan's.
+    """Settings of a run beside its plan: the optimizer's hyper-parameters and the seed.
 
     AdamW as both stacks do it: m and v in fp32 with bias correction, eps outside the root, decay
     decoupled (w -= lr * weight_decay * w) and only on parameters whose `Param.decay` is true.
@@ -84,14 +84,14 @@ class Settings:
 
 @dataclass(frozen=True)
 class CompileFacts:
-    """What a compiler did during the steps; None where the runtime does not say."""
+    """Compiler activity during the steps; None where the runtime does not report it."""
 
     uncached: int | None = None
     """Compilations that found nothing in the cache, after the warm-up step."""
     scalar_reads: int | None = None
     """Device values read one at a time by the host during the steps (`.item()`)."""
     hlo_sha256: str | None = None
-    """Of the optimized program's text."""
+    """sha256 of the optimized program's text."""
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -137,20 +137,20 @@ class Session(Protocol):
 
     @property
     def optimizer_steps(self) -> int:
-        """Updates made: AdamW's count."""
+        """Number of updates made so far, AdamW's step count."""
         ...
 
     def routing(self) -> list[list[int]] | None:
-        """How often each expert of each routed layer was picked in the steps since the last call, [layers][experts];
+        """Number of picks of each expert since the last call, [layers][experts];
         collective. None where nothing was counted."""
         ...
 
     def not_finite(self) -> list[str]:
-        """After a step whose loss or norm was no number: which ranks hold what that is none; collective."""
+        """The ranks and tensors with NaN or infinity, after a step whose loss or norm is not finite; a collective."""
         ...
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so; collective."""
+        """True on every process if `flag` is true on any; a collective."""
         ...
 
     def peak_memory_gib(self) -> float | None:
@@ -181,5 +181,5 @@ class Runtime(Protocol):
         ...
 
     def start_single(self, program: Program, settings: Settings, initial: Initial) -> Session:
-        """The same model undivided in this one process: what every plan is compared with."""
+        """The undivided model in this one process: the reference for parity."""
         ...

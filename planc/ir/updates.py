@@ -1,4 +1,4 @@
-"""Which update a parameter gets, by its name in the op graph: the same answer for every stack.
+"""The optimizer's update rule for each parameter by its name in the op graph, the same on every stack.
 
 Muon (Jordan and others 2024) keeps one momentum and makes each matrix's update nearly orthogonal by a
 Newton-Schulz iteration; embeddings, the output and vectors stay with AdamW. Its update is scaled by
@@ -24,14 +24,14 @@ MATCHED_RMS = 0.2
 
 
 def is_orthogonalised(model: Model, name: str) -> bool:
-    """Whether Muon updates it: the matrices of the blocks, each expert's by itself."""
+    """True for parameters that Muon updates: the matrices of the blocks, each expert's matrix by itself."""
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2
 
 
 def scale_of(rows: int, columns: int) -> float:
-    """What an orthogonal update is multiplied by."""
+    """Factor on an orthogonalised update."""
     return MATCHED_RMS * sqrt(max(rows, columns))
 
 

@@ -1,4 +1,4 @@
-"""What moves activations: the forward's redistributions, their replay, and their duals in the backward."""
+"""Collectives of activations: redistributions of the forward, recomputed ones, and their duals in the backward."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
 
 
 def moves(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
-    """What moves the activations of one copy of a section, for one microbatch."""
+    """Collectives of one copy of a section's activations, for one microbatch and phase."""
     if phase == "forward":
         return forward(sharded, section)
     return recompute(sharded, section) if phase == "recompute" else backward(sharded, section)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
-    """Moves before and after each op; consumers that need the same layout share one move."""
+    """Redistributions before and after each op; consumers that need the same layout share one."""
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
     for o in sharded.ops[section]:
@@ -46,7 +46,7 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """The forward moves of the ops that run again; a kept tensor is not moved again."""
+    """Forward redistributions of the recomputed ops; a saved tensor is not redistributed again."""
     if section in sharded.model.blocks:
         again = frozenset(replay(sharded.plan, section).ops)
         if again:
@@ -54,7 +54,7 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """The duals. Gradients of one tensor that arrive in one layout are summed before they move."""
+    """Duals of the forward's redistributions; gradients of a tensor in one layout are summed before they move."""
     for o in reversed(sharded.ops[section]):
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)
@@ -69,7 +69,7 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
-    """Where the gradients of each tensor come from, and where they rest."""
+    """The redistribution of each tensor's gradient from its consumers' layouts to its declared layout."""
     arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
     for o in reversed(sharded.ops[section]):
         for name, move in zip(o.op.inputs, o.moves, strict=True):
@@ -105,9 +105,9 @@ def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str,
 
 
 def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
-    """Keys and values travel round the ring; in the backward their gradients travel too, and home.
+    """Sends of ring attention: keys and values n - 1 times round n ranks, their gradients n times in the backward.
 
-    Liu et al. 2023, "Ring Attention with Blockwise Transformers": n - 1 hand-overs, n for gradients.
+    Source: Liu et al. 2023, "Ring Attention with Blockwise Transformers".
     """
     plan, model = sharded.plan, sharded.model
     members = plan.mesh.size(*o.ring)

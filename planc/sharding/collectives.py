@@ -1,8 +1,8 @@
 """The semantic collectives of a plan: those that any correct program must issue in some form.
 
-Forward moves come from propagation; backward moves are their duals; parameters are gathered from
-where they are stored and gradients reduced to where they rest; pipeline stages send activations on.
-Rows are per pipeline stage; the repeated block is derived once and counted.
+The forward's redistributions come from propagation, and the backward's are their duals. Sharded parameters are
+all-gathered, gradients are reduced to where they are stored, and pipeline stages send activations on. Rows are per
+pipeline rank; the repeated block is derived once and counted.
 """
 
 from __future__ import annotations

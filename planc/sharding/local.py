@@ -1,4 +1,4 @@
-"""Local sizes: what one device holds of a tensor under a layout."""
+"""Local sizes: elements and bytes of a tensor on one device under a layout."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from planc.ir.sharding import Layout, ParamSharding
 
 
 def dim_length(plan: Plan, dim: str) -> int:
-    """Global length of a dim, for one microbatch of one data-parallel rank's group.
+    """Global length of a dim for one microbatch.
 
-    `batch` counts the sequences of one microbatch over all data-parallel ranks. `slots` are an expert's
-    even share of the tokens (times the capacity factor), which routing is assumed to give it.
+    `batch` counts the sequences of one microbatch over all data-parallel ranks. `slots` is the number of tokens of
+    one expert under balanced routing, times the capacity factor.
     """
     if dim == SLOTS:
         tokens = dim_length(plan, "batch") * plan.batch.sequence_tokens
@@ -32,7 +32,7 @@ def local_elements(plan: Plan, dims: tuple[str, ...], layout: Layout) -> float:
 
 
 def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
-    """What a device has of a dim that these axes divide."""
+    """Length of a dim on one device when these axes divide it, rounded up; slots are a mean and not rounded."""
     share = dim_length(plan, dim) / plan.mesh.size(*axes)
     return share if dim == SLOTS else ceil(share)
 

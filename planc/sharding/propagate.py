@@ -1,9 +1,8 @@
-"""A plan's rules, carried through the op graph.
+"""Sharding propagation: the layout of every op and parameter of a model under a plan's rules.
 
-Each op computes over an index space of named dims; the rules for its region divide that space. What
-an input lacks or has too much of becomes a move before the op; what the op contracts over a divided
-dim becomes a partial sum that is settled into the output's declared layout. Nothing here knows a
-strategy's name.
+Each op computes over an index space of named dims, which the rules of its region divide. Where an input has
+another layout than the op needs, a redistribution comes before the op. Where the op contracts a divided dim, its
+output is a partial sum, which is reduced into the output's declared layout. Nothing here knows a strategy's name.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def propagate(plan: Plan) -> Sharded:
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:
-    """How the rules divide an op's index space; `whole` dims stay whole, overrides win."""
+    """The axes on each dim of an op's index space. Dims in `op.whole` are not divided; overrides take precedence."""
     dims = index_dims(plan, op)
     layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
@@ -43,7 +42,7 @@ def index_layout(plan: Plan, op: Op) -> Layout:
 
 
 def _region(op: Op, dim: str) -> str:
-    """On the way to the experts and back a token is found by place and by slot; places are the residual's."""
+    """The region whose rules divide `dim` at an op: routed tokens keep the residual stream's batch and sequence."""
     return "residual" if op.kind in ("route", "combine") and dim in ("batch", "sequence") else op.region
 
 
@@ -78,7 +77,7 @@ def _op(plan: Plan, op: Op) -> OpSharding:
 
 
 def _ring(plan: Plan, op: Op, layout: Layout) -> tuple[str, ...]:
-    """Where `attention core as ring` passes keys and values on along the sequence's axes."""
+    """The sequence's axes along which ring attention passes keys and values; () for other kernels."""
     wanted = op.kind == "attention" and plan.attention is not None and plan.attention.method == "ring"
     return layout.get("sequence", ()) if wanted else ()
 
@@ -97,7 +96,7 @@ def _move(plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], aft
 
 
 def _cause(plan: Plan, axis: str, before: Layout, after: Layout, region: str) -> Cause | None:
-    """The sentence that put the axis where the redistribution found it or wants it."""
+    """The sentence that causes a redistribution over `axis`."""
     scoped = [s for s in plan.shards if axis in s.axes and s.region]
     for shard in scoped:
         if axis in before.get(shard.dim, ()) or axis in after.get(shard.dim, ()):
@@ -121,7 +120,7 @@ def _param(plan: Plan, param: Param, user: OpSharding) -> ParamSharding:
 
 
 def _stored_dim(plan: Plan, param: Param, override: Override | None) -> tuple[int | None, Cause | None]:
-    """Which storage dimension an override or a `store ... on DIM` sentence names."""
+    """The storage dimension that an override or a `store ... on DIM` sentence names, and that sentence."""
     named = next((s.dim for s in plan.stores if s.noun == "params" and s.dim and s.region in ("", param.region)), "")
     if override is not None:
         stored = set(plan.store("params", param.region))

@@ -1,4 +1,4 @@
-"""Recompute: which ops the backward runs again, and which tensors are kept from the forward."""
+"""Recomputation: the ops that the backward runs again, and the tensors that the forward saves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """`kept` are tensors held from forward to backward; `ops` run again, in order of execution."""
+    """Recomputation of one block: `kept` are the saved tensors, `ops` the recomputed ops in order of execution."""
 
     kept: tuple[str, ...]
     ops: tuple[str, ...]
@@ -25,7 +25,7 @@ def names_op(word: str, op: Op) -> bool:
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
-    """For one kind of block: what is kept and what is run again."""
+    """Saved tensors and recomputed ops of one kind of block under the plan."""
     known: Replay | None = plan.model.memo.get(key := ("replay", section, plan.recompute.ops, plan.recompute.kept))
     if known is None:
         known = plan.model.memo[key] = _replay(plan, section)
@@ -33,7 +33,7 @@ def replay(plan: Plan, section: Section = "block") -> Replay:
 
 
 def everything_kept(model: Model, section: Section) -> tuple[str, ...]:
-    """What one kind of block keeps where nothing is run again."""
+    """Tensors that one kind of block saves without recomputation."""
     known: tuple[str, ...] | None = model.memo.get(key := ("everything kept", section))
     if known is None:
         known = model.memo[key] = close(model, model.ops[section], set()).kept

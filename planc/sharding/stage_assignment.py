@@ -1,4 +1,4 @@
-"""Which virtual stages a pipeline rank holds, and what of the model lies on it."""
+"""The assignment of virtual stages, and with them of the model's sections, to pipeline ranks."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from planc.schedules import microbatch_copies, stages_of
 
 
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
-    """The virtual stages of pipeline rank `rank`, in order, where its schedule puts them."""
+    """The virtual stages that the schedule places on pipeline rank `rank`, in order."""
     return stages_of(plan.split, plan.pipeline, rank) if plan.split else (0,)
 
 
 def microbatches_each(plan: Plan) -> int:
-    """Microbatches of a step that a rank runs on each stage it holds: all, but where two ranks share them."""
+    """Microbatches of a step that a rank runs on each of its stages: all, or half where two ranks share a stage."""
     return plan.microbatches // microbatch_copies(plan.split)
 
 
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
-    """Copies of each section on a pipeline rank; `step` is what happens once everywhere."""
+    """Number of copies of each section on a pipeline rank; `step` stands for what every rank does once."""
     known = plan.memo.get(("sections_on", rank))
     if known is None:
         known = plan.memo["sections_on", rank] = _sections_on(plan, rank)
@@ -51,9 +51,9 @@ def _load(plan: Plan, rank: int) -> tuple[object, ...]:
 
 
 def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
-    """Of the copies of a section on a pipeline rank, those that the backward runs again.
+    """Number of a section's copies on a pipeline rank that the backward recomputes.
 
-    With `recompute ... every N layers` these are the layers whose number N divides.
+    With `recompute ... every N layers` these are the layers whose index is a multiple of N.
     """
     every = plan.recompute.every
     if every == 1 or section not in plan.model.blocks:
@@ -63,7 +63,7 @@ def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
 
 
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
-    """Copies of each section in one virtual stage."""
+    """Number of copies of each section in one virtual stage."""
     known = plan.memo.get(("sections_of", stage))
     if known is None:
         known = plan.memo["sections_of", stage] = _sections_of(plan, stage)
@@ -78,34 +78,34 @@ def _sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """How often a parameter lies on a rank that holds these sections; a tied one at most once."""
+    """Number of copies of a parameter on a rank that holds these sections; one for a tied parameter."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
 def copies_in(sections: dict[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
-    """How often what some sections use lies where these copies of sections are."""
+    """Number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
     copies = sum([sections.get(s, 0) for s in used_by if s in blocks])
     return copies or int(any(s in sections for s in used_by))
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """What of the model lies where in a pipeline: stages and ranks that hold as much are alike."""
+    """The division of a model over a pipeline, with equal stages and equal ranks stored once."""
 
     loads: tuple[dict[str, int], ...]
-    """Copies of sections on ranks that differ."""
+    """Section copies of each distinct kind of rank."""
     load: tuple[int, ...]
-    """Of each rank."""
+    """Index into `loads` for each rank."""
     kinds: tuple[tuple[int, dict[str, int]], ...]
-    """Virtual stages that differ: on which load, and their copies of sections."""
+    """Each distinct kind of virtual stage: the index of its rank's load, and its section copies."""
     kind: tuple[int, ...]
-    """Of each virtual stage."""
+    """Index into `kinds` for each virtual stage."""
     held: tuple[tuple[int, ...], ...]
     """Virtual stages of each rank."""
 
 
 def division_of(plan: Plan) -> Division:
-    """How the plan's pipeline divides the model."""
+    """The division of the plan's model over its pipeline."""
     loads: dict[tuple[tuple[str, int], ...], int] = {}
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
     every = range(plan.pipeline)
@@ -119,10 +119,10 @@ def division_of(plan: Plan) -> Division:
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
-    """Virtual-stage boundaries over which a rank sends in one direction.
+    """Number of virtual-stage boundaries over which a rank sends in one direction.
 
-    Stages that follow each other on one rank hand over in memory; with two pipelines, one each way, they
-    belong to different ones.
+    Consecutive stages on one rank hand over in memory, except where a schedule runs two pipelines in opposite
+    directions: there they belong to different pipelines.
     """
     held = virtual_stages(plan, rank)
     step = 1 if forward else -1

@@ -1,4 +1,4 @@
-"""What moves state: parameters gathered from where they rest, gradients reduced to where they rest."""
+"""Collectives of the state: all-gathers of sharded parameters, reductions of gradients, scalar all-reduces."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from planc.sharding.local import param_elements
 
 
 def state(sharded: Sharded, section: Section) -> Iterator[Call]:
+    """The gathers and reductions of one copy of a section's parameters."""
     for p in sharded.params:
         if section in p.param.sections:
             yield from _gathers(sharded, p)
@@ -22,7 +23,7 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """Parameters are gathered from the axes they, or the optimizer's masters, are stored over."""
+    """All-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy."""
     plan = sharded.plan
     axes = p.stored["params"] or p.stored["optimizer"]
     if not axes:
@@ -44,7 +45,7 @@ def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
 
 
 def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """A gradient is a sum over `grad_partial`; it ends where grads, or else the optimizer, rest."""
+    """Reductions of a gradient over `grad_partial`: scattered to the shards of grads or optimizer, else whole."""
     plan = sharded.plan
     rest = p.stored["grads"] or p.stored["optimizer"]
     per = "microbatch" if p.stored["grads"] else "step"
