@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 from planc.diag.diagnostic import Related
 from planc.diag.span import Source, Span
 from planc.language.draft import Draft
-from planc.schedules import Action
+from planc.pipeline.actions import Action
 from planc.syntax.tree import Word
 
 if TYPE_CHECKING:
-    from planc.schedules import csv as own
+    from planc.pipeline import csv_schedule
 
 MAX_BYTES = 1_000_000
 MOST_FINDINGS = 20
@@ -20,7 +20,7 @@ MOST_FINDINGS = 20
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
     """Each rank's row of actions; None (reported) when the file is no schedule for so many ranks."""
-    from planc.schedules import csv as own
+    from planc.pipeline import csv_schedule
 
     name = word.text.strip('"')
     path = draft.inside(name, word.span)
@@ -42,24 +42,25 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
         draft.report("E0104", word.span, f"{name} is larger than {MAX_BYTES // 1000} kB, no schedule is")
         return None
     draft.read[name] = (Source.of(name, text), data)
-    table, problems = own.read(text)
-    problems = problems or list(own.check(table, ranks))
+    table, problems = csv_schedule.read(text)
+    problems = problems or list(csv_schedule.check(table, ranks))
     for problem in problems[:MOST_FINDINGS]:
         line, column, end = problem.place
         related = (Related(word.span, "the schedule of this pipeline"),)
         draft.report("E0411", Span(name, line, column, line, end), problem.message, help=problem.help, related=related)
     if problems:
         return None
-    order = own.normal(table)
+    order = csv_schedule.normal(table)
     return order if _ends(order, table, name, word, draft) else None
 
 
-def _ends(order: tuple[str, ...], table: list[list[own.Cell]], name: str, word: Word, draft: Draft) -> bool:
+def _ends(order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft) -> bool:
     """Whether the ranks can run their rows to the end; the circle of those that cannot is reported."""
-    from planc.pipeline.simulate import DeadlockError, StageTimes, simulate
-    from planc.schedules import csv as own
+    from planc.pipeline import csv_schedule
+    from planc.pipeline.simulate import DeadlockError, simulate
+    from planc.pipeline.stage_times import StageTimes
 
-    lists = own.rows(order)
+    lists = csv_schedule.rows(order)
     once = (1.0,) * (1 + max(a.stage for actions in lists for a in actions))
     try:
         simulate(lists, StageTimes(once, once, (0.5,) * len(once)))

@@ -11,9 +11,9 @@ from functools import cached_property, lru_cache
 from itertools import chain, repeat
 
 from planc.diag.fast_dataclass import dataclass
-from planc.pipeline.simulate import StageTimes
-from planc.schedules.actions import Action, Kind, Turns
-from planc.schedules.schedule import Schedule, Shape, stages_at
+from planc.pipeline.actions import Action, Kind, Repeat
+from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.stage_times import StageTimes
 
 START, MISSING = 0, -1
 """What an action needs that needs nothing of another rank, and what has not ended yet; entries count from 1."""
@@ -75,9 +75,9 @@ def seconds_of(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[floa
 
 
 @lru_cache(maxsize=256)
-def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Turns], ...]:
+def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Repeat], ...]:
     """What each rank of a bundled schedule runs, in order."""
-    return tuple(schedule.turns(size, rank) for rank in range(size.ranks))
+    return tuple(schedule.rank_actions(size, rank) for rank in range(size.ranks))
 
 
 PARTS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
@@ -103,7 +103,7 @@ class Lanes:
     microbatch, and then what needs nothing, and what nobody waits for. What ends together is told in one place.
     """
 
-    def __init__(self, stages: int, microbatches: int, turns: Iterable[Iterable[Turns]]) -> None:
+    def __init__(self, stages: int, microbatches: int, turns: Iterable[Iterable[Repeat]]) -> None:
         self.stages, self.count = stages, microbatches
         self.nothing = 2 * stages * self.count
         self.nobody = self.nothing + 1
@@ -117,7 +117,7 @@ class Lanes:
         """Where each end is told, if that is not always its own place."""
         for times, actions, step in (t for mine in turns for t in mine):
             for i, action in enumerate(actions):
-                if action.joined:
+                if action.overlaps_next:
                     self.told = self.told or list(range(self.nobody + 1))
                     self.told[self._ends(action, times, step)] = self.told[self._ends(actions[i + 1], times, step)]
 
@@ -136,7 +136,7 @@ class Lanes:
         alone = needed in own or not 0 <= needed < self.stages
         return self.nothing if alone else end + (needed - stage) * self.count, end, cost
 
-    def add(self, turns: Iterable[Turns], own: Sequence[int]) -> None:
+    def add(self, turns: Iterable[Repeat], own: Sequence[int]) -> None:
         """The next rank, which holds these stages: it waits for none of them, since its list has them in order."""
         lane, rank = Lane([], [], []), len(self.lanes)
         begins: list[tuple[int, int]] = []
@@ -147,7 +147,7 @@ class Lanes:
             costs: list[int] = []
             lates: list[int] = []
             beside = 0
-            for kind, stage, m, joined in actions:
+            for kind, stage, m, overlaps_next in actions:
                 place = places.get((kind, stage))
                 if place is None:
                     place = places[kind, stage] = self._place(kind, stage, own)
@@ -158,10 +158,10 @@ class Lanes:
                         continue
                     m = 0
                 needs.append(need if need == self.nothing else need + m)
-                ends.append(self.nobody if joined else end + m)
-                costs.append(0 if joined else self._sum(beside, cost))
+                ends.append(self.nobody if overlaps_next else end + m)
+                costs.append(0 if overlaps_next else self._sum(beside, cost))
                 lates.append(0)
-                beside = cost if joined else 0
+                beside = cost if overlaps_next else 0
             begins.append((len(lane.what), len(costs)))
             lane.need_at.extend(self._turned(needs, times, step))
             lane.end_at.extend(self._turned(ends, times, step))

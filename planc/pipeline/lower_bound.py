@@ -11,15 +11,75 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
+from operator import sub
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.plan import Split
+from planc.pipeline.actions import Action, Repeat
 from planc.pipeline.dag import MISSING, NEVER_S, PARTS, START, Lane, in_order, seconds_of, turns_of
-from planc.pipeline.simulate import StageTimes
-from planc.schedules.actions import Action, Turns
-from planc.schedules.schedule import Schedule, Shape, stages_at
+from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.split import microbatch_copies, schedule_of, shape_of, splits_backward
+from planc.pipeline.stage_times import StageTimes, busy_s
 
 FOLLOWED = 4
 """Microbatches: the bounds of what the published searches simulate are 0.1 % below it on average, 0.5 % at most."""
+
+MAX_ROUNDS = 64
+"""Rounds of one microbatch per rank; a longer step has a bubble so small that the busiest rank bounds it."""
+ROUNDING = 1 - 1e-11
+"""Sums in another order differ in the last digits: bounds are lowered by more than that."""
+
+
+def critical_path_lower_bound_s(
+    split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
+) -> float:
+    """Lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
+
+    With F, B and W the seconds of a stage's forward, backward and weights' part (I = B - W), a rank whose first
+    stage is a and last stage b is bounded by the longer of
+
+        fill + m * sum(F + B on the rank) + drain          fill  = sum(F + send before a)
+        sum(F of all stages) + sum(B after b) + m * sum(B on the rank) + drain
+
+    that is, its first microbatch comes through the stages before it, or its first backward through all stages and
+    back; in between it is never idle; its last backward returns through the stages before it, drain = sum(B + send
+    before a). Where the schedule splits the backward, I stands for B after b, and drain is 0: the rank may
+    compute gradients of weights while the last microbatch returns. The busiest rank alone bounds a schedule with
+    two copies of a stage or from a file, whose first microbatch may enter anywhere.
+
+    Arguments: the virtual stages of each rank, the microbatches of a step, the seconds of one microbatch.
+    Raises nothing; the bound holds for every schedule and any times.
+    """
+    busy = busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)
+    if split is None or split.order or microbatch_copies(split) > 1:
+        return max(busy)
+    apart, send_s = splits_backward(split), times.send_s
+    inputs = list(map(sub, times.backward_s, times.weight_s)) if apart else times.backward_s
+    forward_before_s = [0.0, *accumulate(times.forward_s)]
+    backward_before_s = [0.0, *accumulate(times.backward_s)]
+    input_before_s = [0.0, *accumulate(inputs)] if apart else backward_before_s
+    bound_s = 0.0
+    for stages, rank_busy_s in zip(stages_by_rank, busy, strict=True):
+        first, after = min(stages), max(stages) + 1
+        fill_s = forward_before_s[first] + first * send_s
+        drain_s = 0.0 if apart else backward_before_s[first] + first * send_s
+        turn_s = forward_before_s[-1] + input_before_s[-1] - input_before_s[after]
+        backward_s = microbatches * sum([times.backward_s[v] for v in stages])
+        bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, turn_s + backward_s + drain_s)
+    return bound_s
+
+
+def makespan_lower_bound_s(
+    split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
+) -> float:
+    """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches."""
+    ranks = len(stages_by_rank)
+    busiest_s = max(busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)) * ROUNDING
+    if split is None or split.order or microbatches > MAX_ROUNDS * ranks:
+        return busiest_s
+    shape = shape_of(split, ranks, microbatches)
+    return max(busiest_s, sketch_of(schedule_of(split), shape).run(times) * ROUNDING)
+
 
 Place = tuple[int, int]
 """How many times the turns were done before, and the action in them."""
@@ -108,7 +168,7 @@ class _Found:
         self.pairs: dict[tuple[int, int], int] = {}
         self.turns: list[list[tuple[int, list[int], list[Place]]]] = []
 
-    def add(self, turns: Sequence[Turns], own: Sequence[int]) -> None:
+    def add(self, turns: Sequence[Repeat], own: Sequence[int]) -> None:
         """The next rank, which holds these stages."""
         lane, begin = Lane([], [], []), len(self.cost)
         mine = []
@@ -127,17 +187,17 @@ class _Found:
 
     def _met(self, times: int, actions: Sequence[Action], step: int) -> Iterator[tuple[int, int, int, int]]:
         """Which followed microbatches turns come to: after how many times, in which action (the first of two that are
-        joined), which of the two it is, and the microbatch."""
+        overlaps_next), which of the two it is, and the microbatch."""
         followed: dict[int, list[int]] = {}
         for m in self.number:
             followed.setdefault(m % step, []).append(m)
         beside = 0
-        for i, (kind, _, first, joined) in enumerate(actions):
+        for i, (kind, _, first, overlaps_next) in enumerate(actions):
             if kind != "backward_weight":
                 for m in followed.get(first % step, ()):
                     if 0 <= (again := (m - first) // step) < times:
                         yield again, i - beside, i, m
-            beside = int(joined)
+            beside = int(overlaps_next)
 
     def _put(self, lane: Lane, action: Action, microbatch: int, own: Sequence[int]) -> None:
         stage, count = action.stage, len(self.number)
@@ -149,10 +209,10 @@ class _Found:
         lane.end_at.append(end)
 
     def _together(self, actions: Sequence[Action], costs: Sequence[int], i: int) -> int:
-        """What an action costs, together with the one that it is joined to."""
-        if actions[i].joined:
+        """What an action costs, together with the one that it is overlaps_next to."""
+        if actions[i].overlaps_next:
             pair = costs[i], costs[i + 1]
-        elif i > 0 and actions[i - 1].joined:
+        elif i > 0 and actions[i - 1].overlaps_next:
             pair = costs[i - 1], costs[i]
         else:
             return costs[i]

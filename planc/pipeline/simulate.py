@@ -5,30 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from planc.diag.fast_dataclass import dataclass
-from planc.schedules.actions import Action
+from planc.pipeline.actions import Action
+from planc.pipeline.stage_times import StageTimes
 
 Order = Sequence[Sequence[Action]]
-
-
-@dataclass(frozen=True)
-class StageTimes:
-    """Seconds of one microbatch on each virtual stage; `weight_s` is the part of `backward_s` that only the
-    weights' gradients take. A hand-over to another rank takes `send_s`."""
-
-    forward_s: tuple[float, ...]
-    backward_s: tuple[float, ...]
-    weight_s: tuple[float, ...]
-    send_s: float = 0.0
-
-    def of(self, action: Action) -> float:
-        """Seconds of an action by itself."""
-        if action.kind == "forward":
-            return self.forward_s[action.stage]
-        if action.kind == "backward":
-            return self.backward_s[action.stage]
-        weight = self.weight_s[action.stage]
-        return weight if action.kind == "backward_weight" else self.backward_s[action.stage] - weight
 
 
 class Ran(NamedTuple):
@@ -102,8 +82,8 @@ class Run:
         forward_s, backward_s, weight_s = self.times.forward_s, self.times.backward_s, self.times.weight_s
         last, i, n, clock = self.stages - 1, self.next[rank], len(actions), self.clock[rank]
         while i < n:
-            kind, stage, m, joined = actions[i]
-            if joined:
+            kind, stage, m, overlaps_next = actions[i]
+            if overlaps_next:
                 both = self._together(rank, i, clock)
                 if both is None:
                     break
@@ -150,7 +130,7 @@ class Run:
         self.next[rank], self.clock[rank] = i, clock
 
     def _together(self, rank: int, i: int, clock: float) -> float | None:
-        """The end of action i and the one joined to it; None while either has to wait."""
+        """The end of action i and the one overlaps_next to it; None while either has to wait."""
         pair = self.order[rank][i : i + 2]
         for action in pair:
             ready = self._ready(action, rank)
@@ -239,6 +219,6 @@ def spans(run: Run) -> list[Ran]:
     found: list[Ran] = []
     for rank, actions in enumerate(run.order):
         for i, (action, end) in enumerate(zip(actions, run.ends[rank], strict=True)):
-            later = run.times.of(actions[i + 1]) if action.joined else 0.0
+            later = run.times.of(actions[i + 1]) if action.overlaps_next else 0.0
             found.append(Ran(action, rank, end - later - run.times.of(action), end - later))
     return found

@@ -14,15 +14,16 @@ from functools import lru_cache
 from itertools import pairwise
 
 from planc.diag.fast_dataclass import dataclass
+from planc.pipeline.actions import Repeat, unrolled
 from planc.pipeline.dag import START, Lane, Lanes, Steps, in_order, lanes_of, turns_of
-from planc.pipeline.simulate import StageTimes, simulate
-from planc.schedules.actions import Turns, listed
-from planc.schedules.schedule import Schedule, Shape
+from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.simulate import simulate
+from planc.pipeline.stage_times import StageTimes
 
 KEPT = 2
-"""Turns of a core: the first one needs what the warm-up left."""
+"""Repeat of a core: the first one needs what the warm-up left."""
 WORTH = 4
-"""Turns more than that, for which a core is looked for."""
+"""Repeat more than that, for which a core is looked for."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def steps_of(schedule: Schedule, size: Shape) -> Steps:
     turns = turns_of(schedule, size)
     steady = tuple(map(_steady, turns))
     more = min(mine[at].times for mine, at in zip(turns, steady, strict=True)) - KEPT
-    if more >= WORTH and schedule.steady and schedule.copies == 1:
+    if more >= WORTH and not schedule.forwards_first and schedule.copies == 1:
         less, in_round = more * turns[0][steady[0]].step, size.round if schedule.in_rounds else 0
         short = Shape(size.ranks, size.chunks, size.microbatches - less, in_round)
         shorter = tuple(_without(mine, at, more) for mine, at in zip(turns, steady, strict=True))
@@ -83,12 +84,12 @@ def steps_of(schedule: Schedule, size: Shape) -> Steps:
     what: list[int] = []
     if not in_order(lanes.lanes, lanes.done, need, what):
         once = (1.0,) * size.stages
-        simulate([listed(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
+        simulate([unrolled(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
         raise AssertionError("lists that end were not followed to their end")
     return lanes.steps(need, what)
 
 
-def _steady(turns: list[Turns]) -> int:
+def _steady(turns: list[Repeat]) -> int:
     """Which turns a rank does most often of those that do most."""
 
     def does(at: int) -> tuple[int, int]:
@@ -98,10 +99,10 @@ def _steady(turns: list[Turns]) -> int:
     return max(range(len(turns)), key=does)
 
 
-def _without(turns: list[Turns], at: int, times: int) -> list[Turns]:
+def _without(turns: list[Repeat], at: int, times: int) -> list[Repeat]:
     """A rank's list without so many of its steady turns, and as many microbatches fewer."""
     kept, less = turns[at]._replace(times=turns[at].times - times), times * turns[at].step
-    later = (turn._replace(actions=tuple(a.later(-less) for a in turn.actions)) for turn in turns[at + 1 :])
+    later = (turn._replace(actions=tuple(a.shifted(-less) for a in turn.actions)) for turn in turns[at + 1 :])
     return [*turns[:at], kept, *later]
 
 

@@ -10,16 +10,18 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from operator import add, itemgetter, sub
+from operator import itemgetter, sub
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
+from planc.pipeline.actions import Action, Kind, Repeat
 from planc.pipeline.dag import MISSING, turns_of
 from planc.pipeline.lower_bound import sketch_of
-from planc.pipeline.simulate import Order, StageTimes, simulate
+from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.simulate import Order, simulate
+from planc.pipeline.split import action_lists, schedule_of, shape_of, stages_of
+from planc.pipeline.stage_times import StageTimes
 from planc.pipeline.steady_state import core_of, steps_of
-from planc.schedules import Action, Schedule, Shape, of, orders, shape, stages_of
-from planc.schedules.actions import Kind, Turns
 
 MOST_ACTIONS = 60_000
 """Schedules that do not repeat themselves are run whole up to here: a tenth of a second."""
@@ -31,10 +33,6 @@ most two rounds of microbatches."""
 NEARLY = 1.5
 """A step that is only so many times as long as a shorter one is run itself."""
 SAME = 1e-9
-MOST_ROUNDS = 64
-"""A step of more idles little, and is not run but extended from a short one, which is exact to some digits."""
-ROUNDED = 1 - 1e-11
-"""Sums are rounded: in another order they differ in the last digits."""
 
 
 @dataclass(frozen=True)
@@ -47,36 +45,19 @@ class Timeline:
     weight_waits: tuple[dict[int, int], ...] = ()
 
 
-def stage_times(
-    forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
-) -> StageTimes:
-    """Times of stages; weights' gradients take half of the backward unless said otherwise (matmuls alone)."""
-    weights = tuple(weight_s) or tuple(s / 2 for s in backward_s)
-    return StageTimes(tuple(forward_s), tuple(backward_s), weights, send_s)
-
-
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
     """Run a step of a plan's pipeline; one rank and stage without `split`."""
     if split is None:
-        [works_s] = busy_s(split, ranks, microbatches, times)
-        return Timeline(works_s, ({0: 1},), ({},))
+        return Timeline(microbatches * (times.forward_s[0] + times.backward_s[0]), ({0: 1},), ({},))
     if split.order:
-        return timeline(orders(split, ranks, microbatches), times)
-    schedule = of(split)
-    return (_repeated if schedule.steady else _phased)(schedule, shape(split, ranks, microbatches), times)
-
-
-def least_makespan_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> float:
-    """What `run_schedule` finds at least: the busiest rank, and the waits of some microbatches."""
-    busiest_s = max(busy_s(split, ranks, microbatches, times)) * ROUNDED
-    if split is None or split.order or microbatches > MOST_ROUNDS * ranks:
-        return busiest_s
-    return max(busiest_s, sketch_of(of(split), shape(split, ranks, microbatches)).run(times) * ROUNDED)
+        return timeline(action_lists(split, ranks, microbatches), times)
+    schedule = schedule_of(split)
+    return (_phased if schedule.forwards_first else _repeated)(schedule, shape_of(split, ranks, microbatches), times)
 
 
 def timeline(order: Order, times: StageTimes) -> Timeline:
     """Run these lists to their end."""
-    held = [most_held([Turns(1, tuple(actions))] if actions else []) for actions in order]
+    held = [most_held([Repeat(1, tuple(actions))] if actions else []) for actions in order]
     makespan = max(simulate(order, times).clock)
     return Timeline(makespan, tuple(h for h, _ in held), tuple(w for _, w in held))
 
@@ -92,18 +73,18 @@ def held_at_least(split: Split, ranks: int, microbatches: int, rank: int = 0) ->
 
     Those of a shorter step: a longer one begins like it.
     """
-    whole = shape(split, ranks, microbatches)
-    in_rounds = of(split).in_rounds
+    whole = shape_of(split, ranks, microbatches)
+    in_rounds = schedule_of(split).in_rounds
     period = whole.round if in_rounds else ranks
     short = _short(whole, min(microbatches, 2 * period))
-    if of(split).need(short) is not None:
+    if schedule_of(split).need(short) is not None:
         return dict.fromkeys(stages_of(split, ranks, rank)[:1], 1)
-    return _held_at_least(of(split), short if in_rounds else short._replace(given_round=0), rank)
+    return _held_at_least(schedule_of(split), short if in_rounds else short._replace(fixed_round=0), rank)
 
 
 @lru_cache(maxsize=4096)
 def _held_at_least(schedule: Schedule, size: Shape, rank: int) -> dict[int, int]:
-    return most_held(schedule.turns(size, rank))[0]
+    return most_held(schedule.rank_actions(size, rank))[0]
 
 
 def forget() -> None:
@@ -112,23 +93,8 @@ def forget() -> None:
         kept.cache_clear()
 
 
-def busy_s(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> tuple[float, ...]:
-    """Seconds that each rank works in a step: its share of the microbatches on every stage it holds."""
-    if split is None:
-        return (microbatches * (times.forward_s[0] + times.backward_s[0]),)
-    whole = shape(split, ranks, microbatches)
-    each = whole.microbatches / of(split).copies
-    return works_s([stages_of(split, whole.ranks, rank) for rank in range(whole.ranks)], each, times)
-
-
-def works_s(held: Sequence[Sequence[int]], each: float, times: StageTimes) -> tuple[float, ...]:
-    """The same, with the virtual stages that each rank holds and the microbatches that it runs on each."""
-    whole = list(map(add, times.forward_s, times.backward_s))
-    return tuple([each * sum([whole[v] for v in stages]) for stages in held])
-
-
 def _short(whole: Shape, microbatches: int) -> Shape:
-    return whole._replace(microbatches=microbatches, given_round=whole.round)
+    return whole._replace(microbatches=microbatches, fixed_round=whole.round)
 
 
 def _repeated(schedule: Schedule, whole: Shape, times: StageTimes) -> Timeline:
@@ -210,13 +176,13 @@ CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "b
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
-def most_held(turns: Sequence[Turns]) -> tuple[dict[int, int], dict[int, int]]:
+def most_held(turns: Sequence[Repeat]) -> tuple[dict[int, int], dict[int, int]]:
     """At a rank's fullest moment, the first of them, the microbatches held of each stage, and those of them that
     wait for their weights' gradient alone.
 
     A microbatch is held from its forward to the end of its backward, the weights' part included: that part
     needs the matmuls' inputs, 32 of the 34 bytes a layer saves per element with flash attention (Qi et al.
-    2023, table 1). Turns are at their fullest the first time, or the last time if they leave more than they met.
+    2023, table 1). Repeat are at their fullest the first time, or the last time if they leave more than they met.
     """
     held = peak = before = again = first = 0
     for at, (times, actions, _) in enumerate(turns):

@@ -1,13 +1,13 @@
 """The circular pipeline of XLA: a scan over iterations that shifts every stage's output to the next rank.
 
-MaxText runs iteration i on rank r with microbatch (i - r) mod m of round (i - r) div m, so all
-microbatches pass a chunk before the next one; the backward is the scan's transpose, in reverse. Those are
-the lists of `looped_bfs`. Ranks run the same code: every stage must hold as much, and what a rank computes
-on nothing while the pipeline fills and drains takes as long as the real thing (the bubble).
+MaxText runs iteration i on rank r with microbatch (i - r) mod m of round (i - r) div m, so that all microbatches
+pass a chunk before the next one; the backward is the scan's transpose, in reverse order. These are the action lists
+of `looped_bfs`. Ranks run the same code: every stage must hold as many layers, and the garbage that a rank computes
+while the pipeline fills and drains takes as long as real microbatches (the bubble).
 """
 
-from planc.schedules.looped_bfs import turns
-from planc.schedules.schedule import Need, Schedule, Shape
+from planc.pipeline.schedule import Need, Schedule, Shape
+from planc.schedules.looped_bfs import rank_actions
 
 
 def need(shape: Shape) -> Need | None:
@@ -19,11 +19,11 @@ def need(shape: Shape) -> Need | None:
 
 SCHEDULE = Schedule(
     name="circular",
-    place=9,
-    turns=turns,
+    position=9,
+    rank_actions=rank_actions,
     chunks=2,
     free_chunks=True,
     need=need,
     equal_stages=True,
-    steady=False,
+    forwards_first=True,
 )

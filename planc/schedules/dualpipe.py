@@ -1,34 +1,37 @@
 """DualPipe: microbatches from both ends of the pipeline (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1).
 
-Rank r holds stage r of the way down and stage P - 1 - r, which is rank r's of the way up: every parameter
-is on two ranks. Even microbatches go down, odd ones up.
+Rank r holds stage r of the pipeline that goes down the ranks, and stage P - 1 - r, which is its stage of the pipeline
+that goes up: every parameter lies on two ranks. Even microbatches go down, odd ones up.
 """
 
-from planc.schedules.actions import Action, Turns
-from planc.schedules.dualpipev import two_ways
-from planc.schedules.schedule import Need, Schedule, Shape
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.schedule import Need, Schedule, Shape
+from planc.schedules.dualpipev import one_direction
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    """As DualPipeV on half as many ranks; a rank's first way is the one that enters nearer to it."""
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """As DualPipeV on half as many ranks; chunk 0 of a rank is its stage in the pipeline that enters nearer to it."""
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
     stages = (outer, ranks - 1 - outer)
     up = int(rank >= ranks // 2)
     first = {stages[0]: up, stages[1]: 1 - up}
 
-    def own(action: Action) -> Action:
+    def renumbered(action: Action) -> Action:
         return action._replace(microbatch=2 * action.microbatch + first[action.stage])
 
-    one_way = two_ways(ranks // 2, outer, shape.microbatches // 2, stages)
-    return [Turns(times, tuple(map(own, actions)), step=2) for times, actions, _ in one_way]
+    folded = one_direction(ranks // 2, outer, shape.microbatches // 2, stages)
+    return [Repeat(times, tuple(map(renumbered, actions)), step=2) for times, actions, _ in folded]
 
 
 def need(shape: Shape) -> Need | None:
+    """As many microbatches in both directions, each at least one per rank."""
     least = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= least:
         return None
     return Need(f"an even number of at least {least}", max(least, shape.microbatches + shape.microbatches % 2))
 
 
-SCHEDULE = Schedule(name="dualpipe", place=7, turns=turns, placement="both", need=need, even_ranks=True)
+SCHEDULE = Schedule(
+    name="dualpipe", position=7, rank_actions=rank_actions, placement="both", need=need, even_ranks=True
+)

@@ -1,114 +1,122 @@
 """DualPipeV: DualPipe folded into a V, without the second copy of the parameters.
 
-The two ways of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become the two chunks of a rank;
-the eight steps are those of the published implementation.
+The two directions of DualPipe (DeepSeek-AI 2024, DeepSeek-V3, section 3.2.1) become the two chunks of a rank. The
+eight steps are those of the published implementation (github.com/deepseek-ai/DualPipe, dualpipev.py).
 """
 
-from planc.schedules.actions import Action, Turns
-from planc.schedules.schedule import Need, Schedule, Shape, at_least, stages_at
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.schedule import Need, Schedule, Shape, at_least, stages_at
 
 
-class _Program:
-    """A rank's list under construction; `stages` are those of way 0 and way 1, which count their own microbatches.
-    Weights' gradients that were put off are done first in, first out."""
+class _RankList:
+    """The action list of a rank under construction; `stages` are those of chunk 0 and chunk 1, each of which counts
+    its own microbatches. Postponed gradients of weights run first in, first out."""
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
-        self.turns: list[Turns] = []
+        self.repeats: list[Repeat] = []
         self.forwards, self.backwards = [0, 0], [0, 0]
-        self.actions: list[Action] = []
-        """What comes next, once."""
-        self.waiting: list[Action] = []
+        self.pending: list[Action] = []
+        """Actions that the next call of `repeat` takes."""
+        self.postponed: list[Action] = []
 
-    def forward(self, way: int, *, joined: bool = False) -> None:
-        self.actions.append(Action("forward", self.stages[way], self.forwards[way], joined))
-        self.forwards[way] += 1
+    def forward(self, chunk: int, *, overlaps_next: bool = False) -> None:
+        self.pending.append(Action("forward", self.stages[chunk], self.forwards[chunk], overlaps_next))
+        self.forwards[chunk] += 1
 
-    def backward(self, way: int, *, part: bool = False) -> None:
-        """`part` puts the weights' gradients off."""
-        stage, number = self.stages[way], self.backwards[way]
-        self.actions.append(Action("backward_input" if part else "backward", stage, number))
-        self.backwards[way] += 1
-        if part:
-            self.waiting.append(Action("backward_weight", stage, number))
+    def backward(self, chunk: int, *, input_only: bool = False) -> None:
+        """The whole backward; or the gradient of the input only, the weights' being postponed."""
+        stage, number = self.stages[chunk], self.backwards[chunk]
+        self.pending.append(Action("backward_input" if input_only else "backward", stage, number))
+        self.backwards[chunk] += 1
+        if input_only:
+            self.postponed.append(Action("backward_weight", stage, number))
 
     def weight(self) -> None:
-        if self.waiting:
-            self.actions.append(self.waiting.pop(0))
+        """The oldest postponed gradient of weights, if any."""
+        if self.postponed:
+            self.pending.append(self.postponed.pop(0))
 
-    def together(self, forward: int, backward: int) -> None:
-        self.forward(forward, joined=True)
+    def overlapped(self, forward: int, backward: int) -> None:
+        """A forward of one chunk beside a backward of the other."""
+        self.forward(forward, overlaps_next=True)
         self.backward(backward)
 
-    def in_turn(self, times: int) -> None:
-        """What came since the last time this was asked, so many times. More than once: nothing that comes twice in it
-        and no weights' gradient that is left for later."""
-        actions, self.actions = tuple(self.actions), []
+    def repeat(self, times: int) -> None:
+        """Append the pending actions, `times` over. More than once only if they hold each kind and chunk once and
+        leave no gradient of weights postponed."""
+        actions, self.pending = tuple(self.pending), []
         for action in actions:
             if action.kind != "backward_weight":
                 counts = self.forwards if action.kind == "forward" else self.backwards
                 counts[self.stages.index(action.stage)] += times - 1
         if times:
-            self.turns.append(Turns(times, actions))
+            self.repeats.append(Repeat(times, actions))
 
 
-def two_ways(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Turns]:
-    """What one rank of `ranks` runs, of which the last one is the innermost of the two ways."""
-    program = _Program(stages)
-    outer = ranks - rank - 1
-    _fill(program, outer, rank)
-    steady = microbatches - 2 * ranks + rank + 1
-    if outer == 0:  # apart: the other rank waits for this forward
-        program.forward(0)
-        program.backward(1)
-        program.together(1, 0)
-        program.in_turn(1)
+def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, ...]) -> list[Repeat]:
+    """The action list of a rank that holds these two stages; rank `ranks` - 1 holds the innermost two of the V."""
+    made = _RankList(stages)
+    inner = ranks - rank - 1
+    _warm_up(made, inner, rank)
+    _steady(made, inner, steady=microbatches - 2 * ranks + rank + 1)
+    _cool_down(made, inner, rank)
+    return made.repeats
+
+
+def _warm_up(made: _RankList, inner: int, rank: int) -> None:
+    """Steps 1 to 3: F0; F0 F1; I1 W1 F1."""
+    made.forward(0)
+    made.repeat(2 * inner)
+    made.forward(0)
+    made.forward(1)
+    made.repeat(rank + 1)
+    made.backward(1, input_only=True)
+    made.weight()
+    made.forward(1)
+    made.repeat(inner)
+
+
+def _steady(made: _RankList, inner: int, steady: int) -> None:
+    """Steps 4 and 5: F0 beside B1, F1 beside B0; then B1, F1 beside B0."""
+    if inner == 0:  # the first pair runs one after the other: rank - 1 waits for this forward
+        made.forward(0)
+        made.backward(1)
+        made.overlapped(1, 0)
+        made.repeat(1)
         steady -= 1
-    program.together(0, 1)
-    program.together(1, 0)
-    program.in_turn(steady)
-    program.backward(1)
-    program.together(1, 0)
-    program.in_turn(outer)
-    _drain(program, outer, rank)
-    return program.turns
+    made.overlapped(0, 1)
+    made.overlapped(1, 0)
+    made.repeat(steady)
+    made.backward(1)
+    made.overlapped(1, 0)
+    made.repeat(inner)
 
 
-def _fill(program: _Program, outer: int, rank: int) -> None:
-    program.forward(0)
-    program.in_turn(2 * outer)
-    program.forward(0)
-    program.forward(1)
-    program.in_turn(rank + 1)
-    program.backward(1, part=True)
-    program.weight()
-    program.forward(1)
-    program.in_turn(outer)
-
-
-def _drain(program: _Program, outer: int, rank: int) -> None:
-    """From the middle of the last backwards on, weights' gradients are put off to the end."""
+def _cool_down(made: _RankList, inner: int, rank: int) -> None:
+    """Steps 6 to 8: B1 B0, from the middle on with the gradients of weights postponed; W I0; W."""
     half, odd = (rank + 1) // 2, rank % 2 == 1
-    program.backward(1)
-    program.backward(0)
-    program.in_turn(half)
+    made.backward(1)
+    made.backward(0)
+    made.repeat(half)
     for i in range(half, rank + 1):
-        program.backward(1, part=i > half or odd)
-        program.backward(0, part=True)
-    for _ in range(outer):
-        program.weight()
-        program.backward(0, part=True)
+        made.backward(1, input_only=i > half or odd)
+        made.backward(0, input_only=True)
+    for _ in range(inner):
+        made.weight()
+        made.backward(0, input_only=True)
     for _ in range(rank + 1):
-        program.weight()
-    program.in_turn(1)
+        made.weight()
+    made.repeat(1)
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    return two_ways(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: Shape) -> Need | None:
+    """The warm-up of the first rank takes two microbatches per rank."""
     return at_least(2 * shape.ranks, shape)
 
 
-SCHEDULE = Schedule(name="dualpipev", place=8, turns=turns, chunks=2, placement="v", need=need)
+SCHEDULE = Schedule(name="dualpipev", position=8, rank_actions=rank_actions, chunks=2, placement="v", need=need)

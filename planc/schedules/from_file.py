@@ -1,11 +1,12 @@
-"""`csv("FILE")`: a schedule of one's own. The plan holds its lists (`planc.schedules.csv` reads them)."""
+"""`csv("FILE")`: a schedule that the user wrote. The plan holds its action lists (`planc.pipeline.csv_schedule`)."""
 
-from planc.schedules.actions import Turns
-from planc.schedules.schedule import Schedule, Shape
-
-
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    raise AssertionError("a schedule of one's own is in its plan")
+from planc.pipeline.actions import Repeat
+from planc.pipeline.schedule import Schedule, Shape
 
 
-SCHEDULE = Schedule(name="csv", place=10, turns=turns, steady=False)
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """Never called: there are no lists but those of the file."""
+    raise AssertionError("the action lists of a csv schedule are in its plan")
+
+
+SCHEDULE = Schedule(name="csv", position=10, rank_actions=rank_actions)

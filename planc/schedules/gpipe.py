@@ -1,12 +1,17 @@
-"""GPipe: every microbatch forward, then every one backward (Huang et al. 2018), in torch's order."""
+"""GPipe: every microbatch forward, then every microbatch backward (Huang et al. 2018), in torch's order.
 
-from planc.schedules.actions import Action, Turns
-from planc.schedules.schedule import Schedule, Shape
+Rank 0 of 2, 3 microbatches: F0 F1 F2 B0 B1 B2.
+"""
 
-
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    """Backwards in the order of the forwards."""
-    return [Turns(shape.microbatches, (Action(kind, rank, 0),)) for kind in ("forward", "backward")]
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.schedule import Schedule, Shape
 
 
-SCHEDULE = Schedule(name="gpipe", place=1, turns=turns, steady=False)
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """All forwards, then all backwards in the same order. No steady state alternates them."""
+    forwards = Repeat(shape.microbatches, (Action("forward", rank, 0),))
+    backwards = Repeat(shape.microbatches, (Action("backward", rank, 0),))
+    return [forwards, backwards]
+
+
+SCHEDULE = Schedule(name="gpipe", position=1, rank_actions=rank_actions, forwards_first=True)

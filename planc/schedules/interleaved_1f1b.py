@@ -1,23 +1,34 @@
-"""Interleaved 1F1B: several chunks a rank, microbatches in rounds (Narayanan et al. 2021)."""
+"""Interleaved 1F1B: several virtual stages per rank, microbatches in rounds (Narayanan et al. 2021).
 
-from planc.schedules.actions import Action, Kind, Row, Turns, abreast
-from planc.schedules.schedule import Schedule, Shape, whole_rounds
+Rank 0 of 2 with 2 chunks (stages 0 and 2), 4 microbatches in rounds of 2:
+0F0 0F1 2F0 2F1 | 0F2 2B0 0F3 2B1 2F2 0B0 2F3 0B1 | 2B2 2B3 0B2 0B3.
+"""
+
+from planc.pipeline.actions import Action, InstructionStream, Kind, Repeat, interleave
+from planc.pipeline.schedule import Schedule, Shape, whole_rounds
 
 
-def passes(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> Row:
-    """One kind of action in order: round by round, within a round chunk by chunk (the last one first when
-    going backward), within a chunk microbatch by microbatch."""
+def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
+    """One kind of action in order: round by round; in a round chunk by chunk, backwards from the last chunk on; in a
+    chunk microbatch by microbatch."""
     chunks = range(shape.chunks) if kind == "forward" else range(shape.chunks - 1, -1, -1)
-    once = [Turns(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]
-    return Row(begin, once, shape.microbatches // shape.round, shape.round)
+    one_round = [Repeat(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]
+    return InstructionStream(begin, one_round, shape.microbatches // shape.round, shape.round)
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    warm = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
-    warm = min(warm, shape.chunks * shape.microbatches)
-    return abreast(passes(shape, rank, "forward"), passes(shape, rank, "backward", warm))
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """Backwards begin after the warm-up forwards; in the steady state they alternate; the cool-down is backwards."""
+    warm_up = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
+    warm_up = min(warm_up, shape.chunks * shape.microbatches)
+    return interleave(stream(shape, rank, "forward"), stream(shape, rank, "backward", warm_up))
 
 
 SCHEDULE = Schedule(
-    name="interleaved_1f1b", place=3, turns=turns, chunks=2, free_chunks=True, need=whole_rounds, in_rounds=True
+    name="interleaved_1f1b",
+    position=3,
+    rank_actions=rank_actions,
+    chunks=2,
+    free_chunks=True,
+    need=whole_rounds,
+    in_rounds=True,
 )

@@ -1,21 +1,28 @@
-"""Interleaved zero bubble: gradients of weights wait and fill the idle time (ZB-H1 of Qi et al. 2023)."""
+"""Interleaved zero bubble: gradients of weights are postponed to fill the bubble (ZB-H1 of Qi et al. 2023)."""
 
-from planc.schedules.actions import Turns, abreast
-from planc.schedules.interleaved_1f1b import passes
-from planc.schedules.schedule import Schedule, Shape, whole_rounds
+from planc.pipeline.actions import Repeat, interleave
+from planc.pipeline.schedule import Schedule, Shape, whole_rounds
+from planc.schedules.interleaved_1f1b import stream
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    """Half the warm-up of interleaved 1F1B; rank r lets its weights' gradients lag r microbatches behind."""
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """Half the warm-up of interleaved 1F1B. Gradients of weights lag `rank` microbatches behind those of the inputs:
+    the last ones run in the cool-down, where 1F1B idles."""
     every = shape.chunks * shape.microbatches
-    warm = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)
-    return abreast(
-        passes(shape, rank, "forward"),
-        passes(shape, rank, "backward_input", warm),
-        passes(shape, rank, "backward_weight", warm + min(rank, every)),
+    warm_up = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)
+    return interleave(
+        stream(shape, rank, "forward"),
+        stream(shape, rank, "backward_input", warm_up),
+        stream(shape, rank, "backward_weight", warm_up + min(rank, every)),
     )
 
 
 SCHEDULE = Schedule(
-    name="interleaved_zero_bubble", place=5, turns=turns, chunks=2, free_chunks=True, need=whole_rounds, in_rounds=True
+    name="interleaved_zero_bubble",
+    position=5,
+    rank_actions=rank_actions,
+    chunks=2,
+    free_chunks=True,
+    need=whole_rounds,
+    in_rounds=True,
 )

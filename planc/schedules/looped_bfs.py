@@ -1,14 +1,20 @@
-"""Looped breadth first: all microbatches through a chunk before the next one (Lamy-Poirier 2022)."""
+"""Looped breadth-first: all microbatches through one chunk before the next one (Lamy-Poirier 2022).
 
-from planc.schedules.actions import Action, Turns
-from planc.schedules.schedule import Schedule, Shape
+Rank 0 of 2 with 2 chunks (stages 0 and 2), 2 microbatches: 0F0 0F1 2F0 2F1 2B1 2B0 0B1 0B0.
+"""
+
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.schedule import Schedule, Shape
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    """All microbatches forward chunk by chunk, then all backward the other way."""
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """All forwards chunk by chunk, then all backwards in the opposite order. No steady state alternates them."""
     stages, microbatches = range(rank, shape.stages, shape.ranks), shape.microbatches
-    forward = [Turns(microbatches, (Action("forward", s, 0),)) for s in stages]
-    return forward + [Turns(microbatches, (Action("backward", s, microbatches - 1),), -1) for s in reversed(stages)]
+    forwards = [Repeat(microbatches, (Action("forward", s, 0),)) for s in stages]
+    backwards = [Repeat(microbatches, (Action("backward", s, microbatches - 1),), step=-1) for s in reversed(stages)]
+    return forwards + backwards
 
 
-SCHEDULE = Schedule(name="looped_bfs", place=4, turns=turns, chunks=2, free_chunks=True, steady=False)
+SCHEDULE = Schedule(
+    name="looped_bfs", position=4, rank_actions=rank_actions, chunks=2, free_chunks=True, forwards_first=True
+)

@@ -1,63 +1,70 @@
-"""ZB-V: two chunks a rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
+"""ZB-V: two chunks per rank, down the ranks and back; no bubble where F = B = W (Qi et al. 2023, section 6)."""
 
-from planc.schedules.actions import Action, Kind, Turns
-from planc.schedules.schedule import Schedule, Shape, stages_at
+from planc.pipeline.actions import Action, Kind, Repeat
+from planc.pipeline.schedule import Schedule, Shape, stages_at
+
+BACKWARD: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
+    (("backward_input", chunk), ("backward_weight", chunk)) for chunk in (0, 1)
+)
+"""Both parts of a backward, by chunk."""
 
 
-class _Counter:
-    """A rank's list under construction: the next microbatch of each kind and chunk."""
+class _RankList:
+    """The action list of a rank under construction. Counts the microbatches of each kind and chunk."""
 
     def __init__(self, stages: tuple[int, ...]) -> None:
         self.stages = stages
-        self.turns: list[Turns] = []
+        self.repeats: list[Repeat] = []
         self.next: dict[tuple[Kind, int], int] = {}
 
-    def rounds(self, times: int, *actions: tuple[Kind, int]) -> None:
-        """These kinds and chunks in turn, so many times."""
+    def add(self, times: int, *actions: tuple[Kind, int]) -> None:
+        """Append these kinds on these chunks, one after the other, `times` over."""
         first = []
         for kind, chunk in actions:
             number = self.next.get((kind, chunk), 0)
             first.append(Action(kind, self.stages[chunk], number))
             self.next[kind, chunk] = number + times
         if times:
-            self.turns.append(Turns(times, tuple(first)))
+            self.repeats.append(Repeat(times, tuple(first)))
 
     def count(self, kind: Kind, chunk: int) -> int:
+        """Actions of a kind on a chunk so far."""
         return self.next.get((kind, chunk), 0)
 
 
-def turns(shape: Shape, rank: int) -> list[Turns]:
-    """Built for at least 2 P - 1 microbatches, which fill the V; those that are not there are left out."""
+def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """Built for at least 2 P - 1 microbatches, which fill the V; the actions of missing ones are left out."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
-    build = _Counter(stages_at("v", ranks, 2, rank))
-    _warm_up(build, ranks, rank)
-    build.rounds(filled - build.count("forward", 0), ("forward", 0), *BOTH[0], ("forward", 1), *BOTH[1])
-    build.rounds(filled - build.count("forward", 1), *BOTH[0], ("forward", 1), *BOTH[1])
-    _drain(build, ranks, rank)
+    made = _RankList(stages_at("v", ranks, 2, rank))
+    _warm_up(made, ranks, rank)
+    _steady(made, filled)
+    _cool_down(made, ranks, rank)
     if filled == shape.microbatches:
-        return build.turns
-    return [kept for turns in build.turns for kept in turns.until(shape.microbatches)]
+        return made.repeats
+    return [kept for repeat in made.repeats for kept in repeat.below(shape.microbatches)]
 
 
-BOTH: tuple[tuple[tuple[Kind, int], ...], ...] = tuple(
-    (("backward_input", chunk), ("backward_weight", chunk)) for chunk in (0, 1)
-)
-"""Both parts of the backward, by chunk."""
+def _warm_up(made: _RankList, ranks: int, rank: int) -> None:
+    made.add(2 * (ranks - rank) - 1, ("forward", 0))
+    made.add(rank, ("forward", 1), ("forward", 0))
+    made.add(ranks - rank, ("forward", 1), *BACKWARD[1])
 
 
-def _warm_up(build: _Counter, ranks: int, rank: int) -> None:
-    build.rounds(2 * (ranks - rank) - 1, ("forward", 0))
-    build.rounds(rank, ("forward", 1), ("forward", 0))
-    build.rounds(ranks - rank, ("forward", 1), *BOTH[1])
+def _steady(made: _RankList, microbatches: int) -> None:
+    """A forward and a backward of each chunk in turn, until the forwards of chunk 0 and then of chunk 1 run out."""
+    left = microbatches - made.count("forward", 0)
+    made.add(left, ("forward", 0), *BACKWARD[0], ("forward", 1), *BACKWARD[1])
+    left = microbatches - made.count("forward", 1)
+    made.add(left, *BACKWARD[0], ("forward", 1), *BACKWARD[1])
 
 
-def _drain(build: _Counter, ranks: int, rank: int) -> None:
-    """The last inputs' gradients as early as they can be, weights' in the gaps and at the end."""
-    build.rounds(rank, ("backward_input", 0), ("backward_input", 1))
-    build.rounds(ranks - rank, *BOTH[0])
+def _cool_down(made: _RankList, ranks: int, rank: int) -> None:
+    """The last gradients of inputs as early as possible, those of weights in the gaps and at the end."""
+    made.add(rank, ("backward_input", 0), ("backward_input", 1))
+    made.add(ranks - rank, *BACKWARD[0])
     for chunk in (1, 0):
-        left = build.count("backward_input", chunk) - build.count("backward_weight", chunk)
-        build.rounds(left, ("backward_weight", chunk))
+        left = made.count("backward_input", chunk) - made.count("backward_weight", chunk)
+        made.add(left, ("backward_weight", chunk))
 
 
-SCHEDULE = Schedule(name="zbv", place=6, turns=turns, chunks=2, placement="v")
+SCHEDULE = Schedule(name="zbv", position=6, rank_actions=rank_actions, chunks=2, placement="v")

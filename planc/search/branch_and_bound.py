@@ -17,7 +17,7 @@ from typing import Any
 
 from planc.cost.memory.peak import GIB
 from planc.cost.step.rank_cost import Layout
-from planc.cost.step.step_time import followed_least_s
+from planc.cost.step.step_time import step_lower_bound_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.report import Step
 from planc.search.constraints import Laws
@@ -213,7 +213,7 @@ class _Run:
                     self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
         elif not node.followed:
             point, layout = node.point, node.layout
-            nearer_s = followed_least_s(layout.plan, layout.work) / point.sequences
+            nearer_s = step_lower_bound_s(layout.plan, layout.division.held, layout.work) / point.sequences
             self._wait(max(least_s, nearer_s), least_gib, Close(point, layout, followed=True))
         else:
             candidate = self._cost(node)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
+from planc.pipeline.split import microbatch_copies, schedule_of, shape_of, splits_backward, stages_of
 from planc.pipeline.timeline import held_at_least
-from planc.schedules import microbatch_copies, of, shape, splits_backward, stages_of
 from planc.sharding.stage_assignment import Division, division_of, sections_of
 
 
@@ -43,7 +43,7 @@ class Passage:
         """A microbatch comes to rank r's first stage through the stages 0 to r - 1, and each to all stages."""
         self.apart = plan.split is not None and splits_backward(plan.split)
         """Gradients of weights are actions of their own."""
-        self._in_rounds = plan.split is not None and of(plan.split).in_rounds
+        self._in_rounds = plan.split is not None and schedule_of(plan.split).in_rounds
         self.ways = tuple(self._ways(plan))
         """The ranks that differ in what they hold, one for each of the division's loads and in their order; of those
         alike, the last."""
@@ -85,7 +85,7 @@ class Passage:
         its fullest moment."""
         if self.split is None:
             return self.ways[way].on
-        period = shape(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
+        period = shape_of(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
         key = min(microbatches, 2 * period), period, way
         known = self._held.get(key)
         if known is None:
@@ -96,7 +96,7 @@ class Passage:
 
 def straight(split: Split | None) -> bool:
     """Whether a microbatch comes to rank r's first stage through the stages 0 to r - 1."""
-    return split is not None and of(split).copies == 1 and not split.order
+    return split is not None and schedule_of(split).copies == 1 and not split.order
 
 
 def end(split: Split | None, ranks: int) -> tuple[int, int]:

@@ -37,7 +37,7 @@ from planc.cost.step.section_cost import (
     moved_of,
     stored_of,
 )
-from planc.cost.step.step_time import least_s
+from planc.cost.step.step_time import critical_path_step_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -254,7 +254,7 @@ class Bounds:
 
     def time_s(self, layout: Layout) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
-        return least_s(layout.plan, layout.work) * SHAVED
+        return critical_path_step_s(layout.plan, layout.division.held, layout.work) * SHAVED
 
     def cost(self, point: Point, layout: Layout) -> tuple[Step, float]:
         """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""

@@ -17,7 +17,8 @@ from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.language.build import build_file
 from planc.language.imports import Files
 from planc.language.verbs.split import MOST_STAGES, even
-from planc.schedules import Shape, schedules
+from planc.pipeline.schedule import Shape
+from planc.schedules import schedules
 from planc.search.holes import Free, filled, free_in
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}

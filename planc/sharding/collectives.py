@@ -13,7 +13,7 @@ from typing import Any
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.schedules import microbatch_copies
+from planc.pipeline.split import microbatch_copies
 from planc.sharding.activation_collectives import PHASES, moves
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements, stored_elements

@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Param
 from planc.ir.plan import Plan
-from planc.schedules import microbatch_copies, stages_of
+from planc.pipeline.split import microbatch_copies, stages_of
 
 
 def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from planc.driver import check, load
-from planc.schedules import orders
-from planc.schedules.csv import normal, read
+from planc.pipeline.csv_schedule import normal, read
+from planc.pipeline.split import action_lists
 from tests.schedules.splits import split_of
 
 PLAN = """plan example
@@ -50,17 +50,17 @@ def test_a_schedule_of_one_s_own_is_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["interleaved_zero_bubble", "zbv", "dualpipev", "interleaved_1f1b"])
 def test_bundled_schedules_written_out_are_read_back(name: str) -> None:
     """Stages may lie anywhere; actions that run together stay together."""
-    lists = orders(split_of(name, 4), 4, 8)
+    lists = action_lists(split_of(name, 4), 4, 8)
     rows = []
     for actions in lists:
         cells, joined = [], ""
         for a in actions:
-            cells += [] if a.joined else [f"({joined};{a.text})OVERLAP_F_B" if joined else a.text]
-            joined = a.text if a.joined else ""
+            cells += [] if a.overlaps_next else [f"({joined};{a.text})OVERLAP_F_B" if joined else a.text]
+            joined = a.text if a.overlaps_next else ""
         rows.append(",".join(cells))
     table, problems = read("\n".join(rows) + "\n")
     assert problems == []
-    assert orders(split_of("csv", 4, 2, normal(table)), 4, 8) == lists
+    assert action_lists(split_of("csv", 4, 2, normal(table)), 4, 8) == lists
 
 
 @pytest.mark.parametrize(

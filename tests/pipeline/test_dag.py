@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from planc.pipeline.simulate import StageTimes, simulate
+from planc.pipeline.schedule import Shape
+from planc.pipeline.simulate import simulate
+from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.steady_state import steps_of
-from planc.pipeline.timeline import stage_times
 from planc.schedules import schedules
-from planc.schedules.schedule import Shape
 from tests.schedules.splits import NAMES
 
 SHAPES = [(1, 4), (2, 8), (3, 12), (4, 8), (4, 34), (6, 24), (8, 40)]
@@ -39,7 +39,7 @@ def test_every_microbatch_leaves_every_stage_when_the_lists_say(name: str, ranks
     steps = steps_of(schedule, size)
     for _ in range(3):
         times = some_times(chance, size.stages)
-        lists = simulate([schedule.order(size, rank) for rank in range(ranks)], times)
+        lists = simulate([schedule.actions(size, rank) for rank in range(ranks)], times)
         ends, end_s = steps.run(times)
         assert end_s == pytest.approx(max(lists.clock), rel=1e-12)
         for entries, wanted in zip(steps.end, [*lists.forward, *lists.backward], strict=True):

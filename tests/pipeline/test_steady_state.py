@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
+from planc.pipeline.schedule import Shape
 from planc.pipeline.simulate import simulate
 from planc.pipeline.steady_state import core_of, steps_of
 from planc.schedules import schedules
-from planc.schedules.schedule import Shape
 from tests.pipeline.test_dag import some_times
 
 STEADY = ["1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev"]
@@ -23,7 +23,7 @@ def test_a_longer_step_is_made_of_a_shorter_one(name: str, ranks: int, microbatc
     for more in (0, 3 * ranks):
         size = Shape(ranks, schedule.chunks, microbatches + more)
         steps, times = steps_of(schedule, size), some_times(chance, size.stages)
-        lists = simulate([schedule.order(size, rank) for rank in range(ranks)], times)
+        lists = simulate([schedule.actions(size, rank) for rank in range(ranks)], times)
         found.append(steps)
         ends, end_s = steps.run(times)
         assert end_s == pytest.approx(max(lists.clock), rel=1e-12)

@@ -5,11 +5,13 @@ import random
 import pytest
 
 from planc.ir.plan import Split
-from planc.pipeline.simulate import DeadlockError, StageTimes, simulate, spans
-from planc.pipeline.timeline import Timeline, busy_s, run_schedule, stage_times, timeline
-from planc.schedules import microbatch_copies, orders, schedules
-from planc.schedules.actions import Action
-from tests.schedules.splits import NAMES, split_of
+from planc.pipeline.actions import Action
+from planc.pipeline.simulate import DeadlockError, simulate, spans
+from planc.pipeline.split import action_lists, microbatch_copies, shape_of
+from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
+from planc.pipeline.timeline import Timeline, run_schedule, timeline
+from planc.schedules import schedules
+from tests.schedules.splits import NAMES, split_of, stages_by_rank
 
 FORWARD, BACKWARD = 1.0, 2.0
 
@@ -22,20 +24,20 @@ def times_of(split: Split, send_s: float = 0.0) -> StageTimes:
 
 def run(name: str, ranks: int, microbatches: int, chunks: int = 0, send_s: float = 0.0) -> Timeline:
     split = split_of(name, ranks, chunks)
-    return timeline(orders(split, ranks, microbatches), times_of(split, send_s))
+    return timeline(action_lists(split, ranks, microbatches), times_of(split, send_s))
 
 
 def busy(name: str, ranks: int, microbatches: int, chunks: int = 0) -> list[float]:
     """Seconds that each rank works."""
     split = split_of(name, ranks, chunks)
-    return list(busy_s(split, ranks, microbatches, times_of(split)))
+    return list(busy_s(stages_by_rank(split, ranks), microbatches / microbatch_copies(split), times_of(split)))
 
 
 def bubble(name: str, ranks: int, microbatches: int, chunks: int = 0) -> float:
     """Idle seconds of the ranks, which are the same on every one."""
-    works_s, *others = busy(name, ranks, microbatches, chunks)
-    assert others == pytest.approx([works_s] * (ranks - 1))
-    return run(name, ranks, microbatches, chunks).makespan_s - works_s
+    rank_s, *others = busy(name, ranks, microbatches, chunks)
+    assert others == pytest.approx([rank_s] * (ranks - 1))
+    return run(name, ranks, microbatches, chunks).makespan_s - rank_s
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
@@ -72,7 +74,7 @@ def test_zbv_idles_only_until_its_first_microbatch_and_after_its_last(ranks: int
     """No rank waits between its first and last action where F = B = W (Qi et al. 2023, section 6)."""
     split = split_of("zbv", ranks)
     times = stage_times([1.0] * 2 * ranks, [2.0] * 2 * ranks)
-    ran = spans(simulate(orders(split, ranks, 2 * ranks), times))
+    ran = spans(simulate(action_lists(split, ranks, 2 * ranks), times))
     for rank in range(ranks):
         mine = [r for r in ran if r.rank == rank]
         assert mine[-1].end_s - mine[0].start_s == pytest.approx(6.0 * 2 * ranks)
@@ -130,7 +132,7 @@ def test_every_action_runs_once(schedule: str, ranks: int, microbatches: int) ->
     split = split_of(schedule, ranks)
     if kind.need(_shape(schedule, ranks, microbatches)):
         return
-    lists = orders(split, ranks, microbatches)
+    lists = action_lists(split, ranks, microbatches)
     stages = len(split.stages)
     wanted = {(s, m) for s in range(stages) for m in range(microbatches)}
     by_kind = {k: [(a.stage, a.microbatch) for actions in lists for a in actions if a.kind == k] for k in KINDS}
@@ -146,9 +148,7 @@ KINDS = ("forward", "backward", "backward_input", "backward_weight")
 
 
 def _shape(schedule: str, ranks: int, microbatches: int):
-    from planc.schedules import shape
-
-    return shape(split_of(schedule, ranks), ranks, microbatches)
+    return shape_of(split_of(schedule, ranks), ranks, microbatches)
 
 
 @pytest.mark.parametrize("schedule", NAMES)
@@ -165,11 +165,12 @@ def test_a_long_step_is_extended_exactly(schedule: str, ranks: int, microbatches
         backward = [chance.uniform(2.0, 2.4) for _ in range(stages)]
         weight = [chance.uniform(0.3, 0.5) * s for s in backward]
         times = stage_times(forward, backward, chance.choice([0.0, 0.05, 0.7]), weight)
-        whole = timeline(orders(split, ranks, microbatches), times)
+        whole = timeline(action_lists(split, ranks, microbatches), times)
         extended = run_schedule(split, ranks, microbatches, times)
         assert extended.makespan_s == pytest.approx(whole.makespan_s, rel=1e-12)
-        works_s = [sum(map(times.of, actions)) for actions in orders(split, ranks, microbatches)]
-        assert busy_s(split, ranks, microbatches, times) == pytest.approx(works_s)
+        action_s = [sum(map(times.of, actions)) for actions in action_lists(split, ranks, microbatches)]
+        each = microbatches / microbatch_copies(split)
+        assert busy_s(stages_by_rank(split, ranks), each, times) == pytest.approx(action_s)
         assert extended.in_flight == whole.in_flight
         assert extended.weight_waits == whole.weight_waits
 
@@ -206,11 +207,11 @@ def test_an_order_against_itself_is_named() -> None:
         simulate(order, stage_times([1.0], [2.0]))
 
 
-def test_joined_actions_start_and_end_together() -> None:
+def test_overlapped_actions_start_and_end_together() -> None:
     order = [
         [
             Action("forward", 0, 0),
-            Action("forward", 0, 1, joined=True),
+            Action("forward", 0, 1, overlaps_next=True),
             Action("backward", 0, 0),
             Action("backward", 0, 1),
         ]

@@ -3,6 +3,7 @@
 from planc.diag.span import Span
 from planc.ir.base import Cause
 from planc.ir.plan import Split
+from planc.pipeline.split import stages_of
 from planc.schedules import schedules
 
 CAUSE = Cause(span=Span("x", 1, 1, 1, 2), sentence="split")
@@ -14,3 +15,8 @@ def split_of(name: str, ranks: int, chunks: int = 0, order: tuple[str, ...] = ()
     chunks = chunks or schedules()[name].chunks
     stages = tuple((s, s + 1) for s in range(ranks * chunks))
     return Split(axis="pp", schedule=name, chunks=chunks, stages=stages, order=order, cause=CAUSE)
+
+
+def stages_by_rank(split: Split, ranks: int) -> list[tuple[int, ...]]:
+    """The virtual stages of each rank."""
+    return [stages_of(split, ranks, rank) for rank in range(ranks)]

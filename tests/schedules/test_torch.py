@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from planc.schedules import orders
+from planc.pipeline.split import action_lists
 from tests.schedules.splits import split_of
 
 torch_schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
@@ -64,17 +64,17 @@ CASES = [
 
 @pytest.mark.parametrize(("name", "ranks", "chunks", "microbatches"), CASES)
 def test_lists_are_torch_s(name: str, ranks: int, chunks: int, microbatches: int) -> None:
-    ours = orders(split_of(name, ranks, chunks), ranks, microbatches)
+    ours = action_lists(split_of(name, ranks, chunks), ranks, microbatches)
     theirs = lists(name, ranks, chunks, microbatches)
     compared = range(ranks - (name == "1f1b"))  # torch 2.13 lists the last rank's forwards from 1 on
     assert [[a.text for a in ours[rank]] for rank in compared] == [theirs[rank] for rank in compared]
 
 
-def test_what_overlaps_in_torch_is_joined_here() -> None:
+def test_what_overlaps_in_torch_overlaps_here() -> None:
     """DualPipeV's pairs of a forward and a backward."""
     stages = [FakeStage(c * 4, 4, 8) for c in range(2)]
     order = torch_schedules.ScheduleDualPipeV(stages, 12, loss_fn=lambda *_: None).pipeline_order
     theirs = [[str(a.sub_actions[0]) for a in order[rank] if a.sub_actions] for rank in range(4)]
-    ours = orders(split_of("dualpipev", 4), 4, 12)
-    assert [[a.text for a in actions if a.joined] for actions in ours] == theirs
+    ours = action_lists(split_of("dualpipev", 4), 4, 12)
+    assert [[a.text for a in actions if a.overlaps_next] for actions in ours] == theirs
     assert sum(map(len, theirs)) > 0

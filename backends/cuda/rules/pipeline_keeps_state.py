@@ -10,7 +10,8 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.schedules import Action, orders
+from planc.pipeline.actions import Action
+from planc.pipeline.split import action_lists
 from planc.sharding.stage_assignment import sections_on, virtual_stages
 
 from .rule import Rows, changed, of_state
@@ -31,7 +32,7 @@ def _counted(roles: Roles, row: Collective) -> Collective:
     if Keeping.of(plan).gather_per != "pass" or row.section == "last":
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
         return changed(row, NAME, count=once)
-    actions = orders(plan.split, plan.pipeline, plan.microbatches)[row.stage]
+    actions = action_lists(plan.split, plan.pipeline, plan.microbatches)[row.stage]
     count = sum(
         copies * gathers(actions, stage)[row.phase == "backward"]
         for stage, copies in _copies(roles.sharded, row).items()

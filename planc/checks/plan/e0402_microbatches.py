@@ -8,7 +8,8 @@ from planc.checks.edits import replace, sentence
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
-from planc.schedules import Need, of, shape
+from planc.pipeline.schedule import Need
+from planc.pipeline.split import schedule_of, shape_of
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
@@ -17,7 +18,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     if split is None or plan.batch.sequences % unit:
         return
     ranks, count = plan.pipeline, plan.microbatches
-    need = _listed(split, count) if split.order else of(split).need(shape(split, ranks, count))
+    need = _listed(split, count) if split.order else schedule_of(split).need(shape_of(split, ranks, count))
     if need is None:
         return
     sequences = need.microbatches * unit
@@ -36,9 +37,9 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 def _listed(split: Split, count: int) -> Need | None:
     """A schedule from a file runs the microbatches it lists."""
-    from planc.schedules import csv as own
+    from planc.pipeline import csv_schedule
 
-    listed = own.microbatches(split.order)
+    listed = csv_schedule.microbatches(split.order)
     return None if listed == count else Need(f"the {listed} listed", listed)
 
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
-from planc.schedules import of
+from planc.pipeline.split import schedule_of
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
     split = plan.split
     if split is None:
         return
-    schedule, ranks = of(split), plan.pipeline
+    schedule, ranks = schedule_of(split), plan.pipeline
     if schedule.even_ranks and ranks % 2:
         yield Diagnostic(
             "E0413",

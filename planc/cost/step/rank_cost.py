@@ -19,8 +19,8 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step
+from planc.pipeline.split import microbatch_copies
 from planc.pipeline.timeline import run_schedule
-from planc.schedules import microbatch_copies
 from planc.sharding.stage_assignment import Division, copies_in, microbatches_each
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from planc.ir.collective import DTYPE_BYTES, CollectiveOp, Phase
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
-from planc.schedules import microbatch_copies
+from planc.pipeline.split import microbatch_copies
 from planc.sharding.activation_collectives import ActivationPhase, moves
 from planc.sharding.calls import Call
 from planc.sharding.collectives import handed_over_bytes, shared_bytes

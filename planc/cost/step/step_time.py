@@ -19,9 +19,9 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
-from planc.pipeline.simulate import StageTimes
-from planc.pipeline.timeline import Timeline, least_makespan_s, run_schedule, stage_times, works_s
-from planc.schedules import of, splits_backward
+from planc.pipeline.lower_bound import critical_path_lower_bound_s, makespan_lower_bound_s
+from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
+from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.local import stored_elements
 from planc.sharding.stage_assignment import (
@@ -201,7 +201,7 @@ def work_of(
         [c.weight_s for c in costs],
     )
     each = microbatches_each(plan)
-    busy = works_s(held, each, times)
+    busy = busy_s(held, each, times)
     rank = most_to_do(busy, after_s)
     mine = [costs[v] for v in held[rank]]
     compute = each * sum(c.forward_s + c.backward_s for c in mine)
@@ -220,36 +220,15 @@ def work_of(
     )
 
 
-def least_s(plan: Plan, work: Work) -> float:
-    """Seconds that the step takes at least, whatever order its pipeline runs in.
-
-    A rank begins when its first microbatch has come through the stages before its first one, and its last
-    backward goes back through them; where gradients of weights are apart the rank may still do those then.
-    Its backwards begin when one has come through all stages and back to its last one.
-    """
-    return work.total_s(_least_makespan_s(plan, work))
+def critical_path_step_s(plan: Plan, held: Sequence[Sequence[int]], work: Work) -> float:
+    """Lower bound on the step time (s), whatever order the pipeline runs in; `held` are the stages of each rank."""
+    return work.total_s(critical_path_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
-def followed_least_s(plan: Plan, work: Work) -> float:
-    """Seconds that the step takes at least with its pipeline's order: nearer, and dearer than `least_s`."""
-    return work.total_s(least_makespan_s(plan.split, plan.pipeline, plan.microbatches, work.times))
-
-
-def _least_makespan_s(plan: Plan, work: Work) -> float:
-    split, times = plan.split, work.times
-    if split is None or split.order or of(split).copies > 1:
-        return max(work.busy_s)
-    apart = splits_backward(split)
-    inputs = [b - w for b, w in zip(times.backward_s, times.weight_s, strict=True)] if apart else times.backward_s
-    through, least = sum(times.forward_s), 0.0
-    for rank, busy in enumerate(work.busy_s):
-        held = virtual_stages(plan, rank)
-        first, last = min(held), max(held)
-        way = sum(times.forward_s[:first]) + first * times.send_s
-        back = 0.0 if apart else sum(times.backward_s[:first]) + first * times.send_s
-        turn = through + sum(inputs[last + 1 :]) + plan.microbatches * sum(times.backward_s[v] for v in held)
-        least = max(least, way + busy + back, turn + back)
-    return least
+def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: Work) -> float:
+    """Lower bound on the step time (s) with the pipeline's own order: nearer than `critical_path_step_s`, and slower
+    to compute."""
+    return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
 def _once(rows: Iterable[Collective], exposed: dict[int, float]) -> dict[int, float]:

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from planc.cost.costed import Costed
 from planc.cost.step.offload import offload_s
 from planc.cost.step.step_time import StageCost, optimizer_s, overhead_s
+from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import Ran, simulate, spans
-from planc.schedules import orders
-from planc.schedules.actions import LETTERS
+from planc.pipeline.split import action_lists
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
 MOST_ACTIONS = 200_000
@@ -52,7 +52,7 @@ def trace(costed: Costed) -> dict[str, Any]:
 def step_spans(costed: Costed) -> Iterator[Span]:
     """Every span of every rank, each rank's in order of time."""
     plan, times = costed.sharded.plan, costed.timed.times
-    run = simulate(orders(plan.split, plan.pipeline, plan.microbatches), times)
+    run = simulate(action_lists(plan.split, plan.pipeline, plan.microbatches), times)
     ran = spans(run)
     for rank in range(plan.pipeline):
         for r in (r for r in ran if r.rank == rank):

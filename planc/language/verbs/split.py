@@ -8,7 +8,8 @@ from typing import NamedTuple
 from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Split
 from planc.language.draft import Draft
-from planc.schedules import Schedule, schedules
+from planc.pipeline.schedule import Schedule
+from planc.schedules import schedules
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("split",)
@@ -85,12 +86,12 @@ def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pip
         draft.report("E0108", (arg or method).span, "`csv` takes the name of a file", help=example)
         return None
     from planc.language.read_schedule_csv import read_schedule
-    from planc.schedules import csv as own
+    from planc.pipeline import csv_schedule
 
     order = read_schedule(arg, ranks, draft)
     if order is None:
         return None
-    held = [own.stages(order, rank) for rank in range(ranks)]
+    held = [csv_schedule.stages(order, rank) for rank in range(ranks)]
     return Pipeline(sum(map(len, held)), max(map(len, held)), order)
 
 

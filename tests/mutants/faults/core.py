@@ -93,8 +93,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="1F1B's stages warm up in the wrong order",
         file="planc/schedules/one_f_one_b.py",
-        text="warm = min(ranks - rank - 1, microbatches)",
-        planted="warm = min(rank, microbatches)",
+        text="warm_up = min(shape.ranks - rank - 1, shape.microbatches)",
+        planted="warm_up = min(rank, shape.microbatches)",
         test="tests/pipeline/test_timeline.py::test_in_flight_microbatches",
     ),
     Fault(
@@ -295,7 +295,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a row of a schedule's file may run an action twice",
-        file="planc/schedules/csv.py",
+        file="planc/pipeline/csv_schedule.py",
         text="for rule in (_homes, _twice, _missing):",
         planted="for rule in (_homes, _missing):",
         test="tests/language/test_own_schedule.py::test_a_mistake_is_named_where_it_is",

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import NamedTuple
 
-from planc.schedules.actions import KINDS, LETTERS, Action
+from planc.pipeline.actions import KINDS, LETTERS, Action
 
 ACTION = re.compile(r"(\d{1,7})([FBIW])(\d{1,7})", re.ASCII)
 TOGETHER = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
@@ -93,7 +93,7 @@ def _cell(text: str) -> tuple[Action, ...]:
     """The actions of a cell; none when it is not one."""
     if both := TOGETHER.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
-        return (first[0]._replace(joined=True), second[0]) if len(first) == len(second) == 1 else ()
+        return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()
     one = ACTION.fullmatch(text)
     return (Action(KINDS[one[2]], int(one[1]), int(one[3])),) if one else ()
 

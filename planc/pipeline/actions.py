@@ -1,0 +1,153 @@
+"""Actions of a pipeline schedule, and lists of them in run-length form.
+
+An action is one microbatch on one virtual stage in one direction, as in torch's `_Action`. The list of a rank is a
+few `Repeat`s, however many microbatches a step has: warm-up, steady state, cool-down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise, repeat
+from typing import Literal, NamedTuple
+
+Kind = Literal["forward", "backward", "backward_input", "backward_weight"]
+"""`backward` is the whole backward; `backward_input` and `backward_weight` are the two parts of it that zero-bubble
+schedules run separately: the gradients of the inputs and of the weights."""
+
+LETTERS: dict[Kind, str] = {"forward": "F", "backward": "B", "backward_input": "I", "backward_weight": "W"}
+"""Letters of torch's schedule files: `2I1` is the gradient of the inputs of stage 2 for microbatch 1."""
+KINDS: dict[str, Kind] = {letter: kind for kind, letter in LETTERS.items()}
+
+
+class Action(NamedTuple):
+    """One microbatch on one virtual stage, forward or backward.
+
+    An action that `overlaps_next` runs beside the next action of its rank: both start when both are ready and end
+    together (torch's OVERLAP_F_B: a forward beside a backward).
+    """
+
+    kind: Kind
+    stage: int
+    microbatch: int
+    overlaps_next: bool = False
+
+    @property
+    def text(self) -> str:
+        """The action as torch writes it, such as `2F0`."""
+        return f"{self.stage}{LETTERS[self.kind]}{self.microbatch}"
+
+    def shifted(self, microbatches: int) -> Action:
+        """The same action, `microbatches` later."""
+        kind, stage, microbatch, overlaps_next = self
+        return NEW_TUPLE(Action, (kind, stage, microbatch + microbatches, overlaps_next))
+
+
+NEW_TUPLE = tuple.__new__
+"""Makes an action in a third of the time that `Action(...)` takes: lists of a hundred thousand are common."""
+
+
+class Repeat(NamedTuple):
+    """Actions that a rank runs one after the other, `times` over, each time `step` microbatches further."""
+
+    times: int
+    actions: tuple[Action, ...]
+    step: int = 1
+
+    def without_first(self, times: int) -> Repeat:
+        """The repetitions that are left after the first `times` of them."""
+        return Repeat(self.times - times, tuple(a.shifted(times * self.step) for a in self.actions), self.step)
+
+    def below(self, microbatches: int) -> Iterator[Repeat]:
+        """The same actions without those of microbatch numbers from `microbatches` on. Needs `step` 1."""
+        left = self
+        while left.times and (kept := tuple(a for a in left.actions if a.microbatch < microbatches)):
+            times = min(left.times, *(microbatches - a.microbatch for a in kept))
+            yield Repeat(times, kept)
+            left = left.without_first(times)
+
+
+def phases(*repeats: Repeat) -> list[Repeat]:
+    """The action list of a rank: warm-up, steady state and cool-down, those left out that run zero times."""
+    return [r for r in repeats if r.times]
+
+
+def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
+    """Every single action of these repeats, in order."""
+    return list(chain.from_iterable(map(_unrolled, repeats)))
+
+
+def _unrolled(repeats: Repeat) -> Iterable[Action]:
+    """Made column by column, without a Python call for each action."""
+    times, actions, step = repeats
+    if times <= 1 or not actions:
+        return actions * times
+    kinds, stages, microbatches, overlaps = zip(*actions, strict=True)
+    numbers = chain.from_iterable(zip(*(range(m, m + times * step, step) for m in microbatches), strict=True))
+    return map(NEW_TUPLE, repeat(Action), zip(kinds * times, stages * times, numbers, overlaps * times, strict=True))
+
+
+class InstructionStream(NamedTuple):
+    """One kind of action of a rank, issued once per time slot from slot `begin` on.
+
+    `repeats` of one action each make a round; `rounds` of them follow each other, `step` microbatches apart.
+    """
+
+    begin: int
+    repeats: list[Repeat]
+    rounds: int = 1
+    step: int = 0
+
+    @property
+    def round_slots(self) -> int:
+        """Time slots of one round."""
+        return sum(r.times for r in self.repeats)
+
+    @property
+    def end(self) -> int:
+        """The first time slot after the stream."""
+        return self.begin + self.rounds * self.round_slots
+
+    def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
+        """The repeats that are issued in slots `low` to `high`: first slot and first action of each."""
+        slots = self.round_slots
+        for number in range(max(0, (low - self.begin) // slots), min(self.rounds, -((self.begin - high) // slots))):
+            slot = self.begin + number * slots
+            for times, (action,), _ in self.repeats:
+                if slot < high and slot + times > low:
+                    yield slot, action.shifted(number * self.step)
+                slot += times
+
+
+def interleave(*streams: InstructionStream) -> list[Repeat]:
+    """One action list from several streams: in every time slot, one action of each stream that has begun.
+
+    The slots before all streams have begun are the warm-up, those after the first one has ended the cool-down.
+    Streams that consist of rounds must have rounds of the same length; the steady state then repeats by rounds.
+    """
+    begin, end, slots = max(s.begin for s in streams), min(s.end for s in streams), streams[0].round_slots
+    rounds = (end - begin) // slots if slots else 0
+    last = max(s.end for s in streams)
+    if rounds < 2:
+        return _interleaved(streams, 0, last)
+    assert all(s.round_slots == slots and s.step == streams[0].step for s in streams)
+    warm_up = _interleaved(streams, 0, begin)
+    steady = Repeat(rounds, tuple(unrolled(_interleaved(streams, begin, begin + slots))), streams[0].step)
+    cool_down = _interleaved(streams, begin + rounds * slots, last)
+    return [*warm_up, steady, *cool_down]
+
+
+def _interleaved(streams: Sequence[InstructionStream], low: int, high: int) -> list[Repeat]:
+    """The actions of time slots `low` to `high`."""
+    changes: dict[int, list[tuple[int, tuple[int, Action] | None]]] = {high: []}
+    for i, stream in enumerate(streams):
+        for slot, action in stream.between(low, high):
+            changes.setdefault(max(low, slot), []).append((i, (slot, action)))
+        if low < stream.end < high:
+            changes.setdefault(stream.end, []).append((i, None))
+    running: list[tuple[int, Action] | None] = [None] * len(streams)
+    found = []
+    for begin, end in pairwise(sorted(changes)):
+        for i, now in changes[begin]:
+            running[i] = now
+        found.append(Repeat(end - begin, tuple(a.shifted(begin - at) for at, a in filter(None, running))))
+    return found

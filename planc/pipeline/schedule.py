@@ -1,0 +1,105 @@
+"""The type of a pipeline schedule: each rank's actions, where its stages lie, which microbatch counts it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+from planc.diag.fast_dataclass import dataclass
+from planc.pipeline.actions import Action, Repeat, unrolled
+
+Placement = Literal["loop", "v", "both"]
+"""Where the virtual stages of `P` ranks lie. `loop`: stage s on rank s mod P. `v`: down the ranks and back up, stage
+P on the last rank again. `both`: two pipelines in opposite directions, so that rank r holds stages r and P - 1 - r."""
+
+
+class Shape(NamedTuple):
+    """The numbers that a schedule's action lists depend on. `chunks` is the number of virtual stages per rank."""
+
+    ranks: int
+    chunks: int
+    microbatches: int
+    fixed_round: int = 0
+    """Microbatches per round, where a shortened step keeps the rounds of the longer one. 0: derived."""
+
+    @property
+    def stages(self) -> int:
+        """Virtual stages of the whole pipeline."""
+        return self.ranks * self.chunks
+
+    @property
+    def round(self) -> int:
+        """Microbatches per round of an interleaved schedule: as many as ranks, or a few more.
+
+        torch's rule: the microbatches over (microbatches // ranks) rounds; fewer than ranks make one round.
+        """
+        return self.fixed_round or self.microbatches // max(1, self.microbatches // self.ranks)
+
+
+class Need(NamedTuple):
+    """A number of microbatches that a schedule can run: the requirement in words, and the nearest such number."""
+
+    text: str
+    microbatches: int
+
+
+def any_number(shape: Shape) -> Need | None:
+    """The requirement of schedules that run any number of microbatches."""
+    return None
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Schedule:
+    """A pipeline schedule. There is one object of each, compared by identity."""
+
+    name: str
+    position: int
+    """Place in lists that are shown to users."""
+    rank_actions: Callable[[Shape, int], list[Repeat]]
+    """The action list of a rank: warm-up, steady state, cool-down."""
+    chunks: int = 1
+    """Virtual stages per rank, unless the plan gives another number (`free_chunks`)."""
+    free_chunks: bool = False
+    placement: Placement = "loop"
+    need: Callable[[Shape], Need | None] = any_number
+    """None if the schedule runs this number of microbatches, else the requirement that it misses."""
+    in_rounds: bool = False
+    """Microbatches are issued in rounds of `Shape.round`."""
+    even_ranks: bool = False
+    """The number of ranks must be even."""
+    equal_stages: bool = False
+    """All stages must hold the same number of layers."""
+    forwards_first: bool = False
+    """Every rank runs all forwards of a stage, then those of its next stage, then all backwards in the same manner;
+    otherwise forwards and backwards alternate in a steady state."""
+
+    @property
+    def copies(self) -> int:
+        """Ranks that hold each stage."""
+        return 2 if self.placement == "both" else 1
+
+    def actions(self, shape: Shape, rank: int) -> list[Action]:
+        """The action list of a rank, action by action."""
+        return unrolled(self.rank_actions(shape, rank))
+
+
+def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:
+    """The virtual stages of a rank, in order."""
+    if placement == "v":
+        return rank, 2 * ranks - 1 - rank
+    if placement == "both":
+        return tuple(sorted({rank, ranks - 1 - rank}))
+    return tuple(range(rank, ranks * chunks, ranks))
+
+
+def at_least(least: int, shape: Shape) -> Need | None:
+    """The requirement of `least` microbatches or more."""
+    return Need(f"at least {least}", least) if shape.microbatches < least else None
+
+
+def whole_rounds(shape: Shape) -> Need | None:
+    """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank."""
+    rounds = max(1, shape.microbatches // shape.ranks)
+    if shape.microbatches % rounds == 0:
+        return None
+    return Need(f"a multiple of {shape.ranks}", -(-shape.microbatches // shape.ranks) * shape.ranks)

@@ -1,0 +1,63 @@
+"""The pipeline of a plan's `split layers` sentence: its schedule, its stages and each rank's actions."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from planc.ir.plan import Split
+from planc.pipeline.actions import Action
+from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.schedules import schedules
+
+
+def schedule_of(split: Split) -> Schedule:
+    """The schedule that a plan's `split` names."""
+    return schedules()[split.schedule]
+
+
+def shape_of(split: Split, ranks: int, microbatches: int) -> Shape:
+    """The numbers that a schedule's action lists depend on, for `ranks` pipeline ranks."""
+    return Shape(ranks, split.chunks, microbatches)
+
+
+def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:
+    """Each rank's actions in order. Without a pipeline, one rank runs forward and backward of every microbatch."""
+    if split is None:
+        return [[Action(kind, 0, m) for m in range(microbatches) for kind in ("forward", "backward")]]
+    if split.order:
+        from planc.pipeline import csv_schedule
+
+        return [list(row) for row in csv_schedule.rows(split.order)]
+    shape = shape_of(split, ranks, microbatches)
+    return [schedule_of(split).actions(shape, rank) for rank in range(ranks)]
+
+
+def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
+    """The virtual stages that a pipeline rank holds, in order. Two ranks may hold the same stage (dualpipe)."""
+    if split.order:
+        from planc.pipeline import csv_schedule
+
+        return csv_schedule.stages(split.order, rank)
+    return stages_at(schedule_of(split).placement, ranks, split.chunks, rank)
+
+
+def splits_backward(split: Split) -> bool:
+    """True if gradients of the inputs and of the weights are separate actions (zero-bubble schedules)."""
+    if split.order:
+        return any(a.kind == "backward_weight" for actions in action_lists(split, 0, 0) for a in actions)
+    return _splits_backward(split.schedule)
+
+
+@cache
+def _splits_backward(name: str) -> bool:
+    schedule = schedules()[name]
+    shape = Shape(2, schedule.chunks, 4)
+    return any(a.kind == "backward_weight" for repeat in schedule.rank_actions(shape, 0) for a in repeat.actions)
+
+
+def microbatch_copies(split: Split | None) -> int:
+    """Ranks that hold each stage: each of them runs 1 / copies of the microbatches on every stage it holds.
+
+    1 except for dualpipe, whose two copies of a stage share the microbatches.
+    """
+    return 1 if split is None or split.order else schedule_of(split).copies

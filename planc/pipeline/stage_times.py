@@ -1,0 +1,49 @@
+"""Seconds of one microbatch on each virtual stage: what a schedule is simulated with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import add
+
+from planc.diag.fast_dataclass import dataclass
+from planc.pipeline.actions import Action
+
+
+@dataclass(frozen=True)
+class StageTimes:
+    """Seconds of one microbatch on each virtual stage, and of a hand-over to the next rank."""
+
+    forward_s: tuple[float, ...]
+    backward_s: tuple[float, ...]
+    """The whole backward: gradients of the inputs and of the weights."""
+    weight_s: tuple[float, ...]
+    """The part of the backward that computes the gradients of the weights."""
+    send_s: float = 0.0
+    """From the end of a stage until its output lies on another rank."""
+
+    def of(self, action: Action) -> float:
+        """Seconds of one action by itself."""
+        if action.kind == "forward":
+            return self.forward_s[action.stage]
+        if action.kind == "backward":
+            return self.backward_s[action.stage]
+        weight = self.weight_s[action.stage]
+        return weight if action.kind == "backward_weight" else self.backward_s[action.stage] - weight
+
+
+def stage_times(
+    forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
+) -> StageTimes:
+    """Times of stages (s for one microbatch). Without `weight_s`, gradients of weights take half of the backward,
+    as they do in a layer of matmuls only."""
+    weights = tuple(weight_s) or tuple(s / 2 for s in backward_s)
+    return StageTimes(tuple(forward_s), tuple(backward_s), weights, send_s)
+
+
+def busy_s(stages_by_rank: Sequence[Sequence[int]], microbatches: float, times: StageTimes) -> tuple[float, ...]:
+    """Seconds that each rank computes in a step: `microbatches` times forward and backward of every stage it holds.
+
+    `microbatches` are those that a rank runs on each of its stages: half of the step's with two copies of a stage.
+    """
+    both = list(map(add, times.forward_s, times.backward_s))
+    return tuple([microbatches * sum([both[v] for v in stages]) for stages in stages_by_rank])

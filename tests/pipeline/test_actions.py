@@ -1,0 +1,45 @@
+"""Lists are made of turns: what is said of the turns holds for every action."""
+
+import pytest
+
+from planc.pipeline.actions import Action, InstructionStream, Repeat, interleave, unrolled
+from planc.pipeline.schedule import Shape
+from planc.pipeline.stage_times import stage_times
+from planc.pipeline.timeline import most_held, timeline
+from planc.schedules import schedules
+from tests.schedules.splits import NAMES
+
+
+def test_rows_interleave_take_turns() -> None:
+    """The second row begins after one turn and goes on alone."""
+    forward = [Repeat(2, (Action("forward", 0, 0),)), Repeat(1, (Action("forward", 1, 0),))]
+    turns = interleave(InstructionStream(0, forward), InstructionStream(1, [Repeat(3, (Action("backward", 1, 0),))]))
+    assert [a.text for a in unrolled(turns)] == ["0F0", "0F1", "1B0", "1F0", "1B1", "1B2"]
+
+
+def test_turns_go_by_their_step() -> None:
+    turns = Repeat(3, (Action("backward", 0, 4, overlaps_next=True), Action("forward", 1, 9)), -2)
+    assert [a.text for a in unrolled([turns])] == ["0B4", "1F9", "0B2", "1F7", "0B0", "1F5"]
+    assert unrolled([turns.without_first(1)]) == unrolled([turns])[2:]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 8), (4, 16), (6, 24), (6, 36), (8, 64)])
+def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
+    size = Shape(ranks, schedules()[name].chunks, microbatches)
+    for rank in range(ranks):
+        turns = schedules()[name].rank_actions(size, rank)
+        every = [Repeat(1, (action,)) for action in unrolled(turns)]
+        assert most_held(turns) == most_held(every) == most_held([Repeat(1, tuple(unrolled(turns)))])
+
+
+def test_a_rank_that_does_nothing_holds_nothing() -> None:
+    assert most_held([]) == ({}, {})
+    assert timeline([[], [Action("forward", 0, 0)]], stage_times([1.0], [2.0])).in_flight == ({}, {0: 1})
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "zbv", "dualpipev", "dualpipe"])
+def test_a_longer_step_has_no_more_turns(name: str) -> None:
+    schedule = schedules()[name]
+    few, many = ([len(schedule.rank_actions(Shape(4, schedule.chunks, m), r)) for r in range(4)] for m in (32, 3200))
+    assert many == few
