@@ -1,4 +1,4 @@
-"""Whether a checkpoint is one that a preset's run may go on from. Anything that would bend the run is refused."""
+"""Compatibility of a checkpoint with a preset's run: everything that would change the losses is refused."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DATA = "data"
 
 
 def course(preset: Preset) -> dict[str, Any]:
-    """What decides the losses beside the model and the data; the layout over devices does not."""
+    """Settings that decide the losses beside the model and the data; the layout over devices does not."""
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]
     names += [] if train.schedule == "constant" else ["min_lr", "steps"]

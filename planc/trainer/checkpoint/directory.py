@@ -25,7 +25,7 @@ ASIDE = "aside-"
 PASSED_OVER = ("E1019", "E1021")
 """Findings about one checkpoint that say nothing against the one before it."""
 WAIT_S = 10.0
-"""How long the ranks of a run that has just been ended may take to be gone."""
+"""Longest time (s) that the ranks of a run that was just ended may take to exit."""
 BLOCK = 1 << 20
 
 _NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
@@ -50,7 +50,7 @@ def kept(folder: Path) -> list[Kept]:
 
 
 def free_name(folder: Path, step: int) -> Path:
-    """Where the next checkpoint of a step goes: what is there is never written over."""
+    """Unused folder name for the next checkpoint of a step: an existing checkpoint is never overwritten."""
     taken = [k.again for k in kept(folder) if k.step == step]
     again = f".{max(taken) + 1}" if taken else ""
     return folder / f"step-{step:08}{again}"

@@ -31,19 +31,19 @@ NUMBERS: dict[str, np.dtype[Any]] = {
     "F16": np.dtype("<f2"),
     "BF16": np.dtype("<u2"),
 }
-"""What may be in a file; bfloat16 is the upper half of a float32."""
+"""Dtypes that a safetensors file may hold; bfloat16 is the upper half of a float32."""
 MOST_BYTES = 2 * 2**30
-"""Of one written file, unless a tensor is larger."""
+"""Largest size in bytes of one written file, unless a single tensor is larger."""
 
 
 class Place(NamedTuple):
-    """Where a tensor is."""
+    """Location of a tensor: file, dtype, shape and byte range."""
 
     file: Path
     dtype: str
     shape: tuple[int, ...]
     start: int
-    """Of its bytes in the file."""
+    """Offset of the tensor's first byte in the file."""
 
 
 def their_name(name: str) -> str:
@@ -110,7 +110,7 @@ def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
 
 
 def _config(model: Model) -> dict[str, Any]:
-    """What transformers needs to build the model; nothing about training."""
+    """The config.json that transformers needs to build the model; nothing about training."""
     s = model.sizes
     return {
         "architectures": [f"{FAMILIES[model.family]}ForCausalLM"],

@@ -1,4 +1,4 @@
-"""What a worker does for its checkpoints: takes up a saved state, saves after steps, obeys SIGTERM."""
+"""The checkpoint manager of a worker: resumes from a saved state, saves after steps, saves and ends on SIGTERM."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def manifest_of(
 
 
 def read_history(path: Path) -> History:
-    """What a run had seen when the checkpoint was saved."""
+    """The history of losses at the time a checkpoint was saved."""
     values = json.loads((path / HISTORY).read_text())
     values["held_out"] = {int(step): loss for step, loss in values["held_out"].items()}
     return History(**values)

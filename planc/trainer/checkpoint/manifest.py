@@ -23,7 +23,7 @@ class File(Frozen):
 
 
 class Box(Frozen):
-    """Where a part of a tensor is: in which file, and which part it is."""
+    """One box of a tensor: its file, and the part of the tensor that the file holds."""
 
     file: str
     offset: tuple[int, ...]
@@ -38,7 +38,7 @@ class Stored(Frozen):
 
 
 class Position(Frozen):
-    """How far into the data the run is: what the next step shows is a function of `step` and the seed."""
+    """Position in the data. The next batch is a function of `step` and the seed."""
 
     step: int
     sequences: int
@@ -60,7 +60,7 @@ class Manifest(Frozen):
     versions: dict[str, str]
     model: str
     course: dict[str, Any]
-    """What decides the losses beside the model and the data: batch, seed, rates, AdamW's numbers."""
+    """Settings that decide the losses beside the model and the data: batch, seed, learning rate, optimizer."""
     data_sha256: str
     position: Position
     saved_at: str

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from: chosen, verified and compared with the preset before any device is touched."""
+"""Choice of the checkpoint to resume from: verified and compared with the preset before a device is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.preset.load import Preset
 
 NEWEST = -1
-"""As the step to resume from: the newest."""
+"""Value of `resume` for the newest checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Start:
 
 
 def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
-    """Where the run starts. `resume` is None for a run from the beginning, NEWEST, or a step.
+    """Find the start of a run. `resume` is None to start from scratch, NEWEST, or a step.
 
-    Raises PlanError for anything that would lose what is saved or go on from what is wrong. Changes nothing.
+    Raises PlanError for anything that would lose saved state or resume from a wrong one. Changes nothing.
     """
     span = Span(str(preset.path), 1, 1, 1, 1)
     folder = preset.checkpoints

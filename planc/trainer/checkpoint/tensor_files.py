@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planc.ir.session import Piece, Weights
 
 MOST_BYTES = 256 * 2**20
-"""Of one file, unless a single tensor is larger: what a rank holds twice while it writes."""
+"""Largest size in bytes of one file, unless a single tensor is larger: a rank holds that much twice while it writes."""
 OFFSETS = "DCP_SHARDING_INFO"
 """The metadata key under which torch.distributed.checkpoint looks for offsets (torch 2.13, `_hf_utils`)."""
 

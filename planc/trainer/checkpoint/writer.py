@@ -36,7 +36,7 @@ FAILED = "failed-"
 
 @dataclass(frozen=True)
 class Where:
-    """Where and how a run saves. `run` is the same for all ranks of one attempt, and for no other."""
+    """Folder and options of a run's saves. `run` is the same for all ranks of one attempt, and for no other attempt."""
 
     folder: Path
     run: str
@@ -194,7 +194,7 @@ def _sync(folder: Path) -> None:
 
 
 def run_name(environ: Callable[[str], str | None] = os.environ.get) -> str:
-    """The same for all ranks of one attempt: from planc's launcher, torchrun or Slurm."""
+    """Name shared by all ranks of one attempt, from planc's launcher, torchrun or Slurm."""
     names = (ATTEMPT, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
     said = "-".join(v for v in map(environ, names) if v) or "alone"
     return "".join(c if c.isalnum() or c == "-" else "_" for c in said)

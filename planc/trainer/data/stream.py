@@ -24,12 +24,11 @@ BYTES = 256
 
 
 class Source(Protocol):
-    """Where batches come from: (tokens, targets), int32 [sequences, sequence_tokens]; a target is the
-    token that follows."""
+    """A source of batches: (tokens, targets), int32 [sequences, sequence_tokens]; a target is the token that follows."""
 
     @property
     def sha256(self) -> str:
-        """Of the data in use, held-out part included."""
+        """sha256 of the data in use, held-out part included."""
         ...
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]: ...
@@ -43,7 +42,7 @@ class Source(Protocol):
         ...
 
     def going_on(self, step: int, shown: int) -> Source:
-        """The same data for a run that has been shown this many sequences by the end of `step`."""
+        """The same data for a run that has seen this many sequences by the end of `step`."""
         ...
 
 
@@ -64,7 +63,7 @@ EXCLUDED = frozenset(
     }
 )
 HELD_OUT_SHARE = 0.1
-"""Of the files, drawn by the hash of their path."""
+"""Share of the files that is held out, chosen by the hash of their path."""
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from planc.trainer.measure.worker import MARK
 from planc.trainer.run import launch
 
 STEPS = 6
-"""Of each plan that nothing disturbs; the fastest counts, as of the probes the fastest window does."""
+"""Undisturbed steps to measure of each plan; the fastest counts, as the fastest window does for probes."""
 
 
 class MeasuringError(Exception):
@@ -31,7 +31,7 @@ class Measurement:
     probes: tuple[Measured, ...]
     steps: dict[str, tuple[float, ...]]
     peak_gib: dict[str, float | None] = field(default_factory=dict)
-    """Of rank 0's device, or of its process where there is none."""
+    """Peak memory (GiB) of rank 0's device, or of its process where it has none."""
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
     others: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Measurement:
         return self._counted(plan)[2]
 
     def _counted(self, plan: str) -> tuple[float, float, float]:
-        """Of the step that counts: how much it was disturbed beyond being calm, its seconds, the share others had."""
+        """Of a plan's measured steps the one that counts: contention beyond the threshold, seconds, others' share."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
         return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))

@@ -1,4 +1,4 @@
-"""What a preset asks for and a runtime does not have. Refused, never dropped."""
+"""Settings of a preset that a runtime does not support. They are refused, never dropped."""
 
 from __future__ import annotations
 

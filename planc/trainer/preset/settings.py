@@ -20,7 +20,7 @@ class PlanPart(Frozen):
 
     source: str = ""
     sha256: dict[str, str] = Field(default_factory=dict)
-    """Of the source and each import, by path; and of the compiled text, under `compiled`."""
+    """sha256 of the source and each import, by path, and of the compiled text, under `compiled`."""
     set: dict[str, int] = Field(default_factory=dict)
     """Values given with `--set` when the plan was embedded."""
     compiled: str = ""
@@ -40,9 +40,9 @@ class Train(Frozen):
     schedule: Literal["cosine", "wsd", "constant"] = "cosine"
     """After the warm-up: a cosine; stable and then a linear decay (WSD); or always the peak."""
     min_lr: NotNegative = 0.0
-    """Where the cosine or the decay ends, at `steps`."""
+    """Final learning rate of the schedule, at `steps`."""
     decay_steps: Count = 0
-    """Of `wsd`: the last steps, in which the rate falls."""
+    """Schedule `wsd`: number of last steps over which the learning rate decays."""
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon`: for the matrices of the blocks; AdamW for the rest."""
     momentum: Share = 0.95
@@ -58,14 +58,14 @@ class Train(Frozen):
     balance_loss: NotNegative = 0.0
     """The coefficient of the load-balancing loss of models with experts; 0: none."""
     deterministic: bool = False
-    """The same bits at every run on the same machines, at some cost in speed."""
+    """Bit-identical runs on the same machines, at some cost in speed."""
     log_every: Positive = 10
     eval_every: Count = 0
     """Steps between held-out losses; 0: before the first step and after the last one alone."""
     eval_batches: Count = 4
     """Global batches of one held-out loss; 0: none."""
     on_nan: Literal["stop", "skip"] = "stop"
-    """When a loss or gradient norm is no number: end the run, or go on without that update (10 in a row end it)."""
+    """Answer to a loss or gradient norm that is not finite: end the run, or skip the update (10 in a row end it)."""
     hang_s: NotNegative = 600.0
     """The longest that no rank may get on, compilation included, before the run is ended; 0: for ever."""
 
@@ -90,19 +90,19 @@ class Data(Frozen):
     source: Literal["python-stdlib", "text", "tokens"] = "python-stdlib"
     """Bytes of Python's own library; a file or folder of text; a file or folder of tokens."""
     max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 22
-    """Of python-stdlib: the most text to use, held-out part included."""
+    """Source `python-stdlib`: the most text to use in bytes, held-out part included."""
     path: str = ""
-    """Of text and tokens: the file or folder."""
+    """Sources `text` and `tokens`: the file or folder."""
     tokenizer: str = "bytes"
-    """Of text: `bytes`, or a tokenizer.json."""
+    """Source `text`: `bytes`, or a tokenizer.json."""
     end_of_document: int | str | None = None
-    """Of text: the token after each document. Unless said: 0 for bytes, else the tokenizer's own."""
+    """Source `text`: the token after each document; by default 0 for bytes, else the tokenizer's own."""
     dtype: Literal["uint8", "uint16", "uint32", "int32"] = "uint16"
-    """Of tokens: what a .bin file without an index holds, little-endian."""
+    """Source `tokens`: dtype of a .bin file without an index, little-endian."""
     held_out: Share = 0.01
-    """Of text and tokens: the share of the sequences, at the end, that is never trained on; 0: none."""
+    """Sources `text` and `tokens`: share of the sequences, at the end, that is held out; 0 for none."""
     shuffle: bool = True
-    """Of text and tokens: another order in every epoch; false: as they lie."""
+    """Sources `text` and `tokens`: another order in every epoch; false keeps the files' order."""
 
     @model_validator(mode="after")
     def _keys_of_the_source(self) -> Data:
@@ -118,7 +118,7 @@ DATA_KEYS = {
     "text": ("path", "tokenizer", "end_of_document", "held_out", "shuffle"),
     "tokens": ("path", "dtype", "held_out", "shuffle"),
 }
-"""Which keys of [data] each source reads."""
+"""Keys of [data] that each source reads."""
 
 
 COURSE = (
@@ -126,7 +126,7 @@ COURSE = (
     "optimizer", "momentum", "decay_groups", "decay_steps",
     "batch_sequences", "sequence_tokens", "data",
 )  # fmt: skip
-"""What a run that goes on may not change unasked: each would bend the losses."""
+"""Settings that a resumed run may not change unless allowed: each would change the losses."""
 
 
 class Checkpoint(Frozen):
@@ -137,7 +137,7 @@ class Checkpoint(Frozen):
     every_steps: Count = 0
     """Steps between checkpoints; 0: after the last step and at a preemption alone."""
     keep: Count = 3
-    """How many of the newest stay; 0: all."""
+    """Number of newest checkpoints to keep; 0 for all."""
     asynchronous: bool = True
     """Training goes on while a checkpoint is written; false: it waits."""
     timeout_s: Rate = 600.0
@@ -145,7 +145,7 @@ class Checkpoint(Frozen):
     elastic: str = ""
     """A data-parallel axis that may shrink when a run starts with fewer devices than its plan has; empty: none."""
     on_damage: Literal["refuse", "previous"] = "refuse"
-    """When the newest checkpoint is damaged: stop and say so, or go on from the newest whole one."""
+    """Answer to a damaged newest checkpoint: refuse, or resume from the newest whole one."""
     allow: tuple[str, ...] = ()
     """Settings that may differ from the checkpoint's when a run goes on: keys of [train], `batch_sequences`,
     `sequence_tokens`, `data`."""

@@ -1,4 +1,4 @@
-"""Where the keys of a TOML file are, and pydantic's complaints as diagnostics at those places.
+"""Source places of a TOML file's keys, and pydantic's errors as diagnostics at those places.
 
 The standard library's reader gives values without places, so the lines are scanned once more.
 """

@@ -1,8 +1,8 @@
-"""Whether runs trained the same: `planc.crosscheck/1`.
+"""Comparison of receipts: did runs train the same? Format `planc.crosscheck/1`.
 
-Losses are compared only between runs that had to be the same: same plan, data, first values, dtype,
-learning rate and optimizer. Otherwise the answer is the list of fields that differ, and no.
-A comparison that fails comes with what is known of the reason: `planc.trainer.receipt.divergence`.
+Losses are compared only between runs that should agree: same plan, data, initial weights, dtype, learning rate and
+optimizer. Otherwise the answer is no, with the fields that differ. A failed comparison comes with a diagnosis from
+`planc.trainer.receipt.divergence`. The measured budgets are in docs/measured/crosscheck.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MUST_AGREE = (
     "tokens_per_step",
     "dtype",
 )
-"""Where one of these differs, the losses are not expected to agree; nor where the `course` does."""
+"""Fields of a receipt that must be equal, beside `course`, for losses to be comparable."""
 
 BUDGETS = {"fp32": 1e-4, "bf16": 2e-2}
 MEAN_BUDGETS = {"bf16": 5e-3}
@@ -51,9 +51,9 @@ class CrossCheck:
     mean_abs: float | None = None
     mean_budget: float | None = None
     diagnosis: Diagnosis | None = None
-    """Of a comparison that failed."""
+    """Diagnosis of a failed comparison."""
     routing_flips: int | None = None
-    """Of runs that counted the picks of their experts: how many went to another expert."""
+    """Number of tokens routed to different experts, where the runs counted their picks."""
     first_flip_step: int | None = None
     """From this step on (1-based) losses may differ by `routing.AFTER_A_FLIP`."""
 

@@ -105,7 +105,7 @@ def _flips(check: CrossCheck) -> str:
 
 
 def _reasons(why: Diagnosis) -> list[str]:
-    """What the receipts tell of the reason."""
+    """The diagnosis in words."""
     if not why.gradients_known:
         lines = ["  first gradients: not in all receipts"]
     elif why.first_group is None:

@@ -13,7 +13,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.trainer.receipt.receipt import Receipt
 
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
-"""How far first gradient norms may lie apart, relative to the largest, by compute dtype."""
+"""Largest relative difference of first gradient norms, by compute dtype."""
 
 TOLD = ("runtime", "versions", "features", "compile", "routing_flips")
 """Fields that may differ between runs that agree, and that may explain why they do not."""
@@ -54,7 +54,7 @@ class Diagnosis:
 
 
 def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
-    """What the receipts of runs that parted tell of the reason."""
+    """Diagnose runs whose losses diverged, from their receipts."""
     known = [r.measured.first_gradient_norms for r in receipts]
     told = [norms for norms in known if norms]
     whole = len(told) == len(receipts)
@@ -70,7 +70,7 @@ def _apart(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
 
 
 def _depth(name: str) -> tuple[int, int]:
-    """Where a parameter lies between the embedding and the loss; those of a layer in the order of their use."""
+    """Sort key of a parameter from embedding to loss; within a layer in order of use."""
     if name.startswith("tok_embeddings"):
         return (-1, 0)
     if not name.startswith("layers."):

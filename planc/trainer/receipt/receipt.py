@@ -18,7 +18,7 @@ from planc.trainer.files import write_atomically
 
 
 class Compile(Frozen):
-    """What a compiler did; see `session.CompileFacts`."""
+    """Compiler activity of a run; see `session.CompileFacts`."""
 
     uncached: int | None = None
     scalar_reads: int | None = None
@@ -36,17 +36,17 @@ class Measured(Frozen):
     heldout_losses: dict[int, float] = Field(default_factory=dict)
     """By the number of steps done."""
     first_step_s: float
-    """Of the first step, compilation included."""
+    """Seconds of the first step, compilation included."""
     step_time_s: float
     """Median of the steps after the first; of the first if it is the only one."""
     tokens_per_s: float
     """At the median step time, all devices together."""
     goodput_s: dict[str, float] | None = None
-    """Where the run's wall-clock time went, over all its starts; see `measured_goodput`."""
+    """Wall-clock time by use, over all starts of the run; see `planc.trainer.telemetry.goodput`."""
     first_gradient_norms: dict[str, float] | None = None
-    """Of the first step, by parameter, before clipping; None where the run began later or the runtime does not say."""
+    """Gradient norms of the first step by parameter, before clipping; None where the run began later or has none."""
     routing: dict[int, list[list[int]]] | None = None
-    """How often each expert of each routed layer was picked, by step; None where it was not counted."""
+    """Picks of each expert of each routed layer, by step; None where they were not counted."""
     start_s: float
     """From the worker's first line to the first step: imports, process group, weights."""
 

@@ -1,8 +1,8 @@
-"""How often experts were picked: kept for the receipt, and compared between runs that had to be the same.
+"""Expert picks: counted for the receipt, and compared between runs that should agree.
 
-A flip is a token that one run sends to another expert than the other run does. What rounding alone moves is
-small until then; from then on the runs differ by what two experts say to a token. Picks are counted by layer
-and expert, so flips that cancel in one layer and step are not seen.
+A flip is a token that one run routes to another expert than the other run does. Up to the first flip runs differ by
+rounding only; from there on by the difference between two experts' outputs. Picks are counted by layer and expert, so
+flips that cancel within a layer and step are not seen.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ AFTER_A_FLIP = 1e-3
 """Nats per token that losses may differ by from the first flip on."""
 
 Counts = list[list[int]]
-"""Of a step: by routed layer and expert."""
+"""Picks of one step, by routed layer and expert."""
 
 
 def counted(plan: Plan, steps: int) -> bool:
-    """Whether a run of so many steps counts its picks."""
+    """True if a run of `steps` steps counts its expert picks."""
     model = plan.model
     layers = sum(any(op.kind == "route" for op in model.ops[kind]) for kind in model.kinds)
     return bool(layers) and steps * layers * model.sizes["experts"] <= MOST_NUMBERS
@@ -71,6 +71,6 @@ def _between(one: Counts, other: Counts) -> int:
 
 
 def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
-    """What each step's losses may differ by: a little more from the first flip on."""
+    """Allowed loss difference by step: larger from the first flip on."""
     first = next((at for at, n in enumerate(flipped or ()) if n), steps)
     return [budget if at < first else max(budget, AFTER_A_FLIP) for at in range(steps)]

@@ -1,4 +1,4 @@
-"""What this machine computes with."""
+"""The accelerators of this machine."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Rehearsal:
-    """What was seen. `changed` says in which way the traced plan is smaller; `found` is the backend's own."""
+    """Result of a dry run. `changed` says how the traced plan is smaller; `found` is the backend's own answer."""
 
     devices: int
     microbatches: int

@@ -1,6 +1,6 @@
-"""Which Python runs a runtime's worker: this one, or that of the runtime's own environment.
+"""Choice of the Python interpreter for a runtime's worker: this one, or that of the runtime's own environment.
 
-torch_xla needs a torch of its own version, so it lives beside: `make torch-xla` makes the environment.
+torch_xla needs a torch of its own version, so it has its own environment, made by `make torch-xla`.
 """
 
 from __future__ import annotations

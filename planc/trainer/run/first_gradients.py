@@ -37,7 +37,7 @@ def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> di
 
 
 def _scale(train: Train, grad_norm: float) -> float:
-    """What clipping has multiplied the gradients by."""
+    """The factor by which clipping scaled the gradients."""
     return min(1.0, train.clip_norm / (grad_norm + CLIP_EPS)) if train.clip_norm else 1.0
 
 

@@ -1,7 +1,7 @@
-"""Whether the ranks of a run get on: each tells where it is, and the launcher notices when none moves.
+"""Heartbeats of the ranks, and the watchdog that names a stalled rank.
 
-A rank's thread writes a line a second, so a rank that is stopped, or that never lets Python run, falls
-silent. Ranks that wait in a collective do get to the line; the one they wait for is behind them, or is the
+A thread of each rank writes a heartbeat every second, so a rank that is stopped, or whose interpreter is blocked, falls
+silent. Ranks that wait in a collective keep sending heartbeats; the rank that they wait for is behind them, or is the
 only one at another place in the code.
 """
 
@@ -24,7 +24,7 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Beat:
-    """Where a rank is: `moves` counts what its loop has begun, `doing` says what, `line` is in the code."""
+    """One heartbeat: `moves` counts the phases that the loop has begun, `doing` names the current one, `line` the code."""
 
     moves: int
     doing: str

@@ -54,7 +54,7 @@ def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def init_sha256(model: Model, values: Initial) -> str:
-    """Of all names, shapes and bytes. One parameter is in memory at a time."""
+    """sha256 of all parameters' names, shapes and bytes. One parameter is in memory at a time."""
     digest = hashlib.sha256()
     for name, shape in sorted(names(model)):
         digest.update(f"{name} {shape}\n".encode())

@@ -25,7 +25,7 @@ from typing import NamedTuple, NoReturn
 from uuid import uuid4
 
 GRACE_S = 5.0
-"""How long ranks may tidy up after SIGTERM before SIGKILL."""
+"""Grace period (s) between SIGTERM and SIGKILL."""
 POLL_S = 0.05
 PORTS = (20000, 32000)
 
@@ -35,15 +35,15 @@ OnLine = Callable[[int, str], None]
 
 @dataclass(frozen=True)
 class Finished:
-    """How a launch ended. `returncode` is 0, the first failing rank's, 75 (all ranks ended when asked to),
-    124 (timeout) or 130 (interrupt)."""
+    """Result of a launch. `returncode` is 0, the first failing rank's, 75 (all ranks ended when asked to), 124
+    (timeout) or 130 (interrupt)."""
 
     returncode: int
     outputs: tuple[str, ...]
-    """What each rank wrote to stdout and stderr together."""
+    """Output of each rank, stdout and stderr together."""
     failed_rank: int | None = None
     why: str = ""
-    """Of a launch that was stuck."""
+    """Reason for ending a stalled launch."""
 
     @property
     def ok(self) -> bool:

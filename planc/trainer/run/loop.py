@@ -37,7 +37,7 @@ class PreemptedError(Exception):
 
 @dataclass(frozen=True)
 class Facts:
-    """Of one step of the plan: its tokens, the model's FLOPs in it, and the peak of all its chips."""
+    """Facts of one step of the plan: tokens, model FLOPs, and the peak rate of all its chips."""
 
     tokens: int
     flops: float = 0.0
@@ -49,7 +49,7 @@ class Facts:
 
 @dataclass
 class History:
-    """What the loop saw, step by step."""
+    """Losses, gradient norms and times of the steps so far."""
 
     losses: list[float | None] = field(default_factory=list)
     """None for a step that was skipped, its loss or its gradient being no number."""

@@ -57,7 +57,7 @@ class Prepared:
     start: Path | None = None
     """The checkpoint to go on from."""
     python: str = sys.executable
-    """What the workers are started with."""
+    """Interpreter of the workers."""
 
 
 def prepare(

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Request:
-    """What one worker is asked to do. `single` trains the same model undivided in one process."""
+    """Arguments of one worker. `single` trains the same model undivided in one process."""
 
     preset: Path
     target: Target
@@ -193,7 +193,7 @@ def _from(preset: Preset, request: Request, source: Source) -> Path | None:
 
 
 def first_values(preset: Preset) -> Initial:
-    """What the parameters are before the first step. Raises PlanError for weights that are not the model's."""
+    """The initial parameters. Raises PlanError for weights that are not the model's."""
     model, folder = preset.plan.model, preset.train.weights
     if folder:
         from planc.trainer.checkpoint.hugging_face import imported

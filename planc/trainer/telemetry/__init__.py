@@ -1,1 +1,1 @@
-"""What a run reports: metrics, boards, profiles, goodput."""
+"""Reports of a run: metrics, boards, profiles, goodput."""

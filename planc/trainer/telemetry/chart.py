@@ -31,7 +31,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Across:
-    """What lies along the bottom: a label for each value, and what they are."""
+    """The x axis of a chart: a label for each value, and a title."""
 
     labels: tuple[str, ...]
     what: str
@@ -101,7 +101,7 @@ def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, sa
 
 @dataclass(frozen=True)
 class _Frame:
-    """Where values lie in the picture, in pixels."""
+    """The plot area and the mapping from values to pixels."""
 
     low: float
     high: float

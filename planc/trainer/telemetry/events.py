@@ -1,7 +1,6 @@
-"""What a run tells while it goes: events from rank 0 to the launcher, and lines for people.
+"""Events of a run: from rank 0 to the launcher, and as lines for people.
 
-Under planc's launcher rank 0 writes events as JSON lines; under torchrun or Slurm it writes the same
-table itself.
+Under planc's launcher rank 0 writes events as JSON lines; under torchrun or Slurm it prints the table itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a run's wall-clock time went, over all its starts, from its metrics file."""
+"""Measured goodput: wall-clock time of a run by use, over all its starts, from its metrics file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MeasuredGoodput:
 
 
 def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
-    """Of the records of one run; None before its first step."""
+    """Goodput from the records of one run; None before its first step."""
     starts = _starts(records)
     steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _of(start, "step")]
     if not steps:

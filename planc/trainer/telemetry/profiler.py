@@ -29,6 +29,6 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """What has been traced so far is written."""
+        """Write the trace collected so far."""
         self._open.close()
         self._on = False

@@ -1,4 +1,4 @@
-"""What one process tells about its run: to the launcher or the terminal, to the metrics file, to boards."""
+"""The reporter of one process: events for the launcher or terminal, the metrics file, and boards."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from planc.trainer.telemetry.metrics_file import NAME, Metrics, read_metrics
 EVENTS = "PLANC_EVENTS"
 """Set by planc's launcher: rank 0 writes events for it rather than a table."""
 PREDICTED = "PLANC_PREDICTED"
-"""What the model of cost expects of the run, as JSON."""
+"""Environment variable with the cost model's predictions for the run, as JSON."""
 
 Told = Callable[[Event], None]
 
@@ -53,7 +53,7 @@ class Watching:
             told(event)
 
     def goodput(self) -> MeasuredGoodput | None:
-        """Of the run until now, over all its starts; None where there is no metrics file."""
+        """Goodput of the run until now, over all its starts; None without a metrics file."""
         if self._metrics is None or not self._path.is_file():
             return None
         return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
@@ -67,7 +67,7 @@ class Watching:
 
 
 def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
-    """Where a run's metrics go."""
+    """Path of a run's metrics file."""
     if preset.parts.watch.metrics:
         return preset.path.parent / preset.parts.watch.metrics
     if preset.checkpoints is not None:

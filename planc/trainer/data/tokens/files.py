@@ -32,7 +32,7 @@ BLOCK_BYTES = 1 << 22
 
 
 class DataError(ValueError):
-    """What is wrong with the data, in words for the user."""
+    """Unusable data; the message tells the user why."""
 
 
 @dataclass(frozen=True)

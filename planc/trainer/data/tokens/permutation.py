@@ -23,13 +23,13 @@ ROUNDS = 6
 
 @dataclass(frozen=True)
 class Permutation:
-    """Of the integers below `count`, drawn by `key`."""
+    """A pseudo-random permutation of the integers below `count`, determined by `key`."""
 
     count: int
     key: str
 
     def __call__(self, indices: Indices) -> Indices:
-        """Where each index (each below `count`) goes."""
+        """The images of `indices`, each below `count`."""
         half_bits = max(1, (max(self.count - 1, 1).bit_length() + 1) // 2)
         keys = [_round_key(self.key, number) for number in range(ROUNDS)]
         found = _feistel(indices.astype(np.uint64), half_bits, keys)

@@ -43,7 +43,7 @@ class TokenSource:
 
     @property
     def sha256(self) -> str:
-        """Of the tokens and of how they are divided and ordered."""
+        """sha256 of the tokens and of how they are split and ordered."""
         said = {"content": self.content, "held_out": self.held_share, "shuffle": self.shuffle}
         return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
 
@@ -61,7 +61,7 @@ class TokenSource:
         return self.count - self.held_count
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        """Of 1-based `step`."""
+        """The batch of 1-based `step`: tokens and targets."""
         return self._cut(self.places(self.shown_before(step), self.sequences))
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
@@ -74,7 +74,7 @@ class TokenSource:
         return shown + (step - 1 - at) * self.sequences
 
     def going_on(self, step: int, shown: int) -> TokenSource:
-        """The same data for a run that has shown this many sequences by the end of `step`."""
+        """The same data for a run that has seen this many sequences by the end of `step`."""
         return replace(self, origin=(step, shown))
 
     def places(self, first: int, number: int) -> NDArray[np.int64]:

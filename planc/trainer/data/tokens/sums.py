@@ -19,7 +19,7 @@ BLOCK_BYTES = 1 << 20
 
 
 def sha256_of(path: Path) -> str:
-    """Of the file's bytes."""
+    """sha256 of a file's bytes, in hexadecimal."""
     found: str = remembered(path, "sha256", lambda: _sha256(path))
     return found
 

@@ -40,7 +40,7 @@ class Text:
 
     @property
     def sha256(self) -> str:
-        """Of the names and bytes of the files, the tokenizer, and the end of a document."""
+        """sha256 of the files' names and bytes, the tokenizer, and the end-of-document token."""
         digest = hashlib.sha256(f"{self.tokenizer.sha256} {self.tokenizer.end}\n".encode())
         for path in self.files:
             digest.update(f"{_name(self.root, path)} {sha256_of(path)}\n".encode())

@@ -12,7 +12,7 @@ BYTES = "bytes"
 NUL = 0
 """The byte that no text holds: it ends a document of bytes."""
 ENDS = ("<|end_of_text|>", "<|endoftext|>", "<｜end▁of▁sentence｜>", "</s>", "<eos>")
-"""What families call the token that ends a document, Llama 3's first."""
+"""End-of-document tokens of common model families, Llama 3's first."""
 
 
 class Tokenizer(Protocol):
