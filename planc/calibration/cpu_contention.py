@@ -34,7 +34,7 @@ class Ranks(Protocol):
         ...
 
 
-class Watch:
+class ContentionMeter:
     """Processor time used on this machine since the object was made."""
 
     def __init__(self, stat: Path = STAT) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planc.calibration import cpu_contention as quiet
-from planc.calibration.cpu_contention import Watch, own_s, taken_s
+from planc.calibration.cpu_contention import ContentionMeter, own_s, taken_s
 from planc.trainer.measure.coordinator import Measurement
 
 TICKS = os.sysconf("SC_CLK_TCK")
@@ -28,9 +28,9 @@ def test_what_our_processes_did_not_take_others_had(tmp_path: Path, monkeypatch:
     now = iter((100.0, 104.0))
     monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
     monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
-    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    meter = ContentionMeter(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
     counted(tmp_path / "stat", 14, 0, 1, 2, 0, 0, 0, 1)
-    assert watch.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
+    assert meter.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
 
 
 class Four:
@@ -52,20 +52,20 @@ def test_what_all_processes_took_together_is_ours(
     now = iter((100.0, 104.0))
     monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
     monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
-    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    meter = ContentionMeter(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
     counted(tmp_path / "stat", 16, 0, 0, 2, 0, 0, 0, 0)
-    assert watch.share_beside(Four(on_host), 1.0) == pytest.approx(share)
+    assert meter.share_beside(Four(on_host), 1.0) == pytest.approx(share)
 
 
 def test_nothing_is_known_of_a_moment(tmp_path: Path) -> None:
     """Counters go by hundredths of a second: what they say of less than a few dozen is chance."""
-    watch = Watch(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
+    meter = ContentionMeter(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
     counted(tmp_path / "stat", 20, 0, 0, 0, 0, 0, 0, 0)
-    assert watch.others_share(own_s=0.0) == 0.0
+    assert meter.others_share(own_s=0.0) == 0.0
 
 
 def test_nothing_is_known_without_counters(tmp_path: Path) -> None:
-    assert Watch(tmp_path / "none").others_share(own_s=0.0) == 0.0
+    assert ContentionMeter(tmp_path / "none").others_share(own_s=0.0) == 0.0
 
 
 def test_windows_without_what_others_took() -> None:

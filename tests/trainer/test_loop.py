@@ -150,7 +150,7 @@ def test_events_survive_the_pipe() -> None:
     for event in (StepDone(3, 9, 1 / 3, 2.0, 1e-3, 1e5, 12.0), HeldOut(0, 5.5)):
         assert decode(encode(event)) == event
     assert decode("a warning of some library") is None
-    assert decode(encode(HeldOut(0, 5.5)) + '@pulse {"moves": 1}') is None, "two lines in one end no reader"
+    assert decode(encode(HeldOut(0, 5.5)) + '@heartbeat {"moves": 1}') is None, "two lines in one end no reader"
 
 
 def test_the_table_keeps_every_tenth_step() -> None:

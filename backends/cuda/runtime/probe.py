@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from planc.calibration.cpu_contention import Watch, own_s
+from planc.calibration.cpu_contention import ContentionMeter, own_s
 from planc.calibration.probes import Probe
 
 if TYPE_CHECKING:
@@ -60,9 +60,9 @@ class Prober:
         call = self._call(probe)
         call()
         count = max(1, int(self.window_s / max(1e-7, self._window(call, 1))))
-        watch, cpu_s = Watch(), time.process_time()
+        meter, cpu_s = ContentionMeter(), time.process_time()
         windows = [self._window(call, count) / count for _ in range(WINDOWS)]
-        return own_s(windows, watch.share_beside(self.ranks, time.process_time() - cpu_s))
+        return own_s(windows, meter.share_beside(self.ranks, time.process_time() - cpu_s))
 
     def _window(self, call: Callable[[], object], count: int) -> float:
         """Seconds of so many calls on the slowest rank; all begin together."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from planc.calibration.cpu_contention import Watch, own_s
+from planc.calibration.cpu_contention import ContentionMeter, own_s
 from planc.calibration.probes import Probe
 
 WINDOWS = 5
@@ -65,9 +65,9 @@ class Prober:
         call(*inputs).block_until_ready()
         first = self._window(call, inputs, 1)
         count = max(1, int(self.window_s / max(1e-7, first)))
-        watch, cpu_s = Watch(), time.process_time()
+        meter, cpu_s = ContentionMeter(), time.process_time()
         windows = [self._window(call, inputs, count) / count for _ in range(WINDOWS)]
-        return own_s(windows, watch.share_beside(self.ranks, time.process_time() - cpu_s)) / REPEATED
+        return own_s(windows, meter.share_beside(self.ranks, time.process_time() - cpu_s)) / REPEATED
 
     def _window(self, call: Callable[..., Any], inputs: list[Any], count: int) -> float:
         start = time.perf_counter()

@@ -74,7 +74,7 @@ def run(options: argparse.Namespace) -> int:
             devices=options.devices,
         )
         if options.dry_run:
-            return _rehearse(ready, options)
+            return _dry_run(ready, options)
         _announce(ready, options)
         receipt = _train(ready, options)
     except TrainingError as error:
@@ -133,16 +133,16 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
     )
 
 
-def _rehearse(ready: Prepared, options: argparse.Namespace) -> int:
+def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
     """Say what would run, and take its first step on fake devices; 1 where that step does not run."""
-    from planc.trainer.run.dry_run import rehearse
+    from planc.trainer.run.dry_run import dry_run
 
     if options.single or options.runtime == "torch_xla":
         _announce(ready, options)
         return 0
     if options.format != "json":
         _announce(ready, options)
-    found, wrote = rehearse(ready.preset.path, ready.target)
+    found, wrote = dry_run(ready.preset.path, ready.target)
     if found is None:
         print(wrote, file=sys.stderr)
         last = next((line for line in reversed(wrote.splitlines()) if line.strip()), "it wrote nothing")

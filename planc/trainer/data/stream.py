@@ -24,7 +24,7 @@ BYTES = 256
 
 
 class Source(Protocol):
-    """A source of batches: (tokens, targets), int32 [sequences, sequence_tokens]; a target is the token that follows."""
+    """A source of batches: (tokens, targets), int32 [sequences, sequence_tokens]; targets follow the tokens."""
 
     @property
     def sha256(self) -> str:

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planc.calibration.cpu_contention import CALM, Ranks, Watch
+from planc.calibration.cpu_contention import CALM, ContentionMeter, Ranks
 from planc.calibration.probes import Probe
 from planc.ir.plan import Plan
 from planc.ir.program import Target
@@ -80,10 +80,10 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks)
     while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _calm(found[1:]) < steps:
         tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
         ranks.sum(0.0)  # all begin together
-        watch, own_s, start = Watch(), time.process_time(), time.perf_counter()
+        meter, own_s, start = ContentionMeter(), time.process_time(), time.perf_counter()
         session.step(tokens, targets, LR)
         seconds = time.perf_counter() - start
-        share = watch.share_beside(ranks, time.process_time() - own_s)
+        share = meter.share_beside(ranks, time.process_time() - own_s)
         spent_s += ranks.sum(seconds) / ranks.count
         found.append((seconds, share))
     return {

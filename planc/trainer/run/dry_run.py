@@ -27,7 +27,7 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Rehearsal:
+class DryRun:
     """Result of a dry run. `changed` says how the traced plan is smaller; `found` is the backend's own answer."""
 
     devices: int
@@ -55,13 +55,13 @@ def small(plan: Plan) -> Plan:
     return replace(fewer, batch=replace(batch, sequences=sequences))
 
 
-def rehearse(preset: Path, target: Target) -> tuple[Rehearsal | None, str]:
-    """The rehearsal of a preset in a process of its own, and what that process wrote if there is none."""
+def dry_run(preset: Path, target: Target) -> tuple[DryRun | None, str]:
+    """A dry run of a preset in its own process, and that process's output if it gave no result."""
     words = ["-m", "planc.trainer.run.dry_run", "--preset", str(preset.absolute()), "--target", target]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     if done.returncode:
         return None, done.stderr
-    return Rehearsal(**json.loads(done.stdout.splitlines()[-1])), ""
+    return DryRun(**json.loads(done.stdout.splitlines()[-1])), ""
 
 
 def main() -> int:
@@ -75,7 +75,7 @@ def main() -> int:
     batch = traced.batch
     microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences
     changed = [*(text.partition(";")[0] for text in said(plan, traced)), *_fewer(plan, microbatches)]
-    result = Rehearsal(traced.mesh.devices, microbatches, changed, time.monotonic() - began, found)
+    result = DryRun(traced.mesh.devices, microbatches, changed, time.monotonic() - began, found)
     print(json.dumps(result.to_json()))
     return 0
 

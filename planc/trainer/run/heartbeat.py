@@ -18,34 +18,34 @@ from pathlib import Path
 
 from planc.trainer.telemetry.events import marked
 
-MARK = "@pulse "
+MARK = "@heartbeat "
 EVERY_S = 1.0
 
 
 @dataclass(frozen=True)
-class Beat:
-    """One heartbeat: `moves` counts the phases that the loop has begun, `doing` names the current one, `line` the code."""
+class Heartbeat:
+    """One heartbeat: `moves` counts the loop's phases so far, `doing` names the current one, `line` the code."""
 
     moves: int
     doing: str
     line: str
 
 
-class Pulse:
-    """A rank's side. `now` is called by the loop at each thing it begins."""
+class HeartbeatSender:
+    """The rank's side: sends heartbeats. The loop calls `now` at the beginning of each phase."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
         self._moves, self._doing = 0, "start"
         self._main = threading.main_thread().ident or 0
-        threading.Thread(target=self._beat, name="pulse", daemon=True).start()
+        threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def now(self, doing: str) -> None:
         self._moves, self._doing = self._moves + 1, doing
 
     def _beat(self) -> None:
         while True:
-            self._write(MARK + json.dumps(asdict(Beat(self._moves, self._doing, _line(self._main)))))
+            self._write(MARK + json.dumps(asdict(Heartbeat(self._moves, self._doing, _line(self._main)))))
             time.sleep(EVERY_S)
 
 
@@ -55,21 +55,21 @@ def _line(thread: int) -> str:
     return f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno} {frame.f_code.co_name}" if frame else "its end"
 
 
-class Watch:
-    """The launcher's side: what the ranks said last, and when."""
+class Watchdog:
+    """The launcher's side: the last heartbeat of each rank, and when it came and last made progress."""
 
     def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest_s, self._clock = longest_s, clock
         self._heard = dict.fromkeys(range(processes), clock())
         self._moved = dict.fromkeys(range(processes), clock())
-        self._beats: dict[int, Beat] = {}
+        self._beats: dict[int, Heartbeat] = {}
 
-    def hear(self, rank: int, line: str) -> bool:
-        """Take a line of a rank's output; whether it was a beat."""
+    def receive(self, rank: int, line: str) -> bool:
+        """Read a line of a rank's output; True if it was a heartbeat."""
         values = marked(line, MARK)
         if values is None:
             return False
-        beat, now = Beat(**values), self._clock()
+        beat, now = Heartbeat(**values), self._clock()
         self._heard[rank] = now
         before = self._beats.get(rank)
         starting = before is not None and before.moves == 0 and before.line != beat.line  # it imports, it fills
@@ -84,7 +84,7 @@ class Watch:
         if now - max(self._moved.values()) <= self._longest_s:
             return None
         rank, why = self._culprit(now)
-        return rank, f"no rank has got on for {self._longest_s:g} s; {why}"
+        return rank, f"no rank has made progress for {self._longest_s:g} s; {why}"
 
     def _culprit(self, now: float) -> tuple[int, str]:
         silent = [r for r in self._heard if now - self._heard[r] > max(5 * EVERY_S, self._longest_s / 2)]

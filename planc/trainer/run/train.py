@@ -22,11 +22,11 @@ from planc.trainer.data.sources import source_of
 from planc.trainer.preset.load import Preset, load_preset
 from planc.trainer.preset.runtime_limits import beyond
 from planc.trainer.receipt.receipt import Receipt, read_receipt
-from planc.trainer.run import heartbeat as pulse
 from planc.trainer.run import launch
 from planc.trainer.run.elastic import fitted
 from planc.trainer.run.environment import python_of
-from planc.trainer.run.heartbeat import Watch
+from planc.trainer.run.heartbeat import MARK as HEARTBEAT
+from planc.trainer.run.heartbeat import Watchdog
 from planc.trainer.run.loop import PreemptedError
 from planc.trainer.run.worker import Request, first_values
 from planc.trainer.telemetry.boards import missing_packages
@@ -156,10 +156,10 @@ def _launch(
     timeout_s: float | None,
 ) -> launch.Finished:
     longest_s = ready.preset.train.hang_s
-    watch = Watch(ready.processes, longest_s)
+    watchdog = Watchdog(ready.processes, longest_s)
 
     def on_line(rank: int, line: str) -> None:
-        event = decode(line) if not watch.hear(rank, line) and rank == 0 else None
+        event = decode(line) if not watchdog.receive(rank, line) and rank == 0 else None
         if event is not None and on_event is not None:
             on_event(event)
 
@@ -171,7 +171,7 @@ def _launch(
         timeout_s=timeout_s,
         on_line=on_line,
         saves_on_term=ready.preset.checkpoints is not None,
-        stuck=watch.stuck if longest_s else lambda: None,
+        stuck=watchdog.stuck if longest_s else lambda: None,
     )
 
 
@@ -195,7 +195,7 @@ def _judge(finished: launch.Finished, span: Span, timeout_s: float | None) -> No
 
 
 def _without_events(output: str) -> str:
-    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith((MARK, pulse.MARK)))
+    return "".join(line for line in output.splitlines(keepends=True) if not line.startswith((MARK, HEARTBEAT)))
 
 
 def _too_many(devices: int, single: bool, span: Span) -> list[Diagnostic]:

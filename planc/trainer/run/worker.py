@@ -32,7 +32,7 @@ from planc.trainer.receipt.routing import Picks, counted
 from planc.trainer.run import launch
 from planc.trainer.run.elastic import fitted, here
 from planc.trainer.run.first_gradients import first_gradient_norms
-from planc.trainer.run.heartbeat import Pulse
+from planc.trainer.run.heartbeat import HeartbeatSender
 from planc.trainer.run.loop import Facts, History, NotFiniteError, PreemptedError, train
 from planc.trainer.telemetry.events import say
 from planc.trainer.telemetry.profiler import Profile
@@ -180,7 +180,7 @@ def _pulse() -> Callable[[str], None]:
     """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
     if EVENTS not in os.environ:
         return lambda _doing: None
-    return Pulse(say).now
+    return HeartbeatSender(say).now
 
 
 def _from(preset: Preset, request: Request, source: Source) -> Path | None:

@@ -10,7 +10,7 @@ from dataclasses import asdict
 import pytest
 
 from planc.trainer.run import launch
-from planc.trainer.run.heartbeat import MARK, Beat, Pulse, Watch
+from planc.trainer.run.heartbeat import MARK, Heartbeat, HeartbeatSender, Watchdog
 
 
 class Clock:
@@ -20,22 +20,22 @@ class Clock:
         return self.now
 
 
-def watched(*rounds: dict[int, Beat]) -> tuple[int, str] | None:
+def watched(*rounds: dict[int, Heartbeat]) -> tuple[int, str] | None:
     """What a watch of three ranks says when each round of beats comes a second after the last."""
     clock = Clock()
-    watch = Watch(3, 10.0, clock)
+    watchdog = Watchdog(3, 10.0, clock)
     for beats in rounds:
         clock.now += 1
         for rank, beat in beats.items():
-            assert watch.hear(rank, MARK + json.dumps(asdict(beat)))
-    return watch.stuck()
+            assert watchdog.receive(rank, MARK + json.dumps(asdict(beat)))
+    return watchdog.stuck()
 
 
-STEP = Beat(7, "step 3", "c10d.py:9 all_reduce")
+STEP = Heartbeat(7, "step 3", "c10d.py:9 all_reduce")
 
 
 def test_ranks_that_move_are_left_alone() -> None:
-    assert watched(*({r: Beat(n, "step", "a") for r in range(3)} for n in range(30))) is None
+    assert watched(*({r: Heartbeat(n, "step", "a") for r in range(3)} for n in range(30))) is None
 
 
 def test_a_long_step_is_no_hang() -> None:
@@ -43,8 +43,8 @@ def test_a_long_step_is_no_hang() -> None:
 
 
 def test_a_start_may_take_longer_than_a_step() -> None:
-    assert watched(*({r: Beat(0, "start", f"torch.py:{n} <module>") for r in range(3)} for n in range(30))) is None
-    assert watched(*([{r: Beat(0, "start", "rendezvous.py:3 wait") for r in range(3)}] * 30)) is not None
+    assert watched(*({r: Heartbeat(0, "start", f"torch.py:{n} <module>") for r in range(3)} for n in range(30))) is None
+    assert watched(*([{r: Heartbeat(0, "start", "rendezvous.py:3 wait") for r in range(3)}] * 30)) is not None
 
 
 def test_a_silent_rank_is_named() -> None:
@@ -55,7 +55,7 @@ def test_a_silent_rank_is_named() -> None:
 
 
 def test_a_rank_that_is_behind_is_named() -> None:
-    behind = Beat(6, "the data of step 3", "data.py:4 batch")
+    behind = Heartbeat(6, "the data of step 3", "data.py:4 batch")
     found = watched(*([{0: STEP, 1: behind, 2: STEP}] * 13))
     assert found is not None
     assert found[0] == 1
@@ -63,25 +63,25 @@ def test_a_rank_that_is_behind_is_named() -> None:
 
 
 def test_a_rank_at_another_place_is_named() -> None:
-    found = watched(*([{0: STEP, 1: STEP, 2: Beat(7, "step 3", "model.py:80 forward")}] * 13))
+    found = watched(*([{0: STEP, 1: STEP, 2: Heartbeat(7, "step 3", "model.py:80 forward")}] * 13))
     assert found is not None
     assert found[0] == 2
     assert "rank 2: step 3, model.py:80 forward" in found[1]
 
 
 def test_other_output_is_no_beat() -> None:
-    assert not Watch(1, 1.0).hear(0, "a warning")
+    assert not Watchdog(1, 1.0).receive(0, "a warning")
 
 
 def test_a_pulse_says_where_the_main_thread_is() -> None:
     lines: list[str] = []
-    pulse = Pulse(lines.append)
-    pulse.now("step 1")
+    sender = HeartbeatSender(lines.append)
+    sender.now("step 1")
     limit = time.monotonic() + 20
     while len(lines) < 2:
         assert time.monotonic() < limit
         time.sleep(0.05)
-    beat = Beat(**json.loads(lines[1].removeprefix(MARK)))
+    beat = Heartbeat(**json.loads(lines[1].removeprefix(MARK)))
     assert (beat.moves, beat.doing) == (1, "step 1")
     assert "test_a_pulse_says_where_the_main_thread_is" in beat.line
 

@@ -43,7 +43,7 @@ def test_a_dry_run_takes_the_first_step_on_fake_devices(target: str, capsys: pyt
 
 def test_a_plan_for_a_cluster_is_no_error_in_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """And where the step does not run on fake devices, that is said."""
-    monkeypatch.setattr("planc.trainer.run.dry_run.rehearse", lambda _path, _target: (None, "Trace\nValueError: no"))
+    monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda _path, _target: (None, "Trace\nValueError: no"))
     path = str(PRESETS / "llama3_70b_h100.toml")
     assert main(["train", path, "--target", "cuda", "--dry-run"]) == 1
     assert main(["train", path, "--target", "cuda"]) == 1
