@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import compare, core, cuda, torch_xla, trainer, xla, xla_audit
+from . import cli, compare, core, cuda, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -15,4 +15,5 @@ FAULTS: tuple[Fault, ...] = (
     *torch_xla.FAULTS,
     *trainer.FAULTS,
     *compare.FAULTS,
+    *cli.FAULTS,
 )
