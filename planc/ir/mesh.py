@@ -50,11 +50,12 @@ class Mesh(Value):
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
-        """The mesh with other axis sizes, outermost first; views keep their own sizes."""
-        mesh = Mesh.of(dict(zip((a.name for a in self.axes), sizes, strict=True)), self.cause)
+        """The mesh with other axis sizes: those of the mesh, then those of each view, outermost first."""
+        named = dict(zip(self.every, sizes, strict=True))
+        mesh = Mesh.of({a.name: named[a.name] for a in self.axes}, self.cause)
         if not self.views:
             return mesh
-        return replace(mesh, views=tuple(_moved(view, mesh) for view in self.views))
+        return replace(mesh, views=tuple(_resized(view, mesh, named) for view in self.views))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -65,6 +66,11 @@ class Mesh(Value):
     def every(self) -> dict[str, Axis]:
         """Every axis by name, those of views too."""
         return {a.name: a for group in (self.axes, *(v.axes for v in self.views)) for a in group}
+
+    @cached_property
+    def every_size(self) -> tuple[int, ...]:
+        """Sizes of `every` axis, in its order."""
+        return tuple(axis.size for axis in self.every.values())
 
     def axis(self, name: str) -> Axis:
         return self.every[name]
@@ -104,9 +110,10 @@ class Mesh(Value):
         return tuple(sorted(self.every, key=lambda n: -self.every[n].stride))
 
 
-def _moved(view: View, mesh: Mesh) -> View:
+def _resized(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
+    """A view with other sizes, over the ranks of the axes that it covers in a mesh."""
     innermost = min(mesh.axis(name).stride for name in view.of)
-    return replace(view, axes=strided({a.name: a.size for a in view.axes}, innermost))
+    return replace(view, axes=strided({a.name: sizes[a.name] for a in view.axes}, innermost))
 
 
 def strided(sizes: dict[str, int], innermost: int = 1) -> tuple[Axis, ...]:

@@ -48,6 +48,8 @@ class Built:
     sentences: tuple[Sentence, ...] = ()
     asked: tuple[Asked, ...] = ()
     """Every name that was looked up."""
+    files: tuple[str, ...] = ()
+    """Files that the plan reads besides itself, by path from its folder."""
 
 
 def build_file(
@@ -84,7 +86,7 @@ def build_plan(file: File, files: Files, given: dict[str, int], target: str = ""
         _missing(sentences, header, file, draft)
     diagnostics = in_order(draft.diagnostics)
     plan = None if has_errors(diagnostics) or header is None else _plan(draft, header, files)
-    return Built(plan, diagnostics, files.sources, tuple(sentences), tuple(draft.asked))
+    return Built(plan, diagnostics, files.sources, tuple(sentences), tuple(draft.asked), tuple(draft.files))
 
 
 def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:

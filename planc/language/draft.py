@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os.path
 from collections.abc import Iterable
 from dataclasses import field
 from pathlib import Path
@@ -64,6 +65,8 @@ class Draft:
     diagnostics: list[Diagnostic] = field(default_factory=list)
     read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
     """Files read beside the plan and its imports, by path from the plan's folder."""
+    files: list[str] = field(default_factory=list)
+    """Files that sentences name (`import`, `model from`, `csv`), by path from the plan's folder."""
     params: dict[str, int] = field(default_factory=dict)
     model: Model | None = None
     batch: Batch | None = None
@@ -163,9 +166,10 @@ class Draft:
         root = self.root.resolve()
         try:
             path = (root / name).resolve()
-        except (OSError, ValueError):
+        except (OSError, ValueError, RuntimeError):  # a link that leads to itself is a RuntimeError before Python 3.13
             path = Path("/")
         if path.is_relative_to(root) and not Path(name).is_absolute():
+            self.files.append(os.path.normpath(name))
             return path
         outside = f"{name} is outside the folder of the plan"
         self.report("E0111", span, outside, help="keep what a plan reads beside it")

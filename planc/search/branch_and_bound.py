@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,8 @@ from planc.search.explain import reasons
 from planc.search.lower_bounds import Bounds, Family, Shape
 from planc.search.space import Point, Space
 
+REPORT_EVERY = 64
+"""Nodes between two reports of progress."""
 NEAR = 1.1
 """The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
 
@@ -75,6 +77,10 @@ class Found:
     decided: int
     fully_costed: int
     seconds: float
+    room_gib: float
+    """What a device may hold (GiB)."""
+    nearest_miss: Candidate | None = None
+    """Where nothing fits: the layout that breaks no rule and needs the least memory."""
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -84,6 +90,8 @@ class Found:
             "seconds": self.seconds,
             "best": [c.to_json() for c in self.best],
             "pareto": [c.to_json() for c in self.pareto],
+            "room_gib": self.room_gib,
+            "nearest_miss": self.nearest_miss.to_json() if self.nearest_miss else None,
         }
 
 
@@ -94,18 +102,21 @@ def search(
     top: int = 10,
     most_sequences: int | None = None,
     memory_gib: float | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
 ) -> Found:
     """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
 
     `most_sequences` is the largest batch when the plan leaves it free; the time of a sequence is then what
-    counts. `memory_gib` is what a device may hold; the chip's memory unless it is given. Raises PlanError
-    when the plan has mistakes that no filling-in mends.
+    counts. `memory_gib` is what a device may hold; the chip's memory unless it is given. `on_progress` is called
+    now and then with the number of layouts costed and of nodes that wait. Raises PlanError when the plan has
+    mistakes that no filling-in mends.
     """
     started = time.perf_counter()
     space = Space(Path(source), set, most_sequences)
-    run = _Run(space, top, memory_gib)
+    run = _Run(space, top, memory_gib, on_progress)
     with uncollected():
         run.go()
+        nearest = None if run.best else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
     return Found(
         best=reasons(best),
@@ -113,6 +124,8 @@ def search(
         decided=run.decided,
         fully_costed=run.costed,
         seconds=time.perf_counter() - started,
+        room_gib=run.room_gib,
+        nearest_miss=nearest,
     )
 
 
@@ -170,7 +183,13 @@ Node = Family | Shape | Close
 class _Run:
     """One search."""
 
-    def __init__(self, space: Space, top: int, memory_gib: float | None) -> None:
+    def __init__(
+        self,
+        space: Space,
+        top: int,
+        memory_gib: float | None,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> None:
         chip = space.plan.cluster.chip
         self.space, self.bounds, self.top = space, Bounds(space), top
         self.laws = Laws(space, self.bounds)
@@ -178,7 +197,8 @@ class _Run:
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
         self.waiting: list[tuple[Key, Node]] = []
-        self.decided = self.costed = self.met = 0
+        self.decided = self.costed = self.met = self.opened = 0
+        self.on_progress = on_progress
         self._last_s = self._limit_s = float("inf")
         """Of the last of the best, and beyond which nothing is asked for, neither among the best nor on the front."""
 
@@ -191,6 +211,37 @@ class _Run:
             (least_s, least_gib, _), node = heappop(self.waiting)
             if self._open(least_s, least_gib):
                 self._take(node, least_s, least_gib)
+                self._report(len(self.waiting))
+
+    def nearest_miss(self) -> Candidate | None:
+        """The layout that breaks no rule and needs the least memory; None where every layout breaks one.
+
+        Nodes are opened in the order of their lower bounds on memory, until none can need less than the best.
+        """
+        best: Candidate | None = None
+        waiting: list[tuple[float, int, Shape | tuple[Shape, Point]]] = []
+        for family in self._families(count=False):
+            for shape in self.bounds.shapes(family):
+                waiting.append((shape.first_bytes / GIB, len(waiting), shape))
+        heapify(waiting)
+        number = len(waiting)
+        while waiting and (best is None or waiting[0][0] < best.memory_gib):
+            node = heappop(waiting)[2]
+            self._report(len(waiting))
+            if isinstance(node, Shape):
+                for gib, point in self.bounds.points(node):
+                    number += 1
+                    heappush(waiting, (gib, number, (node, point)))
+            elif self.laws.allow_point(node[1]):
+                shape, point = node
+                found = self._costed(point, self.bounds.layout(point, shape))
+                best = found if best is None or found.memory_gib < best.memory_gib else best
+        return best
+
+    def _report(self, waiting: int) -> None:
+        self.opened += 1
+        if self.on_progress is not None and self.opened % REPORT_EVERY == 0:
+            self.on_progress(self.costed, waiting)
 
     def _open(self, least_s: float, least_gib: float) -> bool:
         """Whether what takes so much at least may still be asked for."""
@@ -227,10 +278,10 @@ class _Run:
             self._last_s = self.best[-1].s_per_sequence
             self._limit_s = max(self._last_s, NEAR * self.best[0].s_per_sequence)
 
-    def _families(self) -> Iterator[Family]:
-        """Every family whose mesh is lawful; all layouts of the space are counted."""
+    def _families(self, *, count: bool = True) -> Iterator[Family]:
+        """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
         for sizes in self.space.sizes():
-            self.decided += self.bounds.count(sizes)
+            self.decided += self.bounds.count(sizes) if count else 0
             if self.laws.allow(sizes):
                 yield from self.bounds.families(sizes)
 
@@ -245,8 +296,10 @@ class _Run:
         point, layout = close.point, close.layout
         if not self.laws.allow_point(point):
             return None
+        candidate = self._costed(point, layout)
+        return candidate if candidate.memory_gib <= self.room_gib else None
+
+    def _costed(self, point: Point, layout: Layout) -> Candidate:
         self.costed += 1
         step, gib = self.bounds.cost(point, layout)
-        if gib > self.room_gib:
-            return None
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)

@@ -7,6 +7,8 @@ from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
+from planc.language.draft import Draft
+from planc.language.verbs import param
 from planc.syntax import File
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -29,9 +31,9 @@ def free_in(file: File) -> tuple[Free, ...]:
 
 def _in_sentence(sentence: Sentence) -> Iterator[Free]:
     node = sentence.node
-    if sentence.verb == "mesh":
-        for factor in (f for group in node.nodes("factors") for f in group.nodes("factor")):
-            yield from _at(factor.parts[1], "size", (factor.words()[0].text,))
+    if sentence.verb in ("mesh", "view"):
+        for name, size in _factors(sentence):
+            yield from _at(size, "size", (name,))
     elif sentence.verb == "batch":
         yield from _at(node.parts[0], "sequences")
         yield from _at(node.parts[-1], "microbatch")
@@ -42,6 +44,39 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
     elif sentence.verb == "split":
         for method in node.nodes("method"):
             yield from _at(method.parts[0], "schedule", (node.words("NAME")[1].text,))
+
+
+def written_sizes(file: File, given: Mapping[str, int]) -> dict[str, int | None]:
+    """Size of each axis of the mesh and its views as the file says it; None where it is free or mistaken."""
+    draft = Draft(given=dict(given))
+    for sentence in file.sentences:
+        if sentence.verb in param.VERBS:
+            param.read(sentence, draft)
+    return {
+        name: None if isinstance(size, Word) and size.kind == "FREE" else draft.integer(size)
+        for sentence in file.sentences
+        if sentence.verb in ("mesh", "view")
+        for name, size in _factors(sentence)
+    }
+
+
+def sizes_inside_views(file: File) -> tuple[Span, ...]:
+    """Sizes that a view with something free ties together: its own, and those of the axes that it covers."""
+    views = [s for s in file.sentences if s.verb == "view"]
+    sizes = {name: size for s in file.sentences if s.verb in ("mesh", "view") for name, size in _factors(s)}
+    spans: list[Span] = []
+    for view in views:
+        names = [name for name, _ in _factors(view)] + [word.text for word in view.names(0)]
+        tied = [sizes[name] for name in names if name in sizes]
+        if any(isinstance(size, Word) and size.kind == "FREE" for size in tied):
+            spans += [size.span for size in tied]
+    return tuple(dict.fromkeys(spans))
+
+
+def _factors(sentence: Sentence) -> list[tuple[str, Node | Word]]:
+    """Name and size of each axis of a `mesh` or `view` sentence."""
+    group = sentence.node.node("factors")
+    return [(f.words()[0].text, f.parts[1]) for f in group.nodes("factor")] if group else []
 
 
 def _at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Iterator[Free]:

@@ -103,7 +103,7 @@ class Bounds:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self._names = [a.name for a in space.plan.mesh.axes]
+        self._names = space.axes
         again = {f.span for f in space.free if f.kind == "recompute"}
         self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
         """What is stored where, of each variant, in its words."""
@@ -283,12 +283,8 @@ class Bounds:
         plan = self.space.plan
         outside = set() if plan.model.top_k else {*self._data(variant)}
         outside |= {plan.split.axis} if plan.split else set()
-        stride, inside = 1, []
-        for name, size in reversed(list(zip(self._names, sizes, strict=True))):
-            if name not in outside:
-                inside.append((name, size, stride))
-            stride *= size
-        return tuple(inside)
+        mesh = self.space.mesh(sizes)
+        return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
 
     def copies(self, family: Family) -> Copies:
         """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from math import prod
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic
@@ -19,7 +20,7 @@ from planc.language.imports import Files
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
-from planc.search.holes import Free, filled, free_in
+from planc.search.holes import Free, filled, free_in, sizes_inside_views, written_sizes
 
 DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"), 2: ("zero1", "fsdp", "hsdp")}
 """Layouts that `use ?` stands for, by the number of its axes."""
@@ -56,7 +57,7 @@ class Point:
 
     variant: int
     sizes: tuple[int, ...]
-    """Of the mesh's axes, outermost first."""
+    """Sizes of the mesh's axes and then of its views', outermost first."""
     sequences: int
     microbatch: int
     pipeline: Pipeline | None
@@ -77,6 +78,10 @@ class Space:
             raise PlanError((read,))
         self.text = read.source.text
         self.free = free_in(read)
+        self._sizes = written_sizes(read, self.given)
+        """Size of each axis of the mesh and its views; None where it is free."""
+        self._inside_views = sizes_inside_views(read)
+        """Where the sizes stand that a view ties together."""
         for free in self._of("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
         self.variants = tuple(self._variants())
@@ -115,9 +120,10 @@ class Space:
         return {}
 
     def _built(self, values: Mapping[Span, str]) -> Plan:
-        """The plan with these words, and every axis of size 1."""
+        """The plan with these words; free sizes are 1, and so are all sizes that a view ties to them."""
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
-        text = filled(self.text, {**plain, **values})
+        tied = dict.fromkeys(self._inside_views, "1")
+        text = filled(self.text, {**tied, **plain, **values})
         built = build_file(self.path, self.given, "", {self.path.resolve(): text})
         if built.plan is None:
             raise PlanError(built.diagnostics)
@@ -134,11 +140,22 @@ class Space:
 
     # Numbers.
 
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The axes of the mesh, then those of its views: what the sizes of a point are of."""
+        return tuple(self.plan.mesh.every)
+
     def sizes(self) -> Iterator[tuple[int, ...]]:
-        """Sizes of the mesh's axes whose product is the cluster's devices."""
-        free = {f.axes[0] for f in self._of("size")}
-        fixed = [None if a.name in free else a.size for a in self.plan.mesh.axes]
-        yield from _factored(self.plan.cluster.devices, fixed)
+        """Sizes of `axes`: those of the mesh make the cluster's devices, those of a view the ranks that it covers."""
+        mesh = self.plan.mesh
+        for chosen in _factored(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes]):
+            of = dict(zip((a.name for a in mesh.axes), chosen, strict=True))
+            views = (
+                _factored(prod(of[name] for name in view.of), [self._sizes[a.name] for a in view.axes])
+                for view in mesh.views
+            )
+            for inside in itertools.product(*views):
+                yield chosen + tuple(itertools.chain.from_iterable(inside))
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
         """(sequences, microbatch) pairs that this many data-parallel ranks can share evenly."""
@@ -229,11 +246,12 @@ class Space:
         """The plan of a point, equal to the one that its file would be read as."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
-        plan = base.resized(self._mesh(point.sizes), self._batch(point.sequences, point.microbatch), split)
+        plan = base.resized(self.mesh(point.sizes), self._batch(point.sequences, point.microbatch), split)
         plan.share(self._first.setdefault((point.variant, *(n > 1 for n in point.sizes)), plan))
         return plan
 
-    def _mesh(self, sizes: tuple[int, ...]) -> Mesh:
+    def mesh(self, sizes: tuple[int, ...]) -> Mesh:
+        """The mesh of a point with these sizes."""
         known = self._meshes.get(sizes)
         if known is None:
             known = self._meshes[sizes] = self.plan.mesh.resized(sizes)
@@ -260,8 +278,7 @@ class Space:
     def _value(self, free: Free, point: Point) -> str:
         """What stands in the place of a `?`."""
         if free.kind == "size":
-            names = [a.name for a in self.plan.mesh.axes]
-            return str(point.sizes[names.index(free.axes[0])])
+            return str(point.sizes[self.axes.index(free.axes[0])])
         if free.kind == "sequences":
             return str(point.sequences)
         if free.kind == "microbatch":

@@ -21,6 +21,7 @@ from planc.search.branch_and_bound import NEAR
 from planc.search.lower_bounds import Bound, Bounds
 from planc.search.space import Point, Space
 from planc.sharding import propagate, semantic_collectives
+from tests.plans import ROOT
 
 HEAD = """plan space
 model     {model}
@@ -69,6 +70,16 @@ SPACES = {
     )
     + "mesh dp 8 > tp ?\nview edp 2 > ep 4 of dp for experts\n"
     + "use zero1 over dp\nuse tp over tp\nuse ep over ep\nrecompute ?\n",
+    "view_free": HEAD.format(
+        model="mixtral_8x7b(layers = 4)", batch="32 x 4096 tokens microbatch 1", cluster="2 x h100_node"
+    )
+    + "mesh dp ? > tp ?\nview edp ? > ep ? of dp for experts\nuse zero1 over dp\nuse tp over tp\nuse ep over ep\n"
+    + "recompute blocks\n",
+    "view_half_free": HEAD.format(
+        model="mixtral_8x7b(layers = 4)", batch="32 x 4096 tokens microbatch 1", cluster="2 x h100_node"
+    )
+    + "param experts = 4\nmesh dp experts * 2 > tp ?\nview edp ? > ep experts of dp for experts\n"
+    + "use zero1 over dp\nuse tp over tp\nuse ep over ep\nrecompute ?\n",
     "tied": HEAD.format(model="gemma3_4b(layers = 8)", batch="32 x 4096 tokens microbatch 1", cluster="1 x h100_node")
     + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
     + PIPELINE.format("1f1b"),
@@ -103,6 +114,25 @@ SPACES = {
 }
 """Small ones, each with something else free."""
 MOST = 40
+
+CONFIG = {
+    "model_type": "llama", "hidden_size": 1024, "intermediate_size": 4096, "num_attention_heads": 16,
+    "num_hidden_layers": 4, "num_key_value_heads": 8, "vocab_size": 32000, "tie_word_embeddings": False,
+}  # fmt: skip
+READ = {
+    "cfg/own.json": json.dumps(CONFIG),
+    "chips/own.plan": (ROOT / "plans/hardware/h100.plan").read_text().replace("h100", "own").replace(" nv", " my"),
+}
+READS = """plan space
+import "chips/own.plan"
+model from "cfg/own.json"
+batch   32 x 1024 tokens microbatch 1
+cluster 1 x own_node
+mesh    fsdp ? > tp ?
+use     fsdp over fsdp
+use     tp   over tp
+"""
+"""A plan that reads other files."""
 
 
 def searched(folder: Path, text: str, top: int = 5) -> tuple[Path, Found]:
@@ -190,7 +220,7 @@ def test_its_files_cost_what_it_says(tmp_path: Path) -> None:
         assert math.isclose(report.memory.per_device_gib.total, candidate.memory_gib, rel_tol=1e-9)
 
 
-@pytest.mark.parametrize("name", ["everything", "view", "ends_apart"])
+@pytest.mark.parametrize("name", ["everything", "view", "view_free", "ends_apart"])
 def test_the_plan_of_a_point_is_that_of_its_file(tmp_path: Path, name: str) -> None:
     path, found = searched(tmp_path, SPACES[name], top=3)
     for candidate in found.best:
@@ -248,3 +278,61 @@ def test_the_command_writes_plans(tmp_path: Path, capsys: pytest.CaptureFixture[
     written = sorted((tmp_path / "found").glob("*.plan"))
     assert [p.read_text() for p in written] == [b["plan"] for b in answer["best"]]
     assert main(["search", str(path), "--memory", "1"]) == 1
+
+
+def test_what_it_writes_can_be_opened_elsewhere(tmp_path: Path) -> None:
+    """Every file that a plan names lies at the same path from the plan that was written."""
+    source = tmp_path / "source"
+    for name, text in READ.items():
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text(text)
+    path, folder = source / "space.plan", tmp_path / "found" / "here"
+    path.write_text(READS)
+    assert main(["search", str(path), "--top", "2", "-o", str(folder)]) == 0
+    first = cost(folder / "space_1.plan")
+    assert first.step is not None and first.model is not None and first.model.name == "own"
+    assert {p.relative_to(folder).as_posix() for p in folder.rglob("*.*")} == {"space_1.plan", "space_2.plan", *READ}
+    assert main(["search", str(path), "-o", str(source)]) == 0
+    assert cost(source / "space_1.plan").step == first.step
+
+
+def test_it_overwrites_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "cfg").mkdir()
+    (tmp_path / "cfg" / "own.json").write_text(READ["cfg/own.json"])
+    (tmp_path / "found" / "cfg").mkdir(parents=True)
+    (tmp_path / "found" / "cfg" / "own.json").write_text("{}")
+    path = tmp_path / "space.plan"
+    path.write_text(READS.replace('import "chips/own.plan"\n', "").replace("own_node", "h100_node"))
+    assert main(["search", str(path), "-o", str(tmp_path / "found")]) == 2
+    assert "own.json is another file" in capsys.readouterr().err
+    assert (tmp_path / "found" / "cfg" / "own.json").read_text() == "{}"
+    assert not list((tmp_path / "found").glob("*.plan"))
+
+
+@pytest.mark.parametrize("name", ["fsdp_tp", "everything", "view_free"])
+def test_the_nearest_miss_needs_the_least_memory(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES[name])
+    found = search(path, most_sequences=MOST, memory_gib=0.5)
+    assert not found.best and found.nearest_miss is not None and found.room_gib == 0.5
+    least = min(gib for _, gib, _ in every(path))
+    assert math.isclose(found.nearest_miss.memory_gib, least, rel_tol=1e-9)
+
+
+def test_the_command_names_the_nearest_miss(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["fsdp_tp"])
+    assert main(["search", str(path), "--memory", "1"]) == 1
+    said = capsys.readouterr().err
+    assert said.startswith("no layout fits the 1.0 GiB of a device; the nearest miss needs")
+    assert said.endswith(" GiB too much: fsdp 1, tp 8\n")
+    assert main(["search", str(path), "--memory", "1", "--format", "json"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["nearest_miss"]["memory_gib"] > answer["room_gib"] == 1
+
+
+def test_a_space_whose_layouts_all_break_a_rule_has_no_nearest_miss(tmp_path: Path) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["fsdp_tp"].replace("32 x 4096", "33 x 4096").replace("tp ?", "tp 2"))
+    found = search(path)
+    assert not found.best and found.nearest_miss is None

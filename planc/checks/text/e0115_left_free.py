@@ -6,9 +6,10 @@ RULE = Rule(
     code="E0115",
     title="left free",
     reads="text",
-    why="""`?` in the place of a mesh axis's size, of the batch or microbatch, of a layout, of a schedule or of
-what is recomputed leaves it to `planc search`, which fills in the best and writes the plans it found. A plan
-with something free in it cannot be costed or lowered: nobody has said yet what it is.""",
+    why="""`?` in the place of the size of an axis of the mesh or a view, of the batch or microbatch, of a layout,
+of a schedule or of what is recomputed leaves it to `planc search`, which fills in the best and
+writes the plans it found. A plan with something free in it cannot be costed or lowered: nobody has said yet
+what it is.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

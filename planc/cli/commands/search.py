@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.cli.common import add_set, print_diagnostics, print_json
+from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
+from planc.files import write_atomically
+from planc.language.build import build_file
+
+if TYPE_CHECKING:
+    from planc.search import Found
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +24,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many layouts to return (5)")
     parser.add_argument("--sequences", type=int, metavar="N", help="the largest batch, for `batch ?`")
     parser.add_argument("--memory", type=float, metavar="GIB", help="what a device may hold (the chip's memory)")
-    parser.add_argument("-o", dest="folder", metavar="FOLDER", help="write the plans found into a folder")
+    about = "write the plans found, and the files they read, into a folder"
+    parser.add_argument("-o", dest="folder", metavar="FOLDER", help=about)
     add_set(parser)
 
 
@@ -25,18 +33,24 @@ def run(options: argparse.Namespace) -> int:
     from planc.search import search
 
     try:
-        found = search(
-            options.file,
-            set=dict(options.set),
-            top=max(1, options.top),
-            most_sequences=options.sequences,
-            memory_gib=options.memory,
-        )
+        with Progress("search") as progress:
+            found = search(
+                options.file,
+                set=dict(options.set),
+                top=max(1, options.top),
+                most_sequences=options.sequences,
+                memory_gib=options.memory,
+                on_progress=lambda costed, waiting: progress.show(f"{costed:,} layouts costed, {waiting:,} nodes open"),
+            )
     except PlanError as error:
         print_diagnostics(error.diagnostics, {})
         return 1
     if options.folder:
-        _write(options.folder, Path(options.file).stem, [c.text for c in found.best])
+        try:
+            write_plans(Path(options.folder), Path(options.file), [c.text for c in found.best])
+        except FileExistsError as error:
+            print(f"planc search: {error}", file=sys.stderr)
+            return 2
     if options.format == "json":
         print_json(found.to_json())
         return 0 if found.best else 1
@@ -45,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         f" in {seconds(found.seconds)}"
     )
     if not found.best:
-        print("none of them fits the devices' memory", file=sys.stderr)
+        print(_none(found), file=sys.stderr)
         return 1
     rows = [
         (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", c.why)
@@ -58,9 +72,33 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _write(folder: str, stem: str, texts: list[str]) -> None:
-    """`STEM_1.plan` is the best."""
-    place = Path(folder)
-    place.mkdir(parents=True, exist_ok=True)
+def _none(found: Found) -> str:
+    """What to say where no layout fits."""
+    near = found.nearest_miss
+    if near is None:
+        return "every layout breaks a rule of the language: fill in the `?` by hand, and `planc check` names the rule"
+    over = near.memory_gib - found.room_gib
+    return (
+        f"no layout fits the {found.room_gib:.1f} GiB of a device; the nearest miss needs {near.memory_gib:.1f} GiB,"
+        f" {over:.1f} GiB too much: {near.label}"
+    )
+
+
+def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
+    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... and copy beside them every file that the source reads.
+
+    Sentences name files by their path from the plan's folder, so the copies keep these paths. Raises
+    FileExistsError, before anything is written, when another file is in the place of a copy.
+    """
+    copies = {}
+    for name in build_file(source).files if texts else ():
+        data, place = (source.parent / name).read_bytes(), folder / name
+        if not place.exists():
+            copies[place] = data
+        elif place.read_bytes() != data:
+            raise FileExistsError(f"{place} is another file than {source.parent / name}, which the plans read")
+    folder.mkdir(parents=True, exist_ok=True)
+    for place, data in copies.items():
+        write_atomically(place, data)
     for i, text in enumerate(texts, 1):
-        (place / f"{stem}_{i}.plan").write_text(text)
+        write_atomically(folder / f"{source.stem}_{i}.plan", text)

@@ -37,7 +37,7 @@ class Links:
 
     def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
         """Of a group over these axes: what the mesh says, whatever is stored."""
-        key = (axes, *plan.mesh.sizes.values())
+        key = axes, plan.mesh.every_size
         known = self._spans.get(key)
         if known is None:
             known = self._spans[key] = span_of(plan.mesh, plan.cluster, axes)

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planc.files import write_atomically
 from planc.ir.plan import Plan
-from planc.trainer.files import write_atomically
 from planc.trainer.preset.load import COMPILED, read_text, read_toml
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 from pydantic import Field, ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
+from planc.files import write_atomically
 from planc.ir.frozen import Frozen
-from planc.trainer.files import write_atomically
 
 
 class Compile(Frozen):

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from planc.files import write_atomically
 from planc.syntax.cache import cache_folder
-from planc.trainer.files import write_atomically
 
 BLOCK_BYTES = 1 << 20
 

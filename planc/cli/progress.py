@@ -1,0 +1,55 @@
+"""Progress of long commands: one line on standard error, never on standard output."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
+
+TERMINAL_AFTER_S = 0.5
+"""Commands that end sooner show nothing on a terminal."""
+TERMINAL_EVERY_S = 0.2
+LOG_AFTER_S = 10.0
+"""Where standard error is a file or a pipe, nothing is written in the first seconds, and then one line this often."""
+
+
+class Progress:
+    """A context in which `show` may be called as often as wanted.
+
+    A terminal gets one line that is overwritten, and erased at the end; a log gets a line every ten seconds.
+    """
+
+    def __init__(self, command: str, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self.command, self.stream, self.clock = command, stream or sys.stderr, clock
+        self.terminal = self.stream.isatty()
+        self.started_s = clock()
+        self.next_s = self.started_s + (TERMINAL_AFTER_S if self.terminal else LOG_AFTER_S)
+        self.shown = False
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self.shown and self.terminal:
+            self._write("\r\033[K")
+
+    def show(self, text: str) -> None:
+        """Say what is being done, if enough time has passed since the last line."""
+        now_s = self.clock()
+        if now_s < self.next_s:
+            return
+        self.next_s = now_s + (TERMINAL_EVERY_S if self.terminal else LOG_AFTER_S)
+        self.shown = True
+        line = f"planc {self.command}: {text} ({now_s - self.started_s:.0f} s)"
+        self._write(f"\r{line[: shutil.get_terminal_size().columns - 1]}\033[K" if self.terminal else f"{line}\n")
+
+    def _write(self, text: str) -> None:
+        """A closed or full standard error does not end the command."""
+        try:
+            self.stream.write(text)
+            self.stream.flush()
+        except (OSError, ValueError):
+            self.next_s = float("inf")
