@@ -1,1 +1,1 @@
-"""What the backends share."""
+"""Helpers shared by the backends."""

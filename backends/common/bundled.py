@@ -35,7 +35,7 @@ def _bundled(target: str) -> list[str]:
 
 
 def _missing(model: Model, target: str) -> str:
-    """What the target's modules do not have, in words; empty when they have it all."""
+    """The features that the target's modules lack for this model, in words; empty when they have all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
     if model.tied:

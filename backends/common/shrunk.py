@@ -30,7 +30,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
 
 
 def said(plan: Plan, small: Plan) -> tuple[str, ...]:
-    """What was changed, in words; empty for the plan itself."""
+    """The changes from `plan` to `small`, in words; empty for the plan itself."""
     axes = [
         f"{name} {size} -> {small.mesh.sizes[name]}"
         for name, size in plan.mesh.sizes.items()

@@ -1,1 +1,1 @@
-"""What torch needs to know of a plan: roles of axes, placements, styles, peak memory."""
+"""A plan in torch's terms: roles of axes, placements, parallel styles, peak memory."""

@@ -1,7 +1,7 @@
-"""What each axis is for at the experts, and the mesh that the emitted file builds for them.
+"""Roles of the axes at the experts, and the device mesh that the emitted file builds for them.
 
-Tokens are exchanged over one dimension of it, an expert's width is divided over another, and
-fully_shard stores experts over a third. Its ranks are those of the plan's mesh, by other names.
+Tokens are exchanged over one dimension of the mesh, an expert's width is divided over another, and fully_shard stores
+experts over a third. Its ranks are those of the plan's mesh, under other names.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Experts:
 
     @property
     def gathers(self) -> bool:
-        """Whether the ranks that share an expert have different tokens, which they gather; else the same ones."""
+        """True if the ranks that share an expert hold different tokens, which they gather."""
         return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @cached_property
@@ -96,12 +96,12 @@ class Experts:
 
     @property
     def styled(self) -> bool:
-        """Whether tokens are prepared for the experts: sent, gathered, or given places."""
+        """True if tokens are prepared for the experts: exchanged, gathered, or placed in capacity slots."""
         return bool(self.exchange or self.tensor or self.capacity)
 
     @cached_property
     def apart(self) -> bool:
-        """Whether fully_shard keeps experts otherwise than the rest of their block."""
+        """True if fully_shard keeps experts otherwise than the rest of their block."""
         roles = self.roles
         same = (self.shard, self.replicate) == (roles.shard, roles.replicate)
         return bool(self.params) and (bool(self.exchange or self.tensor) or not same)
@@ -118,7 +118,7 @@ class Experts:
 
     @cached_property
     def own_mesh(self) -> bool:
-        """Whether that mesh is another one than the plan's."""
+        """True if the experts' mesh differs from the plan's."""
         return self.apart and [(f.name, f.size) for f in self.factors] != [(f.name, f.size) for f in self.roles.factors]
 
     @property
@@ -150,7 +150,7 @@ class Experts:
 
 
 def routed(op: Op) -> bool:
-    """Whether an op works on tokens laid out by expert, or brings them there and back."""
+    """True for an op on tokens laid out by expert, and for the ops that bring them there and back."""
     return op.region in (EXPERTS, ROUTED)
 
 

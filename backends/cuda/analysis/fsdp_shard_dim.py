@@ -1,4 +1,4 @@
-"""Which dimension of a parameter fully_shard divides."""
+"""The tensor dimension on which fully_shard shards a parameter."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def _experts_dim(roles: Roles, p: ParamSharding) -> int:
 
 
 def used(roles: Roles, p: ParamSharding) -> Placement:
-    """How tensor parallelism divides a parameter while it is used."""
+    """The placement of a parameter under tensor parallelism while it is used."""
     return placement(user_of(roles, p).layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
 
 

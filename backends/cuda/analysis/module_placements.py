@@ -38,7 +38,7 @@ class Boundary:
 
     @property
     def alone(self) -> bool:
-        """Whether its module does this op and nothing else."""
+        """True if the module does this op and nothing else."""
         module = self.o.op.module
         others = (p.op.module for p in self.sharded.ops[self.section] if p is not self.o)
         return module != "layers.*" and not any(m == module or m.startswith(f"{module}.") for m in others)
@@ -54,7 +54,7 @@ class Boundary:
 
     @cached_property
     def weight(self) -> Placement:
-        """Of the op's first parameter; whole without one."""
+        """Placement of the op's first parameter; replicated without one."""
         return self._placement(self.o.layout, self._folds)
 
     @property
@@ -73,27 +73,27 @@ class Boundary:
         }
 
     def needed(self, index: int = 0) -> Placement:
-        """How the op takes an input."""
+        """Placement in which the op needs an input."""
         name = self.o.op.inputs[index]
         return self._input(self.o.needs(name, self._dims(name)), name)
 
     def resting(self, index: int = 0) -> Placement:
-        """How an input arrives."""
+        """Placement in which an input arrives."""
         name = self.o.op.inputs[index]
         return self._input(self.sharded.declared(name), name)
 
     @property
     def made(self) -> Placement:
-        """How the output leaves the op; a sum over the tensor axes counts as whole."""
+        """Placement of the op's output; a partial sum over the tensor axes counts as replicated."""
         return self._output(restrict(self.o.layout, self._dims(self.o.op.output)))
 
     @property
     def left(self) -> Placement:
-        """How the output leaves the module."""
+        """Placement in which the output leaves the module."""
         return self._output(self.sharded.declared(self.o.op.output))
 
     def move(self, index: int = 0) -> Move | None:
-        """What readies an input, if it concerns the tensor axes."""
+        """The redistribution of an input over the tensor axes; None if there is none."""
         return self._ours(self.o.moves[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
@@ -110,7 +110,7 @@ class Boundary:
         return self._ours(self.o.settle)
 
     def summed_back(self, index: int = 0) -> bool:
-        """Whether the gradient of an input is a sum over the tensor axes."""
+        """True if the gradient of an input is a partial sum over the tensor axes."""
         dims = self._dims(self.o.op.inputs[index])
         return self.o.op.kind == "matmul" and any(self.divides(d) for d in self.o.layout if d not in dims)
 

@@ -1,7 +1,7 @@
-"""Where the tensor axes divide what torch holds: from named dims to the dimensions of a torch tensor.
+"""Placements: from named dims to the dimensions of a torch tensor.
 
-A linear layer folds several named dims into one dimension: `heads` and `head_dim` are the rows of a
-projection. Dividing the outer one is a `Shard`; dividing an inner one takes a part of each outer one.
+A linear layer folds several named dims into one dimension: `heads` and `head_dim` are the rows of a projection.
+Dividing the outer one is a `Shard`; dividing an inner one takes a part of each outer one.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class Placement:
     parts: int = 1
 
     def __str__(self) -> str:
-        """As the emitted file writes it."""
+        """The placement as the emitted file writes it."""
         if self.dim is None:
             return "Replicate()"
         return f"Shard({self.dim})" if self.parts == 1 else f"{STRIDED}({self.dim}, split_factor={self.parts})"
 
     @property
     def inner(self) -> bool:
-        """Whether it divides inside a dimension."""
+        """True if it divides an inner dim of a folded dimension."""
         return self.parts > 1
 
 
@@ -46,7 +46,7 @@ WHOLE = Placement()
 
 
 def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Collection[str]) -> Placement:
-    """Which dimension of a tensor of these groups the `axes` divide under a layout."""
+    """The placement of a tensor with these dim groups whose layout assigns `axes`."""
     for index, group in enumerate(groups):
         for at, dim in enumerate(group):
             if set(layout.get(dim, ())) & set(axes):

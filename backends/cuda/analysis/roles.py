@@ -1,7 +1,7 @@
-"""What each mesh axis is for, in torch's terms, and the mesh that the emitted file builds.
+"""Roles of the mesh axes in torch's terms, and the device mesh that the emitted file builds.
 
-torch wants one mesh dimension per role: parameters are sharded over one, replicated over one, and
-tensor parallelism takes one. Axes of the plan that share a role are merged into one dimension.
+torch wants one mesh dimension per role: parameters are sharded over one, replicated over one, and tensor parallelism
+uses one. Axes of the plan that share a role are merged into one dimension.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class Roles:
 
 @dataclass(frozen=True)
 class Keeping:
-    """How fully_shard is to keep state between uses, from the nouns that are stored."""
+    """The way fully_shard keeps state between uses, from the nouns that are stored."""
 
     gather_per: Period
     scatter_each_microbatch: bool

@@ -65,7 +65,7 @@ class Styler:
 
     @property
     def loss_parallel(self) -> bool:
-        """Whether the loss is taken over a divided vocab."""
+        """True if the loss is computed over a divided vocab."""
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
@@ -80,9 +80,9 @@ class Styler:
         }
 
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
-        """How often torch does a move of a tensor to its readers, or of its gradient back, for each one needed.
+        """Number of times torch redistributes a tensor for its consumers, or its gradient back, where one would do.
 
-        One for all readers in one layout is needed; each module that prepares its input does its own.
+        One redistribution serves all consumers in one layout; each module that prepares its own input does its own.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):

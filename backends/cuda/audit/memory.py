@@ -54,7 +54,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """What is made meanwhile does not count: it stands for what one kernel does."""
+        """Do not count tensors that are made inside: they stand for the inside of one kernel."""
         self._metadata += 1
         try:
             yield

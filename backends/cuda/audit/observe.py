@@ -28,7 +28,7 @@ OPS = {
 """Names of the dispatcher. A receive is the other end of a send, and not counted."""
 
 SILENT = {"recv_", "wait_tensor", "_wrap_tensor_autograd"}
-"""What moves nothing of its own."""
+"""Ops that move no bytes of their own."""
 
 DTYPES = {
     torch.float32: "fp32",

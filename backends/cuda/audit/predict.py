@@ -1,4 +1,4 @@
-"""What a plan predicts that one pipeline stage issues, by operation, mesh dimension and dtype."""
+"""Predicted collectives of one pipeline stage by operation, mesh dimension and dtype."""
 
 from __future__ import annotations
 

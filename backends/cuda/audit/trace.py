@@ -99,7 +99,7 @@ class _Step:
         self._run = emitted.build_step(divided, mesh)
 
     def state(self) -> Iterator[Tensor]:
-        """What is there before the step begins."""
+        """Tensors that exist before the step begins."""
         yield from self._parameters
         for kept in self._optimizer.state.values():
             yield from (value for value in kept.values() if isinstance(value, Tensor))
@@ -161,7 +161,7 @@ def _tokens(sharded: Sharded) -> Tensor:
 
 
 def _passed_on(sharded: Sharded) -> Tensor:
-    """What a stage hands to the next: this rank's share of the hidden states of a microbatch."""
+    """A stage's output for the next stage: this rank's share of a microbatch's hidden states."""
     plan = sharded.plan
     last = sharded.ops[plan.model.blocks[-1]][-1].op.output
     layout = sharded.declared(last)

@@ -1,4 +1,4 @@
-"""What is done to each block besides dividing it: attention's kernel, recompute, compiling."""
+"""Per-block features other than sharding: attention kernels, recomputation, compilation."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SAVED: dict[str, tuple[str, ...]] = {
     ),
     "matmul": ("mm.default", "addmm.default", "bmm.default", "linear.default"),
 }
-"""What a kind of op is called where outputs are kept: torch knows ops there, and no modules."""
+"""torch ops of each kind whose outputs can be saved: torch's policies know ops and not modules."""
 
 
 def kernel(roles: Roles) -> str:
@@ -63,7 +63,7 @@ def apply_kernel(model: nn.Module) -> None:
 
 
 def selected(sharded: Sharded) -> str:
-    """Where `recompute ... every N layers` leaves some layers alone, the others; else every block."""
+    """The blocks to recompute: every block, or with `recompute ... every N layers` each Nth one."""
     every = sharded.plan.recompute.every
     if every == 1:
         return "for block in model.layers.values():"
@@ -97,7 +97,7 @@ def kept_kinds(sharded: Sharded) -> tuple[str, ...]:
 
 
 def keeps_kinds(sharded: Sharded) -> bool:
-    """Whether what is kept can be told to torch."""
+    """True if the saved outputs can be named to torch."""
     try:
         kept_kinds(sharded)
     except KeyError:
@@ -146,10 +146,10 @@ def apply_compile(model: nn.Module<mesh>) -> None:
 
 
 def recompute_inside(roles: Roles) -> bool:
-    """Whether a block is compiled after recompute has wrapped it, so that the compiler sees the replay.
+    """True if a block is compiled after recompute has wrapped it, so that the compiler sees the recomputation.
 
-    torch 2.13 fails to trace a checkpoint around DTensors: with tensor parallelism the compiled block is
-    wrapped, not the other way round. The emitted file asks for that version.
+    torch 2.13 fails to trace a checkpoint around DTensors: with tensor parallelism the compiled block is wrapped, not
+    the other way round. The emitted file asks for that version.
     """
     return not roles.tensor
 

@@ -14,11 +14,11 @@ from planc.backends.cuda.emit.source_writer import because, call, fill, lines
 from planc.ir.sharding import OpSharding, Step
 
 PASSES_KEYS = ("ring", "all_gather")
-"""How attention meets the keys of other ranks; other methods are kernels."""
+"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
 
 
 def balanced(roles: Roles) -> bool:
-    """Whether a rank has one piece from each end of a sequence, rather than one stretch of it."""
+    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
     kernel = roles.plan.attention
     passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
     return passed and any(_divided(roles, o) for o in attentions(roles))
@@ -338,7 +338,7 @@ def _apply(roles: Roles, divided: list[OpSharding], *, ring: bool) -> str:
 
 
 def _rotates_rows(roles: Roles) -> bool:
-    """Whether rotary positions are given to a part of a sequence."""
+    """True if rotary positions are applied to a part of a sequence."""
     kinds = roles.sharded.model.blocks
     return any(_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
 

@@ -142,7 +142,7 @@ def _returning(text: str) -> str:
 
 
 def _what(experts: Experts) -> str:
-    """What happens to rows, as a sentence."""
+    """The exchange of token rows, as a sentence."""
     parts = [
         "rows get places at their experts, or none" if experts.capacity else "",
         "rows go to the ranks that hold their experts" if experts.exchange else "",
@@ -276,7 +276,7 @@ self.order = torch.cat(placed).argsort(stable=True)[: sum(lengths)]""".strip()
 
 
 def _capacity(experts: Experts) -> Body:
-    """As many places for each expert on every rank, used or not: all sizes are known beforehand."""
+    """Functions for capacity routing: each expert has the same number of slots on every rank, so sizes are static."""
     mesh = experts.roles.plan.mesh
     holders = mesh.size(*experts.exchange)
     senders = holders * (mesh.size(*experts.tensor) if experts.gathers else 1)
@@ -362,7 +362,7 @@ def _weights(experts: Experts) -> str:
 
 
 def _placements(experts: Experts, p: ParamSharding) -> list[str]:
-    """Of a parameter, over the dimensions that divide experts while they are used."""
+    """Placements of a parameter over the dimensions that divide experts while they are used."""
     found = []
     for axes in (experts.exchange, experts.tensor):
         dim = next((dim for dim, used in enumerate(p.compute) if set(used) & set(axes)), None)

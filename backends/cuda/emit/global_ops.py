@@ -36,7 +36,7 @@ def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
 
 
 def sums_left(roles: Roles) -> bool:
-    """Whether gradients are left as sums over the tensor axes: fully_shard would bring them home itself."""
+    """True if gradients stay partial sums over the tensor axes: fully_shard would reduce them itself."""
     tensor = set(roles.tensor)
     return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params)
 
@@ -104,7 +104,7 @@ for group in groups.values():
 
 
 def _mixed(roles: Roles) -> bool:
-    """Whether some parameters are DTensors over the tensor axis and others are not."""
+    """True if some parameters are DTensors over the tensor axis and others are not."""
     tensor = set(roles.tensor)
     mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
     return mixed or roles.experts.apart

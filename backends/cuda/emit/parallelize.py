@@ -237,13 +237,13 @@ def _policy(plan: Plan) -> str:
 
 
 def _dtypes(plan: Plan) -> list[str]:
-    """What computes and what reduces, as arguments."""
+    """The compute and reduce dtypes, as arguments."""
     p = plan.precision
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
 
 
 def _again(roles: Roles) -> bool:
-    """Whether each backward gathers anew."""
+    """True if each backward gathers parameters again."""
     return Keeping.of(roles.plan).gather_per == "pass"
 
 

@@ -131,7 +131,7 @@ def schedule(roles: Roles) -> str:
 
 
 def forwards_only(roles: Roles) -> str:
-    """What makes a schedule evaluate: torch 2.13 runs the backward's actions of a V too, and fails."""
+    """Code for evaluation by a schedule: torch 2.13 also runs the backward actions of a V schedule, and fails."""
     if not roles.pipeline or SCHEDULES[_split(roles).schedule].layout != "v":
         return ""
     return FORWARDS_ONLY.strip()

@@ -50,7 +50,7 @@ def step(roles: Roles, styler: Styler) -> str:
 
 
 def _own_tokens(roles: Roles) -> dict[str, str]:
-    """Of the sequences that ranks share, each takes its own tokens."""
+    """Code by which each rank takes its own tokens of sequences that ranks share."""
     if not roles.context:
         return {"rows": "", "own": ""}
     return {"rows": "rows = sequence_rows(mesh)", "own": "tokens, targets = tokens[:, rows], targets[:, rows]"}
@@ -178,7 +178,7 @@ def _forward(styler: Styler, *, backward: bool) -> str:
 
 
 def _policy(roles: Roles) -> str:
-    """When gradients are reduced and gathered parameters let go, over the microbatches of a step."""
+    """Code for gradient reduction and resharding over the microbatches of a step."""
     if not roles.uses_fsdp:
         return ""
     keeping, gather = Keeping.of(roles.plan), roles.plan.gather

@@ -22,7 +22,7 @@ from planc.ir.model import Routing
 
 
 def whole(counts: Tensor) -> Tensor:
-    """Of sequences that no other rank has a part of."""
+    """Picks of sequences that lie on one rank as a whole."""
     return counts
 
 
@@ -51,7 +51,7 @@ class Balance:
 
 
 def shares(logits: Tensor, routing: Routing) -> Tensor:
-    """What P is a mean of: each token's scores, as parts of their sum, [T, X]."""
+    """Each token's scores as fractions of their sum, [T, X]: P is their mean."""
     if routing.scores == "softmax":
         return logits.softmax(-1)
     scores = logits.sigmoid()

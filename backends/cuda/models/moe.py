@@ -53,7 +53,7 @@ class MoE(nn.Module):
     """
 
     balance: Balance | None = None
-    """What watches the router; None: nothing."""
+    """The observer of the router; None without one."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ class Experts(nn.Module):
         return out
 
     def _in_places(self, rows: Tensor, weights: Tensor, counts: Tensor) -> Tensor:
-        """The same with a place for every token at every expert, [X, T, D]: no shape depends on the routing."""
+        """The layer with a slot for every token at every expert, [X, T, D]: no shape depends on the routing."""
         experts, places = len(counts), len(rows) // self.top_k
         ends, at = counts.cumsum(0), torch.arange(len(rows), device=rows.device)
         expert = (at[:, None] >= ends).sum(1)
@@ -137,7 +137,7 @@ class ExpertLinear(nn.Module):
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
 
     def of_each(self, rows: Tensor) -> Tensor:
-        """As many rows for each expert: [X, T, in] to [X, T, out]."""
+        """All experts applied to equally many rows each: [X, T, in] to [X, T, out]."""
         return torch.bmm(rows, self.weight.transpose(1, 2))
 
 

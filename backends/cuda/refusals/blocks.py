@@ -1,4 +1,4 @@
-"""What cannot be done to the blocks of a plan: kernels, recompute, compiling and offloading."""
+"""Refusals of per-block features: kernels, recomputation, compilation and offload."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What torch cannot do with experts, or planc does not compile for it."""
+"""Refusals of plans with experts that torch cannot run, or that planc does not lower."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 
 Refusal = tuple[Cause | None, str, str]
-"""As in `refuse`: the sentence, what cannot be done with it, and what can."""
+"""A refused sentence, the reason, and the alternative."""
 
 
 def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

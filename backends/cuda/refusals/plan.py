@@ -141,7 +141,7 @@ def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """What the context axes move besides keys: sequence and heads change places at linear layers."""
+    """Redistributions over the context axes other than keys: sequence and heads trade places at linear layers."""
     axes = set(roles.context)
     for kind, ops in sharded.ops.items():
         for o in ops:

@@ -43,7 +43,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """What torch issues for a plan, per device and optimizer step."""
+    """The collectives that torch issues for a plan, per device and optimizer step."""
     roles = Roles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)

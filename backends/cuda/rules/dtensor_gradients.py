@@ -47,7 +47,7 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
 
 
 def _times(roles: Roles) -> int:
-    """How often a step reduces gradients: where they are not kept whole, in every backward."""
+    """Number of times a step reduces gradients: in every backward where they are not kept whole."""
     return roles.plan.microbatches if _each(roles) else 1
 
 
@@ -56,6 +56,6 @@ def _each(roles: Roles) -> bool:
 
 
 def _added_up(roles: Roles) -> bool:
-    """Whether fully_shard casts gradients to add them up; torch's schedules have it do so for one, too."""
+    """True if fully_shard casts gradients to accumulate them; torch's schedules do so for one microbatch, too."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
     return roles.uses_fsdp and not _each(roles) and several

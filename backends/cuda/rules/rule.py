@@ -1,4 +1,4 @@
-"""What the rules share: rows, and a mark on those that a rule has changed."""
+"""Helpers of the rules: rows, and the mark on rows that a rule has changed."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def over(row: Collective, roles: Roles, axes: tuple[str, ...]) -> dict[str, Any]
 
 
 def of_state(row: Collective, roles: Roles) -> bool:
-    """Whether fully_shard issues this row: a parameter or gradient over the data axes alone, or of experts
-    that it keeps apart."""
+    """True if fully_shard issues this row: a parameter or gradient over the data axes alone, or of experts on a mesh of
+    their own."""
     if row.carries not in ("param", "grad"):
         return False
     return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)
 
 
 def of_experts(row: Collective, roles: Roles) -> bool:
-    """Whether a parameter or gradient is one of experts that lie on a mesh of their own."""
+    """True for a parameter or gradient of experts that lie on a mesh of their own."""
     known = roles.sharded.param.get(row.tensor)
     return roles.experts.apart and known is not None and known.param.region == EXPERTS
 

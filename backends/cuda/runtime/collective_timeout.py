@@ -22,11 +22,11 @@ from torch.distributed.distributed_c10d import _get_default_store, _set_pg_timeo
 VARIABLE = "PLANC_TIMEOUT_S"
 TIMEOUT_S = 600.0
 ANSWER_S = 3.0
-"""How long the ranks that are left are given to say so."""
+"""Time (s) that the remaining ranks have to report."""
 _c10d: Any = _distributed_c10d
 """Its functions of the flight recorder are not in torch's type stubs."""
 GLOO = ("gloo/", "Timed out waiting", "Connection closed by peer")
-"""What gloo's errors, which have no type of their own, are known by."""
+"""Markers of gloo's errors, which have no type of their own."""
 
 
 class CollectiveError(RuntimeError):
@@ -39,7 +39,7 @@ def prepare() -> None:
 
 
 def timeout() -> timedelta:
-    """How long a rank waits for the others, in a collective."""
+    """Longest time that a rank waits in a collective."""
     return timedelta(seconds=float(os.environ.get(VARIABLE, TIMEOUT_S)))
 
 
@@ -95,7 +95,7 @@ def _last(meshes: tuple[Any, ...]) -> str:
 
 
 def _missing() -> str:
-    """Who does not answer. Without an answer from the store, its keeper: rank 0."""
+    """Ranks that did not check in at the store; rank 0, which keeps the store, if it is unreachable."""
     world = range(dist.get_world_size())
     try:
         store = _get_default_store()

@@ -61,7 +61,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Of [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, fp32."""
+    """Orthogonalise [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, in fp32."""
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = (matrices if wide else matrices.mT).float()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 WINDOWS = 5
-"""Of calls one after the other; see `own_s`."""
+"""Windows of consecutive calls; see `own_s`."""
 
 
 class Ranks:
@@ -40,7 +40,7 @@ class Ranks:
 
 
 class Prober:
-    """What one rank measures with. Groups of neighbours are made once for each size."""
+    """The measuring functions of one rank. Groups of neighbours are made once for each size."""
 
     def __init__(self, window_s: float, ranks: Ranks) -> None:
         import torch.distributed as dist

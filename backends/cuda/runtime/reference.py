@@ -96,7 +96,7 @@ def _in_shares(forward: Callable[[Tensor], Tensor], shares: int, x: Tensor) -> T
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-    """The same rows; those without a place at their expert weigh nothing."""
+    """The same rows, with weight zero for rows without a slot at their expert."""
     rows, weights, counts = inputs
     places = ceil(len(rows) * factor / len(counts))
     kept = torch.cat([torch.arange(n, device=rows.device) < places for n in counts.tolist()])

@@ -32,7 +32,7 @@ class Watched:
             router.balance = Balance(_slope(plan, settings, mesh), picked, _total(plan, mesh))
 
     def picks(self) -> list[list[int]] | None:
-        """How often each expert of each routed layer was picked since the last call; collective. None: not counted."""
+        """Picks of each expert of each routed layer since the last call; a collective. None if not counted."""
         plan = self._plan
         routed = [n for n, kind in enumerate(plan.model.kinds) if any(o.kind == "route" for o in plan.model.ops[kind])]
         every = torch.zeros(len(routed), plan.model.sizes.get("experts", 0), dtype=torch.int64, device=self._device)
@@ -42,7 +42,7 @@ class Watched:
             router.balance.picked.zero_()
         if self._mesh is not None and every.numel():
             dist.all_reduce(every)
-            every //= _alike(plan)
+            every //= _ranks_with_same_tokens(plan)
         return every.tolist() if every.any() else None
 
 
@@ -76,7 +76,7 @@ def _total(plan: Plan, mesh: Any) -> Callable[[Tensor], Tensor]:
     return summed
 
 
-def _alike(plan: Plan) -> int:
-    """How many ranks have the same tokens at the same layer."""
+def _ranks_with_same_tokens(plan: Plan) -> int:
+    """Number of ranks that hold the same tokens at the same layer."""
     tokens = {*plan.axes_of("batch", "residual"), *plan.axes_of("sequence", "residual")}
     return plan.mesh.devices // (plan.mesh.size(*plan.mesh.in_order(tokens)) * plan.pipeline)

@@ -75,7 +75,7 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
 
 
 def start_single(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
-    """The same model undivided in this one process: what every plan is compared with."""
+    """Start the undivided model in this one process: the reference for parity."""
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
@@ -143,7 +143,7 @@ class TorchSession:
         return float(self._evaluate(self._mine(tokens), self._mine(targets)))
 
     def routing(self) -> list[list[int]] | None:
-        """How often each expert of each routed layer was picked since the last call; collective."""
+        """Picks of each expert of each routed layer since the last call; a collective."""
         return self._routers.picks()
 
     def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
@@ -187,7 +187,7 @@ class TorchSession:
         return parameters or [f"rank {rank}: {what}" for rank, what in enumerate(every) if what]
 
     def any(self, flag: bool) -> bool:
-        """Whether any rank says so; collective."""
+        """True on every rank if `flag` is true on any; a collective."""
         if self.mesh is None:
             return flag
         said = torch.tensor(int(flag), device=self._device)
@@ -296,7 +296,7 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: Program, device: torch.device) -> bool:
-    """Whether the update is one kernel: on a CUDA device that holds the state."""
+    """True if the update is one fused kernel: on a CUDA device that holds the state."""
     return device.type == "cuda" and not program.plan.offloads
 
 

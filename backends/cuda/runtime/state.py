@@ -44,12 +44,12 @@ class Box(NamedTuple):
 
     @property
     def inside(self) -> tuple[slice, ...]:
-        """Where it lies in this rank's part."""
+        """Slices of the box in this rank's part."""
         return tuple(slice(r.local, r.local + r.length) for r in self.runs)
 
     @property
     def whole(self) -> tuple[slice, ...]:
-        """Where it lies in the whole tensor."""
+        """Slices of the box in the whole tensor."""
         return tuple(slice(r.start, r.start + r.length) for r in self.runs)
 
 
@@ -85,9 +85,9 @@ def _runs(indices: Tensor) -> list[Run]:
 
 
 def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: bool) -> list[Piece]:
-    """What this rank saves of parameters and moments. Of ranks that hold the same box, one saves it.
+    """The pieces of parameters and moments that this rank saves; of ranks that hold the same box, one saves it.
 
-    The moments must be there (`with_moments`). Collective when `divided`.
+    The moments must exist (`with_moments`). A collective when `divided`.
     """
     mine = {(name, box.offset): (p, box) for name, p in _named(modules) for box in boxes(p)}
     saved = _shared_out({key: box.size for key, (_, box) in mine.items()}) if divided else set(mine)
@@ -159,7 +159,7 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """Whether there is such a tensor for the parameter: Muon has no second moment."""
+    """True if the parameter has this kind of state: Muon has no second moment."""
     return kind == "params" or kind in optimizer.state[parameter]
 
 

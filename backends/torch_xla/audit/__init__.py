@@ -1,1 +1,1 @@
-"""Whether a torch module stays one program on XLA: what a step reads, changes and makes depend on data."""
+"""Portability audit: does a torch module stay one program on XLA? Data-dependent reads, shapes and constants."""

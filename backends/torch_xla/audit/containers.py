@@ -120,7 +120,7 @@ _ABSENT = object()
 
 
 def _resolved(path: tuple[str, ...], frame: FrameType) -> Any:
-    """What the path means in a function's frame, locals and closure before globals."""
+    """The value of a path in a function's frame: locals and closure before globals."""
     value = frame.f_locals.get(path[0], frame.f_globals.get(path[0], _ABSENT))
     for name in path[1:]:
         value = getattr(value, name, _ABSENT)

@@ -26,7 +26,7 @@ class Operation:
     place: Place | None
     numbers: tuple[complex, ...]
     shapes: tuple[tuple[int, ...], ...]
-    """Of its outputs."""
+    """Shapes of its outputs."""
 
 
 class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -51,7 +51,7 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _sized_by_data(func: Any, args: Any, kwargs: Any) -> bool:
-    """Whether the output's shape depends on values."""
+    """True if the output's shape depends on values."""
     name = func.overloadpacket.__name__
     if name in INDEXED:
         return any(isinstance(index, Tensor) and index.dtype in MASKS for index in args[1])

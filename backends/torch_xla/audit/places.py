@@ -1,4 +1,4 @@
-"""Where in the source something happened: the innermost frame that is not torch's or the audit's."""
+"""Source places: the innermost frame that is not torch's or the audit's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Place:
 
 
 def is_watched(code: CodeType) -> bool:
-    """Whether the code has a file of its own, outside torch and the audit."""
+    """True if the code has a file of its own, outside torch and the audit."""
     return not code.co_filename.startswith((TORCH, OURS, "<"))
 
 

@@ -22,7 +22,7 @@ READS = frozenset(
 
 DEVICE = torch.device("xla", 0)
 ANSWERS: dict[Any, Any] = {Tensor.device: DEVICE, Tensor.is_cpu: False, torch._C.TensorBase.__dict__["is_xla"]: True}
-"""What attributes say while a step is taken."""
+"""Values of tensor attributes during the audited step."""
 
 
 class StandIn(TorchFunctionMode):
@@ -47,7 +47,7 @@ def _answer(getter: Any) -> Any:
 
 
 def _to_host(args: Any, kwargs: Any) -> bool:
-    """Whether `.to` names the host."""
+    """True if `.to` names the host."""
     return any(isinstance(a, str | torch.device) and torch.device(a).type == "cpu" for a in (*args, *kwargs.values()))
 
 

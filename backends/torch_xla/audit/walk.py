@@ -22,7 +22,7 @@ READ, CONSTANT, CONTAINER, SHAPE = "E1201", "E1202", "E1203", "E1204"
 
 @dataclass(frozen=True)
 class Leak:
-    """What does not carry over to XLA. `place` is None for what happens in a backward without Python code."""
+    """An operation that does not carry over to XLA. `place` is None in a backward without Python code."""
 
     code: str
     message: str

@@ -107,7 +107,7 @@ class XlaSession:
         return {"params": o.params, "exp_avg": o.exp_avg, "exp_avg_sq": o.exp_avg_sq}
 
     def layouts(self) -> dict[str, str]:
-        """Where each tensor of the state rests, in XLA's words."""
+        """The sharding of each tensor of the state, in XLA's notation."""
         spec = import_module("torch_xla")._XLAC._get_xla_sharding_spec
         return {f"{kind}.{name}": spec(t) for kind, tensors in self.state().items() for name, t in tensors.items()}
 

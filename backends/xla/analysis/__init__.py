@@ -1,1 +1,1 @@
-"""What JAX needs to know of a plan: layouts of params, factors of the mesh, peak memory."""
+"""A plan in JAX's terms: parameter layouts, mesh factors, peak memory."""

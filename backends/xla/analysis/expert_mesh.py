@@ -1,4 +1,4 @@
-"""What each axis is for at the experts, in the emitted mesh's axes."""
+"""Roles of the axes at the experts, in the emitted mesh's axes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Experts:
 
     @cached_property
     def combine(self) -> Op:
-        """What brings the experts' answers back to their tokens."""
+        """The op that returns the experts' outputs to their tokens."""
         return next(o.op for o in self.sharded.op.values() if o.op.kind == "combine")
 
     @cached_property
@@ -60,7 +60,7 @@ class Experts:
 
     @property
     def gathers(self) -> bool:
-        """Whether the ranks that share an expert have different tokens, which they gather; else the same ones."""
+        """True if the ranks that share an expert hold different tokens, which they gather."""
         return bool(self.tensor) and set(self.tensor) <= set(self.tokens)
 
     @property
@@ -69,7 +69,7 @@ class Experts:
 
     @property
     def in_use(self) -> bool:
-        """Whether experts are gathered where they are used, in each pass."""
+        """True if experts' weights are gathered where they are used, in each pass."""
         return bool(self.plan.store("params", EXPERTS)) and self.plan.gather_per == "pass"
 
     @property
@@ -82,7 +82,7 @@ class Experts:
         return plan.route.cause or found or (view.cause if view else None)
 
     def resting(self, p: ParamSharding) -> Spec:
-        """Where a parameter is when tokens meet it: as stored, where it is gathered for each use."""
+        """The layout of a parameter where tokens meet it: as stored, if it is gathered for each use."""
         return param_spec(self.plan, p, "params" if self.in_use else "used")
 
     def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:
@@ -96,7 +96,7 @@ class Experts:
         return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
 
     def places(self, tokens: int) -> int:
-        """How many places each expert has for so many tokens of a rank."""
+        """Number of slots of each expert for `tokens` tokens of a rank."""
         if not self.capacity:
             return tokens
         model = self.plan.model

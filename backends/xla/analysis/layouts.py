@@ -19,7 +19,7 @@ Use = Literal["params", "grads", "optimizer", "used"]
 
 
 def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
-    """Where one layer's parameter, gradient or optimizer state rests, or the parameter while used."""
+    """The PartitionSpec of one layer's parameter in use, or of a stored parameter, gradient or optimizer state."""
     used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
     if use == "used":
         return used
@@ -47,7 +47,7 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
 
 
 def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
-    """Whether the plan stores the noun divided and no dimension of this parameter allows it."""
+    """True if the plan shards the noun and no dimension of this parameter divides."""
     return plan.mesh.size(*p.stored[noun]) > 1 and cut(plan, p, noun) is None
 
 
@@ -68,5 +68,5 @@ def batch_spec(plan: Plan) -> Spec:
 
 
 def gathers_in_use(plan: Plan) -> bool:
-    """Whether a parameter is gathered where it is used, in each pass."""
+    """True if parameters are gathered where they are used, in each pass."""
     return bool(plan.store("params")) and plan.gather_per == "pass"

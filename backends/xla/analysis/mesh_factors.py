@@ -36,7 +36,7 @@ def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def fits(plan: Plan) -> bool:
-    """Whether such parts exist: 2 x 3 and 3 x 2 ranks have none."""
+    """True if common factors exist: 2 x 3 and 3 x 2 ranks have none."""
     return all(all(b % a == 0 for a, b in pairwise(_points(plan, view))) for view in plan.mesh.views)
 
 
@@ -57,7 +57,7 @@ def _atoms(plan: Plan) -> list[Atom]:
 
 
 def _points(plan: Plan, view: View) -> list[int]:
-    """Where an axis of the mesh or of the view begins or ends, in ranks, smallest first."""
+    """Strides at which an axis of the mesh or of the view begins or ends, in ranks, smallest first."""
     axes = [*(plan.mesh.axis(name) for name in view.of), *view.axes]
     return sorted({point for a in axes for point in (a.stride, a.stride * a.size)})
 

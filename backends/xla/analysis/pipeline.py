@@ -1,4 +1,4 @@
-"""What the pipeline of this target is: a loop that every rank runs, and stacks of layers divided over the ranks."""
+"""The pipeline of this target: a loop that every rank runs, with stacks of layers divided over the ranks."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ SCHEDULES = ("gpipe", "circular")
 
 
 def pipelined(plan: Plan) -> bool:
-    """Whether the layers lie on more than one rank."""
+    """True if the layers lie on more than one rank."""
     return plan.split is not None and plan.pipeline > 1
 
 
 def chunks(plan: Plan) -> int:
-    """How many stages, apart from each other, a rank holds."""
+    """Number of separate stages on a rank."""
     return plan.split.chunks if plan.split is not None and pipelined(plan) else 1
 
 

@@ -1,4 +1,4 @@
-"""Which layers a stacked parameter is of: all, or in a model of several kinds of block those that have it."""
+"""Stacked parameters: the layers that each one covers, all or those of its kind of block."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planc.ir.model import Model, Param, Section
 
 
 def stacked(model: Model, param: Param) -> bool:
-    """Whether the parameter is one of the repeated blocks: an array [layers that have it, ...]."""
+    """True for a parameter of the repeated blocks: an array [layers that have it, ...]."""
     return param.section in model.blocks
 
 

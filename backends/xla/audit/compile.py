@@ -35,7 +35,7 @@ class Compiled:
     topology: str
     """Empty: virtual CPU devices."""
     on_torus: bool | None
-    """Whether the mesh lies along the torus' links; None on virtual devices."""
+    """True if the mesh lies along the torus' links; None on virtual devices."""
     options: dict[str, str]
     versions: dict[str, str]
     compile_s: float
@@ -46,7 +46,7 @@ class Compiled:
 
 
 def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compiled:
-    """What the compiler makes of the plan's step. Raises PlanError: no compiler, no answer in time, an error."""
+    """Compile the plan's step for a topology. Raises PlanError: no compiler, no answer in time, an error."""
     if topology and find_spec("libtpu") is None:
         message = f"an audit on {topology} asks libtpu, the compiler of TPUs, which is not installed"
         raise PlanError([Diagnostic("E1009", message, plan.cluster.cause.span, help="pip install 'planc[tpu]'")])
@@ -114,7 +114,7 @@ def _answer(topology: str, kept: Path) -> Compiled:
 
 
 def needed_bytes(message: str) -> int | None:
-    """What a RESOURCE_EXHAUSTED message says the program would need; None where it names no size."""
+    """Bytes that a RESOURCE_EXHAUSTED message says the program needs; None where it names no size."""
     found = _WANTED.search(message)
     if found is None:
         return None

@@ -1,6 +1,6 @@
-"""Which devices a collective joins, and which mesh axes that is.
+"""Devices of a collective, and the mesh axes that they span.
 
-Ids are partition numbers: places in the logical mesh, row by row, whatever device is there.
+Ids are partition numbers: positions in the logical mesh, row by row, whatever device is there.
 """
 
 from __future__ import annotations

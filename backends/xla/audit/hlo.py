@@ -38,7 +38,7 @@ _OPCODE = re.compile(r"([a-z][\w\-]*)\(")
 _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
-"""What stands before the computations: a heading, and tables of places in the source."""
+"""Parts of the text before the computations: a heading, and tables of source places."""
 _ENTRY_OF_TABLE = re.compile(r"\d+ ")
 
 
@@ -65,10 +65,10 @@ class Instruction:
     name: str
     opcode: str
     shapes: tuple[Shape, ...]
-    """Of the result; a tuple's are flattened."""
+    """Shapes of the result; a tuple is flattened."""
     operands: tuple[str, ...]
     argument: str
-    """What stands between the parentheses: a constant's value, a parameter's number."""
+    """Text between the parentheses: a constant's value, a parameter's number."""
     attributes: str
 
     def named(self, attribute: str) -> tuple[str, ...]:
@@ -100,7 +100,7 @@ class Computation:
 
     @property
     def result(self) -> Instruction:
-        """What the computation returns."""
+        """The root instruction, whose value the computation returns."""
         if not self.root:
             raise HloError(f"{self.name}: no ROOT")
         return self[self.root[0]]

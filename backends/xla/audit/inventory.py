@@ -20,17 +20,17 @@ OPS = {
     "collective-permute": "send_recv",
 }
 FUSED_SCATTER = "all-reduce-scatter"
-"""How the TPU compiler names a fusion of an all-reduce and a slice that runs as one reduce-scatter."""
+"""The TPU compiler's name for a fusion of an all-reduce and a slice that runs as one reduce-scatter."""
 DTYPES = {"f32": "fp32", "bf16": "bf16", "f16": "fp16", "s32": "int32", "u32": "int32", "s64": "int64", "s8": "int8"}
 NOT_CALLED = frozenset(
     {"all-reduce", "all-reduce-start", "reduce-scatter", "reduce", "reduce-window", "scatter", "sort", "map"}
     | {"select-and-scatter", "async-done", "async-update", "reduce-scatter-start"}
 )
-"""What names a computation that it applies to single elements, or that its start has named already."""
+"""Attributes that name a computation applied to single elements, or one already named by its start."""
 
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 NO_ESTIMATE = 2**63 - 1
-"""What the compiler writes where it has no estimate."""
+"""The compiler's value for no estimate."""
 _MOVES = re.compile(r"\b(replica_groups|source_target_pairs)=")
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_computation")
@@ -43,7 +43,7 @@ class Found:
     op: str
     axes: tuple[str, ...]
     exact: bool
-    """Whether its groups are whole axes of the mesh."""
+    """True if its groups are whole axes of the mesh."""
     dtype: str
     group_size: int
     payload_bytes: int
@@ -51,9 +51,9 @@ class Found:
     count: int
     shapes: tuple[Shape, ...]
     source: str
-    """What the program calls the operation it belongs to."""
+    """The program's name of the operation it belongs to."""
     senders: float = 1.0
-    """Of a permute, the share of devices that send: those at an end may have nobody to send to."""
+    """For a permute, the share of devices that send: those at an end may have no receiver."""
 
     @property
     def axis(self) -> str:
@@ -62,7 +62,7 @@ class Found:
 
     @property
     def wire_bytes(self) -> float:
-        """What one device sends in a step, on average, with ring algorithms: as `planc.ir.collective` counts."""
+        """Bytes that one device sends in a step, on average, with ring algorithms: as `planc.ir.collective` counts."""
         n = self.group_size
         if self.op == "send_recv":
             return self.payload_bytes * self.count * self.senders
@@ -99,7 +99,7 @@ class _Reading:
         self.module, self.mesh, self.devices = module, mesh, devices
         self.out = Inventory()
         self.chains: dict[str, str] = {}
-        """Of each chain, the computation whose collective was counted."""
+        """For each chain of fusions, the computation whose collective was counted."""
 
     def walk(self, computation: Computation, times: int) -> None:
         for i in computation.instructions.values():
@@ -113,13 +113,13 @@ class _Reading:
             self._enter(computation, i, times)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
-        """Whether this is a collective that was counted where it starts: run beside matmuls it stands in each of
-        the fusions that carry it on, all of one chain."""
+        """True for a collective that was counted where it starts: run beside matmuls it stands in each of the fusions
+        that carry it on, all of one chain."""
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
     def _enter(self, computation: Computation, i: Instruction, times: int) -> None:
-        """What an instruction runs: a loop's body as often as it turns."""
+        """Count the computations that an instruction runs: a loop's body as often as it turns."""
         if i.opcode == "while":
             turns = trips(self.module, computation, i)
             self.out.loops[i.name] = turns

@@ -1,4 +1,4 @@
-"""What a plan predicts that its compiled program sends, by operation, mesh axes and dtype."""
+"""Predicted collectives of a compiled program by operation, mesh axes and dtype."""
 
 from __future__ import annotations
 

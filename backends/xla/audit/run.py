@@ -64,7 +64,7 @@ def told(sharded: Sharded, answer: Compiled) -> Audit:
 
 
 def _read(plan: Plan, answer: Compiled) -> Inventory:
-    """What the program moves; nothing where there is none. A text that is not understood is a finding."""
+    """The collectives of the program; none without one. A text that is not understood is a finding."""
     if answer.refused:
         return Inventory()
     try:

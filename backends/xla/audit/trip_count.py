@@ -1,7 +1,7 @@
-"""How often a loop runs: written beside it by the CPU compiler, worked out for the TPU's.
+"""Trip counts of loops: written beside the loop by the CPU compiler, derived for the TPU's.
 
-The loop's counter is followed with a small interpreter of integers: its first value, its condition, its
-step. A loop that cannot be followed is an error, never "once".
+The loop's counter is followed with a small interpreter of integers: its first value, its condition, its step. A loop
+that cannot be followed is an error, never "once".
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
 
 
 def trips(module: Module, where: Computation, loop: Instruction) -> int:
-    """How often the body of a `while` runs. Raises HloError when that cannot be told."""
+    """Trip count of a `while`. Raises HloError when it cannot be derived."""
     known = _KNOWN.search(loop.attributes)
     if known:
         return int(known[1])

@@ -57,7 +57,7 @@ def main(folder: Path) -> None:
 
 
 def asked(plan: Plan, topology: str, folder: Path) -> Path:
-    """Where the compiler's answer about the plan's step is kept; it is asked when it was not before."""
+    """Path of the compiler's kept answer about the plan's step; compiles it if there is none."""
     devices = described(topology, plan.mesh.devices)
     mesh, step, arguments = program(plan, devices)
     lowered = step.lower(*arguments)
@@ -80,7 +80,7 @@ def asked(plan: Plan, topology: str, folder: Path) -> Path:
 
 
 def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """What the compiler says, and the optimized text; no text where the program does not fit."""
+    """The compiler's report and the optimized text; no text where the program does not fit."""
     began, used = time.monotonic(), time.process_time()
     refused, done = "", None
     try:
@@ -142,7 +142,7 @@ def program(plan: Plan, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any,
 
 
 def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device]) -> bool:
-    """Whether jax finds a way to lay the mesh on the torus' links, so that the program's mesh is that one."""
+    """True if jax can lay the mesh on the torus' links, so that the program's mesh is that one."""
     from jax.experimental import mesh_utils
 
     try:

@@ -12,7 +12,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
 
 PASSES_KEYS = ("ring", "all_gather")
-"""How attention meets the keys of other ranks; other methods are kernels."""
+"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
 
 
 def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:
@@ -32,7 +32,7 @@ def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
 
 
 def balanced(sharded: Sharded) -> bool:
-    """Whether a rank has one piece from each end of a sequence, rather than one stretch of it."""
+    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
     kernel = sharded.plan.attention
     passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
     return passed and bool(keyed_axes(sharded))
@@ -291,7 +291,7 @@ def _rings(sharded: Sharded) -> bool:
 
 
 def windows(sharded: Sharded) -> bool:
-    """Whether some attention of the model sees a window of rows only."""
+    """True if some attention of the model has a sliding window."""
     return any(o.op.window for o in attentions(sharded))
 
 

@@ -189,7 +189,7 @@ PICKS = (
     return loss, grads, picks.sum(0)""",
     ),
 )
-"""What the step does beside, of a loss function that gives picks [routed layers, ranks, X] after the loss."""
+"""Additions to the step for a loss function that returns picks [routed layers, ranks, X] beside the loss."""
 
 
 def with_picks(text: str) -> str:

@@ -142,12 +142,12 @@ def _constrain(sharded: Sharded) -> list[str]:
 
 
 def casts(plan: Plan) -> bool:
-    """Whether matmuls run in another dtype than parameters are kept in."""
+    """True if matmuls run in another dtype than parameters are kept in."""
     return plan.precision.compute != "fp32"
 
 
 def own_gradient(plan: Plan) -> bool:
-    """Whether `linear` states its own backward: to gather again, or to sum in another dtype."""
+    """True if `linear` states its own backward: to gather again, or to reduce in another dtype."""
     return casts(plan) or gathers_in_use(plan)
 
 

@@ -173,7 +173,7 @@ def layers_function(sharded: Sharded) -> str:
 
 
 def names_activations(sharded: Sharded) -> bool:
-    """Whether activations get names: to keep some of a block, or a block's input in a stage that is run again."""
+    """True if activations get names: to save some of a block, or a block's input in a recomputed stage."""
     return bool(kept(sharded)) or chunks(sharded.plan) > 1
 
 

@@ -203,7 +203,7 @@ def step_functions(sharded: Sharded) -> list[str]:
 
 
 def _gathers_first(plan: Plan) -> bool:
-    """Whether whole parameters live longer than a pass."""
+    """True if whole parameters live longer than a pass."""
     return bool(plan.store("params")) and not gathers_in_use(plan)
 
 

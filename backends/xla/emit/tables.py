@@ -115,7 +115,7 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
-    """What settles a tensor where it is made, and what readies it for its readers."""
+    """Redistributions of a tensor where it is made, and for its consumers."""
     settled = [_said(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_readied(sharded, tensor)) if s))
 
@@ -150,7 +150,7 @@ def _step(step: Step) -> str:
 
 
 def kept(sharded: Sharded) -> tuple[str, ...]:
-    """What the backward keeps of a block, but for the block's input, which the scan holds anyway."""
+    """Saved activations of a block, except the block's input, which the scan holds anyway."""
     model = sharded.model
     every = (t for kind in model.blocks for t in replay(sharded.plan, kind).kept if t != model.ops[kind][-1].output)
     return tuple(dict.fromkeys(every))

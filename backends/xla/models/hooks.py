@@ -1,7 +1,7 @@
-"""What a JAX model asks of the program around it: where tensors rest and how weights are used.
+"""The interface between a JAX model and the program around it: layouts of tensors, and use of weights.
 
-An emitted file answers all of them, so that the module itself can be handed to a model. `UNDIVIDED`
-answers them for one device; every plan is compared with that.
+An emitted file implements all of it, so that the module itself can be handed to a model. `UNDIVIDED` implements it for
+one device; every plan is compared with that.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Mlp = Callable[[jax.Array, jax.Array, Any], jax.Array]
 """Rows [X, C, D] at C places of X experts, their weights [X, C], the experts' parameters -> [X, C, D]."""
 
 Carry = TypeVar("Carry")
-"""What goes from block to block: hidden states [B, S, E], and picks beside them."""
+"""The values that go from block to block: hidden states [B, S, E], and picks beside them."""
 Block = TypeVar("Block", bound=Callable[..., object])
 
 

@@ -33,7 +33,7 @@ GATE, UP, DOWN = (f"{MODULE}.experts.{letters}.weight" for letters in ("w1", "w3
 
 
 def routed(model: Model, kind: Section) -> bool:
-    """Whether blocks of this kind have experts."""
+    """True if blocks of this kind have experts."""
     return any(op.kind == "route" for op in model.ops[kind])
 
 

@@ -1,4 +1,4 @@
-"""What the XLA target cannot do with experts."""
+"""Refusals of plans with experts on the XLA target."""
 
 from __future__ import annotations
 

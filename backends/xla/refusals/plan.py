@@ -56,7 +56,7 @@ def _split(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
-    """How rows meet the keys of other ranks, or a kernel."""
+    """Refusals of attention methods and kernels."""
     plan, kernel, axes = sharded.plan, sharded.plan.attention, keyed_axes(sharded)
     if kernel is None:
         return

@@ -65,7 +65,7 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> Rows:
-    """What XLA issues for a plan, per device and optimizer step."""
+    """The collectives that XLA issues for a plan, per device and optimizer step."""
     for rule in ORDER:
         rows = rule.apply(sharded, rows)
     return tuple(r for r in rows if r.count and r.group_size > 1)

@@ -21,7 +21,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def _inside(sharded: Sharded, row: Collective) -> bool:
-    """Of a layer, and for each microbatch: not what is gathered once a step."""
+    """True for a row of a layer that happens in each microbatch, not for a gather once a step."""
     once = row.carries == "param" and (row.phase == "optimizer" or sharded.plan.gather_per == "step")
     return row.section in sharded.model.blocks and not once
 

@@ -55,7 +55,7 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
 
 
 def buffers(sharded: Sharded, row: Collective) -> float:
-    """How often the sum, in fp32, fills the chip's buffer."""
+    """Size of the fp32 sum in units of the chip's buffer."""
     summed_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return summed_bytes / 2**20 / BUFFER_MIB[sharded.plan.cluster.chip.name]
 

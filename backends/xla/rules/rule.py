@@ -1,4 +1,4 @@
-"""What the rules share: rows, the mark of a rule, and where the compiler differs by platform."""
+"""Helpers of the rules: rows, the mark of a rule, and differences between platforms."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def changed(row: Collective, rule: str, **fields: Any) -> Collective:
 
 
 def of_tokens(sharded: Sharded, row: Collective) -> bool:
-    """Whether the row moves tokens to their experts or back: as the program says, XLA adds nothing."""
+    """True if the row exchanges tokens with experts: as the program says, XLA adds nothing."""
     tensor = sharded.model.tensor.get(row.tensor)
     return row.carries == "activation" and tensor is not None and tensor.region == ROUTED
 
 
 def of_experts(sharded: Sharded, row: Collective) -> bool:
-    """Whether the row gathers an expert's parameter or sums its gradient."""
+    """True if the row gathers an expert's parameter or reduces its gradient."""
     param = sharded.model.param.get(row.tensor)
     return row.carries in ("param", "grad") and param is not None and param.region == EXPERTS
 

@@ -66,7 +66,7 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformation:
 
 
 def orthogonal(matrices: jax.Array) -> jax.Array:
-    """Of [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, fp32."""
+    """Orthogonalise [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, in fp32."""
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = (matrices if wide else matrices.mT).astype(jnp.float32)

@@ -10,7 +10,7 @@ from planc.calibration.cpu_contention import ContentionMeter, own_s
 from planc.calibration.probes import Probe
 
 WINDOWS = 5
-"""Of calls one after the other; see `own_s`."""
+"""Windows of consecutive calls; see `own_s`."""
 REPEATED = 10
 """Times that a program does a probe: starting a program is no part of it, as a step is one program."""
 
@@ -30,7 +30,7 @@ class Ranks:
 
 
 class Prober:
-    """What one process measures with."""
+    """The measuring functions of one process."""
 
     def __init__(self, window_s: float, ranks: Ranks) -> None:
         import jax

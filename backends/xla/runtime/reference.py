@@ -114,5 +114,5 @@ class Limited(Undivided):
 
 
 def hooks_of(plan: Plan) -> Hooks:
-    """What answers a model on one device as the plan means it."""
+    """Hooks that run a model on one device as the plan means it."""
     return Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED

@@ -93,7 +93,7 @@ class JaxSession:
         return float(metrics["loss"]), float(metrics["grad_norm"])
 
     def routing(self) -> list[list[int]] | None:
-        """How often each expert of each routed layer was picked since the last call; None without experts."""
+        """Picks of each expert of each routed layer since the last call; None without experts."""
         found, self._picks = self._picks, 0
         return None if isinstance(found, int) else found.tolist()
 
@@ -129,7 +129,7 @@ class JaxSession:
         return state.not_finite(self._state["params"])
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so; collective."""
+        """True on every process if `flag` is true on any; a collective."""
         return flag if self.world == 1 else shards.any_process(flag)
 
     def layouts(self) -> dict[str, str]:

@@ -22,7 +22,7 @@ COMPILED = "/jax/core/compile/backend_compile_duration"
 
 
 class Compilations:
-    """How many programs this process has compiled since the counter was made."""
+    """Counter of the programs that this process has compiled since the counter was made."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -105,7 +105,7 @@ def misplaced(tree: Any, where: Any) -> list[str]:
 
 
 def specs(tree: Any) -> dict[str, str]:
-    """Where each leaf rests, by its path."""
+    """The sharding of each leaf, by its path."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): str(getattr(leaf.sharding, "spec", "whole"))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
@@ -120,7 +120,7 @@ def peak_memory_gib() -> float | None:
 
 
 def any_process(flag: bool) -> bool:
-    """Whether any process says so; collective."""
+    """True on every process if `flag` is true on any; a collective."""
     from jax.experimental import multihost_utils
 
     return bool(np.any(multihost_utils.process_allgather(np.array(flag))))

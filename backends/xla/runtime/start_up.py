@@ -33,7 +33,7 @@ def prepare_environment(devices: int) -> None:
 
 
 def _platforms() -> str:
-    """Where jax should look for devices: an accelerator this machine has, else the CPU."""
+    """The platforms on which jax should look for devices: this machine's accelerator, else the CPU."""
     if any(name.startswith(("accel", "vfio")) for name in os.listdir("/dev")):
         return "tpu,cpu"
     return "cuda,cpu" if os.path.exists("/dev/nvidiactl") else "cpu"
@@ -77,7 +77,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
 
 
 def start_single(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
-    """The same model on one device of this process."""
+    """Start the undivided model on one device of this process."""
     import jax
 
     from planc.backends.xla.models import family

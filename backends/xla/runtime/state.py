@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 Index = tuple[slice, ...]
 
 KINDS = {"params": "params", "mu": "exp_avg", "m": "exp_avg", "nu": "exp_avg_sq", "v": "exp_avg_sq"}
-"""What a subtree of the state holds, by its key or field: optax's names and the reference's."""
+"""The kind of state in a subtree, by its key or field: optax's names and the reference's."""
 COUNTS = ("count", "steps")
 """Scalars that count updates."""
 
 
 def pieces(model: Model, current: Callable[[], Any]) -> list[Piece]:
-    """What this process saves: every shard that is the first copy of its values.
+    """The pieces that this process saves: every shard that is the first copy of its values.
 
-    The shards' values are looked up in `current()` when they are copied: a step gives up its arrays.
+    The shards' values are looked up in `current()` when they are copied: a step donates its arrays.
     """
     shards, found = _Shards(current), list[Piece]()
     for place, (path, array) in enumerate(jax.tree_util.tree_leaves_with_path(current())):
@@ -141,7 +141,7 @@ class _Shards:
         self._shards: list[list[Any]] = []
 
     def values(self, place: int, at: int) -> Callable[[], Weights]:
-        """Of one leaf, the part of one device; when it is called."""
+        """A function that copies one device's part of one leaf when it is called."""
         return lambda: np.asarray(self._of_now()[place][at])
 
     def forget_after(self, copy_to: Callable[[Weights], None], array: Weights) -> None:
@@ -159,7 +159,7 @@ class _Shards:
 
 
 def _kind(path: Any) -> str | None:
-    """What the leaf is a tensor of; None for a count."""
+    """The kind of tensor of a leaf; None for a counter."""
     return KINDS.get(_name(path[-2])) if len(path) > 1 else None
 
 
