@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.field_types import Line
 from planc.diag.span import Span
 
 
@@ -39,8 +40,8 @@ class Cause(Value):
     """The sentence a thing comes from. `via` is the `use` sentence when a layout wrote it."""
 
     span: Span
-    sentence: str
-    via: str = ""
+    sentence: Line
+    via: Line = ""
 
     def comment(self) -> str:
         """How emitted code names this cause: file name, line and sentence."""

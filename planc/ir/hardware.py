@@ -7,6 +7,7 @@ from math import prod
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.field_types import Count, Line, Method, Name, NotNegative, Positive
 from planc.ir.base import Cause, Value
 
 
@@ -14,42 +15,42 @@ from planc.ir.base import Cause, Value
 class Chip(Value):
     """One accelerator. Rates are dense peaks by dtype; efficiencies are measured fractions of them."""
 
-    name: str
-    flops_per_s: dict[str, float]
-    memory_bytes: float
-    memory_bandwidth_bytes_per_s: float
-    devices: int = 1
+    name: Method
+    flops_per_s: dict[Name, NotNegative]
+    memory_bytes: NotNegative
+    memory_bandwidth_bytes_per_s: NotNegative
+    devices: Positive = 1
     """Framework devices on one chip (2 on TPU v4 and 7x)."""
-    matmul_efficiency: float
-    attention_efficiency: float
-    memory_efficiency: float
-    launch_s: float
+    matmul_efficiency: NotNegative
+    attention_efficiency: NotNegative
+    memory_efficiency: NotNegative
+    launch_s: NotNegative
     """Fixed cost of starting one kernel."""
-    narrow_efficiency: dict[str, float] = field(default_factory=dict)
+    narrow_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
     """Matmul efficiency of dtypes narrower than 16 bits, where it is another."""
-    dispatch_s: float = 0.0
+    dispatch_s: NotNegative = 0.0
     """Host time to launch one op (s); shorter kernels are host-bound."""
-    matmul_depth: float = 0.0
+    matmul_depth: NotNegative = 0.0
     """Prologue and epilogue of a matmul tile, in steps of the contraction."""
-    matmul_tail: float = 0.0
+    matmul_tail: NotNegative = 0.0
     """Share of a wave of tiles that the last wave leaves idle."""
-    contention: float = 0.0
+    contention: NotNegative = 0.0
     """Contention: the share of an overlapped transfer's time by which compute slows down."""
-    step_s: float = 0.0
+    step_s: NotNegative = 0.0
     """Fixed overhead of a step (s): data loading, logging, host synchronisation."""
-    runtime_bytes: float
+    runtime_bytes: NotNegative
     """Bytes held by the framework and its device context."""
-    runtime_fraction: float
+    runtime_fraction: NotNegative
     """Share of the memory lost to fragmentation."""
-    communicator_bytes: float
+    communicator_bytes: NotNegative
     """Bytes held by each communicator (NCCL's channels and buffers)."""
-    host_bandwidth_bytes_per_s: float
+    host_bandwidth_bytes_per_s: NotNegative
     """One way between the chip and its host's memory (PCIe, or NVLink-C2C)."""
-    die_bandwidth_bytes_per_s: float
+    die_bandwidth_bytes_per_s: NotNegative
     """One way between the framework devices of one chip; unused where a chip is one device."""
-    cores: int = 0
+    cores: Count = 0
     """Streaming multiprocessors or tensor cores; 0 when the hardware file does not say."""
-    core_lanes: int = 0
+    core_lanes: Count = 0
     """fp32 lanes of one core."""
 
     @property
@@ -66,21 +67,21 @@ class Chip(Value):
 class Link(Value):
     """A link between chips. `bandwidth_bytes_per_s` is one way, per chip (node) or per torus link."""
 
-    name: str
-    bandwidth_bytes_per_s: float
-    latency_s: float
-    efficiency: float = 1.0
-    in_network_reduction: float = 1.0
+    name: Method
+    bandwidth_bytes_per_s: NotNegative
+    latency_s: NotNegative
+    efficiency: NotNegative = 1.0
+    in_network_reduction: NotNegative = 1.0
     """Measured speed-up of a full node's all-reduce by in-network reduction; 1 without it."""
-    half_bytes: float = 0.0
+    half_bytes: NotNegative = 0.0
     """A transfer of this size runs at half the bandwidth."""
-    call_s: float = 0.0
+    call_s: NotNegative = 0.0
     """Host overhead of each collective (s): wrapping, copying, synchronising."""
-    op_efficiency: dict[str, float] = field(default_factory=dict)
+    op_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
     """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
-    shared: int = 1
+    shared: Positive = 1
     """Chips behind one link: a PCIe switch has one way up for several."""
-    switches: int = 0
+    switches: Count = 0
     """Switches that this link needs in one node."""
 
 
@@ -88,23 +89,23 @@ class Link(Value):
 class Level(Value):
     """One level of a tree of switches: `width` units of the level below meet here."""
 
-    name: str
-    width: int
-    bandwidth_bytes_per_s: float
+    name: Method
+    width: Positive
+    bandwidth_bytes_per_s: NotNegative
     """One way, per host, into this level. A node is one host unless `Cluster.host_chips` says otherwise."""
-    latency_s: float
-    efficiency: float = 1.0
-    oversubscription: float = 1.0
+    latency_s: NotNegative
+    efficiency: NotNegative = 1.0
+    oversubscription: NotNegative = 1.0
     """Oversubscription: bandwidth of the units below over the bandwidth of this level."""
-    in_network_reduction: float = 1.0
-    half_bytes: float = 0.0
-    call_s: float = 0.0
+    in_network_reduction: NotNegative = 1.0
+    half_bytes: NotNegative = 0.0
+    call_s: NotNegative = 0.0
     """Host overhead of each collective (s)."""
-    op_efficiency: dict[str, float] = field(default_factory=dict)
+    op_efficiency: dict[Name, NotNegative] = field(default_factory=dict)
     """Efficiency of a collective beside the all-gather's bandwidth curve, by op; 1 where absent."""
-    ports: int = 0
+    ports: Count = 0
     """Ports of one switch of this level; 0 when the hardware file does not say."""
-    rails: int = 1
+    rails: Positive = 1
     """Links of one host, each to its own switch: chip i of every host meets on rail i."""
 
 
@@ -113,18 +114,18 @@ class Cluster(Value):
     """The machines a plan runs on: `count` nodes of `chips` chips, or `count` slices of a torus."""
 
     kind: Literal["node", "torus"]
-    name: str
-    count: int
+    name: Method
+    count: Positive
     chip: Chip
     link: Link
-    shape: tuple[int, ...]
+    shape: tuple[Positive, ...]
     """A node: (chips,). A torus: its shape in chips."""
     wrap: tuple[bool, ...] = ()
-    host_chips: int
+    host_chips: Positive
     """Chips behind one host's network cards; a whole node unless the hardware file says otherwise."""
     levels: tuple[Level, ...] = ()
     """The network between the nodes or slices, innermost first."""
-    sources: tuple[str, ...] = ()
+    sources: tuple[Line, ...] = ()
     """Hardware file and line of each declaration that was used."""
     cause: Cause
 

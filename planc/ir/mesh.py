@@ -8,6 +8,7 @@ from functools import cached_property
 from math import prod
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.field_types import Name, Positive
 from planc.ir.base import Cause, Value
 
 
@@ -15,9 +16,9 @@ from planc.ir.base import Cause, Value
 class Axis(Value):
     """One mesh axis. `stride` is how many ranks lie between neighbours along it."""
 
-    name: str
-    size: int
-    stride: int
+    name: Name
+    size: Positive
+    stride: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,8 +29,8 @@ class View(Value):
     """
 
     axes: tuple[Axis, ...]
-    of: tuple[str, ...]
-    regions: tuple[str, ...]
+    of: tuple[Name, ...]
+    regions: tuple[Name, ...]
     cause: Cause
 
     @property

@@ -12,11 +12,12 @@ from math import prod
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.field_types import Count, Glob, Line, ModelName, Name, NameOrEmpty, NotNegative, Positive
 from planc.ir.base import Cause, Value
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
-Section = str
+Section = Name
 """`first`, `last`, or a kind of block."""
 
 ROUTED = "dispatch"
@@ -35,13 +36,13 @@ class Param(Value):
     for the layer's number.
     """
 
-    name: str
-    shape_dims: tuple[tuple[str, ...], ...]
+    name: Glob
+    shape_dims: tuple[tuple[Name, ...], ...]
     section: Section
     also: tuple[Section, ...] = ()
     """Further sections with this parameter: other kinds of block that have one of this name and shape,
     or `last` when the output is tied to the embedding."""
-    region: str = ""
+    region: NameOrEmpty = ""
     """The region of the op that uses it, for rules such as `store ... for experts`."""
     init: Literal["normal", "ones"] = "normal"
     decay: bool = True
@@ -60,9 +61,9 @@ class Param(Value):
 class Tensor(Value):
     """An activation. `saved_as` is its dtype: the compute dtype, fp32, or integers without gradient."""
 
-    name: str
-    dims: tuple[str, ...]
-    region: str
+    name: Name
+    dims: tuple[Name, ...]
+    region: Name
     dtype: Literal["compute", "fp32", "int"] = "compute"
 
 
@@ -75,20 +76,20 @@ class Op(Value):
     small statistics.
     """
 
-    name: str
+    name: Name
     kind: OpKind
-    region: str
-    module: str
+    region: Name
+    module: Glob
     """Path of the runtime's module that does this op; `*` stands for the layer's number."""
-    inputs: tuple[str, ...]
-    params: tuple[str, ...] = ()
-    output: str
-    whole: tuple[str, ...] = ()
-    saves: tuple[str, ...] = ()
-    whole_of: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    inputs: tuple[Name, ...]
+    params: tuple[Glob, ...] = ()
+    output: Name
+    whole: tuple[Name, ...] = ()
+    saves: tuple[Name, ...] = ()
+    whole_of: dict[Name, tuple[Name, ...]] = field(default_factory=dict)
     """Inputs that are needed whole over some dims although the op itself is divided there: attention
     computes its rows of the sequence, and each row needs all keys and values."""
-    window: int = 0
+    window: Count = 0
     """Attention: how many tokens back a row sees; 0 for all."""
 
 
@@ -97,7 +98,7 @@ class Run(Value):
     """`layers` blocks of one kind, one after the other."""
 
     section: Section
-    layers: int
+    layers: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,9 +112,9 @@ class Routing(Value):
 
     scores: Literal["softmax", "sigmoid"] = "softmax"
     normed: bool = True
-    scale: float = 1.0
-    groups: int = 1
-    groups_kept: int = 1
+    scale: NotNegative = 1.0
+    groups: Positive = 1
+    groups_kept: Positive = 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,15 +124,15 @@ class Model(Value):
     `runs` says which kinds of block follow each other; () when there is one kind, `block`.
     """
 
-    name: str
-    family: str
-    sizes: dict[str, int]
-    rope_theta: float = 10000.0
-    rope_scaling: dict[str, float | str | bool] = field(default_factory=dict)
+    name: ModelName
+    family: Name
+    sizes: dict[Name, Positive]
+    rope_theta: NotNegative = 10000.0
+    rope_scaling: dict[Name, bool | NotNegative | Line] = field(default_factory=dict)
     """Scaling of rotary positions for longer contexts, in the config's own keys; changes no shape."""
-    norm_eps: float = 1e-5
+    norm_eps: NotNegative = 1e-5
     tied: bool = False
-    top_k: int = 0
+    top_k: Count = 0
     """Experts a token is sent to; 0 without experts."""
     routing: Routing = Routing()
     runs: tuple[Run, ...] = ()

@@ -9,13 +9,31 @@ from functools import cached_property
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.field_types import (
+    Code,
+    Count,
+    Digest,
+    FileName,
+    Glob,
+    Line,
+    Method,
+    MethodOrEmpty,
+    Name,
+    NameOrEmpty,
+    NotNegative,
+    Positive,
+    Quantity,
+    ScheduleRow,
+)
 from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh, View
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Model
 
+Dtype = Literal["fp32", "bf16"]
 Noun = Literal["params", "grads", "optimizer"]
 Period = Literal["pass", "microbatch", "step"]
+FORMAT = "planc.plan/1"
 NOUNS: tuple[Noun, ...] = ("params", "grads", "optimizer")
 
 
@@ -23,9 +41,9 @@ NOUNS: tuple[Noun, ...] = ("params", "grads", "optimizer")
 class Batch(Value):
     """`batch SEQUENCES x TOKENS tokens microbatch N`: N sequences per data-parallel rank at a time."""
 
-    sequences: int
-    sequence_tokens: int
-    microbatch_sequences: int
+    sequences: Positive
+    sequence_tokens: Positive
+    microbatch_sequences: Positive
     cause: Cause
 
     @property
@@ -38,9 +56,9 @@ class Batch(Value):
 class Shard(Value):
     """`shard DIM over AXES [in REGION]`: every tensor dim of that name is divided."""
 
-    dim: str
-    axes: tuple[str, ...]
-    region: str = ""
+    dim: Name
+    axes: tuple[Name, ...]
+    region: NameOrEmpty = ""
     cause: Cause
 
 
@@ -48,9 +66,9 @@ class Shard(Value):
 class Replicate(Value):
     """`replicate DIM over AXES [in REGION]`: what another sentence divides stays whole over these axes."""
 
-    dim: str
-    axes: tuple[str, ...]
-    region: str = ""
+    dim: Name
+    axes: tuple[Name, ...]
+    region: NameOrEmpty = ""
     cause: Cause
 
 
@@ -59,10 +77,10 @@ class Store(Value):
     """`store NOUN [as DTYPE] [over AXES [on DIM]] [for REGION]`: how state is kept between uses."""
 
     noun: Noun
-    dtype: str = ""
-    axes: tuple[str, ...] = ()
-    dim: str = ""
-    region: str = ""
+    dtype: NameOrEmpty = ""
+    axes: tuple[Name, ...] = ()
+    dim: NameOrEmpty = ""
+    region: NameOrEmpty = ""
     cause: Cause
 
 
@@ -82,11 +100,11 @@ class Split(Value):
     also holds the `first` section, the last one the `last` section.
     """
 
-    axis: str
-    schedule: str
-    chunks: int
-    stages: tuple[tuple[int, int], ...]
-    order: tuple[str, ...] = ()
+    axis: Name
+    schedule: Method
+    chunks: Positive
+    stages: tuple[tuple[Count, Count], ...]
+    order: tuple[ScheduleRow, ...] = ()
     """Each rank's actions, for a schedule of one's own; the bundled ones follow from their numbers."""
     cause: Cause
 
@@ -103,8 +121,8 @@ class Optimizer(Value):
 class Precision(Value):
     """`compute DTYPE reduce DTYPE`: matmuls and activations, and the reduction of gradients."""
 
-    compute: str = "fp32"
-    reduce: str = "fp32"
+    compute: Dtype = "fp32"
+    reduce: Dtype = "fp32"
     cause: Cause | None = None
 
 
@@ -113,11 +131,11 @@ class Recompute(Value):
     """`recompute blocks`, `recompute whole_blocks` or `recompute OP, ... [except OP, ...] [every N layers]`: what
     the backward runs again instead of keeping."""
 
-    ops: tuple[str, ...] = ()
+    ops: tuple[Name, ...] = ()
     """Op names; ("blocks",) or ("whole_blocks",) for all ops; () for none."""
-    kept: tuple[str, ...] = ()
+    kept: tuple[Name, ...] = ()
     """Ops whose outputs are saved all the same."""
-    every: int = 1
+    every: Positive = 1
     """Only every so many layers is run again; the others keep everything."""
     cause: Cause | None = None
 
@@ -137,8 +155,8 @@ class Route(Value):
     room for F times its even share, used or not. `node_limit` bounds the nodes one token is sent to."""
 
     method: Literal["dropless", "capacity"] = "dropless"
-    factor: float = 1.0
-    node_limit: int = 0
+    factor: NotNegative = 1.0
+    node_limit: Count = 0
     cause: Cause | None = None
 
 
@@ -150,10 +168,10 @@ class Kernel(Value):
     sequence a rank holds (`headtail`: one piece from each end, so that causal work is even; `none`).
     """
 
-    method: str
+    method: Method
     balance: Literal["headtail", "none"] = "headtail"
     rotate: Literal["p2p", "alltoall"] = "p2p"
-    block: int = 0
+    block: Count = 0
     cause: Cause
 
 
@@ -161,13 +179,13 @@ class Kernel(Value):
 class Quantize(Value):
     """`quantize OP, ... as float8(RECIPE) [except ...]`: matmuls in a narrower dtype."""
 
-    ops: tuple[str, ...]
-    dtype: str
-    recipe: str = ""
-    tile: int = 0
+    ops: tuple[Name, ...]
+    dtype: Name
+    recipe: NameOrEmpty = ""
+    tile: Count = 0
     """Rows and columns that share a scale; 0 for the recipe's own."""
-    kept: tuple[str, ...] = ()
-    kept_layers: tuple[tuple[int, int], ...] = ()
+    kept: tuple[Name, ...] = ()
+    kept_layers: tuple[tuple[Count, Count], ...] = ()
     """Ranges (first, one past the last) of layers that stay in the compute dtype."""
     cause: Cause
 
@@ -176,7 +194,7 @@ class Quantize(Value):
 class Offload(Value):
     """`offload WHAT, ... to host`: state nouns or saved tensors kept in host memory."""
 
-    what: tuple[str, ...]
+    what: tuple[Name, ...]
     to: Literal["host"] = "host"
     cause: Cause
 
@@ -185,8 +203,8 @@ class Offload(Value):
 class Overlap(Value):
     """`overlap AXIS as METHOD`: hide the transfers of an axis behind compute."""
 
-    axis: str
-    method: str
+    axis: Name
+    method: Method
     cause: Cause
 
 
@@ -194,8 +212,8 @@ class Overlap(Value):
 class Compile(Value):
     """`compile blocks, loss as inductor`: what the target compiles as one region: each block, or the loss."""
 
-    what: str
-    method: str = ""
+    what: Name
+    method: MethodOrEmpty = ""
     cause: Cause
 
 
@@ -203,8 +221,8 @@ class Compile(Value):
 class Override(Value):
     """`override GLOB = replicated | DIM over AXES and ...`: parameters the rules do not fit."""
 
-    glob: str
-    layout: dict[str, tuple[str, ...]]
+    glob: Glob
+    layout: dict[Name, tuple[Name, ...]]
     """Empty for `replicated`."""
     cause: Cause
 
@@ -213,10 +231,10 @@ class Override(Value):
 class Expect(Value):
     """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions)."""
 
-    metric: str
+    metric: Name
     cmp: Literal["<=", ">=", "<", ">"]
-    value: float
-    text: str
+    value: Quantity
+    text: Line
     cause: Cause
 
 
@@ -224,7 +242,7 @@ class Expect(Value):
 class ExpectNo(Value):
     """`expect no CODE`: the diagnostic must be absent."""
 
-    code: str
+    code: Code
     cause: Cause
 
 
@@ -232,7 +250,7 @@ class ExpectNo(Value):
 class Plan(Value):
     """A whole plan. `set` holds the values given with `--set`; `sources` the sha256 of each file read."""
 
-    name: str
+    name: Name
     model: Model
     batch: Batch
     cluster: Cluster
@@ -254,9 +272,9 @@ class Plan(Value):
     overrides: tuple[Override, ...] = ()
     expects: tuple[Expect, ...] = ()
     expects_no: tuple[ExpectNo, ...] = ()
-    file: str
-    sources: dict[str, str] = field(default_factory=dict)
-    set: dict[str, int] = field(default_factory=dict)
+    file: FileName
+    sources: dict[FileName, Digest] = field(default_factory=dict)
+    set: dict[Name, Count] = field(default_factory=dict)
 
     # What several rooms ask of a plan.
 
@@ -397,7 +415,7 @@ class Plan(Value):
 
     def to_json(self) -> dict[str, Any]:
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`."""
-        return {"format": "planc.plan/1", **super().to_json()}
+        return {"format": FORMAT, **super().to_json()}
 
     def canonical(self) -> str:
         """The compiled plan as one line of JSON with sorted keys."""
@@ -410,10 +428,20 @@ class Plan(Value):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """The plan a compiled form stands for. Raises pydantic.ValidationError when it is not one."""
-        from planc.ir.frozen import read
+        """Read the compiled form. Raises ValueError for anything that the language could not have built.
 
-        return read(cls, {k: v for k, v in data.items() if k != "format"})
+        Every text matches its field's type (`planc.diag.field_types`), every number is bounded, and every name
+        that is used is declared: a compiled plan may come from a stranger.
+        """
+        from planc.ir.frozen import read
+        from planc.ir.references import inconsistencies
+
+        if data.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        plan = read(cls, {k: v for k, v in data.items() if k != "format"})
+        for mistake in inconsistencies(plan):
+            raise ValueError(mistake)
+        return plan
 
 
 _PLACES = {"cause", "span", "file", "sources", "text", "set"}

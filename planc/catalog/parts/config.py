@@ -8,7 +8,6 @@ ValueErrors in words for the user.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import inf
 from typing import Any
 
 from planc.catalog.parts.sizes import Scaling, check_layers
@@ -94,7 +93,7 @@ class Config:
         new, old = self.table("rope_parameters"), self.table("rope_scaling")
         base = _positive("rope_theta", new.get("rope_theta", self.value("rope_theta", default=theta)))
         given = {k: v for k, v in (new or old).items() if k != "rope_theta" and v is not None}
-        if any(not isinstance(v, int | float | str) or v in (inf, -inf) or v != v for v in given.values()):
+        if not all(name.isidentifier() and _plain(value) for name, value in given.items()):
             raise ValueError("the scaling of rotary positions is not made of names and numbers")
         older = given.pop("type", "default")
         kind = given.pop("rope_type", older)
@@ -122,6 +121,13 @@ class Config:
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")
         return value
+
+
+def _plain(value: Any) -> bool:
+    """True for a short printable string, and for a finite number that is not negative."""
+    if isinstance(value, str):
+        return value.isprintable() and len(value) <= 200
+    return isinstance(value, int | float) and 0 <= value < 1e30
 
 
 def _positive(name: str, value: Any) -> float:

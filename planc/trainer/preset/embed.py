@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from planc.diag import Diagnostic, PlanError, Span
 from planc.files import write_atomically
 from planc.ir.plan import Plan
-from planc.trainer.preset.load import COMPILED, read_text, read_toml
+from planc.trainer.preset.compiled import checksum, to_text, toml_string
+from planc.trainer.preset.load import COMPILED, first_mistake, read_text, read_toml
 
 if TYPE_CHECKING:
     from tomlkit import TOMLDocument
-    from tomlkit.items import InlineTable, String
+    from tomlkit.items import InlineTable, String, Table
 
 NEW = """\
 # A run: the plan (written by `planc embed`), the training, the data.
@@ -44,6 +45,8 @@ def embed(plan: Plan, source: Path | str, preset: Path | str) -> bool:
         document = tomlkit.parse(f"[plan]\n\n{text}") if not before else _with_plan(document)
     table: Any = document["plan"]
     for key, value in _values(plan, source, preset.parent).items():
+        if key == "sha256":
+            table.pop(key, None)  # at the end: an inline table of many files would be one long line
         table[key] = value
     after = tomlkit.dumps(document)
     if after != before:
@@ -60,15 +63,25 @@ def _with_plan(document: TOMLDocument) -> TOMLDocument:
 
 def _values(plan: Plan, source: Path, folder: Path) -> dict[str, Any]:
     """The keys of `[plan]`. Sums are taken of the files themselves, by path from the preset."""
-    compiled = plan.canonical()
+    data = _readable(plan, source)
     files = {_relative(source.parent / name, folder): digest for name, digest in sorted(plan.sources.items())}
-    sums = {**files, COMPILED: hashlib.sha256(compiled.encode()).hexdigest()}
     return {
         "source": _relative(source, folder),
-        "sha256": _inline(sums),
         "set": _inline(dict(sorted(plan.set.items()))),
-        "compiled": _string(compiled),
+        "compiled": _multiline(to_text(data)),
+        "sha256": _table({**files, COMPILED: checksum(data)}),
     }
+
+
+def _readable(plan: Plan, source: Path) -> dict[str, Any]:
+    """The compiled form. Raises PlanError when it could not be read back, as for a file name with a line break."""
+    data = plan.to_json()
+    try:
+        Plan.from_json(data)
+    except ValueError as error:
+        message = f"the plan cannot be embedded: {first_mistake(error)}"
+        raise PlanError([Diagnostic("E1006", message, Span(str(source), 1, 1, 1, 1))]) from None
+    return data
 
 
 def _inline(values: dict[str, Any]) -> InlineTable:
@@ -79,11 +92,22 @@ def _inline(values: dict[str, Any]) -> InlineTable:
     return table
 
 
-def _string(text: str) -> String:
-    """JSON in single quotes needs no escapes; the rare text with a quote in it is escaped."""
+def _table(values: dict[str, Any]) -> Table:
     import tomlkit
 
-    return tomlkit.string(text, literal="'" not in text)
+    table = tomlkit.table()
+    table.update(values)
+    table.add(tomlkit.nl())
+    return table
+
+
+def _multiline(text: str) -> String:
+    """A TOML string over several lines, written exactly as `toml_string` lays it out."""
+    from tomlkit.items import String, StringType, Trivia
+
+    written = toml_string(text)
+    kind = StringType.MLL if written[0] == "'" else StringType.MLB
+    return String(kind, text, written[3:-3], Trivia())
 
 
 def _relative(path: Path, folder: Path) -> str:

@@ -7,7 +7,6 @@ that has changed since `planc embed` means that the author would train something
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import tomllib
 from dataclasses import dataclass, replace
@@ -18,13 +17,19 @@ from typing import Any
 from pydantic import ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
+from planc.diag.field_types import shortened
+from planc.diag.files import read_bounded
 from planc.ir.plan import Plan
+from planc.language.build import build_file
 from planc.syntax.suggest import nearest
+from planc.trainer.preset.compiled import checksum, from_text
 from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
 from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
 
 COMPILED = "compiled"
 """The key of the compiled text's own sum in `[plan] sha256`; the other keys are files."""
+MAX_BYTES = 16_000_000
+"""Largest preset, and largest source of one, that is read."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
     findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
-    findings += _freshness(parts.plan, path, at("plan", "source"))
+    findings += _freshness(parts.plan, plan, path, at("plan", "source"))
     findings += _unfit_patterns(parts, plan, path, spans)
     findings += _unbalanced(parts, plan, path, spans)
     errors = [f for f in findings if f.severity == "error"]
@@ -96,7 +101,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
 def read_text(path: Path) -> str:
     """The preset's text. Raises PlanError when it cannot be read."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
         raise PlanError([Diagnostic("E1001", f"{path} cannot be read: {reason}", _start(path))]) from None
@@ -106,6 +111,8 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
     """The preset's values. Raises PlanError at the place where the TOML is broken."""
     try:
         return tomllib.loads(text)
+    except RecursionError:
+        raise PlanError([Diagnostic("E1001", f"{path.name} is not TOML: nested too deeply", _start(path))]) from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
@@ -142,15 +149,25 @@ def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
     help_text = embed_command(part, path)
     if not part.compiled:
         return Diagnostic("E1004", "the preset holds no compiled plan", span, help=help_text)
-    expected = part.sha256.get(COMPILED)
-    if expected != hashlib.sha256(part.compiled.encode()).hexdigest():
-        what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
-        return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
     try:
-        return Plan.from_json(json.loads(part.compiled))
-    except (ValueError, ValidationError, AttributeError):
-        message = "the compiled plan is none that this version of planc reads"
+        data = from_text(part.compiled)
+        expected = part.sha256.get(COMPILED)
+        if expected != checksum(data):
+            what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
+            return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
+        return Plan.from_json(data)
+    except ValueError as error:
+        message = f"the compiled plan is none that this version of planc reads: {first_mistake(error)}"
         return Diagnostic("E1006", message, span, help=help_text)
+
+
+def first_mistake(error: ValueError) -> str:
+    """Where the compiled plan is wrong, and how, on one line: `mesh.axes.0.name: ... is not a name`."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    first = error.errors(include_url=False)[0]
+    place = ".".join(shortened(part).strip("'") for part in first["loc"])
+    return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
 def _belongs(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
@@ -193,22 +210,38 @@ def _files(part: PlanPart) -> list[str]:
     return [name for name in part.sha256 if name != COMPILED]
 
 
-def _freshness(part: PlanPart, path: Path, span: Span) -> list[Diagnostic]:
-    """An error for each file that changed, a note for each that is absent."""
+def _freshness(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
+    """An error for each file that changed, a note for each that is absent; with all there, compile them again."""
     found = []
     for name, expected in part.sha256.items():
         if name == COMPILED:
             continue
         try:
-            actual = hashlib.sha256((path.parent / name).read_bytes()).hexdigest()
+            actual = hashlib.sha256(read_bounded(path.parent / name, MAX_BYTES)).hexdigest()
         except OSError:
-            message = f"{name} is not here: the compiled plan is used as it stands"
+            message = f"{shortened(name)} is not here: the compiled plan is used as it stands"
             found.append(Diagnostic("N1008", message, span))
             continue
         if actual != expected:
             message = f"{name} has changed since it was embedded ({expected[:8]}, now {actual[:8]})"
             found.append(Diagnostic("E1005", message, span, help=embed_command(part, path)))
-    return found
+    return found or _recompiled(part, plan, path, span)
+
+
+def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diagnostic]:
+    """E1006 when the source, compiled again, is another plan than the one that stands in the preset."""
+    if part.source not in part.sha256:
+        return []
+    again = build_file(path.parent / part.source, dict(part.set)).plan
+    if again is not None and again.canonical() == plan.canonical():
+        return []
+    if again is None:
+        what = "does not compile with this version of planc"
+    elif again.sha256 == plan.sha256:
+        what = "has other sentences than the compiled plan quotes"
+    else:
+        what = f"compiles to another plan ({again.sha256[:12]}) than the one in the preset ({plan.sha256[:12]})"
+    return [Diagnostic("E1006", f"{part.source} {what}", span, help=embed_command(part, path))]
 
 
 def _start(path: Path) -> Span:

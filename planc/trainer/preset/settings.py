@@ -20,11 +20,11 @@ class PlanPart(Frozen):
 
     source: str = ""
     sha256: dict[str, str] = Field(default_factory=dict)
-    """sha256 of the source and each import, by path, and of the compiled text, under `compiled`."""
+    """SHA-256 of the source and of each import, by path; of the compiled plan in canonical form, under `compiled`."""
     set: dict[str, int] = Field(default_factory=dict)
     """Values given with `--set` when the plan was embedded."""
     compiled: str = ""
-    """The compiled plan, `planc.plan/1`, as canonical JSON: what is trained, whatever `source` says."""
+    """The compiled plan, `planc.plan/1`, as JSON: what is trained."""
 
 
 class Train(Frozen):

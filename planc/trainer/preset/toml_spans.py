@@ -20,6 +20,8 @@ UNKNOWN_KEY, WRONG_VALUE = "E1002", "E1003"
 _HEADER = re.compile(r"\s*\[\s*([\w.-]+)\s*\]")
 _KEY = re.compile(r"""\s*(["']?)([^"'=\s]+)\1\s*=""")
 
+_MULTILINE = re.compile(r'=\s*(\'{3}|"{3})')
+
 Place = tuple[str, ...]
 """The path of keys: ("train", "lr")."""
 
@@ -28,7 +30,13 @@ def places(file: str, text: str) -> dict[Place, Span]:
     """The span of each table's name and of each key written on a line of its own."""
     found: dict[Place, Span] = {}
     table: Place = ()
+    closing = ""
     for number, line in enumerate(text.split("\n"), 1):
+        if closing:  # inside a string of several lines
+            closing = "" if closing in line else closing
+            continue
+        if opened := _MULTILINE.search(line):
+            closing = "" if line.count(opened[1]) > 1 else opened[1]
         if header := _HEADER.match(line):
             table = tuple(header[1].split("."))
             found.setdefault(table, _span(file, number, header.start(1), header.end(1)))

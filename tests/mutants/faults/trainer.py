@@ -22,9 +22,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an edited compiled plan is trained",
         file="planc/trainer/preset/load.py",
-        text="if expected != hashlib.sha256(part.compiled.encode()).hexdigest():",
+        text="if expected != checksum(data):",
         planted="if expected is None:",
         test="tests/trainer/test_preset.py::test_a_compiled_plan_that_was_edited_is_refused",
+    ),
+    Fault(
+        name="a stranger's compiled plan may hold sentences of several lines",
+        file="planc/diag/field_types.py",
+        text="if len(value) > self.longest or not value.isprintable():",
+        planted="if len(value) > self.longest:",
+        test="tests/trainer/test_hostile_presets.py::test_a_hostile_compiled_plan_is_refused_and_runs_nothing",
+    ),
+    Fault(
+        name="a compiled plan is not compared with its source",
+        file="planc/trainer/preset/load.py",
+        text="if again is not None and again.canonical() == plan.canonical():",
+        planted="if again is not None:",
+        test="tests/trainer/test_hostile_presets.py::test_a_compiled_plan_that_is_not_its_sources_is_refused",
     ),
     Fault(
         name="receipts of other seeds are compared",

@@ -1,0 +1,111 @@
+"""Types of the fields that are read from outside: each says which values planc itself could have written.
+
+A plain `str` in a noun would let a compiled plan carry any text, and a plan's text reaches the programs that
+planc emits. The markers check only while pydantic reads; constructing a noun in Python stays as fast as before.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Annotated, Any
+
+from planc.diag.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pydantic_core import CoreSchema
+
+MAX_COUNT = 10**15
+"""Largest integer of a compiled plan; products of two sizes stay far below what a float holds exactly."""
+MAX_QUANTITY = 1e40
+"""Largest magnitude of a quantity in SI units."""
+MAX_LINE = 20_100
+"""Longest text of one line: a sentence has at most 20,000 characters, a layout's scope may be appended."""
+
+NAME = r"[a-zA-Z_]\w*(\.[a-zA-Z_]\w*)*"
+"""The grammar's NAME."""
+METHOD = r"[0-9]+[a-zA-Z_]\w*"
+"""The grammar's METHOD."""
+GLOB = r"[A-Za-z_*][\w*\[\]\-]*(\.[\w*\[\]\-]+)*"
+"""The grammar's GLOB."""
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Text of at most `longest` characters that matches `pattern` as a whole."""
+
+    pattern: str
+    kind: str
+    longest: int = 200
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        return _checked(handler(source), self._check)
+
+    def _check(self, value: str) -> str:
+        if len(value) > self.longest or not re.fullmatch(self.pattern, value) or not value.isprintable():
+            raise ValueError(f"{shortened(value)} is not {self.kind}")
+        return value
+
+
+@dataclass(frozen=True)
+class OneLine:
+    """Printable text without a line break, a control or a bidirectional mark."""
+
+    kind: str = "one printable line"
+    longest: int = MAX_LINE
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        return _checked(handler(source), self._check)
+
+    def _check(self, value: str) -> str:
+        if len(value) > self.longest or not value.isprintable():
+            raise ValueError(f"{shortened(value)} is not {self.kind}")
+        return value
+
+
+@dataclass(frozen=True)
+class Within:
+    """A finite number from `least` to `most`."""
+
+    least: float
+    most: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
+        return _checked(handler(source), self._check)
+
+    def _check(self, value: float) -> float:
+        if not self.least <= value <= self.most:  # refuses "not a number" too
+            raise ValueError(f"{shortened(value)} is not a number from {self.least:g} to {self.most:g}")
+        return value
+
+
+def shortened(value: object) -> str:
+    """The value as a Python literal, of at most 60 characters and without any that is not printable."""
+    text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "an integer"
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _checked(schema: CoreSchema, check: Callable[[Any], Any]) -> CoreSchema:
+    from pydantic_core import core_schema
+
+    return core_schema.no_info_after_validator_function(check, schema)
+
+
+Name = Annotated[str, Matching(NAME, "a name")]
+NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
+Method = Annotated[str, Matching(f"{NAME}|{METHOD}", "a name")]
+MethodOrEmpty = Annotated[str, Matching(f"({NAME}|{METHOD})?", "a name")]
+Glob = Annotated[str, Matching(GLOB, "a pattern of parameter names")]
+ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
+"""A model's name may be that of its config's file."""
+Code = Annotated[str, Matching(r"[EWN][0-9]{4}", "a diagnostic's code")]
+Digest = Annotated[str, Matching(r"[0-9a-f]{64}", "a SHA-256 sum")]
+Line = Annotated[str, OneLine()]
+FileName = Annotated[str, OneLine("a file's name", 4096)]
+ScheduleRow = Annotated[str, Matching(r"[\w,;()]*", "a row of a schedule", 1_000_000)]
+
+Count = Annotated[int, Within(0, MAX_COUNT)]
+Positive = Annotated[int, Within(1, MAX_COUNT)]
+Quantity = Annotated[float, Within(-MAX_QUANTITY, MAX_QUANTITY)]
+NotNegative = Annotated[float, Within(0, MAX_QUANTITY)]

@@ -1,0 +1,97 @@
+"""Consistency of a compiled plan that is read back: every name it uses is one it declares, and the sizes fit.
+
+A plan that the language built has these properties by construction; one from a file may not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import prod
+
+from planc.ir.mesh import Axis, Mesh, strided
+from planc.ir.model import SLOTS, Model
+from planc.ir.plan import Plan
+
+OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
+"""Dims whose lengths come from the batch."""
+
+
+def inconsistencies(plan: Plan) -> Iterator[str]:
+    """One sentence for each mistake found in the model, the mesh or the plan's other sentences."""
+    yield from _model(plan.model)
+    yield from _mesh(plan.mesh)
+    yield from _sentences(plan)
+
+
+def _model(model: Model) -> Iterator[str]:
+    sections = {"first", "last", *model.blocks}
+    yield from _unknown("size", ["layers"], model.sizes)
+    yield from _unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)
+    yield from _unknown("section without ops", sections, model.ops)
+    dims = {*model.sizes, *OUTSIDE_MODEL}
+    yield from _unknown("dim", [d for p in model.params for d in p.dims], model.sizes)
+    yield from _unknown("dim", [d for t in model.tensors for d in t.dims], dims)
+    for op in (op for ops in model.ops.values() for op in ops):
+        yield from _unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
+        yield from _unknown("parameter", op.params, model.param)
+        yield from _unknown("input", op.whole_of, op.inputs)
+        yield from _unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
+    if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
+        yield "the runs of blocks are not as many as the layers"
+    if model.top_k and model.sizes.get("experts", 0) < model.top_k:
+        yield "a token is sent to more experts than there are"
+    if any(not ops for ops in model.ops.values()):
+        yield "a section has no ops"
+
+
+def _mesh(mesh: Mesh) -> Iterator[str]:
+    named = [*mesh.axes, *(a for view in mesh.views for a in view.axes)]
+    if len({a.name for a in named}) != len(named) or not mesh.axes:
+        yield "the axes of the mesh have not each a name of their own"
+    yield from _strides("mesh", mesh.axes)
+    for view in mesh.views:
+        yield from _unknown("axis", view.of, mesh.sizes)
+        of = [a for a in mesh.axes if a.name in view.of]
+        if of and prod(a.size for a in of) != prod(a.size for a in view.axes):
+            yield "a view has not the ranks of the axes it covers"
+        yield from _strides("view", view.axes, min((a.stride for a in of), default=1))
+
+
+def _strides(what: str, axes: tuple[Axis, ...], innermost: int = 1) -> Iterator[str]:
+    if axes != strided({a.name: a.size for a in axes}, innermost):
+        yield f"the strides of the {what}'s axes do not follow from their sizes"
+
+
+def _sentences(plan: Plan) -> Iterator[str]:
+    axes = plan.mesh.every
+    dims = {*plan.model.sizes, *OUTSIDE_MODEL}
+    regions = {"", *plan.model.regions}
+    for shard in (*plan.shards, *plan.replicates):
+        yield from _unknown("axis", shard.axes, axes)
+        yield from _unknown("dim", [shard.dim], dims)
+        yield from _unknown("region", [shard.region], regions)
+    for store in plan.stores:
+        yield from _unknown("axis", store.axes, axes)
+        yield from _unknown("region", [store.region], regions)
+        yield from _unknown("dim", [store.dim], {"", *dims})
+    for override in plan.overrides:
+        yield from _unknown("dim", override.layout, dims)
+        yield from _unknown("axis", [a for over in override.layout.values() for a in over], axes)
+    yield from _unknown("axis", [overlap.axis for overlap in plan.overlaps], axes)
+    yield from _unknown("region", [r for view in plan.mesh.views for r in view.regions], regions)
+    if plan.split is not None:
+        yield from _unknown("axis", [plan.split.axis], plan.mesh.sizes)
+        yield from _stages(plan.split.stages, plan)
+
+
+def _stages(stages: tuple[tuple[int, int], ...], plan: Plan) -> Iterator[str]:
+    ends = [0, *(end for _, end in stages)]
+    starts = [*(start for start, _ in stages), plan.model.sizes.get("layers")]
+    if starts != ends or ends != sorted(ends):
+        yield "the pipeline's stages do not hold each layer once"
+
+
+def _unknown(what: str, names: Iterable[str], known: Iterable[str]) -> Iterator[str]:
+    strange = set(names) - set(known)
+    if strange:
+        yield f"unknown {what} `{min(strange)}`"

@@ -1,0 +1,90 @@
+"""The compiled plan inside a preset: how it is written so that people can review it, and how it is read back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+WIDTH = 110
+"""Columns up to which a JSON object or list stays on one line."""
+LONGEST_LINE = 200
+"""No line of a preset that `planc embed` writes is longer."""
+
+
+def checksum(data: dict[str, Any]) -> str:
+    """SHA-256 of the compiled plan in canonical form (one line, sorted keys): the layout of the text does not count."""
+    return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+
+
+def to_text(data: dict[str, Any]) -> str:
+    """The compiled plan as indented JSON with sorted keys; what fits on a line stays on it.
+
+    Every `'` is escaped, so the text may stand between the quotes of a TOML literal string.
+    """
+    return "\n".join(_lines("", data, "", "")).replace("'", "\\u0027") + "\n"
+
+
+def from_text(text: str) -> dict[str, Any]:
+    """Parse the compiled plan. Raises ValueError unless it is one JSON object without repeated keys."""
+    try:
+        data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(data, dict):
+        raise ValueError("it is not a JSON object")
+    return data
+
+
+def toml_string(text: str) -> str:
+    """`text` as a multi-line TOML string: literal, or with lines folded where one would be too long."""
+    lines = text.split("\n")
+    if max(map(len, lines)) <= LONGEST_LINE and "'''" not in text:
+        return f"'''\n{text}'''"
+    return '"""\n' + "\n".join(map(_folded, lines)) + '"""'
+
+
+def _lines(head: str, value: Any, tail: str, indent: str) -> list[str]:
+    """The lines of `head value tail`."""
+    whole = indent + head + json.dumps(value, sort_keys=True) + tail
+    width = LONGEST_LINE if _is_cause(value) else WIDTH
+    if len(whole) <= width or not isinstance(value, dict | list) or not value:
+        return [whole]
+    inner = indent + " "
+    if isinstance(value, dict):
+        parts = [(f"{json.dumps(key)}: ", value[key]) for key in sorted(value)]
+    else:
+        parts = [("", item) for item in value]
+    commas = [","] * (len(parts) - 1) + [""]
+    body = [line for (key, item), comma in zip(parts, commas, strict=True) for line in _lines(key, item, comma, inner)]
+    opening, closing = "{}" if isinstance(value, dict) else "[]"
+    return [f"{indent}{head}{opening}", *body, f"{indent}{closing}{tail}"]
+
+
+def _is_cause(value: Any) -> bool:
+    """True for a sentence with its place: it stays on one line, so that a moved sentence changes one line."""
+    return isinstance(value, dict) and ("span" in value or "end_column" in value)
+
+
+def _folded(line: str) -> str:
+    """A line of a basic TOML string, with `\\` at the end of each piece but the last."""
+    escaped = line.replace("\\", "\\\\").replace('"', '\\"')
+    pieces: list[str] = []
+    while len(escaped) > LONGEST_LINE - 1:
+        cut = LONGEST_LINE - 1
+        while escaped[cut - 1] == "\\" or escaped[cut] == " ":  # neither inside an escape nor before a space
+            cut -= 1
+        pieces.append(escaped[:cut])
+        escaped = escaped[cut:]
+    return "\\\n".join([*pieces, escaped])
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has the same key twice")
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is not a number")
