@@ -10,7 +10,7 @@ from math import prod
 
 from planc.ir.mesh import Axis, Mesh, strided
 from planc.ir.model import SLOTS, Model
-from planc.ir.plan import Plan
+from planc.ir.plan import Plan, Replicate, Shard
 
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 """Dims whose lengths come from the batch."""
@@ -66,10 +66,11 @@ def _sentences(plan: Plan) -> Iterator[str]:
     axes = plan.mesh.every
     dims = {*plan.model.sizes, *OUTSIDE_MODEL}
     regions = {"", *plan.model.regions}
-    for shard in (*plan.shards, *plan.replicates):
-        yield from _unknown("axis", shard.axes, axes)
-        yield from _unknown("dim", [shard.dim], dims)
-        yield from _unknown("region", [shard.region], regions)
+    layouts: list[Shard | Replicate] = [*plan.shards, *plan.replicates]
+    for layout in layouts:
+        yield from _unknown("axis", layout.axes, axes)
+        yield from _unknown("dim", [layout.dim], dims)
+        yield from _unknown("region", [layout.region], regions)
     for store in plan.stores:
         yield from _unknown("axis", store.axes, axes)
         yield from _unknown("region", [store.region], regions)
