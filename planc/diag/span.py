@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from planc.diag.field_types import Count, FileName
-
 
 @dataclass(frozen=True, slots=True, order=True)
 class Span:
     """A stretch of text in one file, from (`line`, `column`) up to but not including the end."""
 
-    file: FileName
-    line: Count
-    column: Count
-    end_line: Count
-    end_column: Count
+    file: str
+    line: int
+    column: int
+    end_line: int
+    end_column: int
 
     def to(self, other: Span) -> Span:
         """The span from the start of this one to the end of `other` (same file)."""

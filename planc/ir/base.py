@@ -7,8 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.field_types import Line
-from planc.diag.span import Span
+from planc.ir.field_types import Line, Place
 
 
 class Value:
@@ -39,7 +38,7 @@ def _lists(value: Any) -> Any:
 class Cause(Value):
     """The sentence a thing comes from. `via` is the `use` sentence when a layout wrote it."""
 
-    span: Span
+    span: Place
     sentence: Line
     via: Line = ""
 

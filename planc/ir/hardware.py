@@ -7,8 +7,8 @@ from math import prod
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.field_types import Count, Line, Method, Name, NotNegative, Positive
 from planc.ir.base import Cause, Value
+from planc.ir.field_types import Count, Line, Method, Name, NotNegative, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

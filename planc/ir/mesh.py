@@ -8,8 +8,8 @@ from functools import cached_property
 from math import prod
 
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.field_types import Name, Positive
 from planc.ir.base import Cause, Value
+from planc.ir.field_types import Name, Positive
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from math import prod
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.field_types import Count, Glob, Line, ModelName, Name, NameOrEmpty, NotNegative, Positive
 from planc.ir.base import Cause, Value
+from planc.ir.field_types import Count, Glob, Line, ModelName, Name, NameOrEmpty, NotNegative, Positive
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""

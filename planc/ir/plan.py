@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
-from planc.diag.field_types import (
+from planc.ir.base import Cause, Value
+from planc.ir.field_types import (
     Code,
     Count,
     Digest,
@@ -25,7 +26,6 @@ from planc.diag.field_types import (
     Quantity,
     ScheduleRow,
 )
-from planc.ir.base import Cause, Value
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh, View
 from planc.ir.model import EXPERTS, ROUTED, SLOTS, Model
@@ -430,7 +430,7 @@ class Plan(Value):
     def from_json(cls, data: dict[str, Any]) -> Plan:
         """Read the compiled form. Raises ValueError for anything that the language could not have built.
 
-        Every text matches its field's type (`planc.diag.field_types`), every number is bounded, and every name
+        Every text matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
         that is used is declared: a compiled plan may come from a stranger.
         """
         from planc.ir.frozen import read

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 import planc
 from planc.cli import main
 from planc.diag import PlanError
-from planc.diag.field_types import GLOB, METHOD, NAME
+from planc.ir.field_types import GLOB, METHOD, NAME
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.trainer.preset.compiled import LONGEST_LINE, checksum, to_text, toml_string

@@ -28,7 +28,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="a stranger's compiled plan may hold sentences of several lines",
-        file="planc/diag/field_types.py",
+        file="planc/ir/field_types.py",
         text="if len(value) > self.longest or not value.isprintable():",
         planted="if len(value) > self.longest:",
         test="tests/trainer/test_hostile_presets.py::test_a_hostile_compiled_plan_is_refused_and_runs_nothing",

@@ -10,11 +10,12 @@ import re
 from typing import TYPE_CHECKING, Annotated, Any
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Span
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from pydantic_core import CoreSchema
+    from pydantic import GetCoreSchemaHandler
 
 MAX_COUNT = 10**15
 """Largest integer of a compiled plan; products of two sizes stay far below what a float holds exactly."""
@@ -39,10 +40,10 @@ class Matching:
     kind: str
     longest: int = 200
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        return _checked(handler(source), self._check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _after(self.check, source, handler)
 
-    def _check(self, value: str) -> str:
+    def check(self, value: str) -> str:
         if len(value) > self.longest or not re.fullmatch(self.pattern, value) or not value.isprintable():
             raise ValueError(f"{shortened(value)} is not {self.kind}")
         return value
@@ -55,10 +56,10 @@ class OneLine:
     kind: str = "one printable line"
     longest: int = MAX_LINE
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        return _checked(handler(source), self._check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _after(self.check, source, handler)
 
-    def _check(self, value: str) -> str:
+    def check(self, value: str) -> str:
         if len(value) > self.longest or not value.isprintable():
             raise ValueError(f"{shortened(value)} is not {self.kind}")
         return value
@@ -71,10 +72,10 @@ class Within:
     least: float
     most: float
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: Callable[[Any], CoreSchema]) -> CoreSchema:
-        return _checked(handler(source), self._check)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _after(self.check, source, handler)
 
-    def _check(self, value: float) -> float:
+    def check(self, value: float) -> float:
         if not self.least <= value <= self.most:  # refuses "not a number" too
             raise ValueError(f"{shortened(value)} is not a number from {self.least:g} to {self.most:g}")
         return value
@@ -86,11 +87,28 @@ def shortened(value: object) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _checked(schema: CoreSchema, check: Callable[[Any], Any]) -> CoreSchema:
-    from pydantic_core import core_schema
+@dataclass(frozen=True)
+class InFile:
+    """A span with a printable file name and bounded numbers."""
 
-    return core_schema.no_info_after_validator_function(check, schema)
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return _after(self.check, source, handler)
 
+    def check(self, value: Span) -> Span:
+        FILE_NAME.check(value.file)
+        for number in (value.line, value.column, value.end_line, value.end_column):
+            COUNT.check(number)
+        return value
+
+
+def _after(check: Callable[[Any], Any], source: Any, handler: GetCoreSchemaHandler) -> Any:
+    from pydantic import AfterValidator
+
+    return AfterValidator(check).__get_pydantic_core_schema__(source, handler)
+
+
+FILE_NAME = OneLine("a file's name", 4096)
+COUNT = Within(0, MAX_COUNT)
 
 Name = Annotated[str, Matching(NAME, "a name")]
 NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
@@ -102,10 +120,11 @@ ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
 Code = Annotated[str, Matching(r"[EWN][0-9]{4}", "a diagnostic's code")]
 Digest = Annotated[str, Matching(r"[0-9a-f]{64}", "a SHA-256 sum")]
 Line = Annotated[str, OneLine()]
-FileName = Annotated[str, OneLine("a file's name", 4096)]
+FileName = Annotated[str, FILE_NAME]
+Place = Annotated[Span, InFile()]
 ScheduleRow = Annotated[str, Matching(r"[\w,;()]*", "a row of a schedule", 1_000_000)]
 
-Count = Annotated[int, Within(0, MAX_COUNT)]
+Count = Annotated[int, COUNT]
 Positive = Annotated[int, Within(1, MAX_COUNT)]
 Quantity = Annotated[float, Within(-MAX_QUANTITY, MAX_QUANTITY)]
 NotNegative = Annotated[float, Within(0, MAX_QUANTITY)]
