@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.calibration.test_machine import machine
 
 from planc.calibration.probes import Measured, Probe
 from planc.cli import main
@@ -17,6 +16,7 @@ from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
 from planc.trainer.measure import coordinator as measure
+from tests.calibration.test_fit_machine import machine
 
 TRUTH = machine()
 
