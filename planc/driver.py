@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +17,8 @@ from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
 from planc.ir.report import Report
 from planc.language.build import Built, build_file
-from planc.sharding import propagate, semantic_collectives
+from planc.lowering import RUNTIMES, lower_plan, realise_plan
+from planc.sharding import propagate
 
 if TYPE_CHECKING:
     from planc.cost import Costed
@@ -74,18 +74,16 @@ def lower(
     """
     if target not in TARGETS:
         raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
-    from planc.trainer.backend import RUNTIMES, program
-
     if runtime and runtime not in RUNTIMES[target]:
         raise ValueError(f"runtime {runtime!r} is not one of {', '.join(RUNTIMES[target])}")
     if isinstance(plan, Plan):
-        return program(plan, target, runtime)
+        return lower_plan(plan, target, runtime)
     path = Path(plan)
     built = build_file(path, set, target)
     try:
         if built.plan is None:
             raise PlanError(built.diagnostics)
-        return program(built.plan, target, runtime)
+        return lower_plan(built.plan, target, runtime)
     except PlanError as error:
         raise PlanError(bounded(in_order([_at(d, path, built) for d in error.diagnostics]))) from None
 
@@ -134,16 +132,15 @@ def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagno
     """The cost with semantic collectives, or with what a target makes of them."""
     from planc.cost import cost_plan
 
-    sharded, rows = propagate(plan), None
-    refused: list[Diagnostic] = []
-    if target is not None:
-        backend = import_module(f"planc.backends.{target}.lower")
-        refused = list(backend.refusals(sharded))
-        if has_errors(refused):
-            return None, refused
-        rows = import_module(f"planc.backends.{target}.rules").realise(sharded, semantic_collectives(sharded))
-    costed = cost_plan(sharded, rows)
-    return costed, refused + judge_plan(costed)
+    if target is None:
+        costed = cost_plan(propagate(plan))
+    else:
+        try:
+            realised = realise_plan(plan, target)
+        except PlanError as refused:
+            return None, list(refused.diagnostics)
+        costed = cost_plan(realised.sharded, realised.collectives)
+    return costed, judge_plan(costed)
 
 
 def _promised(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:

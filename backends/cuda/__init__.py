@@ -1,1 +1,100 @@
-"""torch on CUDA (and gloo on CPUs): DeviceMesh, parallelize_module, fully_shard, pipelining."""
+"""Torch on CUDA: the first runtime of the cuda target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic
+    from planc.ir.audit import Audit, AuditOptions
+    from planc.ir.backend import Backend, Peak, StateLayout
+    from planc.ir.collective import Collective
+    from planc.ir.plan import Plan
+    from planc.ir.probe import Prober, Ranks
+    from planc.ir.program import Program, Target
+    from planc.ir.session import Runtime
+    from planc.ir.sharding import Sharded
+
+
+class Cuda:
+    """`planc.ir.backend.Backend` for torch: explicit process groups, eager collectives."""
+
+    name = "cuda"
+    target: Target = "cuda"
+    one_process = False
+    launchers = ("torchrun", "slurm", "k8s")
+
+    def refusals(self, sharded: Sharded) -> list[Diagnostic]:
+        from planc.backends.cuda.refusals.plan import refusals
+
+        return refusals(sharded)
+
+    def missing_module(self, plan: Plan) -> list[Diagnostic]:
+        from planc.backends.common.bundled import not_bundled
+
+        return not_bundled(plan, self.target)
+
+    def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
+        from planc.backends.cuda.rules import realise
+        from planc.sharding import semantic_collectives
+
+        return realise(sharded, semantic_collectives(sharded))
+
+    def peak_memory(self, sharded: Sharded) -> tuple[Peak, ...]:
+        from planc.backends.cuda.analysis.peak_memory import peak_memory
+
+        return peak_memory(sharded)
+
+    def state_layout(self, sharded: Sharded) -> StateLayout:
+        from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout
+
+        return state_layout(sharded)
+
+    def emit(self, sharded: Sharded) -> str:
+        from planc.backends.cuda.emit.program import emit
+
+        return emit(sharded)
+
+    def launch_file(self, plan: Plan, kind: str) -> str:
+        from planc.backends.cuda.emit.launch_files import launch_file
+
+        return launch_file(plan, kind)
+
+    def parallelize(self, program: Program, model: Any) -> Any:
+        from planc.backends.cuda.runtime.hf_adapter import bound
+
+        emitted = program.load()
+        named = bound(model, program.plan.batch.sequence_tokens)
+        return emitted.parallelize(named, emitted.build_mesh())
+
+    def shardings(self, program: Program, tree: Any) -> Any:
+        raise TypeError("a program of the cuda target divides modules: use parallelize")
+
+    def runtime(self) -> Runtime:
+        from planc.backends.cuda.runtime import start_up
+
+        return start_up
+
+    def ranks(self, devices: int) -> Ranks:
+        from planc.backends.cuda.runtime.probe import TorchRanks
+
+        return TorchRanks(devices)
+
+    def prober(self, window_s: float, ranks: Ranks) -> Prober:
+        from planc.backends.cuda.runtime.probe import TorchProber, TorchRanks
+
+        assert isinstance(ranks, TorchRanks)
+        return TorchProber(window_s, ranks)
+
+    def dry_run(self, program: Program) -> dict[str, Any]:
+        from planc.backends.cuda.runtime.dry_run import dry_run
+
+        return dry_run(program)
+
+    def audit(self, plan: Plan, options: AuditOptions) -> Audit:
+        from planc.backends.cuda.audit.run import audit
+
+        return audit(plan, options)
+
+
+BACKEND: Backend = Cuda()

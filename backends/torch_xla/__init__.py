@@ -1,1 +1,37 @@
-"""The torch_xla runtime of the xla target: the bundled torch modules, annotated for XLA's partitioner."""
+"""Torch on XLA: the second runtime of the xla target, over the modules of cuda and the layouts of xla."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planc.backends.xla import Xla
+
+if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic
+    from planc.ir.backend import Backend
+    from planc.ir.session import Runtime
+    from planc.ir.sharding import Sharded
+
+
+class TorchXla(Xla):
+    """`planc.ir.backend.Backend` for torch_xla. What it does not override is answered for the target."""
+
+    name = "torch_xla"
+
+    def refusals(self, sharded: Sharded) -> list[Diagnostic]:
+        from planc.backends.torch_xla.refusals.plan import refusals
+
+        return refusals(sharded)
+
+    def emit(self, sharded: Sharded) -> str:
+        from planc.backends.torch_xla.emit.program import emit
+
+        return emit(sharded)
+
+    def runtime(self) -> Runtime:
+        from planc.backends.torch_xla.runtime import start_up
+
+        return start_up
+
+
+BACKEND: Backend = TorchXla()

@@ -1,1 +1,94 @@
-"""The XLA target: JAX with annotated shardings, whose collectives the compiler inserts."""
+"""JAX on XLA: the first runtime of the xla target."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic
+    from planc.ir.audit import Audit, AuditOptions
+    from planc.ir.backend import Backend, Peak, StateLayout
+    from planc.ir.collective import Collective
+    from planc.ir.plan import Plan
+    from planc.ir.probe import Prober, Ranks
+    from planc.ir.program import Program, Target
+    from planc.ir.session import Runtime
+    from planc.ir.sharding import Sharded
+
+
+class Xla:
+    """`planc.ir.backend.Backend` for JAX: annotations, and collectives that the compiler inserts."""
+
+    name = "xla"
+    target: Target = "xla"
+    one_process = True
+    launchers: tuple[str, ...] = ()
+
+    def refusals(self, sharded: Sharded) -> list[Diagnostic]:
+        from planc.backends.xla.refusals.plan import refusals
+
+        return refusals(sharded)
+
+    def missing_module(self, plan: Plan) -> list[Diagnostic]:
+        from planc.backends.common.bundled import not_bundled
+
+        return not_bundled(plan, self.target)
+
+    def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
+        from planc.backends.xla.rules import realise
+        from planc.sharding import semantic_collectives
+
+        return realise(sharded, semantic_collectives(sharded))
+
+    def peak_memory(self, sharded: Sharded) -> tuple[Peak, ...]:
+        from planc.backends.xla.analysis.peak_memory import peak_memory
+
+        return peak_memory(sharded)
+
+    def state_layout(self, sharded: Sharded) -> StateLayout:
+        from planc.backends.xla.analysis.layouts import state_layout
+
+        return state_layout(sharded)
+
+    def emit(self, sharded: Sharded) -> str:
+        from planc.backends.xla.emit.program import emit
+
+        return emit(sharded)
+
+    def launch_file(self, plan: Plan, kind: str) -> str:
+        raise AssertionError(f"{kind} is none of the launchers of {self.name}")
+
+    def parallelize(self, program: Program, model: Any) -> Any:
+        raise TypeError("a program of the xla target divides pytrees: use shardings")
+
+    def shardings(self, program: Program, tree: Any) -> Any:
+        emitted = program.load()
+        return emitted.shardings(emitted.build_mesh(), tree)
+
+    def runtime(self) -> Runtime:
+        from planc.backends.xla.runtime import start_up
+
+        return start_up
+
+    def ranks(self, devices: int) -> Ranks:
+        from planc.backends.xla.runtime.probe import JaxRanks
+
+        return JaxRanks()
+
+    def prober(self, window_s: float, ranks: Ranks) -> Prober:
+        from planc.backends.xla.runtime.probe import JaxProber
+
+        return JaxProber(window_s, ranks)
+
+    def dry_run(self, program: Program) -> dict[str, Any]:
+        from planc.backends.xla.runtime.dry_run import dry_run
+
+        return dry_run(program)
+
+    def audit(self, plan: Plan, options: AuditOptions) -> Audit:
+        from planc.backends.xla.audit.run import audit
+
+        return audit(plan, options)
+
+
+BACKEND: Backend = Xla()

@@ -10,7 +10,8 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from time import perf_counter
-from typing import Protocol
+
+from planc.ir.probe import Ranks
 
 STAT = Path("/proc/stat")
 CALM = 0.05
@@ -18,20 +19,6 @@ CALM = 0.05
 
 LEAST_S = 0.25
 """Shortest window (s) that is judged: the counters have a resolution of 10 ms."""
-
-
-class Ranks(Protocol):
-    """The processes of one measurement. Constructing it is a barrier."""
-
-    first: bool
-    """True on the one process that reports."""
-    count: int
-    on_host: bool
-    """True where the devices are this computer's processors, so that other processes slow the measurement down."""
-
-    def sum(self, value: float) -> float:
-        """Sum of `value` over all processes; every process gets the result."""
-        ...
 
 
 class ContentionMeter:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from planc.calibration.fit import STEP, shown, solved, with_field
 from planc.calibration.parameters import Parameter, Place
-from planc.calibration.probes import STREAMED, Measured, MeasuredStep, group_span
+from planc.calibration.probes import STREAMED, Measured, MeasuredStep, group_span, predicted_s
 from planc.cost.machine.collective_time import ring_share
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
@@ -51,7 +51,7 @@ class Calibrated:
 
     def error(self, probe: Measured) -> float:
         """Predicted over measured, less one."""
-        return probe.probe.seconds(self.cluster) / probe.seconds - 1
+        return predicted_s(probe.probe, self.cluster) / probe.seconds - 1
 
 
 def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Parameter, ...]:
@@ -175,7 +175,7 @@ class _Problem:
         cluster = self.put(x)
         groups = {m.probe.sizes[0] for m in self.probes if m.probe.kind == "collective"}
         spans = {group: group_span(cluster, group) for group in groups}
-        probed = [m.probe.seconds(cluster, spans) for m in self.probes]
+        probed = [predicted_s(m.probe, cluster, spans) for m in self.probes]
         return np.log(probed + [s.predicted_s(cluster) for s in self.steps])
 
     def loss(self, x: Array) -> float:

@@ -6,9 +6,7 @@ All devices run a probe at the same time, as in a training step, so that shared 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
-from math import prod
-from typing import Any, Literal
+from dataclasses import replace
 
 from planc.cost.compute.attention import head_share
 from planc.cost.compute.gemm import Gemm, gemm_s
@@ -22,61 +20,28 @@ from planc.ir.base import Cause
 from planc.ir.collective import DTYPE_BYTES, Collective, CollectiveOp
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
+from planc.ir.probe import Probe, attention_flops
 from planc.ir.sharding import Sharded
 
-Kind = Literal["matmul", "stream", "attention", "collective"]
 STREAMED = 3
 """Bytes moved for each byte of a sum of two arrays: two are read, one is written."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Probe:
-    """One measurement. `sizes` are (m, n, k); bytes; (sequences, heads, tokens, width); (group, buffer bytes)."""
-
-    kind: Kind
-    sizes: tuple[int, ...]
-    dtype: str = "fp32"
-    op: CollectiveOp = "all_reduce"
-
-    @property
-    def name(self) -> str:
-        if self.kind == "collective":
-            return f"{self.op} over {self.sizes[0]}"
-        return f"{self.kind} {self.dtype}"
-
-    @property
-    def scale(self) -> float:
-        """FLOPs or bytes of one call."""
-        if self.kind == "matmul":
-            return 2.0 * prod(self.sizes)
-        if self.kind == "attention":
-            return _attention_flops(self.sizes)
-        return float(self.sizes[-1])
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "sizes": list(self.sizes)}
-
-    def seconds(self, cluster: Cluster, spans: Mapping[int, Span] | None = None) -> float:
-        """Predicted seconds of one call on this cluster. `spans` are known spans by group size."""
-        chip = cluster.chip
-        if self.kind == "collective":
-            group, buffer = self.sizes
-            return bare_s(self.op, buffer, spans[group] if spans else group_span(cluster, group))
-        if self.kind == "stream":
-            return STREAMED * self.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
-        peak = peak_flops_per_s(chip, self.dtype) / chip.devices
-        if self.kind == "attention":
-            reached = peak * chip.attention_efficiency * head_share(self.sizes[3])
-            return _attention_flops(self.sizes) / reached + chip.launch_s
-        m, n, k = self.sizes
-        one = 1 / (peak * chip.efficiency(self.dtype))
-        return gemm_s(Gemm(m, n, k), chip, one, DTYPE_BYTES[self.dtype])
-
-
-def _attention_flops(sizes: tuple[int, ...]) -> float:
-    """FLOPs of causal attention's two products: half of the full square."""
-    sequences, heads, tokens, width = sizes
-    return 2.0 * sequences * heads * tokens * (tokens / 2) * 2 * width
+def predicted_s(probe: Probe, cluster: Cluster, spans: Mapping[int, Span] | None = None) -> float:
+    """Seconds that the cost model predicts for a probe on a cluster; `spans` by group size, where they are known."""
+    chip = cluster.chip
+    if probe.kind == "collective":
+        group, buffer = probe.sizes
+        return bare_s(probe.op, buffer, spans[group] if spans else group_span(cluster, group))
+    if probe.kind == "stream":
+        return STREAMED * probe.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
+    peak = peak_flops_per_s(chip, probe.dtype) / chip.devices
+    if probe.kind == "attention":
+        reached = peak * chip.attention_efficiency * head_share(probe.sizes[3])
+        return attention_flops(probe.sizes) / reached + chip.launch_s
+    m, n, k = probe.sizes
+    one = 1 / (peak * chip.efficiency(probe.dtype))
+    return gemm_s(Gemm(m, n, k), chip, one, DTYPE_BYTES[probe.dtype])
 
 
 def group_span(cluster: Cluster, group: int) -> Span:

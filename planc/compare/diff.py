@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
 from planc.compare.resharding_bytes import Moved, moved
 from planc.compare.same_training import Apart, apart
-from planc.compare.shard_intervals import Rest, as_said
+from planc.compare.shard_intervals import as_said
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Plan
+from planc.ir.program import Target
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.lowering import load_backend
 
 if TYPE_CHECKING:
     from planc.cost import Costed
@@ -47,7 +49,7 @@ class Diff:
 
     a: str
     b: str
-    target: str | None
+    target: Target | None
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
     checkpoint: Moved | None
@@ -69,7 +71,7 @@ class Diff:
         }
 
 
-def diff(a: Costed, b: Costed, *, names: tuple[str, str], target: str | None = None) -> Diff:
+def diff(a: Costed, b: Costed, *, names: tuple[str, str], target: Target | None = None) -> Diff:
     """Compare two costed plans; both were costed for the same target."""
     one, other = a.sharded, b.sharded
     changes = (*_plan(one.plan, other.plan), *_shards(one, other), *_collectives(a, b), *_memory(a, b), *_step(a, b))
@@ -240,7 +242,7 @@ def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) 
 # The checkpoint.
 
 
-def _moved(one: Sharded, other: Sharded, target: str | None) -> Moved | None:
+def _moved(one: Sharded, other: Sharded, target: Target | None) -> Moved | None:
     shapes = [[(p.param.name, s.model.shape(p.param), s.model.copies(p.param)) for p in s.params] for s in (one, other)]
     if shapes[0] != shapes[1] or one.model.kinds != other.model.kinds:
         return None
@@ -248,13 +250,6 @@ def _moved(one: Sharded, other: Sharded, target: str | None) -> Moved | None:
     return moved(one, other, (rest(one, target), rest(other, target)), same_machine=same)
 
 
-def rest(sharded: Sharded, target: str | None) -> Rest:
+def rest(sharded: Sharded, target: Target | None) -> StateLayout:
     """Where a target keeps state between steps; without one, as the sentences say."""
-    if target == "cuda":
-        roles = import_module("planc.backends.cuda.analysis.roles").Roles(sharded)
-        dim = import_module("planc.backends.cuda.analysis.fsdp_shard_dim").stored_dim
-        return lambda p, noun: (p.stored["optimizer"], dim(roles, p))
-    if target == "xla":
-        cut = import_module("planc.backends.xla.analysis.layouts").cut
-        return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
-    return as_said
+    return as_said if target is None else load_backend(target).state_layout(sharded)

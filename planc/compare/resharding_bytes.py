@@ -11,8 +11,9 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from planc.compare.shard_intervals import Kept, Rest, Runs, kept, layers_kept, length, shared
+from planc.compare.shard_intervals import Kept, Runs, kept, layers_kept, length, shared
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import StateLayout
 from planc.ir.mesh import Axis
 from planc.ir.plan import Noun
 from planc.ir.sharding import Sharded
@@ -37,7 +38,9 @@ class Moved:
     worst_device: int
 
 
-def moved(before: Sharded, after: Sharded, rests: tuple[Rest, Rest], *, same_machine: bool = True) -> Moved:
+def moved(
+    before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
+) -> Moved:
     """What moves from one layout of a model to another; all of it on another machine.
 
     Both plans have the same parameters.
@@ -71,7 +74,7 @@ class _Tensor:
     after: Kept
 
 
-def _tensors(before: Sharded, after: Sharded, rests: tuple[Rest, Rest]) -> Iterator[_Tensor]:
+def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout]) -> Iterator[_Tensor]:
     for p in after.params:
         old = before.param[p.param.name]
         found: dict[tuple[Kept, Kept], int] = {}

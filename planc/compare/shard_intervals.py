@@ -7,11 +7,11 @@ cut as `torch.chunk` cuts them: the first parts are full, the last one short or 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from math import prod
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import StateLayout
 from planc.ir.mesh import Axis
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
@@ -20,8 +20,6 @@ from planc.sharding.stage_assignment import virtual_stages
 
 Runs = tuple[tuple[int, int], ...]
 """(first index, one past the last), in order."""
-Rest = Callable[[ParamSharding, Noun], tuple[tuple[str, ...], int | None]]
-"""The axes that a noun is stored over, and the storage dimension that they cut; None where it stays whole."""
 Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 """Per named dim of a storage dimension: its length, the elements inside it, the axes that divide it."""
 
@@ -70,7 +68,7 @@ class Kept:
         return runs
 
 
-def kept(sharded: Sharded, p: ParamSharding, noun: Noun, rest: Rest) -> Kept:
+def kept(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> Kept:
     """How a noun of a parameter is kept."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)

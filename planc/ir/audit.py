@@ -25,6 +25,18 @@ class Total:
 Totals = dict[Key, Total]
 
 
+@dataclass(frozen=True)
+class AuditOptions:
+    """What the user asks of an audit beside the plan."""
+
+    world_scale: int | None = None
+    """Trace with fewer data-parallel ranks, at most this many devices; None: the plan's own."""
+    topology: str | None = None
+    """Ask the compiler of these TPUs, like `v5p:4x4x4`; None: the plan's own."""
+    timeout_s: float | None = None
+    """How long a compiler may take; None: the backend's default."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class AuditRow:
     """One operation over one mesh dimension on one pipeline stage."""

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
+from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
     from types import ModuleType
+
+    from planc.ir.backend import Backend
 
 Target = Literal["cuda", "xla"]
 
@@ -19,9 +21,13 @@ Target = Literal["cuda", "xla"]
 class Program:
     """What `lower` returns. `text` is a Python file that imports its framework and no planc."""
 
-    target: Target
+    backend: Backend
     plan: Plan
     text: str
+
+    @property
+    def target(self) -> Target:
+        return self.backend.target
 
     @property
     def json(self) -> dict[str, Any]:
@@ -49,15 +55,14 @@ class Program:
         The module has the op graph's names, or is a causal model of the transformers package, which is
         renamed in place. Returns the module (without a pipeline) or this rank's list of stage modules.
         """
-        assert self.target == "cuda", "parallelize is of the cuda target; use shardings for xla"
-        emitted = self.load()
-        named = import_module(f"planc.backends.{self.target}.runtime.hf_adapter").bound(
-            model, self.plan.batch.sequence_tokens
-        )
-        return emitted.parallelize(named, emitted.build_mesh())
+        return self.backend.parallelize(self, model)
 
     def shardings(self, tree: Any) -> Any:
         """JAX: a NamedSharding for every leaf of a parameter pytree, by the leaf's path."""
-        assert self.target == "xla", "shardings is of the xla target; use parallelize for cuda"
-        emitted = self.load()
-        return emitted.shardings(emitted.build_mesh(), tree)
+        return self.backend.shardings(self, tree)
+
+
+def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
+    """E1009: the framework of a target is not installed."""
+    message = f"the {target} target needs {error.name}, which is not installed"
+    return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])

@@ -169,7 +169,7 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """The module `planc.backends.<target>.runtime`. It imports its framework inside these functions,
+    """What `Backend.runtime` gives. It imports its framework inside these functions,
     as `prepare_environment` must come before that import."""
 
     def prepare_environment(self, devices: int) -> None:

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from planc.backends.cuda.audit.run import audit  # noqa: E402
-from planc.ir.audit import Audit, PeakMemory, Total, differences  # noqa: E402
+from planc.ir.audit import Audit, AuditOptions, PeakMemory, Total, differences  # noqa: E402
 from tests.audit.cases import CASES, plan_of  # noqa: E402
 
 PAGE = ROOT / "docs" / "measured" / "audit-cuda.md"
@@ -25,7 +25,7 @@ def main(names: list[str]) -> int:
     found: dict[str, Audit] = {}
     for name in names or CASES:
         began = time.monotonic()
-        found[name] = audit(plan_of(name))
+        found[name] = audit(plan_of(name), AuditOptions())
         print(f"{name}: {verdict(found[name])} ({time.monotonic() - began:.0f} s)", flush=True)
         for text in (*differences(found[name].rows), *found[name].unparsed):
             print(f"  {text}", flush=True)

@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from planc.backends.xla.audit.run import audit  # noqa: E402
 from planc.diag import PlanError  # noqa: E402
-from planc.ir.audit import AXES_WITHIN, Audit, AxisWire, judged  # noqa: E402
+from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, AxisWire, judged  # noqa: E402
 from tests.audit.tpu_cases import CASES, LATER, plan_of  # noqa: E402
 from tests.audit.tpu_predictions import FIRST, prediction  # noqa: E402
 
@@ -60,7 +60,7 @@ def results() -> dict[str, Any]:
 def result(name: str) -> dict[str, Any]:
     """What the compiler made of a plan: bytes by axis and operation, memory, or its refusal, or no answer."""
     try:
-        return facts(audit(plan_of(name), timeout_s=TIMEOUT_S))
+        return facts(audit(plan_of(name), AuditOptions(timeout_s=TIMEOUT_S)))
     except PlanError as error:
         return {"said": "no answer", "why": [d.message for d in error.diagnostics]}
 

@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.audit.trace import _fake_group, _on_meta, _Step
-from planc.backends.cuda.lower import lower
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 from tests.audit.cases import plan_of
 
@@ -26,7 +26,7 @@ def stepping(name: str) -> Iterator[tuple[_Step, Any, ModuleType, Any]]:
     The optimizer has its state before the step.
     """
     sharded = propagate(plan_of(name))
-    program = lower(sharded)
+    program = lower_plan(sharded.plan, "cuda")
     emitted = program.load()
     with _fake_group(sharded, 0):
         mesh = emitted.build_mesh("cpu")

@@ -15,7 +15,8 @@ from planc.backends.common.shrunk import said, shrunk
 from planc.backends.cuda.audit import run as auditing
 from planc.backends.cuda.audit.predict import predicted
 from planc.cli import main
-from planc.ir.audit import Audit, AuditRow, Total, compared, differences
+from planc.diag import PlanError
+from planc.ir.audit import Audit, AuditOptions, AuditRow, Total, compared, differences
 from planc.ir.sharding import Sharded
 from planc.sharding import propagate
 
@@ -30,7 +31,7 @@ TRACKERS_WITHIN = 0.02
 @pytest.mark.launch
 @pytest.mark.parametrize("name", QUICK)
 def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
-    found = auditing.audit(plan_of(name))
+    found = auditing.audit(plan_of(name), AuditOptions())
     assert differences(found.rows) == [] and found.unparsed == ()
     assert sum(row.observed.count for row in found.rows) > 10
     assert all(abs(m.relative) <= PEAK_WITHIN for m in found.memory)
@@ -47,7 +48,7 @@ def test_a_prediction_without_a_rule_is_found_wrong() -> None:
         }
 
     with patch.object(auditing, "predicted", halved):
-        found = auditing.audit(plan_of("fsdp_64"), ranks=8)
+        found = auditing.audit(plan_of("fsdp_64"), AuditOptions(world_scale=8))
     assert not found.ok
     assert [row.op for row in found.rows if not row.agrees] == ["all_gather"]
     assert found.traced_devices == 8 and "fsdp 64 -> 8" in found.normalisations[0]
@@ -121,3 +122,8 @@ def test_calls_do_not_depend_on_the_world() -> None:
     plan = plan_of("tp_sp_16384")
     large, small = (predicted(propagate(p), 0) for p in (plan, shrunk(plan, 64)))
     assert {k: t.count for k, t in large.items()} == {k: t.count for k, t in small.items()}
+
+
+def test_an_audit_on_cuda_takes_no_topology() -> None:
+    with pytest.raises(PlanError, match="E0902"):
+        auditing.audit(plan_of("fsdp_64"), AuditOptions(topology="v5p:4x4x4"))

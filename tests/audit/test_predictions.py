@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from planc.backends.cuda.lower import refusals
+from planc.backends.cuda.refusals.plan import refusals
 from planc.sharding import propagate
 
 from .cases import CASES, plan_of

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from planc.calibration.fit_machine import calibrate, parameters_of, written
-from planc.calibration.probes import Measured, MeasuredStep, Probe, probes
+from planc.calibration.probes import Measured, MeasuredStep, predicted_s, probes
 from planc.cli.bench.calibrated import BATCH, LAYOUTS, MODEL
 from planc.cli.commands.calibrate import plan_text, stepped
 from planc.driver import load
 from planc.ir.hardware import Cluster
+from planc.ir.probe import Probe
 from planc.sharding import propagate, semantic_collectives
 from tests.plans import ROOT, cluster_of
 
@@ -75,7 +76,7 @@ def others(folder: Path) -> list[Path]:
 def measured_on(truth: Cluster, seed: int = 0) -> list[Measured]:
     noise = random.Random(seed)
     return [
-        Measured(probe=p, seconds=p.seconds(truth) * (1 + NOISE * noise.uniform(-1, 1)))
+        Measured(probe=p, seconds=predicted_s(p, truth) * (1 + NOISE * noise.uniform(-1, 1)))
         for p in probes(4, ("fp32", "bf16"))
     ]
 
@@ -112,7 +113,7 @@ def test_the_fit_starts_far_away(tmp_path: Path) -> None:
     """The declared machine is far from the true one: the test above is none of a fixed point."""
     truth = machine()
     wrong = cluster_of("4 x cpu_local")
-    errors = [abs(p.seconds(wrong) / p.seconds(truth) - 1) for p in probes(4, ("fp32",))]
+    errors = [abs(predicted_s(p, wrong) / predicted_s(p, truth) - 1) for p in probes(4, ("fp32",))]
     assert max(errors) > 1.0 and sorted(errors)[len(errors) // 2] > 0.3
 
 
@@ -126,7 +127,7 @@ def test_the_file_says_what_was_fitted(tmp_path: Path) -> None:
     read = load(plan).cluster
     assert path.read_text().splitlines()[1] == "# measured on paper"
     for m in found.probes:
-        assert m.probe.seconds(read) == pytest.approx(m.probe.seconds(found.cluster), rel=0.02), m.probe
+        assert predicted_s(m.probe, read) == pytest.approx(predicted_s(m.probe, found.cluster), rel=0.02), m.probe
 
 
 def test_few_numbers_are_fitted_within_bounds() -> None:
@@ -143,7 +144,7 @@ def test_a_data_sheet_stays() -> None:
     truth = replace(truth, chip=replace(truth.chip, matmul_efficiency=0.7, matmul_depth=100.0, matmul_tail=0.0))
     start = cluster_of("1 x h100_node")
     start = replace(start, chip=replace(start.chip, matmul_tail=0.0))
-    measured = [Measured(probe=p, seconds=p.seconds(truth)) for p in probes(8, ("bf16",), large=True)]
+    measured = [Measured(probe=p, seconds=predicted_s(p, truth)) for p in probes(8, ("bf16",), large=True)]
     found = calibrate(start, measured)
     assert found.cluster.chip.flops_per_s == truth.chip.flops_per_s
     assert found.cluster.chip.matmul_efficiency == pytest.approx(0.7, rel=0.03)

@@ -13,7 +13,7 @@ import pytest
 from planc import check, load
 from planc.diag import PlanError
 from planc.ir.program import Target
-from planc.trainer.backend import trainable
+from planc.lowering import lower_to_train
 from tests.catalog.published import CONFIGS
 from tests.plans import BODY, HEAD
 
@@ -33,7 +33,7 @@ def refusals(folder: Path, model: str, target: Target) -> list[tuple[str, int, s
 
 def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, str]]:
     with pytest.raises(PlanError) as raised:
-        trainable(load(write(folder, model)), target)
+        lower_to_train(load(write(folder, model)), target)
     return [(d.code, d.span.line, d.message) for d in raised.value.diagnostics]
 
 

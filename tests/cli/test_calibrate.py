@@ -9,12 +9,13 @@ from typing import Any
 
 import pytest
 
-from planc.calibration.probes import Measured, Probe
+from planc.calibration.probes import Measured, predicted_s
 from planc.cli import main
 from planc.cli.bench.calibrated import LAYOUTS
 from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
+from planc.ir.probe import Probe
 from planc.trainer.measure import coordinator as measure
 from tests.calibration.test_fit_machine import machine
 
@@ -26,7 +27,7 @@ def on_paper(
 ) -> measure.Measurement:
     """What a launch would measure on that machine: the second of two steps is the faster."""
     steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(TRUTH) for p in plans}
-    probed = tuple(Measured(probe=p, seconds=p.seconds(TRUTH)) for p in probes)
+    probed = tuple(Measured(probe=p, seconds=predicted_s(p, TRUTH)) for p in probes)
     return measure.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
 
 

@@ -20,11 +20,10 @@ from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime.hf_adapter import our_name
 from planc.ir.plan import Plan
 from planc.language.build import build_file
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import FSDP, PP, SP, TP
 
@@ -86,7 +85,7 @@ def compared(name: str) -> dict[str, Any]:
     expected = F.cross_entropy(whole(inputs).logits.flatten(0, 1), labels.flatten())
     expected.backward()
 
-    program = lower(propagate(plan_of(name, model.config)))
+    program = lower_plan(plan_of(name, model.config), "cuda")
     divided = program.parallelize(model)
     emitted = program.load()
     mesh = emitted.build_mesh("cpu")

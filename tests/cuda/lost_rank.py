@@ -11,10 +11,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime.start_up import prepare_environment, start
 from planc.ir.session import Settings
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import case
 from tests.cuda.worker import LR, STEPS, initial
@@ -25,7 +24,7 @@ def main(name: str) -> None:
     torch.set_num_threads(1)
     prepare_environment(1)
     plan = case(name)
-    session = start(lower(propagate(plan)), Settings(), initial)
+    session = start(lower_plan(plan, "cuda"), Settings(), initial)
     for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         if number == 3 and session.rank == session.world - 1:
             print("STOPS", flush=True)

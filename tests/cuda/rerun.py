@@ -11,11 +11,10 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime.start_up import prepare_environment, start
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import case
 from tests.cuda.worker import initial, train
@@ -23,7 +22,7 @@ from tests.cuda.worker import initial, train
 
 def bits(plan: Plan, settings: Settings) -> dict[str, Any]:
     """Everything that a run has found, down to the last bit of each parameter."""
-    session = start(lower(propagate(plan)), settings, initial)
+    session = start(lower_plan(plan, "cuda"), settings, initial)
     assert "deterministic" in session.features
     found = train(session, plan)
     whole = {name: value.tobytes() for name, value in found["parameters"].items()}

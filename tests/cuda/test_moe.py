@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from planc.backends.cuda.lower import lower, refusals
+from planc.backends.cuda.refusals.plan import refusals
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 from planc.trainer.run.launch import run
 from tests.rows import parity_rows
@@ -64,7 +65,7 @@ def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], n
 def test_it_is_lowered(name: str) -> None:
     sharded = propagate(moe_case(name))
     assert refusals(sharded) == []
-    compile(lower(sharded).text, name, "exec")
+    compile(lower_plan(sharded.plan, "cuda").text, name, "exec")
 
 
 @pytest.mark.parametrize(
@@ -80,14 +81,14 @@ def test_it_is_lowered(name: str) -> None:
     ],
 )
 def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:
-    text = lower(propagate(moe_case(name))).text
+    text = lower_plan(moe_case(name), "cuda").text
     assert present in text
     assert absent not in text
 
 
 def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
     for name in (*MIXTRAL, *QWEN3, *DEEPSEEK):
-        (tmp_path / f"{name}.py").write_text(lower(propagate(moe_case(name))).text)
+        (tmp_path / f"{name}.py").write_text(lower_plan(moe_case(name), "cuda").text)
     for command in (["format", "--check"], ["check"]):
         argv = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)

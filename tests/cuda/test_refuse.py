@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from planc.backends.cuda.lower import lower, refusals
+from planc.backends.cuda.refusals.plan import refusals
 from planc.diag.errors import PlanError
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 
 from .cases import BF16, FSDP, LAYOUTS, SP, TP, case, plan_of
@@ -76,7 +77,7 @@ def test_it_refuses_at_the_sentence(name: str) -> None:
 
 def test_lower_raises_the_refusals() -> None:
     with pytest.raises(PlanError, match="E0901"):
-        lower(propagate(plan_of("refused", "fsdp 2 > tp 2", TP, "store optimizer over tp")))
+        lower_plan(plan_of("refused", *REFUSED["rows that do not divide"][0]), "cuda")
 
 
 @pytest.mark.parametrize("name", LAYOUTS)

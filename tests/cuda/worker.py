@@ -21,12 +21,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
-from planc.backends.cuda.lower import lower
 from planc.backends.cuda.runtime.start_up import start, start_single
 from planc.ir.audit import compared, differences
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import LAYOUTS, case
@@ -125,7 +125,7 @@ def main(names: list[str]) -> None:
         began = time.monotonic()
         plan, build = plan_of(name), builder(name)
         sharded = propagate(plan)
-        program = lower(sharded)
+        program = lower_plan(sharded.plan, "cuda")
         balance = BALANCE if name in BALANCED else 0.0
         settings = Settings(balance_loss=balance)
         batch = plan.batch.sequences, plan.batch.microbatch_sequences

@@ -12,10 +12,10 @@ import pytest
 
 import planc
 from planc.backends.torch_xla.emit.program import emit, outputs
-from planc.backends.torch_xla.lower import lower
 from planc.diag import PlanError
 from planc.driver import load
 from planc.ir.sharding import Sharded
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 from tests.xla.cases import FSDP_TP, plan_of
 
@@ -88,7 +88,7 @@ def test_what_modules_return_rests_where_the_plan_says() -> None:
 )
 def test_what_it_cannot_do_is_refused(sentences: tuple[str, ...], why: str) -> None:
     with pytest.raises(PlanError) as refused:
-        lower(propagate(plan_of("refused", *sentences)))
+        lower_plan(plan_of("refused", *sentences), "xla", "torch_xla")
     assert [d.code for d in refused.value.diagnostics] == ["E0901"]
     assert why in refused.value.diagnostics[0].message
 

@@ -18,11 +18,10 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.torch_xla.lower import lower
 from planc.backends.torch_xla.runtime.start_up import prepare_environment, start
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from tests.seeded import batches, initial
 from tests.torch_xla.cases import LAYOUTS, layout
 
@@ -52,12 +51,12 @@ def reference(plan: Plan, settings: Settings) -> dict[str, Any]:
     """The same module in torch alone, on the CPU."""
     from planc.backends.cuda.runtime.start_up import start_single
 
-    return train(start_single(lower(propagate(plan)), settings, initial), plan, clipped=True)
+    return train(start_single(lower_plan(plan, "xla", "torch_xla"), settings, initial), plan, clipped=True)
 
 
 def row_of(plan: Plan, settings: Settings, references: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The layout's row. torch_xla comes first: a backward before its devices are there would leave them out."""
-    session = start(lower(propagate(plan)), settings, initial)
+    session = start(lower_plan(plan, "xla", "torch_xla"), settings, initial)
     found = train(session, plan, clipped=False)
     if plan.model.name not in references:
         references[plan.model.name] = reference(plan, settings)

@@ -12,7 +12,6 @@ import json
 import os
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.ir.plan import Plan
 from planc.ir.session import Session, Settings
-from planc.sharding import propagate
+from planc.lowering import load_backend, lower_plan
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint.manifest import Manifest, Position
 from planc.trainer.checkpoint.tensor_files import Reader
@@ -65,8 +64,8 @@ def pairs(stack: str) -> list[tuple[str, str]]:
 
 def session_of(stack: str, name: str) -> tuple[Plan, Session]:
     plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
-    program = import_module(f"planc.backends.{stack}.lower").lower(propagate(plan))
-    runtime = import_module(f"planc.backends.{stack}.runtime")
+    program = lower_plan(plan, stack)
+    runtime = load_backend(stack).runtime()
     start = runtime.start_single if name == "single" else runtime.start
     return plan, start(program, Settings(), initial)
 
@@ -121,7 +120,7 @@ def main(stack: str, root: Path) -> None:
     rank = int(os.environ.get("RANK", "0"))
     if stack == "xla":
         os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
-        import_module("planc.backends.xla.runtime.start_up").prepare_environment(8)
+        load_backend(stack).runtime().prepare_environment(8)
     else:
         import torch
 

@@ -13,6 +13,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.ir.session import Settings
+from planc.lowering import load_backend, lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
@@ -21,14 +22,10 @@ POISONED = "layers.1.attention.wk.weight"
 
 
 def main(stack: str) -> None:
-    from importlib import import_module
-
-    from planc.sharding import propagate
-
-    runtime: Any = import_module(f"planc.backends.{stack}.runtime")
+    runtime: Any = load_backend(stack).runtime()
     runtime.prepare_environment(2)
     plan = plan_of("nan", "fsdp 2", "use fsdp over fsdp")
-    program = import_module(f"planc.backends.{stack}.lower").lower(propagate(plan))
+    program = lower_plan(plan, stack)
     session = runtime.start(program, Settings(skip_not_finite=True), initial)
     data = list(batches(plan, 2))
     session.step(*data[0], 1e-3)

@@ -75,7 +75,7 @@ def test_ending_the_launcher_leaves_no_orphan(tmp_path: Path, number: signal.Sig
     if number == signal.SIGKILL and sys.platform != "linux":
         pytest.skip("a child ends with a parent that is killed on Linux alone (prctl)")
     argv = python(SLEEPER.format(folder=tmp_path))
-    code = f"import sys; from planc.trainer import launch; sys.exit(launch.run({argv!r}, 2).returncode)"
+    code = f"import sys; from planc.trainer.run import launch; sys.exit(launch.run({argv!r}, 2).returncode)"
     parent = subprocess.Popen(python(code))
     wait_until(lambda: len(started(tmp_path)) == 2)
     parent.send_signal(number)

@@ -8,7 +8,10 @@ import sys
 
 HEAVY = {"numpy", "torch", "jax", "tomlkit", "rich"}
 FACE = """
-from planc.trainer import backend, crosscheck_text, embed, launch, preset, receipt, run, worker
+import planc.lowering
+from planc.trainer.preset import embed, load
+from planc.trainer.receipt import crosscheck_text, receipt
+from planc.trainer.run import launch, train, worker
 import planc.ir.session
 """
 

@@ -10,9 +10,6 @@ from pathlib import Path
 import pytest
 from bigram import BigramRuntime, BigramSession
 
-from planc.ir.plan import Plan
-from planc.ir.program import Program
-from planc.trainer import backend
 from planc.trainer.data.stream import PythonStdlib
 from planc.trainer.preset.load import load_preset
 from planc.trainer.preset.settings import Train
@@ -21,6 +18,7 @@ from planc.trainer.run import loop, worker
 from planc.trainer.run.loop import Facts, History, NotFiniteError
 from planc.trainer.run.lr_schedule import learning_rate
 from planc.trainer.telemetry.events import Event, HeldOut, Skipped, StepDone, Table, decode, encode
+from tests.trainer.stand_in import lowering_to
 
 PRESET = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 
@@ -28,11 +26,7 @@ PRESET = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 def work(monkeypatch: pytest.MonkeyPatch, runtime: BigramRuntime, folder: Path, *more: str) -> int:
     """The worker's own main, in this process."""
 
-    def program(plan: Plan, _target: str, _runtime: str = "") -> Program:
-        return Program(target="cuda", plan=plan, text="")
-
-    monkeypatch.setattr(backend, "program", program)
-    monkeypatch.setattr(backend, "runtime", lambda _target, _runtime="": runtime)
+    monkeypatch.setattr(worker, "lower_plan", lowering_to(runtime))
     request = ["--preset", str(PRESET), "--target", "cuda", "--receipt", str(folder / "r.json")]
     return worker.main([*request, *more])
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from planc.calibration.cpu_contention import CALM
-from planc.calibration.probes import OPS, Probe
+from planc.calibration.probes import OPS
+from planc.ir.probe import Probe
 from planc.trainer.measure.coordinator import MeasuringError, measure
 from planc.trainer.measure.worker import PATIENCE, PATIENCE_S
 

@@ -8,7 +8,7 @@ import pytest
 
 from planc.driver import cost
 from planc.ir.program import Target
-from planc.trainer import backend
+from planc.lowering import lower_to_train
 from planc.trainer.preset.load import load_preset
 from planc.trainer.run.lr_schedule import learning_rate
 
@@ -29,7 +29,7 @@ def test_every_model_is_there_for_every_chip() -> None:
 def test_a_preset_fits_and_is_lowered(path: Path) -> None:
     preset = load_preset(path)
     assert preset.notes == ()
-    program = backend.trainable(preset.plan, target_of(path))
+    program = lower_to_train(preset.plan, target_of(path))
     assert preset.plan.name in program.text
     report = cost(preset.plan, target=target_of(path))
     assert report.memory is not None and report.step is not None

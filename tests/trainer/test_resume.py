@@ -15,9 +15,6 @@ from moving import MovingRuntime, MovingSession
 import planc
 from planc import cli
 from planc.diag import PlanError, Span
-from planc.ir.plan import Plan
-from planc.ir.program import Program
-from planc.trainer import backend
 from planc.trainer.checkpoint import directory as folder
 from planc.trainer.checkpoint.hugging_face import imported
 from planc.trainer.checkpoint.resume import NEWEST, start_of
@@ -27,6 +24,7 @@ from planc.trainer.preset.embed import embed
 from planc.trainer.preset.load import load_preset
 from planc.trainer.receipt.receipt import Receipt, read_receipt
 from planc.trainer.run import launch, worker
+from tests.trainer.stand_in import lowering_to
 
 PLAN = """plan moving
 model     llama_micro
@@ -52,12 +50,7 @@ every_steps = 3
 @pytest.fixture
 def preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A preset whose runs are made by numpy, in this process."""
-
-    def program(plan: Plan, _target: str, _runtime: str = "") -> Program:
-        return Program(target="cuda", plan=plan, text="")
-
-    monkeypatch.setattr(backend, "program", program)
-    monkeypatch.setattr(backend, "runtime", lambda _target, _runtime="": MovingRuntime())
+    monkeypatch.setattr(worker, "lower_plan", lowering_to(MovingRuntime()))
     before = signal.getsignal(signal.SIGTERM)
     path = written(tmp_path / "run.toml", PLAN)
     yield path

@@ -18,10 +18,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.ir.model import Model
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from tests.seeded import batches, initial
 from tests.xla.cases import LAYOUTS, plan_of
 
@@ -41,7 +40,7 @@ def trained(name: str, steps: int) -> dict[str, Any]:
     from planc.backends.xla.runtime import shards
 
     plan = plan_of(name, *LAYOUTS[name])
-    emitted, model = lower(propagate(plan)).load(), plan.model
+    emitted, model = lower_plan(plan, "xla").load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
     stack = stack_shape(plan)
     shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))

@@ -17,7 +17,7 @@ from planc.backends.xla.audit.run import audit, told
 from planc.backends.xla.audit.topology import topology_of
 from planc.cli import main
 from planc.diag import PlanError
-from planc.ir.audit import AXES_WITHIN
+from planc.ir.audit import AXES_WITHIN, AuditOptions
 from planc.ir.plan import Plan
 from planc.sharding import propagate
 from tests.audit import run_tpu
@@ -87,11 +87,11 @@ def test_the_command_on_virtual_devices(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_step_in_bf16_is_promoted_on_virtual_devices_and_kept_by_content() -> None:
     mesh, *sentences = NARROW["bf16"]
     plan = plan_of("bf16", mesh, *sentences)
-    found = audit(plan)
+    found = audit(plan, AuditOptions())
     dtypes = {row.dtype for row in found.rows}
     assert found.ok and "fp32" in dtypes and "bf16" not in dtypes
     assert any("bf16 as fp32" in said for said in found.normalisations)
-    assert audit(plan).compiler == found.compiler  # the time it took too: nothing was compiled anew
+    assert audit(plan, AuditOptions()).compiler == found.compiler  # the time it took too: nothing was compiled anew
 
 
 @pytest.mark.launch
@@ -101,7 +101,7 @@ def test_the_tpu_compiler_makes_what_was_predicted() -> None:
     plan = plan_of(
         "v6e", "fsdp 8", FSDP, *BF16, model=SMALL_V6E, batch="8 x 128 tokens microbatch 1", cluster="tpu_v6e(2x4)"
     )
-    found = audit(plan, topology="v6e:2x4")
+    found = audit(plan, AuditOptions(topology="v6e:2x4"))
     assert found.ok and found.compiler is not None and found.compiler.on_torus and found.compiler.cycles > 0
     assert [w.axis for w in found.judged] == ["fsdp"] and abs(found.wire[0].relative) < 0.002
     assert {r.op for r in found.rows if r.observed.bytes > 2**20} == {"all_gather", "reduce_scatter"}
@@ -111,7 +111,7 @@ def test_the_tpu_compiler_makes_what_was_predicted() -> None:
 @WITHOUT_LIBTPU
 def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
     """Too small to be judged: its gradients are summed together. Its parameters are gathered as predicted."""
-    found = audit(small())
+    found = audit(small(), AuditOptions())
     gathered = [r for r in found.rows if (r.op, r.axis, r.dtype) == ("all_gather", "fsdp", "bf16")]
     assert found.compiler is not None and found.compiler.fits and found.unparsed == ()
     assert gathered[0].observed.bytes == pytest.approx(gathered[0].predicted.bytes, rel=0.03)

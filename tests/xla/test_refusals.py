@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from planc.backends.xla.lower import lower, refusals
+from planc.backends.xla.refusals.plan import refusals
 from planc.diag import PlanError
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 from tests.xla.cases import FSDP, FSDP_TP, plan_of, sharded
 
 
 def test_a_layout_of_this_target_is_not_refused() -> None:
     assert refusals(sharded("fsdp_tp_sp")) == []
-    assert lower(sharded("fsdp_tp_sp")).target == "xla"
+    assert lower_plan(sharded("fsdp_tp_sp").plan, "xla").target == "xla"
 
 
 def test_a_pipeline_is_refused_by_its_sentence() -> None:
@@ -22,7 +23,7 @@ def test_a_pipeline_is_refused_by_its_sentence() -> None:
     assert "split layers over pp as 1f1b" in found.message
     assert found.span.line == of.plan.split.cause.span.line  # type: ignore[union-attr]
     with pytest.raises(PlanError):
-        lower(of)
+        lower_plan(of.plan, "xla")
 
 
 PIPE = ("pp 2 > fsdp 2", FSDP)

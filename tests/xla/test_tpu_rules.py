@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from planc.backends.xla.analysis.peak_memory import peak
+from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.rules import realise
 from planc.backends.xla.rules.pad_scattered_rows import BUFFER_MIB, padded_rows, shifted_rows
 from planc.ir.collective import Collective
@@ -126,6 +126,6 @@ def test_shifts_after_padding() -> None:
 
 def test_the_fullest_moment_of_a_compiled_step() -> None:
     """fsdp_v6e: the compiler says 5,608,824,480 bytes."""
-    found = peak(step("fsdp_v6e"))
+    (found,) = peak_memory(step("fsdp_v6e"))
     assert found.moment == "backward of block"
     assert found.bytes == pytest.approx(5_608_824_480, rel=0.02)

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from planc.backends.cuda.analysis.placements import Placement, placement
 from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.backend import StateLayout
 from planc.ir.model import EXPERTS
-from planc.ir.sharding import OpSharding, ParamSharding
+from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+
+
+def state_layout(sharded: Sharded) -> StateLayout:
+    """Parameters, gradients and optimizer state all rest as the optimizer's masters do."""
+    roles = Roles(sharded)
+    return lambda p, _noun: (p.stored["optimizer"], stored_dim(roles, p))
 
 
 def stored_dim(roles: Roles, p: ParamSharding) -> int:

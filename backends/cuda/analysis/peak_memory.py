@@ -13,7 +13,7 @@ from planc.backends.cuda.rules import realise
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost import cost_plan
 from planc.cost.step.offload import kept_bytes
-from planc.diag.fast_dataclass import dataclass
+from planc.ir.backend import Peak
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.sharding import Layout, ParamSharding, Sharded
@@ -32,18 +32,10 @@ BLOCKS_GATHERED = 2
 """The block in use and the next one."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """Bytes on one device, and the moment."""
-
-    bytes: float
-    moment: str
-
-
-def peaks(sharded: Sharded) -> list[Peak]:
+def peak_memory(sharded: Sharded) -> tuple[Peak, ...]:
     """The fullest moment of each pipeline rank."""
     timeline = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).timed.timeline
-    return [Rank(sharded, rank, timeline.in_flight[rank]).peak() for rank in range(sharded.plan.pipeline)]
+    return tuple(Rank(sharded, rank, timeline.in_flight[rank]).peak() for rank in range(sharded.plan.pipeline))
 
 
 class Rank:

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from planc.backends.common.shrunk import said, shrunk
-from planc.backends.cuda.analysis.peak_memory import peaks
-from planc.ir.audit import Audit, PeakMemory, compared
+from planc.backends.cuda.analysis.peak_memory import peak_memory
+from planc.backends.cuda.audit.predict import predicted
+from planc.backends.cuda.audit.trace import Traced
+from planc.diag import Diagnostic, PlanError
+from planc.ir.audit import Audit, AuditOptions, PeakMemory, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
+from planc.lowering import lower_plan
 from planc.sharding import propagate
 
-from ..lower import lower
-from .predict import predicted
-from .trace import Traced
 
+def audit(plan: Plan, options: AuditOptions) -> Audit:
+    """Predicted against observed, one rank of each pipeline stage. Raises PlanError when it cannot be lowered."""
+    from planc.backends.cuda.audit.pool import traces
 
-def audit(plan: Plan, ranks: int | None = None) -> Audit:
-    """Predicted against observed, one rank of each pipeline stage. Raises PlanError when it cannot be lowered.
-
-    `ranks`: at most so many, with fewer data-parallel ones than the plan has; None: all of them.
-    """
-    from .pool import traces
-
-    small = plan if ranks is None else shrunk(plan, ranks)
-    sharded = propagate(small)
-    traced = traces(lower(sharded), list(range(small.pipeline)))
+    if options.topology is not None or options.timeout_s is not None:
+        message = "an audit on cuda asks no compiler: leave --topology and --timeout-s out"
+        raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
+    small = plan if options.world_scale is None else shrunk(plan, options.world_scale)
+    program, sharded = lower_plan(small, "cuda"), propagate(small)
+    traced = traces(program, list(range(small.pipeline)))
     return Audit(
         plan=plan.name,
         plan_sha256=plan.sha256,
@@ -38,7 +38,7 @@ def audit(plan: Plan, ranks: int | None = None) -> Audit:
 
 
 def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
-    predicted_peaks = peaks(sharded)
+    predicted_peaks = peak_memory(sharded)
     return tuple(
         PeakMemory(stage=t.stage, predicted_bytes=predicted_peaks[t.stage].bytes, observed_bytes=t.peak_bytes)
         for t in traced

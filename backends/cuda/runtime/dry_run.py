@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from planc.backends.cuda.lower import lower
-from planc.ir.plan import Plan
-from planc.sharding import propagate
+from planc.ir.program import Program
 
 
-def rehearse(plan: Plan) -> dict[str, Any]:
-    """What the first rank of the plan does in a step: its collectives and its peak memory. Loads torch."""
+def dry_run(program: Program) -> dict[str, Any]:
+    """Collectives and peak memory of a step on the first rank of the plan. Loads torch."""
     from planc.backends.cuda.audit.trace import trace
 
-    traced = trace(lower(propagate(plan)), 0)
+    traced = trace(program, 0)
     return {
         "collectives": [
             {"op": op, "axis": axis, "dtype": dtype, "count": total.count, "bytes": total.bytes}

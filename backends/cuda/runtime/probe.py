@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.cpu_contention import ContentionMeter, own_s
-from planc.calibration.probes import Probe
+from planc.ir.probe import Probe
 
 if TYPE_CHECKING:
     import torch
@@ -16,8 +16,8 @@ WINDOWS = 5
 """Windows of consecutive calls; see `own_s`."""
 
 
-class Ranks:
-    """A process for each device: `planc.calibration.cpu_contention.Ranks`."""
+class TorchRanks:
+    """A process for each device: `planc.ir.probe.Ranks`."""
 
     def __init__(self, devices: int) -> None:
         import torch
@@ -39,10 +39,10 @@ class Ranks:
         return float(total.item())
 
 
-class Prober:
+class TorchProber:
     """The measuring functions of one rank. Groups of neighbours are made once for each size."""
 
-    def __init__(self, window_s: float, ranks: Ranks) -> None:
+    def __init__(self, window_s: float, ranks: TorchRanks) -> None:
         import torch.distributed as dist
 
         self.window_s, self.ranks = window_s, ranks

@@ -14,7 +14,7 @@ from planc.syntax.cache import cache_folder
 if TYPE_CHECKING:
     from planc.backends.torch_xla.runtime.session import XlaSession
     from planc.ir.program import Program
-    from planc.ir.session import Initial, Settings
+    from planc.ir.session import Initial, Session, Settings
 
 
 def prepare_environment(devices: int) -> None:
@@ -43,3 +43,8 @@ def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
     from planc.backends.torch_xla.runtime.session import start as begin
 
     return begin(program, settings, initial)
+
+
+def start_single(program: Program, settings: Settings, initial: Initial) -> Session:
+    """There is none: the reference is `--target cuda --single`, the same module. `planc.trainer` refuses it before."""
+    raise AssertionError("planc.trainer.preset.runtime_limits refuses --single on torch_xla")

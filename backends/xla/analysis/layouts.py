@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Literal
 
 from planc.backends.xla.analysis.mesh_factors import parts
+from planc.ir.backend import StateLayout
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, ParamSharding, Sharded
 
@@ -28,6 +29,11 @@ def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
     if index is None:
         return used
     return (*used[:index], (*used[index], *further), *used[index + 1 :])
+
+
+def state_layout(sharded: Sharded) -> StateLayout:
+    """Each noun rests over its own axes, on the dimension that `cut` finds."""
+    return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:

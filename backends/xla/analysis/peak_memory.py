@@ -12,7 +12,8 @@ from functools import cached_property
 
 from planc.backends.xla.analysis.layouts import cut
 from planc.backends.xla.rules import realise, sum_thin_parts
-from planc.diag.fast_dataclass import dataclass
+from planc.cost import cost_plan
+from planc.ir.backend import Peak
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import Noun
@@ -32,19 +33,15 @@ LOGITS = 2
 never kept whole; the head's whole gradient comes with them."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """Bytes on one device, and the moment."""
-
-    bytes: float
-    moment: str
-
-
-def peak(sharded: Sharded) -> Peak:
-    """The fullest moment of the step. One pipeline stage only."""
-    moments = Moments(sharded).all()
-    name = max(moments, key=lambda n: moments[n])
-    return Peak(bytes=moments[name], moment=name)
+def peak_memory(sharded: Sharded) -> tuple[Peak, ...]:
+    """The fullest moment of each pipeline rank; of a pipeline, what any correct program keeps on it."""
+    if sharded.plan.pipeline == 1:
+        moments = Moments(sharded).all()
+        name = max(moments, key=lambda n: moments[n])
+        return (Peak(bytes=moments[name], moment=name),)
+    stages = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).memory.stages
+    parts = [(stage.per_device_gib, stage.peak_at) for stage in stages]
+    return tuple(Peak(bytes=(gib.total - gib.reserve) * 2**30, moment=moment) for gib, moment in parts)
 
 
 class Moments:

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections import Counter
 
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.analysis.peak_memory import peak
+from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Found, Inventory, inventory
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
-from planc.backends.xla.lower import lower
-from planc.backends.xla.rules import realise
-from planc.cost import cost_plan
 from planc.diag import Diagnostic, PlanError
-from planc.ir.audit import Audit, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
+from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
+from planc.lowering import lower_plan
+from planc.sharding import propagate
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
@@ -27,20 +25,19 @@ SLICED = "virtual CPU devices reduce-scatter by all-reduce and slice; predicted 
 OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their own order"
 
 
-def audit(plan: Plan, ranks: int | None = None, *, topology: str | None = None, timeout_s: float = TIMEOUT_S) -> Audit:
+def audit(plan: Plan, options: AuditOptions) -> Audit:
     """Predicted against compiled. Raises PlanError when it cannot be lowered, compiled in time or understood.
 
-    `topology`: of the TPUs, like v5p:4x4x4; None: the plan's own, or virtual CPU devices where it has no torus.
-    A compiler takes every size alike, so that `ranks` must be None.
+    Without a topology the compiler is asked for the plan's own, or for virtual CPU devices where it has no torus.
+    A compiler takes every size alike, so that there is no `world_scale`.
     """
-    if ranks is not None:
+    if options.world_scale is not None:
         message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
-    sharded = propagate(plan)
-    lower(sharded)
-    where = topology_of(plan, topology)
-    answer = compiled(plan, where, timeout_s)
-    return told(sharded, answer)
+    lower_plan(plan, "xla")
+    where = topology_of(plan, options.topology)
+    answer = compiled(plan, where, TIMEOUT_S if options.timeout_s is None else options.timeout_s)
+    return told(propagate(plan), answer)
 
 
 def told(sharded: Sharded, answer: Compiled) -> Audit:
@@ -101,11 +98,8 @@ def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
 
 
 def _held_bytes(sharded: Sharded) -> float:
-    """The fullest moment; of a pipeline, what any correct program holds on its fullest rank."""
-    if sharded.plan.pipeline == 1:
-        return peak(sharded).bytes
-    held = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).memory.per_device_gib
-    return (held.total - held.reserve) * 2**30
+    """The peak of the fullest pipeline rank."""
+    return max(peak.bytes for peak in peak_memory(sharded))
 
 
 def _said(plan: Plan, answer: Compiled) -> tuple[str, ...]:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     import jax
 
     from planc.ir.plan import Plan
+    from planc.ir.program import Program
 
 QUIET = {
     "TPU_SKIP_MDS_QUERY": "1",
@@ -58,8 +59,10 @@ def main(folder: Path) -> None:
 
 def asked(plan: Plan, topology: str, folder: Path) -> Path:
     """Path of the compiler's kept answer about the plan's step; compiles it if there is none."""
+    from planc.lowering import lower_plan
+
     devices = described(topology, plan.mesh.devices)
-    mesh, step, arguments = program(plan, devices)
+    mesh, step, arguments = step_of(lower_plan(plan, "xla"), devices)
     lowered = step.lower(*arguments)
     options = OPTIONS if topology else {}
     facts: dict[str, Any] = {
@@ -120,18 +123,17 @@ def described(topology: str, count: int) -> list[jax.Device]:
     return list(found.devices)
 
 
-def program(plan: Plan, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
+def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
     """The mesh, the jitted training step as emitted, and arguments that are shapes alone."""
     import jax
     import jax.numpy as jnp
 
     from planc.backends.xla.analysis.pipeline import stack_shape
-    from planc.backends.xla.lower import lower
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
-    from planc.sharding import propagate
 
-    emitted, module = lower(propagate(plan)).load(), family(plan.model.family)
+    plan = program.plan
+    emitted, module = program.load(), family(plan.model.family)
     mesh, optimizer = emitted.build_mesh(devices), emitted.adamw()
     shapes = shards.abstract(shards.restacked(plan.model, module.shapes(plan.model), stack_shape(plan)))
     step = emitted.build_train_step(module.build_loss(plan.model, emitted), optimizer, mesh, shapes)

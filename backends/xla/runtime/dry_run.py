@@ -6,24 +6,23 @@ import re
 from math import prod
 from typing import Any
 
-from planc.ir.plan import Plan
+from planc.ir.program import Program
 
 
-def rehearse(plan: Plan) -> dict[str, Any]:
-    """The step as StableHLO: how many operations and shardings, and the state on one device. Loads jax."""
+def dry_run(program: Program) -> dict[str, Any]:
+    """The step as StableHLO: counts of operations and shardings, and bytes of state on one device. Loads jax."""
+    plan = program.plan
     from planc.backends.xla.runtime.start_up import prepare_environment
 
     prepare_environment(plan.mesh.devices)
     import jax
 
-    from planc.backends.xla.audit.worker import program
-    from planc.backends.xla.lower import lower
-    from planc.sharding import propagate
+    from planc.backends.xla.audit.worker import step_of
 
-    mesh, step, arguments = program(plan, jax.devices()[: plan.mesh.devices])
+    mesh, step, arguments = step_of(program, jax.devices()[: plan.mesh.devices])
     lowered = step.lower(*arguments)
     text = lowered.as_text()
-    emitted, state = lower(propagate(plan)).load(), arguments[0]
+    emitted, state = program.load(), arguments[0]
     where = emitted.state_shardings(mesh, state["params"], emitted.adamw())
     leaves = zip(jax.tree.leaves(state), jax.tree.leaves(where), strict=True)
     return {

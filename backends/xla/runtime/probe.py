@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.calibration.cpu_contention import ContentionMeter, own_s
-from planc.calibration.probes import Probe
+from planc.ir.probe import Probe, Ranks
 
 WINDOWS = 5
 """Windows of consecutive calls; see `own_s`."""
@@ -15,10 +15,10 @@ REPEATED = 10
 """Times that a program does a probe: starting a program is no part of it, as a step is one program."""
 
 
-class Ranks:
-    """All devices in one process: `planc.calibration.cpu_contention.Ranks`."""
+class JaxRanks:
+    """All devices in one process: `planc.ir.probe.Ranks`."""
 
-    def __init__(self, devices: int) -> None:
+    def __init__(self) -> None:
         import jax
 
         self.first, self.count = True, 1
@@ -29,7 +29,7 @@ class Ranks:
         return value
 
 
-class Prober:
+class JaxProber:
     """The measuring functions of one process."""
 
     def __init__(self, window_s: float, ranks: Ranks) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any
 
 from planc.cli.common import add_set, add_target, print_diagnostics, print_json
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
-from planc.ir.audit import AXES_WITHIN, Audit, CompilerSays, Total
+from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerSays, Total
+from planc.ir.program import missing_framework
 
 SHRUNK = 64
 """Ranks that `--world-scale` without a number leaves."""
@@ -58,12 +56,8 @@ def run(options: argparse.Namespace) -> int:
     if options.portability is not None or options.file is None or options.target is None:
         print("planc audit: a FILE with --target, or --portability MODULE", file=sys.stderr)
         return 2
-    name = f"planc.backends.{options.target}.audit"
-    if find_spec(name) is None:
-        print(f"planc audit: there is no audit of the {options.target} target yet", file=sys.stderr)
-        return 2
     try:
-        found = _audited(options, name)
+        found = _audited(options)
     except PlanError as error:
         if options.format == "json":
             print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
@@ -77,23 +71,16 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def _audited(options: argparse.Namespace, package: str) -> Audit:
+def _audited(options: argparse.Namespace) -> Audit:
     from planc.driver import load
-    from planc.trainer.backend import missing_framework, trainable
+    from planc.lowering import lower_to_train
 
     plan = load(options.file, set=dict(options.set), target=options.target)
-    trainable(plan, options.target)
+    backend = lower_to_train(plan, options.target).backend
     try:
-        found: Audit = import_module(f"{package}.run").audit(plan, options.world_scale, **_asked(options))
+        return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s))
     except ModuleNotFoundError as error:
         raise missing_framework(error, options.target, plan.mesh.cause.span) from None
-    return found
-
-
-def _asked(options: argparse.Namespace) -> dict[str, Any]:
-    """What only the audit of a compiler takes; another target would not know it."""
-    given = {"topology": options.topology, "timeout_s": options.timeout_s}
-    return {name: value for name, value in given.items() if value is not None}
 
 
 def lines(found: Audit) -> list[str]:

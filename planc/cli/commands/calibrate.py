@@ -139,16 +139,13 @@ def chips_of(machine: str) -> int:
     return int(found[1]) if found else 0
 
 
-def step_of(plan: Plan, seconds: float, target: str) -> MeasuredStep:
+def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
     """A measured step with the collectives that the target makes of the plan."""
-    from importlib import import_module
-
     from planc.calibration.probes import MeasuredStep
-    from planc.sharding import propagate, semantic_collectives
+    from planc.lowering import realise_plan
 
-    sharded = propagate(plan)
-    rows = import_module(f"planc.backends.{target}.rules").realise(sharded, semantic_collectives(sharded))
-    return MeasuredStep(name=plan.name, sharded=sharded, rows=rows, seconds=seconds)
+    realised = realise_plan(plan, target)
+    return MeasuredStep(name=plan.name, sharded=realised.sharded, rows=realised.collectives, seconds=seconds)
 
 
 def note(options: argparse.Namespace) -> list[str]:

@@ -9,8 +9,7 @@ from pathlib import Path
 from planc.cli.common import add_set, add_target, print_diagnostics, print_json
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower
-from planc.ir.plan import Plan
-from planc.trainer.backend import RUNTIMES
+from planc.lowering import RUNTIMES
 
 LAUNCHERS = ("torchrun", "slurm", "k8s")
 
@@ -40,13 +39,13 @@ def run(options: argparse.Namespace) -> int:
             print_diagnostics(error.diagnostics)
         return 1
     _warn(options)
-    if options.launch and options.target != "cuda":
+    if options.launch and options.launch not in program.backend.launchers:
         print(
             "planc lower: --launch is of the cuda target: one process drives all devices of an XLA host",
             file=sys.stderr,
         )
         return 2
-    text = _launch(program.plan, options.launch) if options.launch else program.text
+    text = program.backend.launch_file(program.plan, options.launch) if options.launch else program.text
     if options.output:
         path = Path(options.output)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,12 +57,6 @@ def run(options: argparse.Namespace) -> int:
     elif not options.output:
         print(text, end="")
     return 0
-
-
-def _launch(plan: Plan, kind: str) -> str:
-    from planc.backends.cuda.emit.launch_files import launch_file
-
-    return launch_file(plan, kind)
 
 
 def _warn(options: argparse.Namespace) -> None:

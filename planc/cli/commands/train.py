@@ -46,7 +46,7 @@ def _steps(text: str) -> int:
 
 
 def run(options: argparse.Namespace) -> int:
-    from planc.trainer.backend import RUNTIMES
+    from planc.lowering import RUNTIMES
     from planc.trainer.run.launch import PREEMPTED
     from planc.trainer.run.loop import PreemptedError
     from planc.trainer.run.train import TrainingError, prepare

@@ -10,7 +10,7 @@ from typing import Any
 
 from planc.calibration.fit import shown
 from planc.calibration.fit_machine import Calibrated, rounded
-from planc.calibration.probes import Measured
+from planc.calibration.probes import Measured, predicted_s
 from planc.cli.views.report_text import seconds, size, strong
 from planc.cli.views.table import table
 from planc.trainer.telemetry.chart import Across, Curve, plot
@@ -26,7 +26,7 @@ def facts(found: Calibrated) -> dict[str, Any]:
         ],
         "chip": asdict(found.cluster.chip),
         "probes": [
-            {**m.probe.to_json(), "measured_s": m.seconds, "fitted_s": m.probe.seconds(found.cluster)}
+            {**m.probe.to_json(), "measured_s": m.seconds, "fitted_s": predicted_s(m.probe, found.cluster)}
             for m in found.probes
         ],
         "steps": [
@@ -86,7 +86,7 @@ def curve(found: Calibrated, group: list[Measured], width: int) -> str:
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
         Curve("measured", tuple(log10(m.seconds) for m in ordered)),
-        Curve("fitted", tuple(log10(m.probe.seconds(found.cluster)) for m in ordered)),
+        Curve("fitted", tuple(log10(predicted_s(m.probe, found.cluster)) for m in ordered)),
     ]
     across = Across(tuple(size(m.probe.scale) for m in ordered), "")
     return plot(drawn, width, 8, across=across, say=lambda value: seconds(10**value).replace(" ", ""))

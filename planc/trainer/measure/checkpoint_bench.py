@@ -15,7 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from planc.trainer import backend
+from planc.lowering import load_backend, lower_plan
 from planc.trainer.preset.load import Preset, load_preset
 from planc.trainer.run import launch
 
@@ -33,7 +33,7 @@ def measure(target: Target, runs: int) -> dict[str, float]:
     plan = load_preset(_preset()).plan
     with tempfile.TemporaryDirectory(prefix="planc-saves-") as folder:
         argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder]
-        done = launch.run(argv, backend.processes(plan, target), timeout_s=600)
+        done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=600)
     if not done.ok:
         raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")
     line = next(line for line in done.outputs[0].splitlines() if line.startswith(MARK))
@@ -51,9 +51,10 @@ def main(target: Target, runs: int, folder: Path) -> None:
     from planc.trainer.run.initial_weights import initial
 
     preset = load_preset(_preset())
-    runtime = backend.runtime(target)
+    program = lower_plan(preset.plan, target)
+    runtime = program.backend.runtime()
     runtime.prepare_environment(preset.plan.mesh.devices)
-    session = runtime.start(backend.program(preset.plan, target), Settings(), initial(preset.plan.model, 0))
+    session = runtime.start(program, Settings(), initial(preset.plan.model, 0))
     source = source_of(preset)
     slow = Saver(session, Where(folder / "sync", launch.ATTEMPT, 1, asynchronous=False, timeout_s=300))
     fast = Saver(session, replace(slow.where, folder=folder / "async", asynchronous=True))

@@ -9,20 +9,16 @@ from __future__ import annotations
 import json
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from planc.calibration.cpu_contention import CALM, ContentionMeter, Ranks
-from planc.calibration.probes import Probe
+from planc.calibration.cpu_contention import CALM, ContentionMeter
 from planc.ir.plan import Plan
+from planc.ir.probe import Probe, Ranks
 from planc.ir.program import Target
 from planc.language.build import build_file
-from planc.trainer import backend
+from planc.lowering import load_backend, lower_plan
 from planc.trainer.run import launch
-
-if TYPE_CHECKING:
-    from planc.ir.session import Session
 
 MARK = "MEASURED "
 LR = 1e-4
@@ -30,24 +26,23 @@ LR = 1e-4
 
 def main(target: Target, task: dict[str, Any]) -> None:
     """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
-    runtime = backend.runtime(target)
-    runtime.prepare_environment(task["devices"])
-    probing = import_module(f"planc.backends.{target}.runtime.probe")
-    ranks: Ranks = probing.Ranks(task["devices"])
+    backend = load_backend(target)
+    backend.runtime().prepare_environment(task["devices"])
+    ranks = backend.ranks(task["devices"])
 
     def tell(row: dict[str, Any]) -> None:
         if ranks.first:
             print(MARK + json.dumps(row), flush=True)
 
     if task["probes"]:
-        prober = probing.Prober(task["window_s"], ranks)
+        prober = backend.prober(task["window_s"], ranks)
         for probe in task["probes"]:
             one = Probe(**{**probe, "sizes": tuple(probe["sizes"])})
             tell({"seconds": prober.seconds(one)})
     for path in task["plans"]:
         plan = build_file(Path(path), target=target).plan
         assert plan is not None, f"{path} was read before it was sent here"
-        tell({"plan": plan.name, **_trained(runtime, plan, target, task["steps"], ranks)})
+        tell({"plan": plan.name, **_trained(plan, target, task["steps"], ranks)})
 
 
 PATIENCE = 2
@@ -61,7 +56,7 @@ def _calm(found: list[tuple[float, float]]) -> int:
     return sum(share <= CALM for _, share in found)
 
 
-def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
+def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, Any]:
     """Seconds of each step but the first, which compiles and connects, with the share of the processors that others
     had meanwhile; peak memory, and kernels in use.
 
@@ -72,7 +67,8 @@ def _trained(runtime: Any, plan: Plan, target: Target, steps: int, ranks: Ranks)
     from planc.ir.session import Settings
     from planc.trainer.run.initial_weights import initial
 
-    session: Session = runtime.start(backend.program(plan, target), Settings(), initial(plan.model, 0))
+    program = lower_plan(plan, target)
+    session = program.backend.runtime().start(program, Settings(), initial(plan.model, 0))
     stream = np.random.default_rng(0)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)
     found: list[tuple[float, float]] = []

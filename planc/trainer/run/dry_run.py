@@ -12,13 +12,13 @@ import sys
 import time
 from argparse import ArgumentParser
 from dataclasses import asdict, dataclass, field, replace
-from importlib import import_module
 from pathlib import Path
 from typing import Any, get_args
 
 from planc.backends.common.shrunk import said, shrunk
 from planc.ir.plan import Plan
 from planc.ir.program import Target
+from planc.lowering import lower_plan
 from planc.trainer.preset.load import load_preset
 
 MOST_DEVICES = 64
@@ -71,7 +71,8 @@ def main() -> int:
     options = parser.parse_args()
     plan = load_preset(options.preset).plan
     traced, began = small(plan), time.monotonic()
-    found = import_module(f"planc.backends.{options.target}.runtime.dry_run").rehearse(traced)
+    program = lower_plan(traced, options.target)
+    found = program.backend.dry_run(program)
     batch = traced.batch
     microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences
     changed = [*(text.partition(";")[0] for text in said(plan, traced)), *_fewer(plan, microbatches)]

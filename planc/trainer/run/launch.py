@@ -21,8 +21,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import FrameType
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 from uuid import uuid4
+
+if TYPE_CHECKING:
+    from planc.ir.backend import Backend
+    from planc.ir.plan import Plan
 
 GRACE_S = 5.0
 """Grace period (s) between SIGTERM and SIGKILL."""
@@ -93,6 +97,11 @@ def run(
         finally:
             _end(ranks)
     return Finished(ending.returncode, tuple(r.output() for r in ranks), ending.rank, ending.why)
+
+
+def processes(plan: Plan, backend: Backend) -> int:
+    """Processes of a run of the plan on this machine."""
+    return 1 if backend.one_process else plan.mesh.devices
 
 
 def free_port() -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
-from planc.trainer import backend
+from planc.lowering import lower_to_train
 from planc.trainer.checkpoint.resume import start_of
 from planc.trainer.data.sources import source_of
 from planc.trainer.preset.load import Preset, load_preset
@@ -80,8 +80,8 @@ def prepare(
     error: it is not started here. Raises PlanError for what cannot run.
     """
     loaded = fitted(load_preset(preset, checkpoint), None if single else devices)
-    backend.trainable(loaded.plan, target, runtime)
-    count = 1 if single else backend.processes(loaded.plan, target)
+    program = lower_to_train(loaded.plan, target, runtime)
+    count = 1 if single else launch.processes(loaded.plan, program.backend)
     span = Span(str(loaded.path), 1, 1, 1, 1)
     errors = [
         *([] if dry else _too_many(loaded.plan.mesh.devices, single, span)),

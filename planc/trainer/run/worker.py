@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, get_args
 from planc import __version__
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.plan import Plan
-from planc.ir.program import Target
-from planc.trainer import backend
+from planc.ir.program import Target, missing_framework
+from planc.lowering import load_backend, lower_plan
 from planc.trainer.checkpoint.compatible import course
 from planc.trainer.checkpoint.directory import verify
 from planc.trainer.checkpoint.resume import NEWEST, start_of
@@ -173,7 +173,7 @@ def _fitted(preset: Preset, request: Request) -> Preset:
     """On the devices that are there: a process each with torch. Raises PlanError (E1033)."""
     if request.single:
         return preset
-    return fitted(preset, request.devices or (here() if request.target not in backend.ONE_PROCESS else None))
+    return fitted(preset, request.devices or (None if load_backend(request.target).one_process else here()))
 
 
 def _pulse() -> Callable[[str], None]:
@@ -207,18 +207,18 @@ def first_values(preset: Preset) -> Initial:
 def _start(preset: Preset, request: Request, span: Span) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target = preset.plan, request.target
-    program = backend.program(plan, target, request.runtime)
+    program = lower_plan(plan, target, request.runtime)
     if refused := beyond(request.runtime, preset, request.single, span):
         raise PlanError(refused)
     try:
-        runtime = backend.runtime(target, request.runtime)
+        runtime = program.backend.runtime()
         runtime.prepare_environment(1 if request.single else plan.mesh.devices)
         start = runtime.start_single if request.single else runtime.start
         return start(program, _settings(preset), first_values(preset))
     except ModuleNotFoundError as error:
         if (error.name or "").startswith("planc"):
             raise
-        raise backend.missing_framework(error, target, span) from None
+        raise missing_framework(error, target, span) from None
 
 
 def _shrunk(preset: Preset) -> tuple[str, ...]:

@@ -24,10 +24,9 @@ from torch.distributed.tensor.debug._comm_mode import _CommModeModuleTracker
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from planc.backends.cuda.audit.observe import Observer
-from planc.backends.cuda.lower import lower
 from planc.backends.cuda.models.llama import build
 from planc.ir.plan import Plan
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import FSDP, PP, SP, TP, plan_of
 
@@ -74,7 +73,7 @@ def by_hand(name: str) -> tuple[Step, Any]:
 
 def emitted(name: str) -> tuple[Step, Any]:
     """The same of the program that planc writes."""
-    program = lower(propagate(plan(name))).load()
+    program = lower_plan(plan(name), "cuda").load()
     mesh = program.build_mesh("cpu")
     divided = program.parallelize(model_of(name), mesh)
     index, count = program.data_rank(mesh)

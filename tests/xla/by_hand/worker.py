@@ -20,10 +20,9 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from planc.backends.xla.audit.inventory import inventory
-from planc.backends.xla.lower import lower
 from planc.backends.xla.runtime.start_up import prepare_environment
 from planc.ir.plan import Plan
-from planc.sharding import propagate
+from planc.lowering import lower_plan
 from tests.seeded import batches, initial
 from tests.xla.cases import FSDP, SP, TP, plan_of
 
@@ -84,7 +83,7 @@ def emitted(name: str) -> tuple[Program, dict[str, int]]:
     from planc.backends.xla.models import family
 
     of = plan(name)
-    program, module = lower(propagate(of)).load(), family(of.model.family)
+    program, module = lower_plan(of, "xla").load(), family(of.model.family)
     mesh, optimizer, params = program.build_mesh(), program.adamw(), weights(of)
     state = program.init_state(params, optimizer, mesh)
     step = program.build_train_step(module.build_loss(of.model, program), optimizer, mesh, params)

@@ -1,23 +1,13 @@
-"""Lowering a sharded plan to torch on XLA, and what this runtime cannot do."""
+"""The sentences of a plan that torch_xla cannot do."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.torch_xla.emit.program import emit
 from planc.backends.xla.refusals.plan import refusals as of_xla
-from planc.diag import Diagnostic, PlanError
+from planc.diag import Diagnostic
 from planc.ir.base import Cause
-from planc.ir.program import Program
 from planc.ir.sharding import Sharded
-
-
-def lower(sharded: Sharded) -> Program:
-    """The program of a plan. Raises PlanError when the runtime refuses a sentence."""
-    refused = refusals(sharded)
-    if refused:
-        raise PlanError(refused)
-    return Program(target="xla", plan=sharded.plan, text=emit(sharded))
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:

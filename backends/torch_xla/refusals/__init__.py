@@ -1,0 +1,1 @@
+"""What torch on XLA cannot do, as diagnostics."""

@@ -1,0 +1,115 @@
+"""The interface of a backend: everything that the compiler, the commands and the trainer ask of one.
+
+`planc.lowering.load_backend` returns the backend of a target. Importing a backend loads no framework and none of its
+own rooms: each method imports what it needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from planc.diag.fast_dataclass import dataclass
+
+if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic
+    from planc.ir.audit import Audit, AuditOptions
+    from planc.ir.collective import Collective
+    from planc.ir.plan import Noun, Plan
+    from planc.ir.probe import Prober, Ranks
+    from planc.ir.program import Program, Target
+    from planc.ir.session import Runtime
+    from planc.ir.sharding import ParamSharding, Sharded
+
+StateLayout = Callable[["ParamSharding", "Noun"], tuple[tuple[str, ...], "int | None"]]
+"""The axes that a parameter's noun is stored over, and the storage dimension that they divide; None: stored whole."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peak:
+    """Bytes on one device at the fullest moment of a step, and that moment's name."""
+
+    bytes: float
+    moment: str
+
+
+class Backend(Protocol):
+    """One way to run a plan's program: a target, and the runtime that executes what is emitted for it."""
+
+    @property
+    def name(self) -> str:
+        """The folder below `planc.backends`."""
+        ...
+
+    @property
+    def target(self) -> Target: ...
+
+    @property
+    def one_process(self) -> bool:
+        """True where one process drives all devices of a machine; else each device has a process."""
+        ...
+
+    @property
+    def launchers(self) -> tuple[str, ...]:
+        """The kinds of launch file that `launch_file` writes."""
+        ...
+
+    # Lowering.
+
+    def refusals(self, sharded: Sharded) -> list[Diagnostic]:
+        """An error for every sentence of the plan that the backend cannot do; [] when `emit` can write the program."""
+        ...
+
+    def missing_module(self, plan: Plan) -> list[Diagnostic]:
+        """E0901 when no bundled module computes the plan's model, so that planc cannot train it itself; else []."""
+        ...
+
+    def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
+        """The collectives that the emitted program issues, per device and optimizer step."""
+        ...
+
+    def peak_memory(self, sharded: Sharded) -> tuple[Peak, ...]:
+        """The predicted peak of each pipeline rank: tensors of the program, without what the runtime reserves."""
+        ...
+
+    def state_layout(self, sharded: Sharded) -> StateLayout:
+        """Where the program keeps parameters, gradients and optimizer state between steps."""
+        ...
+
+    def emit(self, sharded: Sharded) -> str:
+        """The text of the program. The plan must have no `refusals`."""
+        ...
+
+    def launch_file(self, plan: Plan, kind: str) -> str:
+        """The text of a file that starts the plan's ranks; `kind` is one of `launchers`."""
+        ...
+
+    # Running. These load the framework.
+
+    def parallelize(self, program: Program, model: Any) -> Any:
+        """Divide a user's module over the running process group. Raises TypeError where the target has no modules."""
+        ...
+
+    def shardings(self, program: Program, tree: Any) -> Any:
+        """A sharding for every leaf of a pytree. Raises TypeError where the target has no pytrees."""
+        ...
+
+    def runtime(self) -> Runtime:
+        """What starts a training session in a worker process."""
+        ...
+
+    def ranks(self, devices: int) -> Ranks:
+        """Join the processes of a measurement over this many devices."""
+        ...
+
+    def prober(self, window_s: float, ranks: Ranks) -> Prober:
+        """Times small pieces of work, in windows of this many seconds; `ranks` are this backend's."""
+        ...
+
+    def dry_run(self, program: Program) -> dict[str, Any]:
+        """Facts of the program's first step, traced or lowered on devices that hold nothing."""
+        ...
+
+    def audit(self, plan: Plan, options: AuditOptions) -> Audit:
+        """Predicted against observed collectives and memory. Raises PlanError for what cannot be audited."""
+        ...

@@ -1,0 +1,68 @@
+"""Probes: small pieces of work that `planc calibrate` times, and the processes that run them together."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from math import prod
+from typing import Any, Literal, Protocol
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import CollectiveOp
+
+Kind = Literal["matmul", "stream", "attention", "collective"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """One measurement. `sizes` are (m, n, k); bytes; (sequences, heads, tokens, head_dim); (group, buffer bytes)."""
+
+    kind: Kind
+    sizes: tuple[int, ...]
+    dtype: str = "fp32"
+    op: CollectiveOp = "all_reduce"
+
+    @property
+    def name(self) -> str:
+        if self.kind == "collective":
+            return f"{self.op} over {self.sizes[0]}"
+        return f"{self.kind} {self.dtype}"
+
+    @property
+    def scale(self) -> float:
+        """FLOPs of a matmul or an attention, bytes of a stream or a collective."""
+        if self.kind == "matmul":
+            return 2.0 * prod(self.sizes)
+        if self.kind == "attention":
+            return attention_flops(self.sizes)
+        return float(self.sizes[-1])
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "sizes": list(self.sizes)}
+
+
+def attention_flops(sizes: tuple[int, ...]) -> float:
+    """FLOPs of the forward of causal attention: two products, of which the mask leaves half."""
+    sequences, heads, tokens, head_dim = sizes
+    return 2.0 * sequences * heads * tokens * (tokens / 2) * 2 * head_dim
+
+
+class Ranks(Protocol):
+    """The processes of a measurement; making one joins them."""
+
+    first: bool
+    """True on the process that reports for all."""
+    count: int
+    on_host: bool
+    """True when the devices are this computer's processors: other work on them takes time from what is measured."""
+
+    def sum(self, value: float) -> float:
+        """The sum over all processes, the same on each."""
+        ...
+
+
+class Prober(Protocol):
+    """What times probes on one process. All ranks call it with the same probes in the same order."""
+
+    def seconds(self, probe: Probe) -> float:
+        """Seconds of one call of the probe on all devices at once, in the fastest window."""
+        ...
