@@ -266,7 +266,7 @@ def test_a_process_ended_while_it_saves_leaves_the_last_one_whole(tmp_path: Path
 import os, sys
 sys.path[:0] = [{str(ROOT / "tests" / "trainer")!r}, {str(ROOT)!r}]
 from pathlib import Path
-from planc.trainer.checkpoint import folder as folders, parts, saver
+from planc.trainer.checkpoint import directory as folders, tensor_files as parts, writer as saver
 from planc.trainer.checkpoint.writer import Saver
 from test_checkpoint import Small, manifest, where
 one = Saver(Small(0, 1), where(Path({str(tmp_path)!r}), 1))
