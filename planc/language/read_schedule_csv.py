@@ -55,32 +55,29 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
 
 
 def _ends(order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft) -> bool:
-    """Whether the ranks can run their rows to the end; the circle of those that cannot is reported."""
+    """True if the ranks can run their rows to the end; otherwise the ranks that wait for each other are reported."""
     from planc.pipeline import csv_schedule
-    from planc.pipeline.simulate import DeadlockError, simulate
-    from planc.pipeline.stage_times import StageTimes
+    from planc.pipeline.actions import Repeat
+    from planc.pipeline.deadlock import find_deadlock
 
-    lists = csv_schedule.rows(order)
-    once = (1.0,) * (1 + max(a.stage for actions in lists for a in actions))
-    try:
-        simulate(lists, StageTimes(once, once, (0.5,) * len(once)))
-    except DeadlockError as error:
-        first, *rest = error.circle
-        cells = {a[:3]: cell.place for row in table for cell in row for a in cell.actions}
+    circle = find_deadlock([[Repeat(1, row)] for row in csv_schedule.rows(order)])
+    if not circle:
+        return True
+    first, *rest = circle
+    cells = {a[:3]: cell.place for row in table for cell in row for a in cell.actions}
 
-        def span(action: Action) -> Span:
-            line, column, end = cells[action[:3]]
-            return Span(name, line, column, line, end)
+    def span(action: Action) -> Span:
+        line, column, end = cells[action[:3]]
+        return Span(name, line, column, line, end)
 
-        draft.report(
-            "E0412",
-            span(first.action),
-            f"the schedule waits for itself: {error}",
-            help="no rank can go on: let one of them run what the next one waits for first",
-            related=(
-                *(Related(span(w.action), w.text()) for w in rest),
-                Related(word.span, "the schedule of this pipeline"),
-            ),
-        )
-        return False
-    return True
+    draft.report(
+        "E0412",
+        span(first.action),
+        f"the schedule waits for itself: {'; '.join(w.text() for w in circle)}",
+        help="no rank can go on: let one of them run what the next one waits for first",
+        related=(
+            *(Related(span(w.action), w.text()) for w in rest),
+            Related(word.span, "the schedule of this pipeline"),
+        ),
+    )
+    return False

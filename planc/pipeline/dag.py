@@ -1,243 +1,243 @@
-"""The lists of a schedule as one list in which every action comes after what it waits for.
+"""Topological order of a schedule's actions, built once per shape and run with any stage times.
 
-The order does not depend on the seconds: it is found once for a shape and then run with each stage's
-times in one pass. `engine` runs lists once, and says who waits for whom where they cannot end.
+An action depends on the action before it on its rank, and on one action of another rank: a forward on the forward of
+the stage before, a backward on the backward of the stage after. The order does not depend on seconds, so that
+`planc.pipeline.simulate` computes every end in one pass over it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property, lru_cache
-from itertools import chain, repeat
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import chain, pairwise, repeat
 
 from planc.diag.fast_dataclass import dataclass
 from planc.pipeline.actions import Action, Kind, Repeat
-from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.deadlock import find_deadlock
+from planc.pipeline.schedule import Schedule, Shape
 from planc.pipeline.stage_times import StageTimes
 
-START, MISSING = 0, -1
-"""What an action needs that needs nothing of another rank, and what has not ended yet; entries count from 1."""
-NEVER_S = float("-inf")
+RankList = Sequence[Repeat]
+"""The actions of one rank, in order."""
+
+COST_KINDS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
+"""Kinds of action in the order in which `costs_s` has their seconds."""
+
+NO_WAIT, NOT_ENDED = 0, -1
+"""In a table of ends: depends on no other rank; has not ended yet. Entries are numbered from 1."""
 
 
 @dataclass(frozen=True)
-class Steps:
-    """One entry for each action, and one more where two start together: what it is, and when.
+class ExecutionOrder:
+    """All actions of a step, each after those it depends on.
 
-    `need` is the entry on another rank whose end it waits for (what its own rank did before comes first anyway),
-    `what` its place in `kinds`. Lists of numbers: tuples would be many objects to collect.
+    There is one entry for each action. A gradient of weights has none where it follows an action that nothing
+    overlaps: nobody waits for it, and it is part of that action's entry. Two overlapped actions have two
+    entries: the first one only waits, the second one waits and takes the seconds of both.
     """
 
-    need: list[int]
-    what: list[int]
-    kinds: tuple[tuple[int, int, int], ...]
-    """Ranks, the place of an entry's seconds in `seconds_of`, and that of the weights' gradients that its rank does
-    right after it, for which nobody waits."""
+    waits: list[int]
+    """For each entry, minus the number of entries since the one on another rank that it waits for; `NO_WAIT` if it
+    waits for none. The numbers are relative, so that a period of the order can be repeated as it stands."""
+    kinds: list[int]
+    """For each entry its place in `entry_kinds`."""
+    entry_kinds: tuple[tuple[int, int, int], ...]
+    """Rank, cost, and the cost of the gradient of weights after it. Costs are places in `costs_s`."""
     pairs: tuple[tuple[int, int], ...]
-    """Costs of actions that end together: sums of two others."""
+    """Costs of overlapped actions, as the two costs that they are the sums of."""
     ranks: int
-    told: Callable[[], list[list[int]]]
-    """What `end` is: few ask for it."""
 
-    @cached_property
-    def end(self) -> list[list[int]]:
-        """The entry at whose end a microbatch has left a stage by its forward, [stage][microbatch], and then by its
-        backward (the input's gradient); MISSING where there is none."""
-        return self.told()
-
-    def run(self, times: StageTimes) -> tuple[list[float], float]:
-        """The end of every entry and of the step, in seconds."""
-        seconds, send = seconds_of(times, self.pairs), times.send_s
-        kinds = [(rank, seconds[cost], seconds[late]) for rank, cost, late in self.kinds]
-        clock = [0.0] * self.ranks
-        ends = [NEVER_S]
-        ended = ends.append
-        for need, what in zip(self.need, self.what, strict=True):
-            rank, cost, late = kinds[what]
-            start = clock[rank]
-            ready = ends[need] + send
-            if ready > start:
-                start = ready
-            end = start + cost
-            ended(end)
-            clock[rank] = end + late
-        return ends, max(clock)
+    def entry_kinds_s(self, times: StageTimes) -> list[tuple[int, float, float]]:
+        """`entry_kinds` with seconds instead of places."""
+        seconds = costs_s(times, self.pairs)
+        return [(rank, seconds[cost], seconds[weights]) for rank, cost, weights in self.entry_kinds]
 
 
-def seconds_of(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
-    """What `cost` counts: nothing; each stage's forward, backward, input's and weights' part; sums of two of them."""
+def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
+    """Seconds by cost: 0; then each stage's forward, backward, inputs' and weights' part; then sums of two costs."""
     backward, weight = times.backward_s, times.weight_s
     inputs = [b - w for b, w in zip(backward, weight, strict=True)]
-    known = [0.0, *times.forward_s, *backward, *inputs, *weight]
+    seconds = [0.0, *times.forward_s, *backward, *inputs, *weight]
     for a, b in pairs:
-        known.append(known[a] + known[b])
-    return known
-
-
-@lru_cache(maxsize=256)
-def turns_of(schedule: Schedule, size: Shape) -> tuple[list[Repeat], ...]:
-    """What each rank of a bundled schedule runs, in order."""
-    return tuple(schedule.rank_actions(size, rank) for rank in range(size.ranks))
-
-
-PARTS: tuple[Kind, ...] = ("forward", "backward", "backward_input", "backward_weight")
-"""Kinds of action in the order of their seconds, each for all stages, after the first place."""
-END = 1
-"""Of an action's places."""
+        seconds.append(seconds[a] + seconds[b])
+    return seconds
 
 
 @dataclass(frozen=True)
-class Lane:
-    """A rank's entries in the order of its list: where `done` says that what each needs has ended and where
-    its own end is told, and what it is."""
+class RankEntries:
+    """The entries of one rank, in order: where in the table of ends each looks for the action it waits for and
+    writes its own end, and its kind."""
 
-    need_at: list[int]
+    wait_at: list[int]
     end_at: list[int]
-    what: list[int]
+    kinds: list[int]
+    repeats: list[tuple[int, int]]
+    """For each `Repeat` of the rank's list the first entry, and the entries of one repetition."""
 
+    def between(self, begin: int, end: int) -> RankEntries:
+        """Entries `begin` to `end`."""
+        cut = slice(begin, end)
+        return RankEntries(self.wait_at[cut], self.end_at[cut], self.kinds[cut], [])
 
-class Lanes:
-    """Each rank's entries in order.
-
-    `done` holds the entry that ended each forward and then each backward, stage by stage and microbatch by
-    microbatch, and then what needs nothing, and what nobody waits for. What ends together is told in one place.
-    """
-
-    def __init__(self, stages: int, microbatches: int, turns: Iterable[Iterable[Repeat]]) -> None:
-        self.stages, self.count = stages, microbatches
-        self.nothing = 2 * stages * self.count
-        self.nobody = self.nothing + 1
-        self.done = [MISSING] * self.nothing + [START, START]
-        self.kinds: dict[tuple[int, int, int], int] = {}
-        self.pairs: dict[tuple[int, int], int] = {}
-        self.lanes: list[Lane] = []
-        self.begins: list[list[tuple[int, int]]] = []
-        """Of each lane, where its turns begin, and how many entries they have each time."""
-        self.told: list[int] = []
-        """Where each end is told, if that is not always its own place."""
-        for times, actions, step in (t for mine in turns for t in mine):
-            for i, action in enumerate(actions):
-                if action.overlaps_next:
-                    self.told = self.told or list(range(self.nobody + 1))
-                    self.told[self._ends(action, times, step)] = self.told[self._ends(actions[i + 1], times, step)]
-
-    def _ends(self, action: Action, times: int, step: int) -> slice:
-        first = self._place(action.kind, action.stage)[END] + action.microbatch
-        return slice(first, first + times * step, step)
-
-    def _place(self, kind: Kind, stage: int, own: Sequence[int] = ()) -> tuple[int, int, int]:
-        """Of microbatch 0: what needs to have ended, where the end is told, and what it costs."""
-        cost = 1 + PARTS.index(kind) * self.stages + stage
-        if kind == "backward_weight":
-            return self.nothing, self.nobody, cost
-        forward = kind == "forward"
-        end = (stage if forward else self.stages + stage) * self.count
-        needed = stage - 1 if forward else stage + 1
-        alone = needed in own or not 0 <= needed < self.stages
-        return self.nothing if alone else end + (needed - stage) * self.count, end, cost
-
-    def add(self, turns: Iterable[Repeat], own: Sequence[int]) -> None:
-        """The next rank, which holds these stages: it waits for none of them, since its list has them in order."""
-        lane, rank = Lane([], [], []), len(self.lanes)
-        begins: list[tuple[int, int]] = []
-        places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
-        for times, actions, step in turns:
-            needs: list[int] = []
-            ends: list[int] = []
-            costs: list[int] = []
-            lates: list[int] = []
-            beside = 0
-            for kind, stage, m, overlaps_next in actions:
-                place = places.get((kind, stage))
-                if place is None:
-                    place = places[kind, stage] = self._place(kind, stage, own)
-                need, end, cost = place
-                if end == self.nobody:
-                    if lates and not lates[-1]:
-                        lates[-1] = cost
-                        continue
-                    m = 0
-                needs.append(need if need == self.nothing else need + m)
-                ends.append(self.nobody if overlaps_next else end + m)
-                costs.append(0 if overlaps_next else self._sum(beside, cost))
-                lates.append(0)
-                beside = cost if overlaps_next else 0
-            begins.append((len(lane.what), len(costs)))
-            lane.need_at.extend(self._turned(needs, times, step))
-            lane.end_at.extend(self._turned(ends, times, step))
-            whats = [self.kinds.setdefault((rank, *c), len(self.kinds)) for c in zip(costs, lates, strict=True)]
-            lane.what.extend(whats * times)
-        if self.told:
-            lane.need_at[:] = map(self.told.__getitem__, lane.need_at)
-        self.lanes.append(lane)
-        self.begins.append(begins)
-
-    def turn_at(self, rank: int, turns: int, times: int) -> int:
-        """Which entry of a rank's lane comes after some of its turns and so many times the next ones."""
-        begin, length = self.begins[rank][turns]
+    def after(self, repeat: int, times: int) -> int:
+        """The number of entries before repetition `times` of a `Repeat`."""
+        begin, length = self.repeats[repeat]
         return begin + times * length
 
-    def _turned(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
-        """Places of the entries of a turn, each a microbatch further every time."""
+
+class Entries:
+    """The entries of all ranks, and the table of ends.
+
+    The table has the entry that ends each forward, then each backward (gradient of the input), by stage and microbatch;
+    then a place that has ended from the start, and one that nobody reads.
+    """
+
+    def __init__(self, lists: Sequence[RankList]) -> None:
+        self.lists = lists
+        every = [(a, times, step) for mine in lists for times, actions, step in mine for a in actions]
+        self.stages = 1 + max((a.stage for a, _, _ in every), default=0)
+        self.microbatches = 1 + max((a.microbatch + max(0, (times - 1) * step) for a, times, step in every), default=0)
+        self.always = 2 * self.stages * self.microbatches
+        self.unread = self.always + 1
+        self.ended = [NOT_ENDED] * self.always + [NO_WAIT, NO_WAIT]
+        self.pairs: dict[tuple[int, int], int] = {}
+        self._kinds: dict[tuple[int, int, int], int] = {}
+        self._shared = self._shared_ends()
+        held = [{a.stage for r in mine for a in r.actions} for mine in lists]
+        holders = Counter(chain.from_iterable(held))
+        self.ranks = [
+            self._rank(rank, mine, {s for s in stages if holders[s] == 1})
+            for rank, (mine, stages) in enumerate(zip(lists, held, strict=True))
+        ]
+
+    def order(self, waits: list[int], kinds: list[int]) -> ExecutionOrder:
+        """The order in which these entries were found."""
+        return ExecutionOrder(waits, kinds, tuple(self._kinds), tuple(self.pairs), len(self.ranks))
+
+    def place(self, kind: Kind, stage: int) -> int:
+        """Where the table has the end of microbatch 0."""
+        if kind == "backward_weight":
+            return self.unread
+        return (stage if kind == "forward" else self.stages + stage) * self.microbatches
+
+    def cost(self, kind: Kind, stage: int) -> int:
+        """Where `costs_s` has the seconds of an action."""
+        return 1 + COST_KINDS.index(kind) * self.stages + stage
+
+    def pair_cost(self, cost: int, other: int) -> int:
+        """Where `costs_s` has the seconds of two overlapped actions."""
+        return self.pairs.setdefault((cost, other), 1 + len(COST_KINDS) * self.stages + len(self.pairs))
+
+    def _shared_ends(self) -> list[int]:
+        """For each place of the table the place that its end is written to: that of the second action of an overlapped
+        pair for both of them. Empty without pairs."""
+        shared: list[int] = []
+        for times, actions, step in chain.from_iterable(self.lists):
+            for first, second in pairwise(actions):
+                if first.overlaps_next and "backward_weight" not in (first.kind, second.kind):
+                    shared = shared or list(range(self.unread + 1))
+                    shared[self._ends(first, times, step)] = shared[self._ends(second, times, step)]
+        return shared
+
+    def _ends(self, action: Action, times: int, step: int) -> slice:
+        first = self.place(action.kind, action.stage) + action.microbatch
+        return slice(first, first + times * step, step)
+
+    def _rank(self, rank: int, repeats: RankList, own: Collection[int]) -> RankEntries:
+        """A rank's entries. It waits for none of its `own` stages, which no other rank holds: its list is in order."""
+        made = RankEntries([], [], [], [])
+        places: dict[tuple[Kind, int], tuple[int, int, int]] = {}
+        for times, actions, step in repeats:
+            wait_at: list[int] = []
+            end_at: list[int] = []
+            costs: list[int] = []
+            weights: list[int] = []
+            previous: Action | None = None
+            for action in actions:
+                kind, stage, m, overlaps_next = action
+                place = places.get((kind, stage))
+                if place is None:
+                    place = places[kind, stage] = self._places(kind, stage, own)
+                wait, end, cost = place
+                overlapped = previous if previous is not None and previous.overlaps_next else None
+                previous = action
+                if end == self.unread and weights and not (weights[-1] or overlaps_next or overlapped):
+                    weights[-1] = cost
+                    continue
+                wait_at.append(wait if wait == self.always else wait + m)
+                end_at.append(end if end == self.unread else end + m)
+                if overlapped is not None:
+                    other = places[overlapped.kind, overlapped.stage]
+                    cost = self.pair_cost(other[2], cost)
+                    if end == self.unread != other[1]:
+                        end_at[-1] = other[1] + overlapped.microbatch
+                if overlaps_next:
+                    end_at[-1] = self.unread
+                costs.append(0 if overlaps_next else cost)
+                weights.append(0)
+            made.repeats.append((len(made.kinds), len(costs)))
+            made.wait_at.extend(self._repeated(wait_at, times, step))
+            made.end_at.extend(self._repeated(end_at, times, step))
+            kinds = [self._kinds.setdefault((rank, *k), len(self._kinds)) for k in zip(costs, weights, strict=True)]
+            made.kinds.extend(kinds * times)
+        if self._shared:
+            made.wait_at[:] = map(self._shared.__getitem__, made.wait_at)
+        return made
+
+    def _places(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
+        """For microbatch 0: where to look for the action it waits for, where to write its end, and its cost."""
+        end, cost = self.place(kind, stage), self.cost(kind, stage)
+        needed = stage - 1 if kind == "forward" else stage + 1
+        if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
+            return self.always, end, cost
+        return end + (needed - stage) * self.microbatches, end, cost
+
+    def _repeated(self, places: Sequence[int], times: int, step: int) -> Iterable[int]:
+        """Places of the entries of a `Repeat`, made column by column."""
         if times == 1:
             return places
-        every = [repeat(at, times) if at >= self.nothing else range(at, at + times * step, step) for at in places]
-        return chain.from_iterable(zip(*every, strict=True))
-
-    def _sum(self, cost: int, other: int) -> int:
-        """What an action that costs so much costs together with another one."""
-        return self.pairs.setdefault((cost, other), 1 + len(PARTS) * self.stages + len(self.pairs)) if cost else other
-
-    def steps(self, need: list[int], what: list[int]) -> Steps:
-        return Steps(
-            need=need,
-            what=what,
-            kinds=tuple(self.kinds),
-            pairs=tuple(self.pairs),
-            ranks=len(self.lanes),
-            told=self.end,
-        )
-
-    def end(self) -> list[list[int]]:
-        """`Steps.end`, once all are done."""
-        done = list(map(self.done.__getitem__, self.told)) if self.told else self.done
-        return [done[at : at + self.count] for at in range(0, self.nothing, self.count)]
+        columns = [repeat(at, times) if at >= self.always else range(at, at + times * step, step) for at in places]
+        return chain.from_iterable(zip(*columns, strict=True))
 
 
-def lanes_of(schedule: Schedule, size: Shape) -> Lanes:
-    """The lanes of a bundled schedule."""
-    turns = turns_of(schedule, size)
-    found = Lanes(size.stages, size.microbatches, turns)
-    for rank, mine in enumerate(turns):
-        own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
-        found.add(mine, own)
-    return found
+def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], kinds: list[int]) -> bool:
+    """Append these entries to `waits` and `kinds`, each after the one it waits for; False if they deadlock.
 
-
-def in_order(lanes: Iterable[Lane], done: list[int], need: list[int], what: list[int]) -> bool:
-    """Add what each entry needs and what it is, every entry after the one it needs; False where they wait for
-    themselves.
-
-    Every lane is followed as far as it goes, down the ranks as forwards go and then up again as backwards do, until all
-    have come to their end.
+    Every rank is followed as far as it goes: down the ranks in the order of the forwards, then up again in that of
+    the backwards, until all have come to their end.
     """
-    going, before = [_follow(lane, done, need, what) for lane in lanes][::-1], -1
-    while going:
-        if len(need) == before:
+    following, before = [_follow(mine, ended, waits, kinds) for mine in ranks][::-1], -1
+    while following:
+        if len(waits) == before:
             return False
-        before = len(need)
-        going = [following for following in reversed(going) if next(following, True) is None]
+        before = len(waits)
+        following = [rank for rank in reversed(following) if next(rank, True) is None]
     return True
 
 
-def _follow(lane: Lane, done: list[int], need: list[int], what: list[int]) -> Iterator[None]:
-    """Follow a rank's list, and come back whenever an entry has to wait."""
-    add_need, add_what, number = need.append, what.append, len(need) + 1
-    for need_at, end_at, kind in zip(lane.need_at, lane.end_at, lane.what, strict=True):
-        while (ready := done[need_at]) == MISSING:
+def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[int]) -> Iterator[None]:
+    """Append a rank's entries; yields whenever the next one has to wait."""
+    add_wait, add_kind, number = waits.append, kinds.append, len(waits) + 1
+    for wait_at, end_at, kind in zip(mine.wait_at, mine.end_at, mine.kinds, strict=True):
+        while (end := ended[wait_at]) == NOT_ENDED:
             yield
-            number = len(need) + 1
-        add_need(ready)
-        add_what(kind)
-        done[end_at] = number
+            number = len(waits) + 1
+        add_wait(end and end - number)
+        add_kind(kind)
+        ended[end_at] = number
         number += 1
+
+
+def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
+    """The topological order of these lists, which must not deadlock."""
+    entries, waits, kinds = Entries(lists), list[int](), list[int]()
+    complete = in_order(entries.ranks, entries.ended, waits, kinds)
+    assert complete, find_deadlock(lists)
+    return entries.order(waits, kinds)
+
+
+@lru_cache(maxsize=256)
+def rank_lists(schedule: Schedule, shape: Shape) -> tuple[list[Repeat], ...]:
+    """The action list of each rank of a bundled schedule."""
+    return tuple(schedule.rank_actions(shape, rank) for rank in range(shape.ranks))

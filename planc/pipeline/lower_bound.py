@@ -1,31 +1,30 @@
-"""The least seconds of a step: its lists, of which only some microbatches wait for the rank before them.
+"""Lower bounds on the makespan of a pipeline step (s), from the seconds of each stage.
 
-An action that need not wait begins no later, and so nothing after it does: fewer waits, no longer step, whatever
-the seconds of the stages. The microbatches that are followed find how long ranks idle until the first one comes to
-them, while the last one leaves them, and what builds up between; what a rank does between two of them is a sum.
-Followed are few, so that a step of any length takes no longer to bound.
+`critical_path_lower_bound_s` is a closed form; `makespan_lower_bound_s` simulates a relaxation of the step, which is
+nearer and takes longer. Both hold for any times; neither takes longer for more microbatches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from operator import sub
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.dag import MISSING, NEVER_S, PARTS, START, Lane, in_order, seconds_of, turns_of
-from planc.pipeline.schedule import Schedule, Shape, stages_at
+from planc.pipeline.dag import Entries, RankEntries, costs_s, in_order, rank_lists
+from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.simulate import Simulation
 from planc.pipeline.split import microbatch_copies, schedule_of, shape_of, splits_backward
 from planc.pipeline.stage_times import StageTimes, busy_s
 
-FOLLOWED = 4
-"""Microbatches: the bounds of what the published searches simulate are 0.1 % below it on average, 0.5 % at most."""
-
-MAX_ROUNDS = 64
-"""Rounds of one microbatch per rank; a longer step has a bubble so small that the busiest rank bounds it."""
+FOLLOWED_MICROBATCHES = 4
+"""Microbatches whose waits a relaxed step keeps: the bounds of the published search spaces are then 0.1 % below the
+simulated makespan on average, 0.5 % at most."""
+MAX_MICROBATCHES_PER_RANK = 64
+"""A step of more has so small a bubble that the busiest rank bounds it as well."""
 ROUNDING = 1 - 1e-11
 """Sums in another order differ in the last digits: bounds are lowered by more than that."""
 
@@ -35,29 +34,29 @@ def critical_path_lower_bound_s(
 ) -> float:
     """Lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
 
-    With F, B and W the seconds of a stage's forward, backward and weights' part (I = B - W), a rank whose first
-    stage is a and last stage b is bounded by the longer of
+    F, B, W are the seconds of a stage's forward, backward and its weights' part, m the microbatches. For a rank whose
+    first stage is a and last stage b, the longer of
 
-        fill + m * sum(F + B on the rank) + drain          fill  = sum(F + send before a)
-        sum(F of all stages) + sum(B after b) + m * sum(B on the rank) + drain
+        fill + m * sum(F + B of its stages) + drain             fill  = sum(F + send, stages before a)
+        turn + m * sum(B of its stages)     + drain             turn  = sum(F, all stages) + sum(B, stages after b)
+                                                                drain = sum(B + send, stages before a)
 
-    that is, its first microbatch comes through the stages before it, or its first backward through all stages and
-    back; in between it is never idle; its last backward returns through the stages before it, drain = sum(B + send
-    before a). Where the schedule splits the backward, I stands for B after b, and drain is 0: the rank may
-    compute gradients of weights while the last microbatch returns. The busiest rank alone bounds a schedule with
-    two copies of a stage or from a file, whose first microbatch may enter anywhere.
+    The first microbatch comes to the rank through the stages before it (fill), or its first backward through all
+    stages and back (turn); after the rank's last backward this microbatch returns through the stages before it
+    (drain). Where the schedule splits the backward, B - W stands for B in `turn`, and drain is 0: the rank may
+    compute gradients of weights while the last microbatch returns. Schedules from a file, or with two copies of each
+    stage, may begin anywhere: the busiest rank alone bounds them.
 
-    Arguments: the virtual stages of each rank, the microbatches of a step, the seconds of one microbatch.
-    Raises nothing; the bound holds for every schedule and any times.
+    Arguments: the plan's `split`; the virtual stages of each rank; microbatches of a step; seconds of one
+    microbatch on each stage.
     """
     busy = busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)
     if split is None or split.order or microbatch_copies(split) > 1:
         return max(busy)
     apart, send_s = splits_backward(split), times.send_s
-    inputs = list(map(sub, times.backward_s, times.weight_s)) if apart else times.backward_s
     forward_before_s = [0.0, *accumulate(times.forward_s)]
     backward_before_s = [0.0, *accumulate(times.backward_s)]
-    input_before_s = [0.0, *accumulate(inputs)] if apart else backward_before_s
+    input_before_s = [0.0, *accumulate(map(sub, times.backward_s, times.weight_s))] if apart else backward_before_s
     bound_s = 0.0
     for stages, rank_busy_s in zip(stages_by_rank, busy, strict=True):
         first, after = min(stages), max(stages) + 1
@@ -72,148 +71,146 @@ def critical_path_lower_bound_s(
 def makespan_lower_bound_s(
     split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
 ) -> float:
-    """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches."""
+    """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
+
+    Arguments as those of `critical_path_lower_bound_s`.
+    """
     ranks = len(stages_by_rank)
     busiest_s = max(busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)) * ROUNDING
-    if split is None or split.order or microbatches > MAX_ROUNDS * ranks:
+    if split is None or split.order or microbatches > MAX_MICROBATCHES_PER_RANK * ranks:
         return busiest_s
-    shape = shape_of(split, ranks, microbatches)
-    return max(busiest_s, sketch_of(schedule_of(split), shape).run(times) * ROUNDING)
-
-
-Place = tuple[int, int]
-"""How many times the turns were done before, and the action in them."""
+    relaxed = relaxed_order(schedule_of(split), shape_of(split, ranks, microbatches), FOLLOWED_MICROBATCHES)
+    return max(busiest_s, relaxed.makespan_s(times) * ROUNDING)
 
 
 @dataclass(frozen=True)
-class Sketch:
-    """One entry for each followed action of a step, in an order in which each comes after what it waits for.
+class FollowedRepeat:
+    """A `Repeat` of a rank's list in a relaxed step."""
 
-    `need` is the entry on another rank whose end it waits for, `what` its number among all entries, rank by rank.
+    times: int
+    costs: list[int]
+    """Cost of each of its actions, as places in `costs_s`."""
+    followed: list[tuple[int, int]]
+    """For each followed action, how often the whole `Repeat` ran before, and how many actions of it."""
+
+
+@dataclass(frozen=True)
+class RelaxedOrder:
+    """Execution order of a relaxed step: the actions of a few microbatches wait as they do in the step, all others
+    wait for nothing of another rank.
+
+    An action that need not wait starts no later, and so does everything after it: the makespan is a lower bound of
+    the step's, whatever the seconds of the stages. The actions that wait for nothing run in the gaps between those
+    that are followed: what they take is a sum.
     """
 
-    need: list[int]
-    what: list[int]
+    waits: list[int]
+    entries: list[int]
+    """In the order in which they run, numbers of the followed actions, which count rank by rank."""
     rank: list[int]
     cost: list[int]
-    """Of entries as `what` counts them: who runs them, and the place of their seconds."""
+    """By number: who runs a followed action, and the place of its seconds in `costs_s`."""
     pairs: tuple[tuple[int, int], ...]
-    turns: list[list[tuple[int, list[int], list[Place]]]]
-    """Each rank's: how many times, the places of their actions' seconds, and which of them are followed."""
+    lists: list[list[FollowedRepeat]]
 
-    def run(self, times: StageTimes) -> float:
-        """Seconds of the step at least: of the rank that works and idles longest."""
-        seconds, send = seconds_of(times, self.pairs), times.send_s
-        before_s, busy_s = self._before_s(seconds)
-        idle_s = [0.0] * len(busy_s)
-        ends = [NEVER_S]
-        for need, what in zip(self.need, self.what, strict=True):
-            rank = self.rank[what]
-            start = before_s[what] + idle_s[rank]
-            ready = ends[need] + send
-            if ready > start:
-                idle_s[rank] += ready - start
-                start = ready
-            ends.append(start + seconds[self.cost[what]])
-        return max(map(sum, zip(busy_s, idle_s, strict=True)))
+    def makespan_s(self, times: StageTimes) -> float:
+        """Seconds of the relaxed step."""
+        seconds = costs_s(times, self.pairs)
+        first_s: list[float] = []
+        kinds_s: list[tuple[int, float, float]] = []
+        for mine in self.lists:
+            starts_s = self._starts_s(mine, seconds)
+            first_s.append(starts_s[0])
+            for start_s, next_s in pairwise(starts_s):
+                cost_s = seconds[self.cost[len(kinds_s)]]
+                kinds_s.append((self.rank[len(kinds_s)], cost_s, next_s - start_s - cost_s))
+        simulation = Simulation(kinds_s, times.send_s, first_s)
+        simulation.run(self.waits, self.entries)
+        return max(simulation.clock_s)
 
-    def _before_s(self, seconds: list[float]) -> tuple[list[float], list[float]]:
-        """What each entry's rank works before it, and in all."""
-        before_s: list[float] = []
-        busy_s = []
-        for mine in self.turns:
-            busy = 0.0
-            for times, costs, places in mine:
-                parts = [0.0, *accumulate(map(seconds.__getitem__, costs))]
-                before_s += [busy + again * parts[-1] + parts[i] for again, i in places]
-                busy += times * parts[-1]
-            busy_s.append(busy)
-        return before_s, busy_s
+    def _starts_s(self, mine: list[FollowedRepeat], seconds: list[float]) -> list[float]:
+        """When each followed action of a rank would start, and the rank end, if the rank were never idle."""
+        starts_s: list[float] = []
+        before_s = 0.0
+        for repeat in mine:
+            parts = [0.0, *accumulate(map(seconds.__getitem__, repeat.costs))]
+            starts_s += [before_s + again * parts[-1] + parts[i] for again, i in repeat.followed]
+            before_s += repeat.times * parts[-1]
+        return [*starts_s, before_s]
 
 
 @lru_cache(maxsize=256)
-def sketch_of(schedule: Schedule, size: Shape) -> Sketch:
-    """The sketch of a bundled schedule."""
-    found = _Found(size.stages, followed(size.microbatches, schedule.copies))
-    for rank, mine in enumerate(turns_of(schedule, size)):
-        own = stages_at(schedule.placement, size.ranks, size.chunks, rank) if schedule.copies == 1 else ()
-        found.add(mine, own)
-    need: list[int] = []
-    what: list[int] = []
-    ends = in_order(found.lanes, found.done, need, what)
-    assert ends, "lists that end with all their waits end with fewer"
-    return Sketch(need, what, found.rank, found.cost, tuple(found.pairs), found.turns)
+def relaxed_order(schedule: Schedule, shape: Shape, count: int) -> RelaxedOrder:
+    """The relaxed step of a bundled schedule that follows `count` microbatches."""
+    return _Relaxation(rank_lists(schedule, shape), shape, followed(shape.microbatches, schedule.copies, count)).order()
 
 
-def followed(microbatches: int, ways: int) -> list[int]:
-    """The first one, the last one and some between; of each way that they go."""
-    each = microbatches // ways
-    some = {i * (each - 1) // (FOLLOWED - 1) for i in range(FOLLOWED)}
-    return sorted(ways * m + way for m in some for way in range(ways))
+def followed(microbatches: int, copies: int, count: int) -> list[int]:
+    """The first microbatch, the last one and some between, evenly; of each of two directions (`copies` 2)."""
+    each = microbatches // copies
+    some = {i * (each - 1) // (count - 1) for i in range(count)}
+    return sorted(copies * m + direction for m in some for direction in range(copies))
 
 
-class _Found:
-    """The entries so far; `done` as in `graph`, for the followed microbatches alone."""
+class _Relaxation:
+    """The followed actions of all ranks. In the table of ends they have the numbers of the followed microbatches."""
 
-    def __init__(self, stages: int, follow: list[int]) -> None:
-        self.stages = stages
+    def __init__(self, lists: Sequence[Sequence[Repeat]], shape: Shape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
-        self.first = {kind: 1 + i * stages for i, kind in enumerate(PARTS)}
-        """Where the seconds of each kind begin."""
-        self.nothing = 2 * stages * len(follow)
-        self.done = [MISSING] * self.nothing + [START]
-        self.lanes: list[Lane] = []
+        met = [[list(self._met(repeat)) for repeat in mine] for mine in lists]
+        self.entries = Entries(
+            [[Repeat(1, tuple(self._actions(mine, places)))] for mine, places in zip(lists, met, strict=True)]
+        )
+        assert self.entries.stages == shape.stages
         self.rank: list[int] = []
         self.cost: list[int] = []
-        self.pairs: dict[tuple[int, int], int] = {}
-        self.turns: list[list[tuple[int, list[int], list[Place]]]] = []
+        self.lists = [
+            [self._followed(rank, repeat, places) for repeat, places in zip(mine, found, strict=True)]
+            for rank, (mine, found) in enumerate(zip(lists, met, strict=True))
+        ]
 
-    def add(self, turns: Sequence[Repeat], own: Sequence[int]) -> None:
-        """The next rank, which holds these stages."""
-        lane, begin = Lane([], [], []), len(self.cost)
-        mine = []
-        for times, actions, step in turns:
-            costs = [self.first[kind] + stage for kind, stage, _, _ in actions]
-            places = []
-            for again, first, i, m in sorted(self._met(times, actions, step)):
-                self._put(lane, actions[i], m, own)
-                self.cost.append(self._together(actions, costs, i))
-                places.append((again, first))
-            mine.append((times, costs, places))
-        self.turns.append(mine)
-        self.rank += [len(self.lanes)] * (len(self.cost) - begin)
-        lane.what.extend(range(begin, len(self.cost)))
-        self.lanes.append(lane)
+    def order(self) -> RelaxedOrder:
+        ranks, begin = [], 0
+        for mine in self.entries.ranks:
+            end = begin + len(mine.kinds)
+            ranks.append(RankEntries(mine.wait_at, mine.end_at, list(range(begin, end)), []))
+            begin = end
+        waits, entries = list[int](), list[int]()
+        complete = in_order(ranks, self.entries.ended, waits, entries)
+        assert complete, "a schedule that ends with all its waits ends with fewer"
+        return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
-    def _met(self, times: int, actions: Sequence[Action], step: int) -> Iterator[tuple[int, int, int, int]]:
-        """Which followed microbatches turns come to: after how many times, in which action (the first of two that are
-        overlaps_next), which of the two it is, and the microbatch."""
-        followed: dict[int, list[int]] = {}
+    def _met(self, repeat: Repeat) -> Iterator[tuple[int, int, int, int]]:
+        """The followed actions of a repeat, in order: how often it ran before, how many of its actions, the place of
+        this one, its microbatch. Overlapped actions start together."""
+        times, actions, step = repeat
+        residues: dict[int, list[int]] = {}
         for m in self.number:
-            followed.setdefault(m % step, []).append(m)
-        beside = 0
-        for i, (kind, _, first, overlaps_next) in enumerate(actions):
+            residues.setdefault(m % step, []).append(m)
+        found = []
+        for i, (kind, _, first, _) in enumerate(actions):
             if kind != "backward_weight":
-                for m in followed.get(first % step, ()):
+                before = i - int(i > 0 and actions[i - 1].overlaps_next)
+                for m in residues.get(first % step, ()):
                     if 0 <= (again := (m - first) // step) < times:
-                        yield again, i - beside, i, m
-            beside = int(overlaps_next)
+                        found.append((again, before, i, m))
+        return iter(sorted(found))
 
-    def _put(self, lane: Lane, action: Action, microbatch: int, own: Sequence[int]) -> None:
-        stage, count = action.stage, len(self.number)
-        forward = action.kind == "forward"
-        end = (stage if forward else self.stages + stage) * count + self.number[microbatch]
-        needed = stage - 1 if forward else stage + 1
-        alone = needed in own or not 0 <= needed < self.stages
-        lane.need_at.append(self.nothing if alone else end + (needed - stage) * count)
-        lane.end_at.append(end)
+    def _actions(self, mine: Sequence[Repeat], met: list[list[tuple[int, int, int, int]]]) -> Iterator[Action]:
+        """A rank's followed actions, renumbered; each waits by itself."""
+        for repeat, places in zip(mine, met, strict=True):
+            for _, _, i, m in places:
+                yield repeat.actions[i]._replace(microbatch=self.number[m], overlaps_next=False)
 
-    def _together(self, actions: Sequence[Action], costs: Sequence[int], i: int) -> int:
-        """What an action costs, together with the one that it is overlaps_next to."""
-        if actions[i].overlaps_next:
-            pair = costs[i], costs[i + 1]
-        elif i > 0 and actions[i - 1].overlaps_next:
-            pair = costs[i - 1], costs[i]
-        else:
-            return costs[i]
-        return self.pairs.setdefault(pair, 1 + len(PARTS) * self.stages + len(self.pairs))
+    def _followed(self, rank: int, repeat: Repeat, met: list[tuple[int, int, int, int]]) -> FollowedRepeat:
+        actions = repeat.actions
+        costs = [self.entries.cost(a.kind, a.stage) for a in actions]
+        for _, _, i, _ in met:
+            self.rank.append(rank)
+            if actions[i].overlaps_next:
+                self.cost.append(self.entries.pair_cost(costs[i], costs[i + 1]))
+            elif i > 0 and actions[i - 1].overlaps_next:
+                self.cost.append(self.entries.pair_cost(costs[i - 1], costs[i]))
+            else:
+                self.cost.append(costs[i])
+        return FollowedRepeat(repeat.times, costs, [(again, before) for again, before, _, _ in met])

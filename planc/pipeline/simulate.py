@@ -1,17 +1,49 @@
-"""Running the lists of a schedule: when everything happens, or who waits for whom in a circle."""
+"""Discrete-event simulation of a schedule: the end of every action, with seconds for each stage.
+
+This is the only simulator. It runs an `ExecutionOrder` entry by entry; `planc.pipeline.steady_state` runs long steps on
+it, `planc.pipeline.lower_bound` relaxed ones.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from planc.pipeline.actions import Action
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.dag import execution_order
 from planc.pipeline.stage_times import StageTimes
 
-Order = Sequence[Sequence[Action]]
+NEVER_S = float("-inf")
+"""The end that an entry waits for which waits for none."""
 
 
-class Ran(NamedTuple):
+class Simulation:
+    """A step that is being run.
+
+    `ends_s` has the end of every entry so far, from place 1 on; `clock_s` the time up to which each rank is busy.
+    """
+
+    def __init__(self, kinds_s: Sequence[tuple[int, float, float]], send_s: float, clock_s: list[float]) -> None:
+        """`kinds_s` are rank, seconds and seconds of weights' gradients of each kind of entry."""
+        self.kinds_s, self.send_s, self.clock_s = kinds_s, send_s, clock_s
+        self.ends_s = [NEVER_S]
+
+    def run(self, waits: Iterable[int], kinds: Iterable[int]) -> None:
+        """Run these entries: each starts when its rank is free and what it waits for has been sent."""
+        clock, ends, kinds_s, send_s = self.clock_s, self.ends_s, self.kinds_s, self.send_s
+        ended = ends.append
+        for wait, kind in zip(waits, kinds, strict=True):
+            rank, seconds, weights_s = kinds_s[kind]
+            start = clock[rank]
+            ready = ends[wait] + send_s
+            if ready > start:
+                start = ready
+            end = start + seconds
+            ended(end)
+            clock[rank] = end + weights_s
+
+
+class ActionSpan(NamedTuple):
     """An action with its rank, start and end in seconds."""
 
     action: Action
@@ -20,205 +52,33 @@ class Ran(NamedTuple):
     end_s: float
 
 
-class Wait(NamedTuple):
-    """A rank that cannot go on: its next action, what it waits for and the rank that owes it."""
+def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[ActionSpan]:
+    """Start and end of every action of these lists, rank by rank, each rank's in order.
 
-    rank: int
-    action: Action
-    needs: Action
-    owner: int
-
-    def text(self) -> str:
-        where = "itself" if self.owner == self.rank else f"rank {self.owner}"
-        return f"rank {self.rank} waits at {self.action.text} for {self.needs.text} of {where}"
-
-
-class DeadlockError(Exception):
-    """No rank can go on. `circle` are the ranks that wait for each other. Never of a bundled schedule."""
-
-    def __init__(self, circle: tuple[Wait, ...]) -> None:
-        super().__init__("; ".join(w.text() for w in circle))
-        self.circle = circle
-
-
-Ends = list[list[float | None]]
-"""When a microbatch leaves a stage: [stage][microbatch] in seconds, None while it has not."""
+    Overlapped actions are shown one after the other, within the time that they take together.
+    """
+    order = execution_order([_one_by_one(actions) for actions in lists])
+    simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * len(lists))
+    simulation.run(order.waits, order.kinds)
+    ends_s: list[list[float]] = [[] for _ in lists]
+    for kind, end_s in zip(order.kinds, simulation.ends_s[1:], strict=True):
+        ends_s[order.entry_kinds[kind][0]].append(end_s)
+    found: list[ActionSpan] = []
+    for rank, actions in enumerate(lists):
+        for i, action in enumerate(actions):
+            end_s = ends_s[rank][i]
+            if action.overlaps_next:
+                end_s = ends_s[rank][i + 1] - times.of(actions[i + 1])
+            found.append(ActionSpan(action, rank, end_s - times.of(action), end_s))
+    return found
 
 
-class Run:
-    """A run of the lists. Simulated at once; `circle` tells who waits when it cannot end."""
-
-    def __init__(self, order: Order, times: StageTimes) -> None:
-        count = 1 + max((a.microbatch for actions in order for a in actions), default=0)
-        self.order, self.times = order, times
-        self.stages = len(times.forward_s)
-        self.forward: Ends = [[None] * count for _ in range(self.stages)]
-        self.backward: Ends = [[None] * count for _ in range(self.stages)]
-        self.weight: Ends = [[None] * count for _ in range(self.stages)]
-        self.home = [[-1] * count for _ in range(self.stages)]
-        self.clock = [0.0] * len(order)
-        self.next = [0] * len(order)
-        self.ends: list[list[float]] = [[] for _ in order]
-        """End of each action of each rank's list."""
-        self.sequence: list[tuple[int, Action]] = []
-        """Every action with its rank, after what it waited for."""
-        self._go()
-
-    def _go(self) -> None:
-        going = [r for r, actions in enumerate(self.order) if actions]
-        while going:
-            before = sum(self.next)
-            for rank in going:
-                self._advance(rank)
-            if sum(self.next) == before:
-                raise DeadlockError(self.circle())
-            going = [r for r in going if self.next[r] < len(self.order[r])]
-
-    def _advance(self, rank: int) -> None:
-        """Run a rank's actions until one has to wait."""
-        actions, ends, home, send = self.order[rank], self.ends[rank], self.home, self.times.send_s
-        begin = self.next[rank]
-        forward, backward, weight = self.forward, self.backward, self.weight
-        forward_s, backward_s, weight_s = self.times.forward_s, self.times.backward_s, self.times.weight_s
-        last, i, n, clock = self.stages - 1, self.next[rank], len(actions), self.clock[rank]
-        while i < n:
-            kind, stage, m, overlaps_next = actions[i]
-            if overlaps_next:
-                both = self._together(rank, i, clock)
-                if both is None:
-                    break
-                clock, i = both, i + 2
-                ends += (clock, clock)
-                continue
-            if kind == "forward":
-                if stage:
-                    ready = forward[stage - 1][m]
-                    if ready is None:
-                        break
-                    if home[stage - 1][m] != rank:
-                        ready += send
-                    if ready > clock:
-                        clock = ready
-                clock += forward_s[stage]
-                forward[stage][m] = clock
-                home[stage][m] = rank
-            elif kind == "backward_weight":
-                if backward[stage][m] is None:
-                    break
-                clock += weight_s[stage]
-                weight[stage][m] = clock
-            else:
-                if forward[stage][m] is None:
-                    break
-                if stage != last:
-                    ready = backward[stage + 1][m]
-                    if ready is None:
-                        break
-                    if home[stage + 1][m] != rank:
-                        ready += send
-                    if ready > clock:
-                        clock = ready
-                clock += backward_s[stage]
-                if kind == "backward":
-                    weight[stage][m] = clock
-                else:
-                    clock -= weight_s[stage]
-                backward[stage][m] = clock
-            ends.append(clock)
-            i += 1
-        self.sequence += [(rank, action) for action in actions[begin:i]]
-        self.next[rank], self.clock[rank] = i, clock
-
-    def _together(self, rank: int, i: int, clock: float) -> float | None:
-        """The end of action i and the one overlaps_next to it; None while either has to wait."""
-        pair = self.order[rank][i : i + 2]
-        for action in pair:
-            ready = self._ready(action, rank)
-            if ready is None:
-                return None
-            clock = max(clock, ready)
-        end = clock + sum(map(self.times.of, pair))
-        for kind, stage, m, _ in pair:
-            if kind == "forward":
-                self.forward[stage][m], self.home[stage][m] = end, rank
-            elif kind != "backward_weight":
-                self.backward[stage][m] = end
-            if kind in ("backward", "backward_weight"):
-                self.weight[stage][m] = end
-        return end
-
-    def _ready(self, action: Action, rank: int) -> float | None:
-        """When what an action needs is there; None while it is not.
-
-        A forward needs the stage before, a backward the one after and its own forward, the weights'
-        gradient the input's.
-        """
-        kind, stage, m, _ = action
-        if kind == "backward_weight":
-            return self.backward[stage][m]
-        if kind == "forward":
-            if stage == 0:
-                return 0.0
-            ends, source = self.forward, stage - 1
-        elif stage == self.stages - 1 or self.forward[stage][m] is None:
-            return self.forward[stage][m]
-        else:
-            ends, source = self.backward, stage + 1
-        end = ends[source][m]
-        return end if end is None or self.home[source][m] == rank else end + self.times.send_s
-
-    # Who waits.
-
-    def circle(self) -> tuple[Wait, ...]:
-        """The ranks that wait for each other, from the lowest one on."""
-        waits = {w.rank: w for r in range(len(self.order)) if (w := self._wait(r)) is not None}
-        path: list[int] = []
-        rank = min(waits)
-        while rank in waits and rank not in path:
-            path.append(rank)
-            rank = waits[rank].owner
-        around = path[path.index(rank) :] if rank in path else path
-        low = around.index(min(around))
-        return tuple(waits[r] for r in around[low:] + around[:low])
-
-    def _wait(self, rank: int) -> Wait | None:
-        """What a rank's next action lacks; None for a rank that has ended."""
-        for action in self.order[rank][self.next[rank] : self.next[rank] + 2]:
-            if self._ready(action, rank) is None:
-                missing = self._missing(action)
-                return Wait(rank, action, missing, self._owner(missing, rank))
-        return None
-
-    def _missing(self, action: Action) -> Action:
-        kind, stage, m, _ = action
-        if kind == "forward":
-            return Action("forward", stage - 1, m)
-        if kind == "backward_weight":
-            return Action("backward_input", stage, m)
-        if self.forward[stage][m] is None:
-            return Action("forward", stage, m)
-        return Action("backward", stage + 1, m)
-
-    def _owner(self, wanted: Action, waiting: int) -> int:
-        """The rank whose list has it. (Every list is complete: checked before, or ours.)"""
-        kinds = ("backward", "backward_input") if wanted.kind == "backward" else (wanted.kind,)
-        for rank, actions in enumerate(self.order):
-            for a in actions[self.next[rank] :]:
-                if a.kind in kinds and (a.stage, a.microbatch) == (wanted.stage, wanted.microbatch):
-                    return rank
-        return waiting
-
-
-def simulate(order: Order, times: StageTimes) -> Run:
-    """Run the lists to their end. Raises DeadlockError when they wait for themselves."""
-    return Run(order, times)
-
-
-def spans(run: Run) -> list[Ran]:
-    """Every action with its times, rank by rank. Joined ones follow each other here, inside their time."""
-    found: list[Ran] = []
-    for rank, actions in enumerate(run.order):
-        for i, (action, end) in enumerate(zip(actions, run.ends[rank], strict=True)):
-            later = run.times.of(actions[i + 1]) if action.overlaps_next else 0.0
-            found.append(Ran(action, rank, end - later - run.times.of(action), end - later))
+def _one_by_one(actions: Sequence[Action]) -> list[Repeat]:
+    """A list with a `Repeat` for each action, or for two that overlap, so that each has an entry of its own."""
+    found: list[Repeat] = []
+    i = 0
+    while i < len(actions):
+        group = tuple(actions[i : i + 1 + actions[i].overlaps_next])
+        found.append(Repeat(1, group))
+        i += len(group)
     return found

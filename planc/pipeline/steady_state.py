@@ -1,129 +1,162 @@
-"""The steps of a schedule. Of a long step that repeats itself, the beginning and the end are followed action by action
-and the middle is made from one turn of all ranks.
+"""Long steps: their steady state is simulated until it repeats itself in time, and then extrapolated exactly.
 
-Ranks that have warmed up do the same turn again and again, some microbatches further every time. If all ranks have
-done a turn before any does the next, and that one needs nothing from before the first, then a third one needs of
-the second what the second needed of the first: a turn's entries further on, in the same order.
+Ranks that have warmed up run the same actions again and again, each time some microbatches further: a period. If all
+ranks finish a period before any starts the next, and none waits for more than one period back, then each period
+depends on the one before in the same manner. Its ends are then a function of those of the period before that commutes
+with adding a constant (a max-plus linear map): once all ends of a period are those of an earlier one plus the same
+seconds, the whole step goes on like that up to its cool-down.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from operator import sub
 
 from planc.diag.fast_dataclass import dataclass
-from planc.pipeline.actions import Repeat, unrolled
-from planc.pipeline.dag import START, Lane, Lanes, Steps, in_order, lanes_of, turns_of
+from planc.pipeline.actions import Repeat
+from planc.pipeline.dag import NO_WAIT, Entries, ExecutionOrder, execution_order, in_order, rank_lists
 from planc.pipeline.schedule import Schedule, Shape
-from planc.pipeline.simulate import simulate
+from planc.pipeline.simulate import Simulation
 from planc.pipeline.stage_times import StageTimes
 
-KEPT = 2
-"""Repeat of a core: the first one needs what the warm-up left."""
-WORTH = 4
-"""Repeat more than that, for which a core is looked for."""
+LISTED_PERIODS = 2
+"""Periods that stand in the order of a long step: the first one may wait for the warm-up."""
+MIN_REPEATS = 4
+"""Further periods from which on a step is worth being written as a period and its repeats."""
+SAME_GROWTH = 1e-12
+"""Ends of two periods are apart by the same seconds if the differences agree to this part of the time so far, which is
+some thousand times the rounding of a sum."""
+MAX_SIMULATED_ENTRIES = 100_000
+"""Entries after which a step that has not become periodic is extrapolated all the same: a twentieth of a second."""
 
 
 @dataclass(frozen=True)
-class Core:
-    """A short step, and where the entries of the last turn of all ranks begin and end, of which there may be more."""
+class StepOrder:
+    """The execution order of a step: warm-up, `LISTED_PERIODS` periods, cool-down; and how often the last of the
+    periods is repeated. A short step has no period."""
 
-    steps: Steps
-    begin: int
-    end: int
+    order: ExecutionOrder
+    begin: int = 0
+    end: int = 0
+    """The entries of the last listed period."""
+    repeats: int = 0
+    max_lag: int = 1
+    """Periods in which every rank starts one microbatch, at least one: the longest circle of waits spans no more."""
 
-    @property
-    def repeats(self) -> bool:
-        """Whether the ranks take turns as in the turn before, nothing since then needs what came before that one, and
-        microbatches leave every stage in their order."""
-        need, what, begin, end = self.steps.need, self.steps.what, self.begin, self.end
-        before = begin - (end - begin)
-        return (
-            what[before:begin] == what[begin:end]
-            and all(n > before for n in need[begin:] if n != START)
-            and all(entries == sorted(entries) for entries in self.steps.end)
-        )
+    def makespan_s(self, times: StageTimes) -> float:
+        """Seconds of the step."""
+        order = self.order
+        simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * order.ranks)
+        simulation.run(order.waits[: self.end], order.kinds[: self.end])
+        self._run_repeats(simulation)
+        simulation.run(order.waits[self.end :], order.kinds[self.end :])
+        return max(simulation.clock_s)
 
-    def longer(self, turns: int) -> Steps:
-        """The step with so many more turns."""
-        steps, begin, end = self.steps, self.begin, self.end
-        length = end - begin
-        turn, further = steps.need[begin:end], range(length, (turns + 1) * length, length)
-        more = [need and need + by for by in further for need in turn]
-        by = turns * length
-        return replace(
-            steps,
-            need=[*steps.need[:end], *more, *[need and need + by for need in steps.need[end:]]],
-            what=steps.what[:end] + steps.what[begin:end] * turns + steps.what[end:],
-            told=lambda: [self._longer(entries, further) for entries in steps.end],
-        )
+    def _run_repeats(self, simulation: Simulation) -> None:
+        """Simulate repeats until they are steady; add up the others, and simulate the last few to be in phase."""
+        period = self.order.waits[self.begin : self.end], self.order.kinds[self.begin : self.end]
+        left = self.repeats
+        while left:
+            simulation.run(*period)
+            left -= 1
+            if (self.repeats - left) % self.max_lag == 0 and left:
+                steady = self._steady(simulation)
+                if steady is not None:
+                    lag, growth_s = steady
+                    self._skip(simulation, left // lag * growth_s)
+                    left %= lag
+                    for _ in range(left):
+                        simulation.run(*period)
+                    return
 
-    def _longer(self, entries: list[int], further: range) -> list[int]:
-        """The entries of one stage, microbatch by microbatch. Entries count from 1."""
-        first, after, by = bisect_right(entries, self.begin), bisect_right(entries, self.end), further[-1]
-        more = [n + m for m in further for n in entries[first:after]]
-        return [*entries[:after], *more, *[n + by for n in entries[after:]]]
+    def _steady(self, simulation: Simulation) -> tuple[int, float] | None:
+        """After how many periods the ends repeat, and by how many seconds they grow; None while they do not."""
+        length, ends = self.end - self.begin, simulation.ends_s
+        last, tolerance_s = ends[-length:], SAME_GROWTH * ends[-1]
+        growth: list[float] = []
+        for lag in range(1, self.max_lag + 1):
+            at = len(ends) - (lag + 1) * length
+            if abs((last[0] - ends[at]) - (last[-1] - ends[at + length - 1])) <= tolerance_s:
+                growth = list(map(sub, last, ends[at : at + length]))
+                if max(growth) - min(growth) <= tolerance_s:
+                    return lag, max(growth)
+        if len(ends) > MAX_SIMULATED_ENTRIES:
+            at = len(ends) - (self.max_lag + 1) * length
+            return self.max_lag, max(map(sub, last, ends[at : at + length]))
+        return None
+
+    def _skip(self, simulation: Simulation, seconds: float) -> None:
+        """Go on by so many seconds without simulating them. Only the last two periods are waited for later."""
+        recent = slice(-2 * (self.end - self.begin), None)
+        simulation.ends_s[recent] = [end + seconds for end in simulation.ends_s[recent]]
+        simulation.clock_s[:] = [clock + seconds for clock in simulation.clock_s]
+
+
+@lru_cache(maxsize=256)
+def step_order(schedule: Schedule, shape: Shape) -> StepOrder:
+    """The order of a bundled schedule. Steps that differ only in the length of their steady state share one."""
+    lists = rank_lists(schedule, shape)
+    steady = tuple(map(_steady_repeat, lists))
+    repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
+    if repeats >= MIN_REPEATS:
+        fewer = repeats * lists[0][steady[0]].step
+        short = Shape(shape.ranks, shape.chunks, shape.microbatches - fewer, shape.round if schedule.in_rounds else 0)
+        shortened = tuple(_without(mine, at, repeats) for mine, at in zip(lists, steady, strict=True))
+        if rank_lists(schedule, short) == shortened and (found := periodic_order(schedule, short, steady)):
+            return replace(found, repeats=repeats)
+    return StepOrder(execution_order(lists))
+
+
+def _steady_repeat(repeats: list[Repeat]) -> int:
+    """The place of a rank's steady state in its list: of the repeats with most different actions the one that runs
+    most microbatches."""
+
+    def size(at: int) -> tuple[int, int]:
+        times, actions, step = repeats[at]
+        return len({action[:2] for action in actions}) if times >= LISTED_PERIODS else 0, times * step
+
+    return max(range(len(repeats)), key=size)
+
+
+def _without(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
+    """A rank's list with `times` repetitions fewer of its steady state, and as many microbatches fewer."""
+    fewer = times * repeats[at].step
+    cool_down = (r._replace(actions=tuple(a.shifted(-fewer) for a in r.actions)) for r in repeats[at + 1 :])
+    return [*repeats[:at], repeats[at]._replace(times=repeats[at].times - times), *cool_down]
 
 
 @lru_cache(maxsize=64)
-def steps_of(schedule: Schedule, size: Shape) -> Steps:
-    """The steps of a bundled schedule."""
-    turns = turns_of(schedule, size)
-    steady = tuple(map(_steady, turns))
-    more = min(mine[at].times for mine, at in zip(turns, steady, strict=True)) - KEPT
-    if more >= WORTH and not schedule.forwards_first and schedule.copies == 1:
-        less, in_round = more * turns[0][steady[0]].step, size.round if schedule.in_rounds else 0
-        short = Shape(size.ranks, size.chunks, size.microbatches - less, in_round)
-        shorter = tuple(_without(mine, at, more) for mine, at in zip(turns, steady, strict=True))
-        if turns_of(schedule, short) == shorter and (core := core_of(schedule, short, steady)):
-            return core.longer(more)
-    lanes = lanes_of(schedule, size)
-    need: list[int] = []
-    what: list[int] = []
-    if not in_order(lanes.lanes, lanes.done, need, what):
-        once = (1.0,) * size.stages
-        simulate([unrolled(mine) for mine in turns], StageTimes(once, once, (0.5,) * size.stages))  # says who waits
-        raise AssertionError("lists that end were not followed to their end")
-    return lanes.steps(need, what)
-
-
-def _steady(turns: list[Repeat]) -> int:
-    """Which turns a rank does most often of those that do most."""
-
-    def does(at: int) -> tuple[int, int]:
-        times, actions, _ = turns[at]
-        return len({action[:2] for action in actions}) if times >= KEPT else 0, times
-
-    return max(range(len(turns)), key=does)
-
-
-def _without(turns: list[Repeat], at: int, times: int) -> list[Repeat]:
-    """A rank's list without so many of its steady turns, and as many microbatches fewer."""
-    kept, less = turns[at]._replace(times=turns[at].times - times), times * turns[at].step
-    later = (turn._replace(actions=tuple(a.shifted(-less) for a in turn.actions)) for turn in turns[at + 1 :])
-    return [*turns[:at], kept, *later]
-
-
-@lru_cache(maxsize=64)
-def core_of(schedule: Schedule, size: Shape, steady: tuple[int, ...]) -> Core | None:
-    """A step whose ranks do these turns `KEPT` times or more, with the last of those told apart; None if they do not
-    follow each other so that another one may come after it."""
-    lanes = lanes_of(schedule, size)
-    need: list[int] = []
-    what: list[int] = []
-    marks = []
-    cuts = [[0] * size.ranks, *([lanes.turn_at(r, at, n) for r, at in enumerate(steady)] for n in range(KEPT + 1))]
-    for begin, end in pairwise([*cuts, [len(lane.what) for lane in lanes.lanes]]):
-        if not in_order(_between(lanes, begin, end), lanes.done, need, what):
+def periodic_order(schedule: Schedule, short: Shape, steady: tuple[int, ...]) -> StepOrder | None:
+    """The order of a step whose ranks run these repeats `LISTED_PERIODS` times or more; None if its last period
+    cannot be repeated."""
+    lists = rank_lists(schedule, short)
+    entries, waits, kinds = Entries(lists), list[int](), list[int]()
+    cuts = [
+        [0] * short.ranks,
+        *(
+            [mine.after(at, n) for mine, at in zip(entries.ranks, steady, strict=True)]
+            for n in range(LISTED_PERIODS + 1)
+        ),
+        [len(mine.kinds) for mine in entries.ranks],
+    ]
+    ends = []
+    for begin, end in pairwise(cuts):
+        parts = [mine.between(a, b) for mine, a, b in zip(entries.ranks, begin, end, strict=True)]
+        if not in_order(parts, entries.ended, waits, kinds):
             return None
-        marks.append(len(need))
-    core = Core(lanes.steps(need, what), *marks[-3:-1])
-    return core if core.repeats else None
+        ends.append(len(waits))
+    max_lag = max(1, short.ranks // lists[0][steady[0]].step)
+    found = StepOrder(entries.order(waits, kinds), begin=ends[-3], end=ends[-2], max_lag=max_lag)
+    return found if repeats_itself(found) else None
 
 
-def _between(lanes: Lanes, begin: list[int], end: list[int]) -> list[Lane]:
-    """A part of each lane."""
-    cut = [slice(a, b) for a, b in zip(begin, end, strict=True)]
-    return [Lane(lane.need_at[c], lane.end_at[c], lane.what[c]) for lane, c in zip(lanes.lanes, cut, strict=True)]
+def repeats_itself(step: StepOrder) -> bool:
+    """True if the last listed period runs the actions of the one before, and nothing from it on waits for anything
+    before that one."""
+    order, begin, end = step.order, step.begin, step.end
+    before = begin - (end - begin)
+    return order.kinds[before:begin] == order.kinds[begin:end] and all(
+        wait == NO_WAIT or at + wait >= before for at, wait in enumerate(order.waits[begin:], begin)
+    )

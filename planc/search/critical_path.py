@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
+from planc.pipeline.in_flight import in_flight_lower_bound
 from planc.pipeline.split import microbatch_copies, schedule_of, shape_of, splits_backward, stages_of
-from planc.pipeline.timeline import held_at_least
 from planc.sharding.stage_assignment import Division, division_of, sections_of
 
 
@@ -89,7 +89,7 @@ class Passage:
         key = min(microbatches, 2 * period), period, way
         known = self._held.get(key)
         if known is None:
-            most = held_at_least(self.split, self.ranks, microbatches, self.ways[way].first)
+            most = in_flight_lower_bound(self.split, self.ranks, microbatches, self.ways[way].first)
             known = self._held[key] = self._sum(most)
         return known
 

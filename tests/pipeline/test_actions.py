@@ -3,9 +3,10 @@
 import pytest
 
 from planc.pipeline.actions import Action, InstructionStream, Repeat, interleave, unrolled
+from planc.pipeline.in_flight import most_in_flight
 from planc.pipeline.schedule import Shape
 from planc.pipeline.stage_times import stage_times
-from planc.pipeline.timeline import most_held, timeline
+from planc.pipeline.timeline import timeline
 from planc.schedules import schedules
 from tests.schedules.splits import NAMES
 
@@ -30,11 +31,11 @@ def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microb
     for rank in range(ranks):
         turns = schedules()[name].rank_actions(size, rank)
         every = [Repeat(1, (action,)) for action in unrolled(turns)]
-        assert most_held(turns) == most_held(every) == most_held([Repeat(1, tuple(unrolled(turns)))])
+        assert most_in_flight(turns) == most_in_flight(every) == most_in_flight([Repeat(1, tuple(unrolled(turns)))])
 
 
 def test_a_rank_that_does_nothing_holds_nothing() -> None:
-    assert most_held([]) == ({}, {})
+    assert most_in_flight([]) == ({}, {})
     assert timeline([[], [Action("forward", 0, 0)]], stage_times([1.0], [2.0])).in_flight == ({}, {0: 1})
 
 

@@ -53,6 +53,6 @@ def test_a_step_of_very_many_microbatches_is_bounded() -> None:
 
 
 def test_each_way_has_its_first_and_its_last_followed() -> None:
-    assert followed(1, 1) == [0]
-    assert followed(5, 1) == [0, 1, 2, 4]
-    assert {0, 1, 30, 31} <= {*followed(32, 2)}
+    assert followed(1, 1, 4) == [0]
+    assert followed(5, 1, 4) == [0, 1, 2, 4]
+    assert {0, 1, 30, 31} <= {*followed(32, 2, 4)}

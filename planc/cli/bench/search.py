@@ -11,7 +11,7 @@ from pathlib import Path
 from planc.cli.common import print_json
 from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
-from planc.pipeline.timeline import forget
+from planc.pipeline.timeline import clear_caches
 from planc.search import Found, every, search
 from planc.search.branch_and_bound import uncollected
 from planc.search.space import Space
@@ -58,7 +58,7 @@ def _quickest(path: Path, most_sequences: int | None) -> tuple[Found, float]:
     """What is found, and the least CPU seconds of a search that knows nothing yet."""
     least = float("inf")
     for _ in range(RUNS):
-        forget()
+        clear_caches()
         begin = time.process_time()
         found = search(path, most_sequences=most_sequences)
         least = min(least, time.process_time() - begin)
@@ -68,7 +68,7 @@ def _quickest(path: Path, most_sequences: int | None) -> tuple[Found, float]:
 def _rate(path: Path, most_sequences: int | None) -> float:
     """Layouts costed in a CPU second, with the figures and the orders of pipelines that are found on the way."""
     space = Space(path, None, most_sequences)
-    forget()
+    clear_caches()
     with uncollected():
         begin = time.process_time()
         count = sum(1 for _ in every(space, COSTED_ALONE))

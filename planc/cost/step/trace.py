@@ -10,7 +10,7 @@ from planc.cost.costed import Costed
 from planc.cost.step.offload import offload_s
 from planc.cost.step.step_time import StageCost, optimizer_s, overhead_s
 from planc.pipeline.actions import LETTERS
-from planc.pipeline.simulate import Ran, simulate, spans
+from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
 from planc.sharding.stage_assignment import microbatches_each, virtual_stages
 
@@ -52,18 +52,18 @@ def trace(costed: Costed) -> dict[str, Any]:
 def step_spans(costed: Costed) -> Iterator[Span]:
     """Every span of every rank, each rank's in order of time."""
     plan, times = costed.sharded.plan, costed.timed.times
-    run = simulate(action_lists(plan.split, plan.pipeline, plan.microbatches), times)
-    ran = spans(run)
+    spans = action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), times)
+    end_s = max(span.end_s for span in spans)
     for rank in range(plan.pipeline):
-        for r in (r for r in ran if r.rank == rank):
-            yield from _parts(r, costed.timed.costs[r.action.stage])
-        yield from _after(costed, rank, max(run.clock))
+        for span in (span for span in spans if span.rank == rank):
+            yield from _parts(span, costed.timed.costs[span.action.stage])
+        yield from _after(costed, rank, end_s)
 
 
-def _parts(ran: Ran, cost: StageCost) -> Iterator[Span]:
+def _parts(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
     """An action's transfers, replay and compute, one after the other."""
-    kind, stage, microbatch, _ = ran.action
-    whole = ran.end_s - ran.start_s
+    kind, stage, microbatch, _ = span.action
+    whole = span.end_s - span.start_s
     if kind == "forward":
         parts = [("exposed_comm", cost.exposed_forward_s), ("compute", cost.forward_s)]
     elif kind == "backward_weight":
@@ -72,10 +72,10 @@ def _parts(ran: Ran, cost: StageCost) -> Iterator[Span]:
         kept = whole - cost.recompute_s - cost.exposed_backward_s
         parts = [("recompute", cost.recompute_s), ("compute", kept), ("exposed_comm", cost.exposed_backward_s)]
     names = {"compute": kind.replace("_", " of "), "recompute": "recompute", "exposed_comm": "transfers"}
-    start = ran.start_s
+    start = span.start_s
     for part, seconds in parts:
         name = f"{stage}{LETTERS[kind]}{microbatch} {names[part]}"
-        yield Span(ran.rank, name, part, start, seconds, stage, microbatch)
+        yield Span(span.rank, name, part, start, seconds, stage, microbatch)
         start += seconds
 
 

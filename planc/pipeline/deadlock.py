@@ -1,0 +1,102 @@
+"""Deadlocks of a schedule: the ranks that wait for each other in a circle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from planc.pipeline.actions import Action, Repeat, unrolled
+
+
+class Wait(NamedTuple):
+    """A rank that cannot go on: its next action, the action that this one waits for, and the rank that runs that."""
+
+    rank: int
+    action: Action
+    needs: Action
+    owner: int
+
+    def text(self) -> str:
+        where = "itself" if self.owner == self.rank else f"rank {self.owner}"
+        return f"rank {self.rank} waits at {self.action.text} for {self.needs.text} of {where}"
+
+
+def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
+    """The ranks that wait for each other, from the lowest one on; empty if every rank comes to its end.
+
+    A forward waits for the forward of the stage before; a backward for its own forward and for the backward of the
+    stage after; a gradient of weights for that of the inputs. Every action must be in exactly one list.
+    """
+    return _Progress([unrolled(mine) for mine in lists]).deadlock()
+
+
+class _Progress:
+    """How far every rank comes, without regard to seconds."""
+
+    def __init__(self, lists: list[list[Action]]) -> None:
+        self.lists = lists
+        self.last = max((a.stage for actions in lists for a in actions), default=0)
+        self.ended: set[tuple[str, int, int]] = set()
+        self.next = [0] * len(lists)
+        while sum(map(self._advance, range(len(lists)))):
+            pass
+
+    def _advance(self, rank: int) -> bool:
+        """Run a rank's actions until one has to wait; True if any ran."""
+        begin = self.next[rank]
+        while (group := self._group(rank)) and not any(map(self._missing, group)):
+            self.ended.update((_direction(a), a.stage, a.microbatch) for a in group)
+            self.next[rank] += len(group)
+        return self.next[rank] > begin
+
+    def _group(self, rank: int) -> list[Action]:
+        """The next action of a rank, or the next two that overlap; empty at its end."""
+        at, actions = self.next[rank], self.lists[rank]
+        return actions[at : at + 1 + actions[at].overlaps_next] if at < len(actions) else []
+
+    def _missing(self, action: Action) -> Action | None:
+        """The action that this one waits for; None if it can run."""
+        return next((a for a in self._needs(action) if (_direction(a), a.stage, a.microbatch) not in self.ended), None)
+
+    def _needs(self, action: Action) -> list[Action]:
+        kind, stage, m, _ = action
+        if kind == "forward":
+            return [Action("forward", stage - 1, m)] if stage else []
+        if kind == "backward_weight":
+            return [Action("backward_input", stage, m)]
+        after = [Action("backward", stage + 1, m)] if stage < self.last else []
+        return [Action("forward", stage, m), *after]
+
+    def deadlock(self) -> tuple[Wait, ...]:
+        """The circle that the lowest waiting rank leads into."""
+        waits = {w.rank: w for rank in range(len(self.lists)) if (w := self._wait(rank)) is not None}
+        if not waits:
+            return ()
+        path: list[int] = []
+        rank = min(waits)
+        while rank in waits and rank not in path:
+            path.append(rank)
+            rank = waits[rank].owner
+        circle = path[path.index(rank) :] if rank in path else path
+        low = circle.index(min(circle))
+        return tuple(waits[r] for r in circle[low:] + circle[:low])
+
+    def _wait(self, rank: int) -> Wait | None:
+        """The wait of a rank's next action; None for a rank that has come to its end."""
+        for action in self._group(rank):
+            if (missing := self._missing(action)) is not None:
+                return Wait(rank, action, missing, self._owner(missing, rank))
+        return None
+
+    def _owner(self, wanted: Action, waiting: int) -> int:
+        """The rank that has an action still to run."""
+        key = _direction(wanted), wanted.stage, wanted.microbatch
+        for rank, actions in enumerate(self.lists):
+            if any((_direction(a), a.stage, a.microbatch) == key for a in actions[self.next[rank] :]):
+                return rank
+        return waiting
+
+
+def _direction(action: Action) -> str:
+    """A backward ends for those who wait for it when the gradient of the input does."""
+    return "backward" if action.kind == "backward_input" else action.kind

@@ -1,0 +1,95 @@
+"""Microbatches in flight: how many of each virtual stage a rank holds at its fullest moment."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import accumulate
+from operator import itemgetter
+from typing import NamedTuple
+
+from planc.ir.plan import Split
+from planc.pipeline.actions import Action, Kind, Repeat
+from planc.pipeline.dag import rank_lists
+from planc.pipeline.schedule import Schedule, Shape
+from planc.pipeline.split import schedule_of, shape_of, stages_of
+
+
+class InFlight(NamedTuple):
+    """A rank at its fullest moment, the first of them."""
+
+    held: dict[int, int]
+    """Microbatches in flight of each virtual stage."""
+    awaiting_weights: dict[int, int]
+    """Those of them whose gradient of weights alone is missing."""
+
+
+CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
+"""Change of a rank's microbatches in flight by an action."""
+KIND_AND_STAGE = itemgetter(0, 1)
+
+
+def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
+    """The microbatches in flight of a rank with this action list.
+
+    A microbatch is in flight from its forward to the end of its backward, the weights' part included: that part needs
+    the inputs of the matmuls, 32 of the 34 bytes per element that a layer saves with flash attention (Qi et al. 2023,
+    table 1). A `Repeat` is at its fullest the first time; the last time, if each time adds microbatches.
+    """
+    held = peak = fullest = repetition = first = 0
+    for at, (times, actions, _) in enumerate(repeats):
+        after = list(accumulate(CHANGE[action.kind] for action in actions))
+        change, most = after[-1], max(after)
+        before = times - 1 if change > 0 else 0
+        if held + before * change + most > peak:
+            peak = held + before * change + most
+            fullest, repetition, first = at, before, after.index(most) + 1
+        held += times * change
+    counts: Counter[tuple[Kind, int]] = Counter()
+    if peak:
+        for times, actions, _ in [*repeats[:fullest], repeats[fullest]._replace(times=repetition)]:
+            _count(counts, actions, times)
+        _count(counts, repeats[fullest].actions[:first], 1)
+    return _in_flight(counts)
+
+
+def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:
+    for key in map(KIND_AND_STAGE, actions):
+        counts[key] += times
+
+
+def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
+    """After so many actions of each kind and stage."""
+    held: dict[int, int] = {}
+    awaiting: dict[int, int] = {}
+    for (kind, stage), n in counts.items():
+        if kind == "backward_input":
+            awaiting[stage] = n - counts["backward_weight", stage]
+        elif CHANGE[kind]:
+            held[stage] = held.get(stage, 0) + CHANGE[kind] * n
+    return InFlight({s: n for s, n in held.items() if n}, {s: n for s, n in awaiting.items() if n})
+
+
+@lru_cache(maxsize=256)
+def in_flight_by_rank(schedule: Schedule, shape: Shape) -> tuple[InFlight, ...]:
+    """The microbatches in flight of each rank of a bundled schedule."""
+    return tuple(map(most_in_flight, rank_lists(schedule, shape)))
+
+
+def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
+    """Lower bound on the microbatches in flight of each virtual stage of a rank: those of a step of two rounds, with
+    which a longer step begins."""
+    whole, schedule = shape_of(split, ranks, microbatches), schedule_of(split)
+    round_ = whole.round if schedule.in_rounds else ranks
+    short = whole._replace(
+        microbatches=min(microbatches, 2 * round_), fixed_round=whole.round if schedule.in_rounds else 0
+    )
+    if schedule.need(short) is not None:
+        return dict.fromkeys(stages_of(split, ranks, rank)[:1], 1)
+    return rank_in_flight(schedule, short, rank)
+
+
+@lru_cache(maxsize=4096)
+def rank_in_flight(schedule: Schedule, shape: Shape, rank: int) -> dict[int, int]:
+    return most_in_flight(schedule.rank_actions(shape, rank)).held
