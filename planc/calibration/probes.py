@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from planc.cost.compute.attention import head_share
 from planc.cost.compute.gemm import Gemm, gemm_s
-from planc.cost.machine.collective_time import bare_s
+from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
 from planc.cost.machine.topology import Span, span_of
 from planc.cost.step.step_time import step_time
@@ -32,7 +32,7 @@ def predicted_s(probe: Probe, cluster: Cluster, spans: Mapping[int, Span] | None
     chip = cluster.chip
     if probe.kind == "collective":
         group, buffer = probe.sizes
-        return bare_s(probe.op, buffer, spans[group] if spans else group_span(cluster, group))
+        return transfer_s(probe.op, buffer, spans[group] if spans else group_span(cluster, group))
     if probe.kind == "stream":
         return STREAMED * probe.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
     peak = peak_flops_per_s(chip, probe.dtype) / chip.devices

@@ -9,6 +9,8 @@ from planc.ir.base import Cause
 
 CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
+Per = Literal["microbatch", "step"]
+"""How often a collective is issued: by every microbatch, or once a step."""
 Carries = Literal["activation", "param", "grad", "scalar"]
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int8": 1, "int32": 4, "int64": 8}
@@ -19,8 +21,8 @@ class Collective:
     """Calls of one kind on one pipeline stage. A row of the report before it has a time.
 
     `buffer_bytes` is the larger of the input and output buffer of one call on one device; `count` the
-    calls per device and optimizer step. `realised_by` names the realisation rules that made the row
-    what it is; empty for a semantic one.
+    calls per device and optimizer step, and `per` whether they come with each microbatch or once a step.
+    `realised_by` names the realisation rules that made the row what it is; empty for a semantic one.
     """
 
     op: CollectiveOp
@@ -33,6 +35,7 @@ class Collective:
     section: str
     """first, block, last: which part of the model; step: once for the whole model."""
     dtype: str
+    per: Per
     count: int
     buffer_bytes: float
     realised_by: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.cost.memory.peak import GIB
-from planc.cost.step.rank_cost import Layout
+from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.report import Step
@@ -172,7 +172,7 @@ class Close:
     """A point costed but for the order in which its pipeline runs; `followed` once some microbatches were."""
 
     point: Point
-    layout: Layout
+    layout: LayoutCost
     followed: bool = False
 
 
@@ -299,7 +299,7 @@ class _Run:
         candidate = self._costed(point, layout)
         return candidate if candidate.memory_gib <= self.room_gib else None
 
-    def _costed(self, point: Point, layout: Layout) -> Candidate:
+    def _costed(self, point: Point, layout: LayoutCost) -> Candidate:
         self.costed += 1
         step, gib = self.bounds.cost(point, layout)
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)

@@ -20,24 +20,25 @@ from functools import cached_property, partial
 from operator import add
 from typing import NamedTuple
 
-from planc.cost.costed import cost_plan
 from planc.cost.memory.activations import replay_buffers
 from planc.cost.memory.peak import GIB, at_the_fullest, with_reserve
+from planc.cost.step.layout_cost import LayoutCost, StateSeconds
 from planc.cost.step.offload import offload_s
-from planc.cost.step.rank_cost import Layout, passing_on, resting_bytes
+from planc.cost.step.optimizer import update_seconds
 from planc.cost.step.section_cost import (
-    Copies,
-    Kept,
-    Links,
-    Moved,
-    Stored,
-    copies_of,
-    handed_over_s,
-    kept_of,
-    moved_of,
-    stored_of,
+    MicrobatchSeconds,
+    SavedActivations,
+    StateBytes,
+    microbatch_seconds,
+    passing_on,
+    resting_bytes,
+    saved_activations,
+    shared_gradients,
+    stage_boundary_s,
+    state_bytes,
 )
 from planc.cost.step.step_time import critical_path_step_s
+from planc.cost.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -93,7 +94,7 @@ class Shape(NamedTuple):
     passage: Passage
     times: int
     """Microbatches that a rank runs on each stage."""
-    kept: Kept
+    kept: SavedActivations
     first_bytes: float
     """Saved by the first rank, whatever is stored where."""
 
@@ -112,12 +113,12 @@ class Bounds:
         self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
         """A microbatch of so many sequences keeps so many times the bytes of one."""
         self._propagated: dict[object, Sharded] = {}
-        self._copies: dict[object, Copies] = {}
-        self._kept: dict[object, Kept] = {}
+        self._copies: dict[object, MicrobatchSeconds] = {}
+        self._kept: dict[object, SavedActivations] = {}
         self._alike: dict[object, Sharded] = {}
-        self._stored: dict[object, Stored] = {}
-        self._moved: dict[object, Moved] = {}
-        self._links = Links()
+        self._stored: dict[object, StateBytes] = {}
+        self._moved: dict[object, StateSeconds] = {}
+        self._links = LinkTimes()
         self._at: tuple[Shape, Plan, float] | None = None
         """The shape that was asked for last, with a plan of it and the seconds of a hand-over."""
         self._passages: dict[int, Passage] = {}
@@ -167,8 +168,9 @@ class Bounds:
     def of_family(self, family: Family) -> float:
         """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
         ranks, copies, times = family.ranks, self.copies(family), family.microbatches
-        last = min(before * copies.forward_s + times * on * copies.layer_s for before, on in self._last_ranks(ranks))
-        return max(times * copies.whole_s / ranks, last) * SHAVED
+        forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
+        last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks(ranks))
+        return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
     def _last_ranks(self, ranks: int) -> set[tuple[int, int]]:
         """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
@@ -208,13 +210,12 @@ class Bounds:
     def passes_s(self, shape: Shape) -> float:
         """Seconds of all microbatches on the busiest rank, and of the first and last one around it."""
         whole, times, most = self.copies(shape.family), shape.times, 0.0
-        copies = whole.of
+        forward_s, backward_s = whole.forward_s, whole.backward_s
         for way in shape.passage.ways:
             busy_s = back_s = 0.0
             for s, n in way.on.items():
-                copy = copies[s]
-                busy_s += n * (copy.forward_s + copy.back_s)
-                back_s += n * copy.back_s
+                busy_s += n * (forward_s[s] + backward_s[s])
+                back_s += n * backward_s[s]
             most = max(most, times * busy_s + _way_s(shape, whole, way), times * back_s + _turn_s(shape, whole, way))
         return most * SHAVED
 
@@ -235,33 +236,30 @@ class Bounds:
             resting + at_the_fullest(passing, back) for (resting, passing), back in zip(stored, replayed, strict=True)
         ]
 
-    def layout(self, point: Point, shape: Shape) -> Layout:
+    def layout(self, point: Point, shape: Shape) -> LayoutCost:
         """What a point of a shape costs; its plan stands for all of them, which differ in what is stored where."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
-            self._at = shape, plan, handed_over_s(plan, shape.kept, self._links)
+            self._at = shape, plan, stage_boundary_s(plan, shape.kept.boundary, self._links)
         _, plan, handed_over = self._at
-        return Layout(
+        return LayoutCost(
             plan=plan,
             division=shape.passage.division,
-            copies=self.copies(shape.family),
-            kept=shape.kept,
-            moved=self._moved_of(point),
+            compute=self.copies(shape.family),
+            saved=shape.kept,
+            state=self._moved_of(point, shape.times),
             state_bytes=self._state_bytes(point, shape),
-            handed_over_s=handed_over,
+            send_s=handed_over,
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )
 
-    def time_s(self, layout: Layout) -> float:
+    def time_s(self, layout: LayoutCost) -> float:
         """Of a layout, whatever the order in which its pipeline runs."""
         return critical_path_step_s(layout.plan, layout.division.held, layout.work) * SHAVED
 
-    def cost(self, point: Point, layout: Layout) -> tuple[Step, float]:
+    def cost(self, point: Point, layout: LayoutCost) -> tuple[Step, float]:
         """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""
-        if layout.plan.recompute.every == 1:
-            return layout.run()
-        costed = cost_plan(self.sharded(point))  # layers differ in what they run again
-        return costed.step, costed.memory.per_device_gib.total
+        return layout.run()
 
     def of(self, point: Point) -> Bound:
         """The bound of a point whose batch and pipeline fit."""
@@ -286,23 +284,23 @@ class Bounds:
         mesh = self.space.mesh(sizes)
         return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
 
-    def copies(self, family: Family) -> Copies:
+    def copies(self, family: Family) -> MicrobatchSeconds:
         """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
         as often as they are gathered."""
         narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
         known = self._copies.get(key := (family.microbatch, narrow, family.inside))
         if known is None:
-            known = self._copies[key] = copies_of(self._sharded_as(family), self._links)
+            known = self._copies[key] = microbatch_seconds(self._sharded_as(family), self._links)
         return known
 
-    def _kept_of(self, family: Family) -> Kept:
+    def _kept_of(self, family: Family) -> SavedActivations:
         """Bytes of a family's microbatch."""
         known = self._kept.get(key := (family.microbatch, family.inside))
         if known is None:
             if self._linear and family.microbatch > 1:
                 known = self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
             else:
-                known = kept_of(self._sharded_as(family))
+                known = saved_activations(self._sharded_as(family))
             self._kept[key] = known
         return known
 
@@ -317,16 +315,18 @@ class Bounds:
         sharded.plan.memo.update(first.plan.memo)
         return sharded
 
-    def _stored_of(self, point: Point) -> Stored:
+    def _stored_of(self, point: Point) -> StateBytes:
         known = self._stored.get(key := (self._stored_as[point.variant], *point.sizes))
         if known is None:
-            known = self._stored[key] = stored_of(self.sharded(point))
+            known = self._stored[key] = state_bytes(self.sharded(point))
         return known
 
-    def _moved_of(self, point: Point) -> Moved:
-        known = self._moved.get(key := (self._stored_as[point.variant], *point.sizes))
+    def _moved_of(self, point: Point, times: int) -> StateSeconds:
+        known = self._moved.get(key := (self._stored_as[point.variant], times == 1, *point.sizes))
         if known is None:
-            known = self._moved[key] = moved_of(self.sharded(point), self._links)
+            sharded, links = self.sharded(point), self._links
+            transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
+            known = self._moved[key] = StateSeconds(transfers, update_seconds(sharded), shared)
         return known
 
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
@@ -389,28 +389,28 @@ def _nothing_s(rank: int, compute_s: float) -> float:
     return 0.0
 
 
-def _bytes(kept: Kept, on: Sections) -> float:
+def _bytes(kept: SavedActivations, on: Sections) -> float:
     """Saved by so many copies of each section."""
     return sum([n * kept.saved[s] for s, n in on.items()])
 
 
-def _way_s(shape: Shape, copies: Copies, way: Way) -> float:
+def _way_s(shape: Shape, copies: MicrobatchSeconds, way: Way) -> float:
     """Seconds of the first microbatch on its way to the rank, and of the last one on its way back."""
     if not shape.passage.straight:
         return 0.0
-    of, apart, total = copies.of, shape.passage.apart, 0.0
+    apart, total = shape.passage.apart, 0.0
     for s, n in way.before.items():
-        total += n * (of[s].forward_s + (0.0 if apart else of[s].back_s))
+        total += n * (copies.forward_s[s] + (0.0 if apart else copies.backward_s[s]))
     return total
 
 
-def _turn_s(shape: Shape, copies: Copies, way: Way) -> float:
+def _turn_s(shape: Shape, copies: MicrobatchSeconds, way: Way) -> float:
     """Seconds until a backward comes to the rank, and of the last one from there."""
     if not shape.passage.straight:
         return 0.0
-    of, apart, total = copies.of, shape.passage.apart, copies.through_s
+    apart, total = shape.passage.apart, copies.all_forwards_s
     for s, n in way.after.items():
-        total += n * (of[s].back_s - (of[s].time.weight_s if apart else 0.0))
+        total += n * (copies.backward_s[s] - (copies.sections[s].time.weight_s if apart else 0.0))
     for s, n in way.beneath.items() if not apart else ():
-        total += n * of[s].back_s
+        total += n * copies.backward_s[s]
     return total

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
-from planc.ir.collective import Carries, CollectiveOp, Phase
+from planc.ir.collective import Carries, CollectiveOp, Per, Phase
 from planc.ir.sharding import Sharded
 
 
@@ -19,7 +19,7 @@ class Call:
     tensor: str
     dtype: str
     elements: float
-    per: str = "microbatch"
+    per: Per = "microbatch"
     times: int = 1
     cause: Cause | None = None
 

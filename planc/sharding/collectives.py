@@ -65,6 +65,7 @@ def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
         "carries": call.carries,
         "tensor": call.tensor,
         "dtype": call.dtype,
+        "per": call.per,
         "buffer_bytes": call.elements * DTYPE_BYTES[call.dtype],
         "cause": call.cause,
     }
@@ -93,6 +94,7 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
                 tensor=last,
                 section="step",
                 dtype=plan.precision.compute,
+                per="microbatch",
                 count=count * microbatches_each(plan),
                 buffer_bytes=size,
                 cause=plan.split.cause,
@@ -136,6 +138,7 @@ def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
                 tensor=p.param.name,
                 section="step",
                 dtype=plan.precision.reduce,
+                per="step",
                 count=copies,
                 buffer_bytes=shared_bytes(plan, p),
                 cause=plan.split.cause,

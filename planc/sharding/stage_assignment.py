@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Param
@@ -62,6 +62,16 @@ def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
     return sum(plan.model.layers_of(section, n, n + 1) for n in layers)
 
 
+def load_of(plan: Plan, rank: int) -> dict[str, int]:
+    """Number of copies of each section of the model on a pipeline rank."""
+    return {s: n for s, n in sections_on(plan, rank).items() if s != "step"}
+
+
+def replayed_copies(plan: Plan, rank: int) -> dict[str, int]:
+    """Number of copies of each section on a pipeline rank that the backward recomputes."""
+    return {s: replayed_on(plan, rank, s, n) for s, n in load_of(plan, rank).items()}
+
+
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
     """Number of copies of each section in one virtual stage."""
     known = plan.memo.get(("sections_of", stage))
@@ -82,7 +92,7 @@ def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
-def copies_in(sections: dict[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
+def copies_in(sections: Mapping[str, int], used_by: Iterable[str], blocks: Container[str]) -> int:
     """Number of copies of something that the sections `used_by` share, on a rank that holds `sections`."""
     copies = sum([sections.get(s, 0) for s in used_by if s in blocks])
     return copies or int(any(s in sections for s in used_by))
@@ -94,6 +104,8 @@ class Division:
 
     loads: tuple[dict[str, int], ...]
     """Section copies of each distinct kind of rank."""
+    replayed: tuple[dict[str, int], ...]
+    """Those of them that the backward recomputes, by load; all, except with `recompute ... every N layers`."""
     load: tuple[int, ...]
     """Index into `loads` for each rank."""
     kinds: tuple[tuple[int, dict[str, int]], ...]
@@ -106,16 +118,19 @@ class Division:
 
 def division_of(plan: Plan) -> Division:
     """The division of the plan's model over its pipeline."""
-    loads: dict[tuple[tuple[str, int], ...], int] = {}
+    loads: dict[tuple[tuple[tuple[str, int], ...], ...], int] = {}
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
     every = range(plan.pipeline)
-    sections = [tuple((s, n) for s, n in sections_on(plan, rank).items() if s != "step") for rank in every]
+    sections = [(tuple(load_of(plan, r).items()), tuple(replayed_copies(plan, r).items())) for r in every]
     load = tuple(loads.setdefault(on, len(loads)) for on in sections)
     held = tuple(virtual_stages(plan, rank) for rank in range(plan.pipeline))
     homes = {v: load[rank] for rank, stages in enumerate(held) for v in stages}
     stages = [(homes[v], tuple(sections_of(plan, v).items())) for v in range(len(plan.stages))]
     kind = tuple(kinds.setdefault(stage, len(kinds)) for stage in stages)
-    return Division(tuple(map(dict, loads)), load, tuple((home, dict(of)) for home, of in kinds), kind, held)
+    differing = tuple((home, dict(of)) for home, of in kinds)
+    return Division(
+        tuple(dict(on) for on, _ in loads), tuple(dict(again) for _, again in loads), load, differing, kind, held
+    )
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:

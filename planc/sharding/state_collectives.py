@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.ir.base import Cause
-from planc.ir.collective import CollectiveOp, Phase
+from planc.ir.collective import CollectiveOp, Per, Phase
 from planc.ir.model import Section
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.calls import Call, axis_cause
@@ -48,7 +48,7 @@ def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
     """Reductions of a gradient over `grad_partial`: scattered to the shards of grads or optimizer, else whole."""
     plan = sharded.plan
     rest = p.stored["grads"] or p.stored["optimizer"]
-    per = "microbatch" if p.stored["grads"] else "step"
+    per: Per = "microbatch" if p.stored["grads"] else "step"
     elements: float = param_elements(plan, p)
     whole = plan.mesh.in_order(set(p.grad_partial) - set(rest))
     scattered = plan.mesh.in_order(set(p.grad_partial) & set(rest))
@@ -65,7 +65,7 @@ def _reduction(
     p: ParamSharding,
     dtype: str,
     elements: float,
-    per: str,
+    per: Per,
     cause: Cause | None,
 ) -> Call:
     return Call(

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from planc.cost.machine.collective_time import (
     algorithm,
     algorithm_bytes_per_s,
-    bare_s,
     bound_s,
     collective_s,
     latency_s,
     limit_s,
     ragged_all_to_all_s,
     ring_share,
+    transfer_s,
 )
 from planc.cost.machine.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
 from planc.ir.mesh import Axis, Mesh, View, strided
@@ -58,11 +58,11 @@ def test_a_network_may_say_how_fast_a_collective_is_beside_a_gather(tmp_path: Pa
     levels = tuple(replace(v, call_s=2e-3, op_efficiency={"reduce_scatter": 0.5}) for v in plan.cluster.levels)
     slow = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("fsdp",))
     for op, times in (("all_gather", 1), ("reduce_scatter", 2), ("all_reduce", 1)):
-        assert bare_s(op, 1e8, slow) == pytest.approx(times * bare_s(op, 1e8, usual))
-        assert collective_s(op, 1e8, slow) == pytest.approx(bare_s(op, 1e8, slow) + 2e-3)
-        assert bare_s(op, 1e8, usual) == collective_s(op, 1e8, usual)
+        assert transfer_s(op, 1e8, slow) == pytest.approx(times * transfer_s(op, 1e8, usual))
+        assert collective_s(op, 1e8, slow) == pytest.approx(transfer_s(op, 1e8, slow) + 2e-3)
+        assert transfer_s(op, 1e8, usual) == collective_s(op, 1e8, usual)
     inside = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("tp",))
-    assert collective_s("reduce_scatter", 1e8, inside) == bare_s("all_gather", 1e8, inside)
+    assert collective_s("reduce_scatter", 1e8, inside) == transfer_s("all_gather", 1e8, inside)
 
 
 def test_an_all_reduce_is_a_scatter_and_a_gather(tmp_path: Path) -> None:

@@ -24,5 +24,5 @@ def _once(roles: Roles, row: Collective) -> Collective:
     if row.carries != "grad" or not of_state(row, roles):
         return row
     if row.op == "all_reduce":
-        return changed(row, NAME, phase="backward", count=sections_on(roles.plan, row.stage)[row.section])
+        return changed(row, NAME, phase="backward", per="step", count=sections_on(roles.plan, row.stage)[row.section])
     return replace(row, phase="backward")

@@ -37,6 +37,7 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         NAME,
         **over(row, roles, inside),
         phase="backward",
+        per="microbatch" if _each(roles) else "step",
         dtype=dtype,
         count=sections_on(plan, row.stage)[row.section] * _times(roles),
         buffer_bytes=elements * DTYPE_BYTES[dtype],

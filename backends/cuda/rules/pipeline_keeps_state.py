@@ -28,16 +28,17 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 def _counted(roles: Roles, row: Collective) -> Collective:
     plan = roles.plan
     if row.carries == "grad":
-        return changed(row, NAME, count=sections_on(plan, row.stage)[row.section])
+        return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])
     if Keeping.of(plan).gather_per != "pass" or row.section == "last":
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
-        return changed(row, NAME, count=once)
+        return changed(row, NAME, per="step", count=once)
     actions = action_lists(plan.split, plan.pipeline, plan.microbatches)[row.stage]
     count = sum(
         copies * gathers(actions, stage)[row.phase == "backward"]
         for stage, copies in _copies(roles.sharded, row).items()
     )
-    return changed(row, NAME, count=count)
+    once = count <= sections_on(plan, row.stage)[row.section]
+    return changed(row, NAME, per="step" if once else "microbatch", count=count)
 
 
 def gathers(actions: list[Action], stage: int) -> tuple[int, int]:

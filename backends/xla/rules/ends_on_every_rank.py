@@ -38,7 +38,7 @@ def _shared(plan: Plan, row: Collective) -> Collective:
     if row.phase == "optimizer" or row.count < plan.microbatches:
         return changed(row, NAME)
     size = plan.microbatches / plan.pipeline if row.carries == "activation" else 1
-    return changed(row, NAME, count=row.count // plan.microbatches, buffer_bytes=row.buffer_bytes * size)
+    return changed(row, NAME, per="step", count=row.count // plan.microbatches, buffer_bytes=row.buffer_bytes * size)
 
 
 def _summed(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
@@ -69,6 +69,7 @@ def _sum(sharded: Sharded, p: ParamSharding, op: CollectiveOp, axes: set[str], e
         tensor=p.param.name,
         section=p.param.section,
         dtype="fp32",
+        per="step",
         count=1,
         buffer_bytes=elements * DTYPE_BYTES["fp32"],
         realised_by=(NAME,),

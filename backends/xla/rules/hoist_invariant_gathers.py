@@ -25,7 +25,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     ends = [r for r in outside if r.section in ("first", "last")]
     hoisted = {id(r) for r in ends if everything or r.tensor in multiplied}
     kept = [r for r in rows if id(r) not in again]
-    return tuple(changed(r, NAME, count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)
+    return tuple(changed(r, NAME, per="step", count=1) if id(r) in hoisted and r.count > 1 else r for r in kept)
 
 
 def _gathers(sharded: Sharded, row: Collective) -> bool:

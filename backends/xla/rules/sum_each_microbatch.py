@@ -24,4 +24,4 @@ def _once(row: Collective) -> bool:
 def _summed(sharded: Sharded, row: Collective) -> Collective:
     """A sum that only the optimizer wants divided is whole until the update slices it."""
     count = row.count * sharded.plan.microbatches
-    return changed(row, NAME, op="all_reduce", phase="backward", count=count)
+    return changed(row, NAME, op="all_reduce", phase="backward", per="microbatch", count=count)

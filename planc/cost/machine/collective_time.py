@@ -45,10 +45,10 @@ LARGE_BYTES = 2.0**30
 def collective_s(op: Op, buffer_bytes: float, span: Span) -> float:
     """Seconds of one call, the framework's own time in it. `buffer_bytes`: the larger of input and output on one
     device."""
-    return bare_s(op, buffer_bytes, span) + span.call_s
+    return transfer_s(op, buffer_bytes, span) + span.call_s
 
 
-def bare_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def transfer_s(op: Op, buffer_bytes: float, span: Span) -> float:
     """Seconds of one call by itself, as a loop of such calls takes."""
     return min((s for _, s in _ways(op, buffer_bytes, span)), default=0.0) / span.efficiency(op)
 

@@ -48,15 +48,9 @@ def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -
 
 
 def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
-    """Whether several microbatches' gradients add up before they are reduced."""
+    """True if several microbatches' gradients add up before they are reduced."""
     reduced = [r for r in rows if r.carries == "grad" and r.op == "reduce_scatter"]
-    once = all(r.count <= _copies(sharded, r) for r in reduced)
-    return bool(reduced) and sharded.plan.microbatches > 1 and once
-
-
-def _copies(sharded: Sharded, row: Collective) -> int:
-    """How often the row's tensor is on its stage."""
-    return sections_on(sharded.plan, row.stage).get(row.section, 1)
+    return bool(reduced) and sharded.plan.microbatches > 1 and all(r.per == "step" for r in reduced)
 
 
 def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool]:

@@ -1,78 +1,116 @@
-"""Figures of one copy of a section, of which the cost of many layouts is made.
+"""Seconds and bytes of one copy of each section of a model: what the cost of every layout is put together from.
 
-What a copy computes and saves depends on the axes inside a data-parallel rank, what it stores and moves for
-that on where state lies: layouts of one plan share most of both. `planc.cost.step.rank_cost` makes a step and the
-memory of a layout of them.
+What a copy computes and saves depends on the axes inside a data-parallel rank; what it stores and transfers for that,
+on where state lies. A search costs thousands of layouts that share most of both.
 """
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable, Mapping
+
 from planc.cost.compute.section import SectionTime, section_time
-from planc.cost.machine.collective_time import bare_s
-from planc.cost.machine.rates import memory_bytes_per_s
-from planc.cost.machine.topology import Span, span_of
 from planc.cost.memory.activations import Replays, replays_of, saved_by_section
-from planc.cost.memory.state import PassingBytes, communicators, passing_bytes, resting
-from planc.cost.step.overlap import beside
-from planc.cost.step.step_time import OPTIMIZER_PASSES
+from planc.cost.memory.state import PassingBytes, communicators, largest, passing_bytes, resting
+from planc.cost.step.optimizer import Sections, by_sections, held_by
+from planc.cost.step.overlap import exposed_activations
+from planc.cost.step.transfers import LinkTimes, TransferGroup, axes_that_wait, transfers_of_calls
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.collective import DTYPE_BYTES, CollectiveOp, Phase
 from planc.ir.model import Section
 from planc.ir.plan import Plan
-from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.sharding import Sharded
 from planc.pipeline.split import microbatch_copies
-from planc.sharding.activation_collectives import ActivationPhase, moves
-from planc.sharding.calls import Call
+from planc.sharding.activation_collectives import PHASES, ActivationPhase, moves
 from planc.sharding.collectives import handed_over_bytes, shared_bytes
-from planc.sharding.local import stored_elements
-from planc.sharding.state_collectives import scalars, state
-
-
-class Links:
-    """Where groups of one cluster lie and what their transfers take: what many layouts ask for."""
-
-    def __init__(self) -> None:
-        self._spans: dict[object, Span] = {}
-        self._bare_s: dict[object, float] = {}
-
-    def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
-        """Of a group over these axes: what the mesh says, whatever is stored."""
-        key = axes, plan.mesh.every_size
-        known = self._spans.get(key)
-        if known is None:
-            known = self._spans[key] = span_of(plan.mesh, plan.cluster, axes)
-        return known
-
-    def seconds(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
-        """Of one call by itself, and of asking for it."""
-        span = self.span(plan, axes)
-        key = op, buffer_bytes, id(span)
-        known = self._bare_s.get(key)
-        if known is None:
-            known = self._bare_s[key] = bare_s(op, buffer_bytes, span)
-        return known, span.call_s
-
-    def of(self, plan: Plan, call: Call) -> tuple[float, float]:
-        """The same for a call's group; nothing where that is one device."""
-        axes = plan.mesh.in_order(call.axes)
-        if plan.mesh.size(*axes) == 1:
-            return 0.0, 0.0
-        return self.seconds(plan, call.op, call.elements * DTYPE_BYTES[call.dtype], axes)
+from planc.sharding.stage_assignment import copies_in
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Bytes of a microbatch: what one copy of each section saves, what backwards bring beside it, and what stages
-    hand over."""
+class SectionSeconds:
+    """Seconds of one copy of a section for one microbatch: compute, and exposed transfers of activations.
+
+    `exposed_recompute_s` is of a copy that the backward runs again.
+    """
+
+    time: SectionTime
+    exposed_forward_s: float
+    exposed_backward_s: float
+    exposed_recompute_s: float
+    backward_compute_s: float
+    """Compute of the backward, with what it runs again: transfers of state hide behind it."""
+
+
+def section_seconds(time: SectionTime, exposed: Mapping[ActivationPhase, Iterable[float]]) -> SectionSeconds:
+    """Compute seconds of a section with the exposed seconds of its transfers of activations, by phase."""
+    forward_s, recompute_s, backward_s = (sum(exposed[phase]) for phase in PHASES)
+    return SectionSeconds(time, forward_s, backward_s, recompute_s, time.backward_s + time.recompute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class MicrobatchSeconds:
+    """Seconds of one microbatch: of one copy of each section, and of what lower bounds need of all together."""
+
+    sections: dict[Section, SectionSeconds]
+    forward_s: dict[Section, float]
+    """One copy's forward, exposed transfers of activations included."""
+    backward_s: dict[Section, float]
+    """One copy's backward and recompute, exposed transfers included; without those of a recompute that only some layers
+    do."""
+    all_layers_s: float
+    all_forwards_s: float
+    fastest_layer_s: float
+    fastest_forward_s: float
+
+
+def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
+    """Seconds of one copy of each section of a plan, for one microbatch."""
+    plan = sharded.plan
+    found = {s: _section_seconds(sharded, s, links) for s in sharded.ops}
+    all_recompute = plan.recompute.every == 1
+    forward = {s: one.time.forward_s + one.exposed_forward_s for s, one in found.items()}
+    backward = {
+        s: one.backward_compute_s + one.exposed_backward_s + (one.exposed_recompute_s if all_recompute else 0.0)
+        for s, one in found.items()
+    }
+    copies = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
+    return MicrobatchSeconds(
+        sections=found,
+        forward_s=forward,
+        backward_s=backward,
+        all_layers_s=sum(n * (forward[s] + backward[s]) for s, n in copies.items()),
+        all_forwards_s=sum(n * forward[s] for s, n in copies.items()),
+        fastest_layer_s=min(forward[s] + backward[s] for s in plan.model.blocks),
+        fastest_forward_s=min(forward[s] for s in plan.model.blocks),
+    )
+
+
+def _section_seconds(sharded: Sharded, section: Section, links: LinkTimes) -> SectionSeconds:
+    """One copy of a section; the transfers of forward and backward are the same whatever is run again."""
+    key = "exposed_activations", section
+    known: dict[ActivationPhase, list[float]] | None = sharded.memo.get(key)
+    if known is None:
+        both: tuple[ActivationPhase, ...] = ("forward", "backward")
+        known = sharded.memo[key] = {phase: _exposed(sharded, section, phase, links) for phase in both}
+    exposed = {**known, "recompute": _exposed(sharded, section, "recompute", links)}
+    return section_seconds(section_time(sharded, section, sharded.plan.cluster.chip), exposed)
+
+
+def _exposed(sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes) -> list[float]:
+    transfers = transfers_of_calls(sharded, section, moves(sharded, section, phase), links)
+    return exposed_activations(sharded, section, phase, transfers)
+
+
+@dataclass(frozen=True, slots=True)
+class SavedActivations:
+    """Bytes of one microbatch: saved by one copy of each section, brought back by backwards, sent between stages."""
 
     saved: dict[Section, float]
     replays: Replays
-    handed_over: float
+    boundary: float
 
-    def times(self, sequences: float) -> Kept:
-        """With so many times the sequences in a microbatch."""
+    def times(self, sequences: float) -> SavedActivations:
+        """Bytes with this many times the sequences in a microbatch."""
         back = self.replays
-        return Kept(
+        return SavedActivations(
             {s: n * sequences for s, n in self.saved.items()},
             Replays(
                 {s: n * sequences for s, n in back.blocks.items()},
@@ -80,209 +118,88 @@ class Kept:
                 back.loss * sequences,
                 back.together,
             ),
-            self.handed_over * sequences,
+            self.boundary * sequences,
         )
 
 
-def kept_of(sharded: Sharded) -> Kept:
-    """What a microbatch leaves behind."""
-    return Kept(saved_by_section(sharded), replays_of(sharded), handed_over_bytes(sharded))
+def saved_activations(sharded: Sharded) -> SavedActivations:
+    """Bytes that one microbatch leaves on a device."""
+    return SavedActivations(saved_by_section(sharded), replays_of(sharded), handed_over_bytes(sharded))
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
-    """Seconds of one copy of a section for a microbatch: with the transfers that are waited for, forward and all the
-    rest, and what of them is compute."""
-
-    forward_s: float
-    back_s: float
-    time: SectionTime
-    cover_back_s: float
-    """Compute of the backward, with what it runs again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Copies:
-    """One copy of each section; seconds of a microbatch on all layers, of its forward there, of the quickest layer
-    and of its forward."""
-
-    of: dict[Section, Copy]
-    whole_s: float
-    through_s: float
-    layer_s: float
-    forward_s: float
-
-
-def copies_of(sharded: Sharded, links: Links) -> Copies:
-    """Seconds of one copy of each section, for a microbatch."""
-    plan, found = sharded.plan, {}
-    for section in sharded.ops:
-        time = section_time(sharded, section, plan.cluster.chip)
-        forward_s, rest_s = _activations_s(sharded, section, links)
-        back = time.backward_s + time.recompute_s
-        found[section] = Copy(time.forward_s + forward_s, back + rest_s, time, back)
-    many = {s: plan.model.layers_of(s) if s in plan.model.blocks else 1 for s in found}
-    layers = [found[s] for s in plan.model.blocks]
-    return Copies(
-        of=found,
-        whole_s=sum(n * (found[s].forward_s + found[s].back_s) for s, n in many.items()),
-        through_s=sum(n * found[s].forward_s for s, n in many.items()),
-        layer_s=min(c.forward_s + c.back_s for c in layers),
-        forward_s=min(c.forward_s for c in layers),
-    )
-
-
-def _activations_s(sharded: Sharded, section: Section, links: Links) -> tuple[float, float]:
-    """Exposed seconds of the transfers of activations of one copy, in the forward, and in all the rest; without what
-    only some layers run again."""
-    known: tuple[float, float] | None = sharded.memo.get(("activations_s", section))
-    if known is None:
-        both = _phase_s(sharded, section, "forward", links), _phase_s(sharded, section, "backward", links)
-        known = sharded.memo["activations_s", section] = both
-    again = _phase_s(sharded, section, "recompute", links) if sharded.plan.recompute.every == 1 else 0.0
-    return known[0], known[1] + again
-
-
-def _phase_s(sharded: Sharded, section: Section, phase: ActivationPhase, links: Links) -> float:
-    plan, moving, asked = sharded.plan, [], 0.0
-    for call in moves(sharded, section, phase):
-        seconds, asked_s = links.of(plan, call)
-        moving.append((call.op, plan.mesh.in_order(call.axes), call.times * seconds))
-        asked += call.times * asked_s
-    return sum(beside(sharded, section, phase, 1, moving)) + asked
-
-
-Sections = tuple[Section, ...]
-"""The sections that use some parameters; most have one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Bytes of one copy of the state that lies in the same sections, and of what comes and goes for a section; and
-    those of every device's communicators."""
+class StateBytes:
+    """Bytes of one copy of the state that the same sections use, of what is gathered and reduced for a section, and
+    of every device's communicators."""
 
     resting: dict[Sections, float]
     passing: dict[Section, PassingBytes]
     communicators: float
 
 
-def stored_of(sharded: Sharded) -> Stored:
-    """Bytes of the state."""
-    return Stored(
+def state_bytes(sharded: Sharded) -> StateBytes:
+    """Bytes of a plan's state on one device, by the sections that use it."""
+    return StateBytes(
         resting={
             sections: sum(resting(sharded, [(p, 1) for p in params]).values())
-            for sections, params in _by_sections(sharded).items()
+            for sections, params in by_sections(sharded).items()
         },
         passing=passing_bytes(sharded, sharded.params),
         communicators=communicators(sharded) * sharded.plan.cluster.chip.communicator_bytes,
     )
 
 
-def _by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
-    found: dict[Sections, list[ParamSharding]] = {}
-    for p in sharded.params:
-        found.setdefault(tuple(p.param.sections), []).append(p)
-    return found
+def resting_bytes(state: StateBytes, load: Mapping[Section, int], blocks: Container[Section]) -> float:
+    """Bytes of state that are always on a rank with this load."""
+    return state.communicators + sum([n * size for n, size in held_by(load, state.resting, blocks)])
+
+
+def passing_on(state: StateBytes, load: Iterable[Section]) -> PassingBytes:
+    """Bytes of state that are gathered and reduced on a rank with these sections: the most of each at once."""
+    return largest([state.passing[s] for s in load if s in state.passing])
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
-    """Transfers of one copy of a section's state that hide together: seconds of all, each call once, and of asking
-    for them."""
+class SharedGradient:
+    """A gradient that ranks of a pipeline sum, once a step: seconds of one copy's transfer and of its launch."""
 
-    section: Section
-    phase: Phase
-    waited: bool
-    """Nothing hides them."""
-    seconds: float
-    asked_s: float
+    sections: Sections
+    transfer_s: float
+    launch_s: float
 
 
-BothWays = tuple[tuple[Move, ...], tuple[Move, ...]]
-"""Forward, and all the rest."""
+def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient, ...]:
+    """Gradients that two ranks of the pipeline sum: see `planc.sharding.collectives`.
 
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """One copy of the parameters that lie in the same sections: seconds of its update, and where ranks of a pipeline
-    sum its gradient, of that and of asking for it."""
-
-    seconds: float
-    shared_s: float
-    asked_s: float
-
-
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """Seconds of what a step does with the state.
-
-    `moves` of each microbatch and those once a step, forward and all the rest; the scalars, once on every device.
+    Those of an embedding tied to the head, where both are apart; all, where a schedule keeps two copies of the stages.
     """
-
-    updates: dict[Sections, Update]
-    often: BothWays
-    once: BothWays
-    scalars_s: float
-    shared_waits: bool
-    """Nothing hides the sums between ranks of a pipeline."""
-
-
-def moved_of(sharded: Sharded, links: Links) -> Moved:
-    """Seconds of the state's transfers and of its update."""
-    plan, waits = sharded.plan, _waits(sharded.plan)
-    often, once = _moves(sharded, waits, links)
-    return Moved(
-        updates={sections: _update(sharded, params, links) for sections, params in _by_sections(sharded).items()},
-        often=often,
-        once=once,
-        scalars_s=sum(call.times * sum(links.of(plan, call)) for call in scalars(sharded)),
-        shared_waits=plan.split is not None and plan.split.axis in waits,
-    )
-
-
-def _update(sharded: Sharded, params: list[ParamSharding], links: Links) -> Update:
-    """One copy of some parameters."""
-    plan, chip = sharded.plan, sharded.plan.cluster.chip
-    updated = sum(
-        stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
-        for p in params
-    )
-    shared_s = asked_s = 0.0
-    twice = microbatch_copies(plan.split) > 1
-    shared = [p for p in params if twice or {"first", "last"} <= {*p.param.sections}]
-    if plan.split is not None and plan.pipeline > 1:
-        each = [links.seconds(plan, "all_reduce", shared_bytes(plan, p), (plan.split.axis,)) for p in shared]
-        shared_s, asked_s = sum(s for s, _ in each), sum(s for _, s in each)
-    return Update(OPTIMIZER_PASSES * updated / memory_bytes_per_s(chip), shared_s, asked_s)
-
-
-def _moves(sharded: Sharded, waits: set[str], links: Links) -> tuple[BothWays, BothWays]:
-    """Transfers of state, of each microbatch and once a step."""
     plan = sharded.plan
-    seconds: dict[tuple[bool, Section, Phase, bool], tuple[float, float]] = {}
-    for section in sharded.ops:
-        for call in state(sharded, section):
-            axes = plan.mesh.in_order(call.axes)
-            if plan.mesh.size(*axes) > 1:
-                key = call.per == "microbatch", section, call.phase, not waits.isdisjoint(axes)
-                sum_s, sum_asked_s = seconds.get(key, (0.0, 0.0))
-                one_s, asked_s = links.of(plan, call)
-                seconds[key] = sum_s + call.times * one_s, sum_asked_s + call.times * asked_s
-
-    def both(often: bool) -> BothWays:
-        mine = [(Move(*key[1:], *s), key[2] == "forward") for key, s in seconds.items() if key[0] == often]
-        return tuple(m for m, forward in mine if forward), tuple(m for m, forward in mine if not forward)
-
-    return both(True), both(False)
+    if plan.split is None or plan.pipeline == 1:
+        return ()
+    axes = (plan.split.axis,)
+    params = sharded.params if microbatch_copies(plan.split) > 1 else sharded.tied
+    return tuple(
+        SharedGradient(p.param.sections, *links.call_s(plan, "all_reduce", shared_bytes(plan, p), axes)) for p in params
+    )
 
 
-def handed_over_s(plan: Plan, kept: Kept, links: Links) -> float:
-    """Seconds in which one stage hands a microbatch over to the next."""
+def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Section, int]) -> TransferGroup | None:
+    """The shared gradients of a rank with this load as one group; None where it has none."""
+    apart = ("first" in load) != ("last" in load)
+    if not (apart or microbatch_copies(plan.split) > 1):
+        return None
+    transfer_s = launch_s = calls = 0.0
+    for one in shared:
+        copies = copies_in(load, one.sections, plan.model.blocks)
+        transfer_s += copies * one.transfer_s
+        launch_s += copies * one.launch_s
+        calls = max(calls, copies)
+    waits = plan.split is not None and plan.split.axis in axes_that_wait(plan)
+    return TransferGroup("step", "optimizer", waits, transfer_s, launch_s, calls) if calls else None
+
+
+def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> float:
+    """Seconds in which one pipeline stage sends a microbatch to the next; 0 without a pipeline."""
     if plan.split is None or plan.pipeline == 1:
         return 0.0
-    return sum(links.seconds(plan, "send_recv", kept.handed_over, (plan.split.axis,)))
-
-
-def _waits(plan: Plan) -> set[str]:
-    """Axes whose transfers nothing may hide."""
-    return {o.axis for o in plan.overlaps if o.method == "none"}
+    return sum(links.call_s(plan, "send_recv", boundary_bytes, (plan.split.axis,)))

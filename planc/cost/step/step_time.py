@@ -1,4 +1,8 @@
-"""Seconds of one optimizer step, every one with a name. What of its transfers is exposed: `planc.cost.step.overlap`."""
+"""Seconds of one optimizer step, every one with a name.
+
+Rows of collectives become transfers (`planc.cost.step.transfers`), each rank's transfers and compute its exposed
+seconds (`planc.cost.step.rank_cost`), all ranks together a simulated pipeline.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +11,25 @@ from functools import cached_property, partial
 from operator import add
 
 from planc.cost.compute.flops import model_flops_per_token
-from planc.cost.compute.section import SectionTime, section_time
-from planc.cost.machine.collective_time import algorithm, collective_s
-from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
+from planc.cost.compute.section import section_time
+from planc.cost.machine.collective_time import algorithm
+from planc.cost.machine.rates import peak_flops_per_s
 from planc.cost.machine.topology import Span, span_of
 from planc.cost.step.offload import offload_s
-from planc.cost.step.overlap import after, asked_s, between_stages, by_stage, exposed_of, seconds_of
+from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds
+from planc.cost.step.overlap import exposed_activations
+from planc.cost.step.rank_cost import RankCost, StageCost, rank_cost, stage_cost
+from planc.cost.step.section_cost import SectionSeconds, section_seconds
+from planc.cost.step.transfers import (
+    LinkTimes,
+    Transfer,
+    axes_that_wait,
+    between_stages,
+    state_transfers,
+    transfers_of_rows,
+)
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.collective import Collective
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
@@ -22,19 +37,16 @@ from planc.ir.sharding import Sharded
 from planc.pipeline.lower_bound import critical_path_lower_bound_s, makespan_lower_bound_s
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule
+from planc.sharding.activation_collectives import PHASES, ActivationPhase
 from planc.sharding.collectives import semantic_collectives
-from planc.sharding.local import stored_elements
 from planc.sharding.stage_assignment import (
-    copies_on,
     like_ranks,
+    load_of,
     microbatches_each,
+    replayed_copies,
     sections_of,
-    sections_on,
     virtual_stages,
 )
-
-OPTIMIZER_PASSES = 7
-"""AdamW reads gradient, master and two moments and writes three of them."""
 
 
 @dataclass(frozen=True)
@@ -44,82 +56,196 @@ class Timed:
     sharded: Sharded
     step: Step
     rows: tuple[Collective, ...]
-    """Of ranks that differ."""
-    like: tuple[int, ...]
-    """For each pipeline rank the one whose rows are there."""
+    """One rank of each class."""
+    rank_classes: tuple[int, ...]
+    """For each pipeline rank the one whose rows are in `rows`."""
     seconds: dict[int, float]
-    """Of each row, by `id`: all its calls."""
+    """Seconds of all calls of each row, by `id`."""
     exposed: dict[int, float]
-    """Of each row, by `id`: what nothing hides."""
+    """Exposed seconds of each row, by `id`."""
     spans: dict[tuple[str, ...], Span]
     """Where the groups of the rows lie, by axes."""
     timeline: Timeline
     slowest: int
     times: StageTimes
-    """What the timeline was simulated with."""
+    """Seconds of each virtual stage, with which the timeline was simulated."""
     costs: tuple[StageCost, ...]
-    """What the times are made of, by virtual stage."""
+    """What these seconds are made of, by virtual stage."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
+    updates: dict[Sections, float]
+    """Seconds of updating one copy of the parameters, by the sections that use them."""
 
     @property
     def mine(self) -> list[Collective]:
-        """The rows of a rank like the slowest: what they expose, the step takes longer."""
-        return [r for r in self.rows if r.stage == self.like[self.slowest]]
+        """The rows of a rank like the slowest: the step takes longer by what they expose."""
+        return [r for r in self.rows if r.stage == self.rank_classes[self.slowest]]
 
     @cached_property
     def collectives(self) -> tuple[TimedCollective, ...]:
-        """The rows of the report, of all ranks, made when they are asked for: a search asks for none.
-
-        Only the slowest rank's exposed seconds are the step's.
-        """
+        """The rows of the report, of all ranks, with their seconds; only the slowest rank's are exposed."""
         calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
-        ways = {(op, axes, size): algorithm(op, self.spans[axes], size) for op, axes, size in calls}
+        chosen = {(op, axes, size): algorithm(op, self.spans[axes], size) for op, axes, size in calls}
         return tuple(
             TimedCollective(
                 row=r,
                 time_s=self.seconds[id(known)],
                 exposed_s=self.exposed[id(known)] if r.stage == self.slowest else 0.0,
                 level=self.spans[r.axes].level,
-                algorithm=ways[r.op, r.axes, r.buffer_bytes],
+                algorithm=chosen[r.op, r.axes, r.buffer_bytes],
             )
             for r, known in self._every()
         )
 
     def _every(self) -> Iterator[tuple[Collective, Collective]]:
-        """Each rank's rows with the rows that are timed: in each rank's own order these are the same."""
-        if all(like == rank for rank, like in enumerate(self.like)):
+        """Each rank's rows with the rows of its class: in a rank's own order they are the same."""
+        if all(like == rank for rank, like in enumerate(self.rank_classes)):
             yield from ((r, r) for r in self.rows)
             return
         timed = by_stage(self.rows)
-        nexts = {rank: iter(timed.get(like, ())) for rank, like in enumerate(self.like)}
+        nexts = {rank: iter(timed.get(like, ())) for rank, like in enumerate(self.rank_classes)}
         yield from ((r, next(nexts[r.stage])) for r in semantic_collectives(self.sharded))
 
 
-@dataclass(slots=True)
-class StageCost:
-    """Per microbatch of one virtual stage: compute, replay and exposed transfers, by direction."""
+def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
+    """Rows of each pipeline rank, in their order."""
+    found: dict[int, list[Collective]] = {}
+    for r in rows:
+        found.setdefault(r.stage, []).append(r)
+    return found
 
-    forward_s: float = 0.0
-    backward_s: float = 0.0
-    recompute_s: float = 0.0
-    weight_s: float = 0.0
-    exposed_forward_s: float = 0.0
-    exposed_backward_s: float = 0.0
+
+def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Timed:
+    """Cost every rank, simulate the pipeline with each stage's seconds, and add what happens once a step.
+
+    `rows` are what a target makes of the plan's collectives, rank by rank. Without them the plan's own count,
+    which ranks of one class share.
+    """
+    plan = sharded.plan
+    classes = tuple(range(plan.pipeline)) if rows is not None else like_ranks(plan)
+    if rows is None:
+        rows = semantic_collectives(sharded, sorted({*classes}))
+    step = _StepCost(sharded, rows)
+    stages = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
+    costs = step.stage_costs({v: classes[rank] for rank, held in enumerate(stages) for v in held})
+    after_s = tuple(step.rank(rank).cost.after_s for rank in classes)
+    work = rank_work(plan, stages, costs, step.send_s(), after_s, step.optimizer_s, partial(offload_s, sharded))
+    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
+    return Timed(
+        sharded=sharded,
+        step=step_of(plan, work, timeline.makespan_s),
+        rows=rows,
+        rank_classes=classes,
+        seconds={id(r): r.count * sum(step.links.call_s(plan, r.op, r.buffer_bytes, r.axes)) for r in rows},
+        exposed={key: s for rank in sorted({*classes}) for key, s in step.exposed(rank)},
+        spans={axes: step.links.span(plan, axes) for axes in {row.axes for row in rows}},
+        timeline=timeline,
+        slowest=work.slowest,
+        times=work.times,
+        costs=tuple(costs),
+        after_s=after_s,
+        updates=step.updates,
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """Seconds of a step before its pipeline is run."""
+class _Rank:
+    """A rank's cost, with what it is made of; ranks with the same load and transfers share it."""
+
+    transfers: list[Transfer]
+    activations: dict[Section, dict[ActivationPhase, list[float]]]
+    """Exposed seconds of each transfer of activations, of one copy and microbatch, in the order of `transfers`."""
+    compute: dict[Section, SectionSeconds]
+    replayed: dict[Section, int]
+    cost: RankCost
+
+
+class _StepCost:
+    """The costs of the ranks of one step, from their rows."""
+
+    def __init__(self, sharded: Sharded, rows: Iterable[Collective]) -> None:
+        self.sharded, self.plan, self.links = sharded, sharded.plan, LinkTimes()
+        self.rows = by_stage(rows)
+        self._times = {s: section_time(sharded, s, self.plan.cluster.chip) for s in sharded.ops}
+        self.updates = update_seconds(sharded)
+        self._ranks: dict[int, _Rank] = {}
+        self._known: dict[object, _Rank] = {}
+
+    def rank(self, rank: int) -> _Rank:
+        """A pipeline rank's cost."""
+        if rank not in self._ranks:
+            load, replayed = load_of(self.plan, rank), replayed_copies(self.plan, rank)
+            transfers = transfers_of_rows(self.plan, self.rows.get(rank, ()), load, replayed, self.links)
+            key = (*load.items(), *replayed.items(), *transfers)
+            if key not in self._known:
+                self._known[key] = self._cost(load, replayed, transfers)
+            self._ranks[rank] = self._known[key]
+        return self._ranks[rank]
+
+    def _cost(self, load: dict[Section, int], replayed: dict[Section, int], transfers: list[Transfer]) -> _Rank:
+        plan = self.plan
+        moving: dict[tuple[Section, str], list[Transfer]] = {}
+        for t in transfers:
+            if t.carries == "activation":
+                moving.setdefault((t.section, t.phase), []).append(t)
+        exposed = {
+            s: {phase: exposed_activations(self.sharded, s, phase, moving.get((s, phase), ())) for phase in PHASES}
+            for s in load
+        }
+        compute = {s: section_seconds(self._times[s], exposed[s]) for s in load}
+        state = state_transfers(plan, transfers)
+        cost = rank_cost(load, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
+        return _Rank(transfers, exposed, compute, replayed, cost)
+
+    def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
+        """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""
+        known: dict[tuple[object, ...], StageCost] = {}
+        costs = []
+        for v in range(len(self.plan.stages)):
+            sections = sections_of(self.plan, v)
+            key = (homes[v], *sections.items())
+            if key not in known:
+                rank = self.rank(homes[v])
+                known[key] = stage_cost(sections, rank.compute, rank.cost, rank.replayed)
+            costs.append(known[key])
+        return costs
+
+    def send_s(self) -> float:
+        """Seconds in which a stage sends a microbatch to the next."""
+        sends = (r for here in self.rows.values() for r in here if between_stages(r))
+        return next((sum(self.links.call_s(self.plan, r.op, r.buffer_bytes, r.axes)) for r in sends), 0.0)
+
+    def optimizer_s(self, rank: int) -> float:
+        """Seconds of a rank's update."""
+        return optimizer_s(self.updates, load_of(self.plan, rank), self.plan.model.blocks)
+
+    def exposed(self, rank: int) -> Iterator[tuple[int, float]]:
+        """Exposed seconds a step of each row of a rank, by `id`."""
+        one, waiting = self.rank(rank), axes_that_wait(self.plan)
+        activations = {s: {phase: iter(each) for phase, each in of.items()} for s, of in one.activations.items()}
+        for r, t in zip(self.rows.get(rank, ()), one.transfers, strict=True):
+            if between_stages(r):
+                yield id(r), 0.0
+            elif t.carries == "activation" and t.section in activations and t.phase != "optimizer":
+                copies = one.replayed if t.phase == "recompute" else one.cost.load
+                each = next(activations[t.section][t.phase])
+                yield id(r), each * copies[t.section] * one.cost.times
+            else:
+                yield id(r), one.cost.exposed_s(t, not waiting.isdisjoint(t.axes))
+
+
+@dataclass(frozen=True, slots=True)
+class RankWork:
+    """Seconds of a step before its pipeline is simulated. Fields without a rank are of the critical one."""
 
     times: StageTimes
-    """A microbatch on each stage."""
+    """Seconds of a microbatch on each virtual stage."""
     busy_s: tuple[float, ...]
-    """Of each rank, inside the pipeline."""
+    """Seconds that each rank works inside the pipeline."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
     slowest: int
-    """The rank with the most to do; the rest is its own."""
+    """The critical rank: busy the longest, with what comes after."""
     compute_s: float
     recompute_s: float
     exposed_s: float
@@ -128,62 +254,23 @@ class Work:
     overhead_s: float
 
     def total_s(self, makespan_s: float) -> float:
-        """Of the step, when its pipeline takes so long."""
+        """Seconds of the step when its pipeline takes `makespan_s`."""
         bubble_s = makespan_s - self.busy_s[self.slowest]
         inside_s = self.compute_s + self.recompute_s + self.exposed_s + bubble_s
         return inside_s + self.optimizer_s + self.offload_s + self.overhead_s
 
 
-def most_to_do(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
-    """The pipeline rank that is busy the longest with what comes after."""
+def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
+    """The pipeline rank that is busy the longest, with what comes after the pipeline; the first of equal ones.
+
+    >>> critical_rank([3.0, 4.0, 4.0], [1.0, 0.5, 0.0])
+    1
+    """
     total = list(map(add, busy_s, after_s))
     return total.index(max(total))
 
 
-def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Timed:
-    """Simulate the pipeline with each stage's time and add what happens once a step.
-
-    `rows` are what a target makes of the plan's collectives, rank by rank. Without them the plan's own count,
-    which ranks that hold alike sections share.
-    """
-    plan = sharded.plan
-    like = tuple(range(plan.pipeline)) if rows is not None else like_ranks(plan)
-    if rows is None:
-        rows = semantic_collectives(sharded, sorted({*like}))
-    spans = {axes: span_of(plan.mesh, plan.cluster, axes) for axes in {row.axes for row in rows}}
-    seconds = seconds_of(rows, spans)
-    sections = {s: section_time(sharded, s, plan.cluster.chip) for s in sharded.ops}
-    exposed = exposed_of(sharded, rows, seconds, sections)
-    for r in rows:
-        if asked := asked_s(r, spans):
-            seconds[id(r)] += asked
-            exposed[id(r)] += 0.0 if between_stages(r) else asked
-    bare = _bare(rows, exposed)
-    held = [virtual_stages(plan, rank) for rank in range(plan.pipeline)]
-    homes = {v: like[rank] for rank, stages in enumerate(held) for v in stages}
-    costs = _stage_costs(sharded, homes, bare, sections)
-    send = next((collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows if between_stages(r)), 0.0)
-    late = _once(rows, exposed)
-    after_s = tuple(late.get(r, 0.0) for r in like)
-    work = work_of(plan, held, costs, send, after_s, partial(optimizer_s, sharded), partial(offload_s, sharded))
-    timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, work.times)
-    return Timed(
-        sharded=sharded,
-        step=step_of(plan, work, timeline.makespan_s),
-        rows=rows,
-        like=like,
-        seconds=seconds,
-        exposed=exposed,
-        spans=spans,
-        timeline=timeline,
-        slowest=work.slowest,
-        times=work.times,
-        costs=tuple(costs),
-        after_s=after_s,
-    )
-
-
-def work_of(
+def rank_work(
     plan: Plan,
     held: Sequence[Sequence[int]],
     costs: Sequence[StageCost],
@@ -191,9 +278,17 @@ def work_of(
     after_s: tuple[float, ...],
     optimizer_s: Callable[[int], float],
     offload_s: Callable[[int, float], float],
-) -> Work:
-    """What the step is made of, with the virtual stages that each rank holds and their costs; the last two say what a
-    rank does besides, the second beside seconds of compute."""
+) -> RankWork:
+    """Seconds of a step before its pipeline is simulated.
+
+    Args:
+        held: the virtual stages of each pipeline rank.
+        costs: seconds of one microbatch on each virtual stage.
+        send_s: seconds in which a stage sends a microbatch to the next.
+        after_s: exposed seconds of each rank after the last microbatch.
+        optimizer_s: seconds of a rank's update.
+        offload_s: exposed seconds of a rank's transfers to its host, beside so many seconds of compute.
+    """
     times = stage_times(
         [c.forward_s + c.exposed_forward_s for c in costs],
         [c.backward_s + c.recompute_s + c.exposed_backward_s for c in costs],
@@ -202,11 +297,11 @@ def work_of(
     )
     each = microbatches_each(plan)
     busy = busy_s(held, each, times)
-    rank = most_to_do(busy, after_s)
+    rank = critical_rank(busy, after_s)
     mine = [costs[v] for v in held[rank]]
     compute = each * sum(c.forward_s + c.backward_s for c in mine)
     recompute = each * sum(c.recompute_s for c in mine)
-    return Work(
+    return RankWork(
         times=times,
         busy_s=busy,
         after_s=after_s,
@@ -220,75 +315,26 @@ def work_of(
     )
 
 
-def critical_path_step_s(plan: Plan, held: Sequence[Sequence[int]], work: Work) -> float:
+def critical_path_step_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
     """Lower bound on the step time (s), whatever order the pipeline runs in; `held` are the stages of each rank."""
     return work.total_s(critical_path_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
-def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: Work) -> float:
+def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
     """Lower bound on the step time (s) with the pipeline's own order: nearer than `critical_path_step_s`, and slower
     to compute."""
     return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
-def _once(rows: Iterable[Collective], exposed: dict[int, float]) -> dict[int, float]:
-    """Exposed seconds of each rank outside the pipeline: reductions and scalars after the last microbatch."""
-    found: dict[int, float] = {}
-    for r in rows:
-        if after(r):
-            found[r.stage] = found.get(r.stage, 0.0) + exposed[id(r)]
-    return found
+def overhead_s(plan: Plan, stages: int) -> float:
+    """Seconds of a step on a rank with this many virtual stages beside compute and transfers: the host once a step, and
+    a launch for each stage and microbatch."""
+    chip = plan.cluster.chip
+    return chip.step_s + chip.launch_s * microbatches_each(plan) * stages
 
 
-# Stages.
-
-
-Bare = dict[tuple[int, Section], list[float]]
-"""Exposed seconds of a step inside the pipeline, by rank and section: forward, and all the rest."""
-
-
-def _bare(rows: tuple[Collective, ...], exposed: dict[int, float]) -> Bare:
-    found: Bare = {}
-    for r in rows:
-        if not after(r):
-            found.setdefault((r.stage, r.section), [0.0, 0.0])[r.phase != "forward"] += exposed[id(r)]
-    return found
-
-
-def _stage_costs(
-    sharded: Sharded, homes: dict[int, int], bare: Bare, sections: dict[Section, SectionTime]
-) -> list[StageCost]:
-    """By virtual stage; those of a rank that hold alike sections cost alike."""
-    known: dict[tuple[object, ...], StageCost] = {}
-    costs = []
-    for v in range(len(sharded.plan.stages)):
-        key = (homes[v], *sections_of(sharded.plan, v).items())
-        if key not in known:
-            known[key] = _stage_cost(sharded, v, homes[v], bare, sections)
-        costs.append(known[key])
-    return costs
-
-
-def _stage_cost(sharded: Sharded, stage: int, rank: int, bare: Bare, sections: dict[Section, SectionTime]) -> StageCost:
-    """One virtual stage's seconds for one microbatch; a rank's exposed seconds go by layers."""
-    plan = sharded.plan
-    held, times = sections_on(plan, rank), microbatches_each(plan)
-    cost = StageCost()
-    for section, n in sections_of(plan, stage).items():
-        one = sections[section]
-        cost.forward_s += n * one.forward_s
-        cost.backward_s += n * one.backward_s
-        cost.recompute_s += n * one.recompute_s
-        cost.weight_s += n * one.weight_s
-        forward, backward = bare.get((rank, section), (0.0, 0.0))
-        share = n / held[section] / times
-        cost.exposed_forward_s += forward * share
-        cost.exposed_backward_s += backward * share
-    return cost
-
-
-def step_of(plan: Plan, work: Work, makespan_s: float) -> Step:
-    """The step of the slowest rank, when its pipeline takes so long."""
+def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
+    """The step of the critical rank when its pipeline takes `makespan_s`, with MFU and rates per device."""
     total = work.total_s(makespan_s)
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
@@ -306,27 +352,6 @@ def step_of(plan: Plan, work: Work, makespan_s: float) -> Step:
         offload_s=work.offload_s,
         overhead_s=work.overhead_s,
     )
-
-
-def overhead_s(plan: Plan, stages: int) -> float:
-    """What a step takes on a rank with so many virtual stages besides compute and transfers: the host once a step, a
-    launch a stage and microbatch."""
-    chip = plan.cluster.chip
-    return chip.step_s + chip.launch_s * microbatches_each(plan) * stages
-
-
-def optimizer_s(sharded: Sharded, rank: int) -> float:
-    """AdamW is bound by memory: every state byte of the device's share, OPTIMIZER_PASSES times."""
-    plan = sharded.plan
-    chip = plan.cluster.chip
-    sections = sections_on(plan, rank)
-    state = sum(
-        copies_on(plan, p.param, sections)
-        * stored_elements(plan, p, p.stored["optimizer"])
-        * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
-        for p in sharded.params
-    )
-    return OPTIMIZER_PASSES * state / memory_bytes_per_s(chip)
 
 
 def axis_spans(sharded: Sharded) -> dict[str, Span]:

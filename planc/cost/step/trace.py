@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 
 from planc.cost.costed import Costed
 from planc.cost.step.offload import offload_s
-from planc.cost.step.step_time import StageCost, optimizer_s, overhead_s
+from planc.cost.step.optimizer import optimizer_s
+from planc.cost.step.rank_cost import StageCost
+from planc.cost.step.step_time import overhead_s
 from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
-from planc.sharding.stage_assignment import microbatches_each, virtual_stages
+from planc.sharding.stage_assignment import load_of, microbatches_each, virtual_stages
 
 MOST_ACTIONS = 200_000
 """More make a file that viewers cannot open."""
@@ -87,7 +89,7 @@ def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
     busy = each * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
-        ("optimizer", "optimizer", optimizer_s(sharded, rank)),
+        ("optimizer", "optimizer", optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks)),
         ("offload", "offload", offload_s(sharded, rank, busy)),
         ("overhead", "overhead", overhead_s(plan, len(mine))),
     )

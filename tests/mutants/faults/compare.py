@@ -49,9 +49,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="the framework's time around a call hides beside compute",
-        file="planc/cost/step/step_time.py",
-        text="exposed[id(r)] += 0.0 if between_stages(r) else asked",
-        planted="exposed[id(r)] += 0.0",
+        file="planc/cost/step/rank_cost.py",
+        text="one_s = g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)",
+        planted="one_s = share * g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)",
         test="tests/cost/test_compute.py::test_a_call_costs_the_host_whatever_hides",
     ),
     Fault(

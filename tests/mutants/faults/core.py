@@ -30,8 +30,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="ZeRO-1 reduces every microbatch",
         file="planc/sharding/state_collectives.py",
-        text='per = "microbatch" if p.stored["grads"] else "step"',
-        planted='per = "microbatch"',
+        text='per: Per = "microbatch" if p.stored["grads"] else "step"',
+        planted='per: Per = "microbatch"',
         test="tests/sharding/test_semantics.py::test_zero1_reduces_and_gathers_once_a_step",
     ),
     Fault(
@@ -86,8 +86,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gathers hide behind the weights' products too",
         file="planc/cost/step/overlap.py",
-        text='moving[i][0] in ("all_reduce", "reduce_scatter")]',
-        planted='moving[i][0] != "send_recv"]',
+        text='transfers[i].op in ("all_reduce", "reduce_scatter")]',
+        planted='transfers[i].op != "send_recv"]',
         test="tests/cost/test_compute.py::test_sums_of_gradients_hide_behind_the_weights_products",
     ),
     Fault(
@@ -268,23 +268,44 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a search's bound lets no weights' gradient wait",
         file="planc/search/lower_bounds.py",
-        text="(of[s].time.weight_s if apart else 0.0)",
+        text="(copies.sections[s].time.weight_s if apart else 0.0)",
         planted="0.0",
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(
         name="a layout's figures leave out the sums of gradients between ranks of a pipeline",
         file="planc/cost/step/rank_cost.py",
-        text='group.add("optimizer", n * update.shared_s, n)',
-        planted="pass",
+        text='cost.hide("step", True, once[1], left_s / times, shared)',
+        planted='cost.hide("step", True, once[1], left_s / times)',
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(
         name="a layout's transfers hide though its plan says that they wait",
         file="planc/cost/step/rank_cost.py",
-        text="if m.section in load and not m.waited:",
-        planted="if m.section in load:",
-        test="tests/search/test_search.py::test_it_equals_brute_force",
+        text="g.launch_s + (g.transfer_s if g.waits else share * g.transfer_s)",
+        planted="g.launch_s + share * g.transfer_s",
+        test="tests/cost/test_transfers.py::test_exposed_seconds_of_rows_are_those_of_the_step",
+    ),
+    Fault(
+        name="with one microbatch its transfers and those of the step are given compute apart",
+        file="planc/cost/step/transfers.py",
+        text='return transfer.per if times > 1 else "step"',
+        planted="return transfer.per",
+        test="tests/cost/test_transfers.py::test_one_microbatch_has_one_window",
+    ),
+    Fault(
+        name="the sections that a target runs everywhere cost ranks without them nothing",
+        file="planc/cost/step/transfers.py",
+        text="section = r.section if r.section in load else STEP",
+        planted="section = r.section",
+        test="tests/cost/test_transfers.py::test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none",
+    ),
+    Fault(
+        name="a torch pipeline is said to reduce its gradients in every microbatch",
+        file="backends/cuda/rules/pipeline_keeps_state.py",
+        text='return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])',
+        planted="return changed(row, NAME, count=sections_on(plan, row.stage)[row.section])",
+        test="tests/cost/test_transfers.py::test_a_target_may_change_how_often",
     ),
     Fault(
         name="work done again is not counted",

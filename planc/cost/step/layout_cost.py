@@ -1,0 +1,92 @@
+"""The cost of a layout from seconds and bytes of its sections, for a search: the same transfers and ranks as in
+`planc.cost.step.step_time`, without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+from planc.cost.memory.peak import GIB, with_reserve
+from planc.cost.step.optimizer import Sections, optimizer_s
+from planc.cost.step.rank_cost import Load, RankCost, rank_cost, stage_cost
+from planc.cost.step.section_cost import MicrobatchSeconds, SavedActivations, SharedGradient, shared_group
+from planc.cost.step.step_time import RankWork, rank_work, step_of
+from planc.cost.step.transfers import StateTransfers
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.plan import Plan
+from planc.ir.report import Step
+from planc.pipeline.timeline import run_schedule
+from planc.sharding.stage_assignment import Division, microbatches_each
+
+
+@dataclass(frozen=True, slots=True)
+class StateSeconds:
+    """Seconds of what a step does with the state: its transfers, its update, and sums between pipeline ranks."""
+
+    transfers: StateTransfers
+    updates: dict[Sections, float]
+    shared: tuple[SharedGradient, ...]
+
+
+@dataclass(frozen=True)
+class LayoutCost:
+    """A plan with the seconds and bytes of its sections, its division over a pipeline and the seconds of a send.
+
+    `state_bytes` are those of each load's rank besides saved activations; `offload_s` gives a rank's exposed transfers
+    to its host beside so many seconds of compute.
+    """
+
+    plan: Plan
+    division: Division
+    compute: MicrobatchSeconds
+    saved: SavedActivations
+    state: StateSeconds
+    state_bytes: Sequence[float]
+    send_s: float
+    offload_s: Callable[[int, float], float]
+
+    @cached_property
+    def work(self) -> RankWork:
+        """Seconds of the step before its pipeline is simulated."""
+        plan, division, sections = self.plan, self.division, self.compute.sections
+        times = microbatches_each(plan)
+        ranks = [self._rank(load, times) for load in division.loads]
+        replayed = division.replayed
+        costs = [stage_cost(held, sections, ranks[load], replayed[load]) for load, held in division.kinds]
+        return rank_work(
+            plan,
+            division.held,
+            [costs[kind] for kind in division.kind],
+            self.send_s,
+            tuple([ranks[load].after_s for load in division.load]),
+            self._optimizer_s,
+            self.offload_s,
+        )
+
+    def run(self) -> tuple[Step, float]:
+        """The step with its pipeline simulated, and the memory of the fullest device (GiB)."""
+        plan = self.plan
+        timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
+        return step_of(plan, self.work, timeline.makespan_s), self.memory_gib(timeline.in_flight)
+
+    def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
+        """Memory of the fullest device (GiB), with these microbatches of each virtual stage in flight on each rank."""
+        division, saved, state = self.division, self.saved.saved, self.state_bytes
+        kinds = [sum([n * saved.get(s, 0.0) for s, n in sections.items()]) for _, sections in division.kinds]
+        stages = [kinds[kind] for kind in division.kind]
+        most = max(
+            [
+                state[load] + sum([n * stages[v] for v, n in flying.items()])
+                for load, flying in zip(division.load, in_flight, strict=True)
+            ]
+        )
+        return with_reserve(self.plan.cluster.chip, most) / GIB
+
+    def _rank(self, load: Load, times: int) -> RankCost:
+        state, chip = self.state, self.plan.cluster.chip
+        shared = shared_group(self.plan, state.shared, load) if state.shared else None
+        return rank_cost(load, times, self.compute.sections, state.transfers, chip.contention, shared)
+
+    def _optimizer_s(self, rank: int) -> float:
+        load = self.division.loads[self.division.load[rank]]
+        return optimizer_s(self.state.updates, load, self.plan.model.blocks)

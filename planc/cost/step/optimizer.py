@@ -1,0 +1,68 @@
+"""Seconds of the optimizer's update on one device."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from typing import TypeVar
+
+from planc.cost.machine.rates import memory_bytes_per_s
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Section
+from planc.ir.sharding import ParamSharding, Sharded
+from planc.sharding.local import stored_elements
+from planc.sharding.stage_assignment import copies_in
+
+OPTIMIZER_PASSES = 7
+"""AdamW reads gradient, master and two moments and writes three of them (Loshchilov and Hutter 2019, algorithm 2)."""
+
+Sections = tuple[Section, ...]
+"""The sections that use a parameter. Most parameters have one; an embedding tied to the head has two."""
+T = TypeVar("T")
+
+
+def update_seconds(sharded: Sharded) -> dict[Sections, float]:
+    """Seconds of updating one copy of all parameters that the same sections use.
+
+    AdamW is bound by memory: each stored byte of the master passes `OPTIMIZER_PASSES` times through it.
+    """
+    plan = sharded.plan
+    rate = memory_bytes_per_s(plan.cluster.chip)
+    return {
+        sections: OPTIMIZER_PASSES
+        * sum(
+            stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
+            for p in params
+        )
+        / rate
+        for sections, params in by_sections(sharded).items()
+    }
+
+
+def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], blocks: Container[Section]) -> float:
+    """Seconds of the optimizer's update on a rank.
+
+    Args:
+        updates: seconds of one copy, as `update_seconds` gives them.
+        load: copies of each section on the rank.
+        blocks: the sections that are kinds of block; a parameter of the ends lies on a rank at most once.
+
+    >>> optimizer_s({("block",): 1e-3, ("first", "last"): 5e-3}, {"first": 1, "block": 4, "last": 1}, {"block"})
+    0.009
+    """
+    return sum([n * s for n, s in held_by(load, updates, blocks)])
+
+
+def held_by(
+    load: Mapping[Section, int], by_use: Mapping[Sections, T], blocks: Container[Section]
+) -> list[tuple[int, T]]:
+    """The entries whose sections lie on a rank with this load, each with its copies there."""
+    found = [(copies_in(load, sections, blocks), one) for sections, one in by_use.items()]
+    return [(n, one) for n, one in found if n]
+
+
+def by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
+    """The parameters of a plan, by the sections that use them."""
+    found: dict[Sections, list[ParamSharding]] = {}
+    for p in sharded.params:
+        found.setdefault(tuple(p.param.sections), []).append(p)
+    return found

@@ -1,0 +1,194 @@
+"""Transfers: collectives with their seconds, as every step time is made of them.
+
+A transfer stands for the calls of one collective by one copy of a section, in each microbatch or once a step. It is
+made of a report's row (`transfers_of_rows`, for a plan's semantic collectives or for those that a target makes of
+them) or of a call of propagation (`transfers_of_calls`, for a search, which costs thousands of layouts and shows no
+rows). Both give the same transfers for the same plan, and `planc.cost.step.rank_cost` makes seconds of either.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from planc.cost.machine.collective_time import transfer_s
+from planc.cost.machine.topology import Span, span_of
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import DTYPE_BYTES, Carries, Collective, CollectiveOp, Per, Phase
+from planc.ir.model import Section
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.sharding.calls import Call
+from planc.sharding.stage_assignment import microbatches_each
+from planc.sharding.state_collectives import scalars, state
+
+STEP = "step"
+"""The section of what belongs to no part of the model: scalars, sums between pipeline ranks, stage boundaries."""
+
+
+class LinkTimes:
+    """Spans of device groups and seconds of transfers over them, cached for all layouts of one cluster."""
+
+    def __init__(self) -> None:
+        self._spans: dict[object, Span] = {}
+        self._transfer_s: dict[object, float] = {}
+
+    def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
+        """Span of the group over these mesh axes. It depends on the mesh alone, not on what is stored where."""
+        key = axes, plan.mesh.every_size
+        known = self._spans.get(key)
+        if known is None:
+            known = self._spans[key] = span_of(plan.mesh, plan.cluster, axes)
+        return known
+
+    def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
+        """Seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one device."""
+        span = self.span(plan, axes)
+        key = op, buffer_bytes, id(span)
+        known = self._transfer_s.get(key)
+        if known is None:
+            known = self._transfer_s[key] = transfer_s(op, buffer_bytes, span)
+        return known, span.call_s
+
+
+class Transfer(NamedTuple):
+    """Calls of one collective by one copy of a section."""
+
+    section: Section
+    """`step` for what is done once on a rank, whatever sections it holds."""
+    phase: Phase
+    carries: Carries
+    per: Per
+    op: CollectiveOp
+    axes: tuple[str, ...]
+    calls: float
+    """Calls in each microbatch (`per` microbatch) or in each step. A target may issue fewer calls than copies: a
+    fraction."""
+    transfer_s: float
+    """Seconds of one call on the links."""
+    launch_s: float
+    """Seconds of one call on the host. They are never overlapped."""
+
+
+def transfers_of_rows(
+    plan: Plan,
+    rows: Sequence[Collective],
+    load: Mapping[Section, int],
+    replayed: Mapping[Section, int],
+    links: LinkTimes,
+) -> list[Transfer]:
+    """Transfers of one pipeline rank's rows, in the order of the rows.
+
+    Args:
+        rows: all rows of one rank; counts are per device and optimizer step.
+        load: copies of each section on the rank.
+        replayed: copies of each section there that the backward runs again.
+        links: seconds of calls, shared between ranks.
+
+    A target may run a section on ranks that do not hold it (XLA runs embedding and head on all): its transfers
+    belong to the step there.
+    """
+    each, found = microbatches_each(plan), []
+    for r in rows:
+        section = r.section if r.section in load else STEP
+        copies = (replayed if r.phase == "recompute" else load).get(section, 1)
+        calls = r.count / (copies * each if r.per == "microbatch" else copies)
+        found.append(
+            Transfer(
+                section,
+                r.phase,
+                r.carries,
+                r.per,
+                r.op,
+                r.axes,
+                calls,
+                *links.call_s(plan, r.op, r.buffer_bytes, r.axes),
+            )
+        )
+    return found
+
+
+def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call], links: LinkTimes) -> list[Transfer]:
+    """Transfers of one copy of a section, from the calls of propagation; a group of one device transfers nothing."""
+    plan, found = sharded.plan, []
+    for c in calls:
+        axes = plan.mesh.in_order(c.axes)
+        if plan.mesh.size(*axes) > 1:
+            seconds = links.call_s(plan, c.op, c.elements * DTYPE_BYTES[c.dtype], axes)
+            found.append(Transfer(section, c.phase, c.carries, c.per, c.op, axes, c.times, *seconds))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class TransferGroup:
+    """State collectives of one copy of a section that share one overlap window, summed."""
+
+    section: Section
+    phase: Phase
+    waits: bool
+    """An `overlap AXIS as none` sentence lets nothing hide them."""
+    transfer_s: float
+    launch_s: float
+    calls: float
+    """Calls of the most frequent one."""
+
+
+Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
+"""Groups of the forward, and of all the rest: backward, recompute and optimizer."""
+
+
+@dataclass(frozen=True, slots=True)
+class StateTransfers:
+    """What a rank transfers of its state, in groups: of each microbatch, and of each step."""
+
+    per_microbatch: Directions
+    per_step: Directions
+    after_s: float
+    """Seconds a step of what nothing hides and no stage holds: scalars, and sections that a target runs everywhere."""
+
+
+def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:
+    """Sums of the transfers of parameters, gradients and scalars; those of a stage's activations are left out."""
+    waiting, each = axes_that_wait(plan), microbatches_each(plan)
+    sums: dict[tuple[Per, Section, Phase, bool], tuple[float, float, float]] = {}
+    after_s = 0.0
+    for t in transfers:
+        if t.carries == "scalar" or (t.carries == "activation" and t.section == STEP and t.op != "send_recv"):
+            after_s += t.calls * (each if t.per == "microbatch" else 1) * (t.transfer_s + t.launch_s)
+        elif t.carries != "activation":
+            key = window_of(t, each), t.section, t.phase, not waiting.isdisjoint(t.axes)
+            sum_s, launch_s, calls = sums.get(key, (0.0, 0.0, 0.0))
+            sums[key] = sum_s + t.calls * t.transfer_s, launch_s + t.calls * t.launch_s, max(calls, t.calls)
+
+    def directions(per: Per) -> Directions:
+        groups = [TransferGroup(*key[1:], *s) for key, s in sums.items() if key[0] == per]
+        return (
+            tuple(g for g in groups if g.phase == "forward"),
+            tuple(g for g in groups if g.phase != "forward"),
+        )
+
+    return StateTransfers(directions("microbatch"), directions("step"), after_s)
+
+
+def window_of(transfer: Transfer, times: int) -> Per:
+    """Overlap window of a transfer of state on a rank that runs `times` microbatches.
+
+    With one microbatch, its transfers and those once a step run beside the same compute.
+    """
+    return transfer.per if times > 1 else "step"
+
+
+def state_transfers_of(sharded: Sharded, links: LinkTimes) -> StateTransfers:
+    """State transfers of every section of a plan, and of its scalars, without rows."""
+    found = [t for section in sharded.ops for t in transfers_of_calls(sharded, section, state(sharded, section), links)]
+    return state_transfers(sharded.plan, [*found, *transfers_of_calls(sharded, STEP, scalars(sharded), links)])
+
+
+def axes_that_wait(plan: Plan) -> set[str]:
+    """Axes whose transfers of state nothing may hide: those of `overlap AXIS as none`."""
+    return {o.axis for o in plan.overlaps if o.method == "none"}
+
+
+def between_stages(row: Collective) -> bool:
+    """True for a pipeline's sends between stages, whose time is part of the simulated schedule."""
+    return row.op == "send_recv" and row.section == STEP
