@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.fast_dataclass import dataclass
@@ -11,9 +10,6 @@ from planc.diag.span import Source, Span
 from planc.syntax.lines import HEADERS, VERBS, Line, logical_lines
 from planc.syntax.suggest import nearest
 from planc.syntax.tree import Node, Sentence, Word
-
-if TYPE_CHECKING:
-    from lark import Lark
 
 MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
@@ -85,6 +81,8 @@ def _sentence(source: Source, line: Line, *, first: bool) -> Sentence | Diagnost
         return Diagnostic("E0102", f"a sentence of {len(line.text)} characters (at most {MAX_SENTENCE})", span)
     from lark.exceptions import UnexpectedInput
 
+    from planc.syntax.tables import parser
+
     try:
         tree = parser().parse(line.text, start="header" if verb in HEADERS else "sentence")
     except UnexpectedInput as error:
@@ -143,27 +141,3 @@ def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
         help=f"did you mean `{near[0]}`?" if near else f"verbs: {', '.join(VERBS[3:])}",
         fix=Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None,
     )
-
-
-@cache
-def parser() -> Lark:
-    """The parser, from the cache when it can be (building its tables takes a quarter of a second)."""
-    from importlib.resources import files
-
-    from lark import Lark
-
-    from planc.syntax.cache import cache_folder
-
-    grammar = files("planc.grammar").joinpath("plan.lark").read_text()
-    options: dict[str, Any] = {
-        "parser": "lalr",
-        "lexer": "contextual",
-        "start": ["header", "sentence"],
-        "propagate_positions": True,
-        "maybe_placeholders": False,
-    }
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        return Lark(grammar, cache=str(cache_folder() / "grammar"), **options)
-    except OSError:
-        return Lark(grammar, **options)
