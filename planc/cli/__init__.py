@@ -7,6 +7,7 @@ is saved; 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ COMMANDS: dict[str, str] = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if not _open_streams():
+        return 2
     parser = _parser(words)
     options = parser.parse_args(words)
     if options.command is None:
@@ -59,6 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
 
 
+def _open_streams() -> bool:
+    """False when standard output is closed: there is nowhere to answer. A closed standard error is ignored."""
+    if sys.stderr is None:
+        sys.stderr = io.StringIO()
+    if sys.stdout is None:
+        print("planc: standard output is closed", file=sys.stderr)
+    return sys.stdout is not None
+
+
 def _discard_output() -> None:
     """Nothing more can be written: the interpreter must not try at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -72,6 +84,11 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"planc {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     called = next((w for w in words if not w.startswith("-")), "")
+    if called and called not in COMMANDS:
+        from planc.cli.common import did_you_mean
+
+        choices = did_you_mean(called, COMMANDS) or f"one of {', '.join(COMMANDS)}"
+        parser.error(f"`{called}` is not a command; {choices}")
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--format", choices=_formats(name), default="text", help="how to print")

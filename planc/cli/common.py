@@ -7,12 +7,18 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.span import Source
+
+MOST_SET = 10**12
+"""The largest number that `--set` takes."""
+DIAGNOSTICS = "planc.diagnostics/1"
+UNREADABLE = ("E0104", "E0105", "E1001")
+"""Codes of plans and presets that cannot be read, or are no text."""
 
 
 def add_set(parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a param of the plan") -> None:
@@ -28,6 +34,8 @@ def _setting(text: str) -> tuple[str, int]:
     name, _, value = text.partition("=")
     if not name or not (value.isascii() and value.isdigit()) or len(value) > 15:
         raise argparse.ArgumentTypeError(f"{text!r} is not NAME=NUMBER")
+    if int(value) > MOST_SET:
+        raise argparse.ArgumentTypeError(f"{text!r} is more than {MOST_SET:,}")
     return name, int(value)
 
 
@@ -41,8 +49,41 @@ def width() -> int:
     return shutil.get_terminal_size((100, 24)).columns if sys.stdout.isatty() else 100
 
 
-def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2))
+def print_json(value: Mapping[str, Any], format: str = "") -> None:
+    """One JSON object on standard output. `format`, the name of its schema, is its first key."""
+    answer = {"format": format, **value} if format else value
+    assert "format" in answer or "$schema" in answer
+    print(json.dumps(answer, indent=2))
+
+
+def print_json_list(values: Sequence[Mapping[str, Any]]) -> None:
+    """An array of JSON objects, each with its `format`."""
+    assert all("format" in value for value in values)
+    print(json.dumps(values, indent=2))
+
+
+def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str, Source] | None = None) -> int:
+    """Print why a command could not answer, as text or JSON; returns its exit status."""
+    if format == "json":
+        print_json({"diagnostics": [d.to_json() for d in diagnostics]}, DIAGNOSTICS)
+    else:
+        print_diagnostics(diagnostics, sources)
+    return exit_status(diagnostics)
+
+
+def exit_status(diagnostics: Sequence[Diagnostic]) -> int:
+    """0 without errors, 2 where a file of the command line cannot be read, 1 otherwise."""
+    if any(d.code in UNREADABLE and d.span.empty for d in diagnostics):
+        return 2
+    return 1 if has_errors(list(diagnostics)) else 0
+
+
+def did_you_mean(word: str, legal: Iterable[str]) -> str:
+    """A question that names the nearest legal word; empty where none is near."""
+    from planc.syntax.suggest import nearest
+
+    near = nearest(word.replace("-", "_"), legal, 1)
+    return f"did you mean `{near[0]}`?" if near else ""
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source] | None = None) -> None:

@@ -6,9 +6,10 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import print_diagnostics, print_json
+from planc.cli.common import print_diagnostics, print_json, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
+from planc.ir.program import missing_framework
 
 if TYPE_CHECKING:
     from planc.backends.torch_xla.audit.places import Place
@@ -22,7 +23,7 @@ def run(name: str, format: str) -> int:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
-        print("planc audit: torch is not installed: pip install 'planc[cuda]'", file=sys.stderr)
+        refused(missing_framework(error, "cuda", Span(name, 1, 1, 1, 1)).diagnostics, format)
         return 2
     except LookupError as error:
         print(f"planc audit: {error.args[0]}", file=sys.stderr)
@@ -32,7 +33,7 @@ def run(name: str, format: str) -> int:
         for leak in walked.leaks
     ]
     if format == "json":
-        print_json(_json(name, walked, leaks))
+        print_json(_json(name, walked, leaks), "planc.portability/1")
     elif leaks:
         print_diagnostics(leaks)
     else:

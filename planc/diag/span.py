@@ -15,6 +15,11 @@ class Span:
     end_line: int
     end_column: int
 
+    @property
+    def empty(self) -> bool:
+        """True for the place of a diagnostic about a whole file: no text is marked."""
+        return (self.line, self.column) == (self.end_line, self.end_column)
+
     def to(self, other: Span) -> Span:
         """The span from the start of this one to the end of `other` (same file)."""
         assert self.file == other.file

@@ -183,6 +183,7 @@ class Report(Value):
         rows = self.collectives
         plain = replace(self, diagnostics=(), collectives=())
         return {
+            "format": "planc.report/1",
             **super(Report, plain).to_json(),
             "diagnostics": [d.to_json() for d in self.diagnostics],
             "collectives": None if rows is None else [r.to_json() for r in rows],

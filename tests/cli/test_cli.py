@@ -2,11 +2,14 @@
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from planc.cli import COMMANDS, main
+from planc.cli.topics import topics
 from tests.plans import BODY, BUNDLED, HEAD, ROOT
 
 H100 = str(ROOT / "plans/llama3_70b_h100.plan")
@@ -43,17 +46,62 @@ def test_json_is_alone_on_standard_output_at_exit_1(capsys, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("format", ["text", "json", "sarif", "github"])
-@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"\x80abc", b"PK\x03\x04" * 99, None], ids=str)
-def test_files_that_are_no_plans(capsys, tmp_path: Path, content: bytes | None, format: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"\x80abc", b"PK\x03\x04" * 99], ids=str)
+def test_files_that_are_no_plans(capsys, tmp_path: Path, content: bytes, format: str) -> None:
     path = tmp_path / "x.plan"
-    path.mkdir() if content is None else path.write_bytes(content)
+    path.write_bytes(content)
     status, out = run(capsys, "check", str(path), "--format", format)
-    assert status == 1 and "E010" in out
+    assert status == (2 if b"\x80" in content or b"\0" in content else 1) and "E010" in out
 
 
-def test_a_missing_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
-    status, out = run(capsys, "check", str(tmp_path / "none.plan"))
-    assert status == 1 and "E0104" in out and "cannot be read" in out
+COMMANDS_OF_A_PLAN = [
+    "check",
+    "cost",
+    "expand",
+    "search",
+    "lower --target xla",
+    "report --trace",
+    "sweep --over devices=8",
+]
+
+
+@pytest.mark.parametrize("words", [*COMMANDS_OF_A_PLAN, "audit --target cuda", "diff --cluster tpu_v5p(2x2x4)"])
+def test_a_missing_file_cannot_be_read(capsys, tmp_path: Path, words: str) -> None:
+    command, *flags = words.split(" ", 1)
+    more = flags[0].split(" ", 1) if flags else []
+    assert main([command, str(tmp_path / "none.plan"), *more]) == 2
+    said = capsys.readouterr()
+    assert "cannot be read" in said.out + said.err
+
+
+@pytest.mark.parametrize("words", [["train", "P", "--target", "cuda"], ["embed", "P", "P"], ["fmt", "P"]], ids=str)
+def test_a_missing_preset_cannot_be_read(capsys, tmp_path: Path, words: list[str]) -> None:
+    assert main([str(tmp_path / "none") if word == "P" else word for word in words]) == 2
+    said = capsys.readouterr()
+    assert "cannot be read" in said.out + said.err
+
+
+def test_a_missing_import_is_a_mistake_of_the_plan(capsys, tmp_path: Path) -> None:
+    path = tmp_path / "x.plan"
+    path.write_text('plan x\nimport "none.plan"\n')
+    status, out = run(capsys, "check", str(path))
+    assert status == 1 and "E0104" in out
+
+
+def test_a_folder_is_the_plans_in_it(capsys, tmp_path: Path) -> None:
+    (tmp_path / "below").mkdir()
+    (tmp_path / "b.plan").write_text(HEAD.replace("example", "b") + BODY)
+    (tmp_path / "below" / "a.plan").write_text("# ours\n\n" + HEAD.replace("example", "a") + BODY)
+    (tmp_path / "mine.plan").write_text("layout mine over x\nshard batch over x\n")
+    (tmp_path / "chip.plan").write_text("# hardware\nhardware chip\n")
+    status, out = run(capsys, "check", str(tmp_path), "--format", "json")
+    assert status == 0 and [r["plan"] for r in json.loads(out)] == ["b", "a"]
+    (tmp_path / "below" / "a.plan").write_text(HEAD.replace("tp 8", "tp 9") + BODY)
+    assert run(capsys, "check", str(tmp_path))[0] == 1
+    (tmp_path / "below" / "a.plan").write_bytes(b"\xff")
+    assert run(capsys, "check", str(tmp_path))[0] == 2
+    (tmp_path / "empty").mkdir()
+    assert run(capsys, "check", str(tmp_path / "empty"))[0] == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no file is unreadable for root, who runs the tests")
@@ -62,7 +110,7 @@ def test_an_unreadable_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
     path.write_text(HEAD)
     path.chmod(0)
     status, out = run(capsys, "check", str(path))
-    assert status == 1 and "E0104" in out
+    assert status == 2 and "E0104" in out
 
 
 def test_the_fix_is_applied(capsys, tmp_path: Path) -> None:
@@ -128,6 +176,76 @@ def test_explain_lists_codes_and_prints_pages(capsys) -> None:
     assert run(capsys, "explain", "E9999")[0] == 2
     status, out = run(capsys, "explain", "model", "llama3_8b")
     assert status == 0 and "8,030,261,248" in out and "layers.*.attention.wq.weight" in out
+
+
+NAMES = {
+    "mesh": ("verb", "outermost axis first"),
+    "chip": ("verb", "hardware"),
+    "fsdp": ("layout", "store     params, grads, optimizer over fsdp"),
+    "zbv": ("schedule", "ZB-V"),
+    "llama3_8b": ("model", "8,030,261,248"),
+    "h100": ("chip", "memory = 80 GiB"),
+    "h100_node": ("node", "8 x h100 over nvlink4"),
+    "tpu_v5p": ("torus", "ici"),
+    "E0203": ("code", "product of the axes"),
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_explain_knows_names_of_every_kind(capsys, name: str) -> None:
+    kind, says = NAMES[name]
+    status, out = run(capsys, "explain", name)
+    assert status == 0 and says in out
+    assert run(capsys, "explain", kind, name) == (0, out)
+    _, answer = run(capsys, "explain", name, "--format", "json")
+    assert json.loads(answer)["format"] == "planc.page/1" and json.loads(answer)["kind"] == kind
+
+
+def test_explain_has_a_page_for_every_name() -> None:
+    """None of them is empty, and sentences of layouts and hardware are those of the bundled files."""
+    for kind, pages in topics().items():
+        assert pages, kind
+        for name, page in pages.items():
+            topic = page(name)
+            assert topic.name == name and name in topic.text and len(topic.text) > len(f"{kind} {name}\n\n")
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (["explain", "llama3-8b"], "llama3_8b"),
+        (["explain", "model", "llama3-8b"], "llama3_8b"),
+        (["explain", "mehs"], "mesh"),
+        (["explain", "chip", "h10"], "h100"),
+        (["explain", "modle", "llama3_8b"], "model"),
+        (["explain", "E0230"], "E0203"),
+    ],
+    ids=str,
+)
+def test_a_misspelt_name_is_asked_about(capsys, words: list[str], meant: str) -> None:
+    assert main(words) == 2
+    assert "did you mean `" in (said := capsys.readouterr().err) and meant[:3] in said
+
+
+def test_a_misspelt_command_is_asked_about(capsys) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["chekc", "x.plan"])
+    assert error.value.code == 2 and "did you mean `check`?" in capsys.readouterr().err
+
+
+def test_a_closed_output_is_no_traceback() -> None:
+    """`planc check FILE >&-`."""
+    command = f"{sys.executable} -m planc.cli check {ROOT / 'plans/tiny.plan'} >&-"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 2 and done.stderr == "planc: standard output is closed\n"
+    assert subprocess.run(["sh", "-c", f"{command} 2>&-"], capture_output=True, cwd=ROOT).returncode == 2
+
+
+@pytest.mark.parametrize("number", ["1" + 12 * "0" + "1", 15 * "9", 99 * "9"])
+def test_a_setting_that_is_too_large_is_refused(capsys, number: str) -> None:
+    with pytest.raises(SystemExit) as error:
+        main(["check", H100, "--set", f"nodes={number}"])
+    assert error.value.code == 2 and "--set" in capsys.readouterr().err
 
 
 def test_every_command_says_what_it_does(capsys) -> None:

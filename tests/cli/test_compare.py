@@ -69,7 +69,7 @@ def test_diff_says_what_it_was_not_told(capsys, tmp_path: Path) -> None:
     status, out, _ = run(capsys, "diff", H100, "--cluster", "7 x nothing_node")
     assert status == 1 and "E0108" in out
     status, out, _ = run(capsys, "diff", str(tmp_path / "none.plan"), "--cluster", "8 x h100_node")
-    assert status == 1 and "E0104" in out
+    assert status == 2 and "E0104" in out
     bad.write_text("plan x\nmodel llama3_8b\n")
     status, _, err = run(capsys, "diff", str(bad), "--cluster", "8 x h100_node")
     assert status == 2 and "no `cluster` sentence" in err
@@ -101,7 +101,7 @@ def test_sweep_says_why_not(capsys, tmp_path: Path) -> None:
     assert run(capsys, "sweep", H100, "--over", "devices")[0] == 2
     assert run(capsys, "sweep", H100, "--over", "tp=8", "-o", "x.png")[0] == 2
     status, out, _ = run(capsys, "sweep", str(tmp_path / "none.plan"), "--over", "tp=8")
-    assert status == 1 and "E0104" in out
+    assert status == 2 and "E0104" in out
     bad = tmp_path / "bad.plan"
     bad.write_text("plan x\nmodel nonsense\n")
     status, out, _ = run(capsys, "sweep", str(bad), "--over", "batch=8", "--format", "json")

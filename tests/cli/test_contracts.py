@@ -57,6 +57,7 @@ COLLECTIVE = exactly(
     cause=nullable(exactly(file=TEXT, line=WHOLE, sentence=TEXT)),
 )
 REPORT = exactly(
+    format={"const": "planc.report/1"},
     planc_version=TEXT,
     plan=nullable(TEXT),
     plan_sha256=nullable(TEXT),

@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     found = accuracy(rows, swept=not rows)
     if options.format == "json":
-        print_json(as_json(found))
+        print_json(as_json(found), "planc.bench.accuracy/1")
     else:
         print("\n".join(lines(found)))
     return 0

@@ -73,7 +73,8 @@ def run(options: argparse.Namespace) -> int:
     errors = [abs(row.error) for row in rows]
     if options.format == "json":
         facts = [{**asdict(row), "error": row.error} for row in rows]
-        print_json({"target": options.target, "load": os.getloadavg()[0], "rows": facts, "median": median(errors)})
+        answer = {"target": options.target, "load": os.getloadavg()[0], "rows": facts, "median": median(errors)}
+        print_json(answer, "planc.bench.calibrated/1")
         return 0
     print(f"{strong(options.hardware)} on {options.target}, {DEVICES} devices, load {os.getloadavg()[0]:.1f}")
     cells = [

@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory() as folder:
         rows = measured(written(Path(folder), f"{node}({devices})", devices), "cuda", devices, options.runs)
     if options.format == "json":
-        print_json({"device": name, "devices": devices, "rows": [row.__dict__ for row in rows]})
+        print_json({"device": name, "devices": devices, "rows": [row.__dict__ for row in rows]}, "planc.bench.gpu/1")
         return 0
     print(f"{strong(name)} x {devices}")
     print("\n".join(table(HEAD, [_cells(row) for row in rows], left=1, left_last=True)))

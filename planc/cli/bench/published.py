@@ -54,7 +54,9 @@ def run(options: argparse.Namespace) -> int:
     every = {name: beside(name) for name in PUBLISHED}
     if options.format == "json":
         facts = ("published_s", "published_gib", "best_s", "best_gib", "label", "ratio")
-        print_json({name: {fact: getattr(b, fact) for fact in facts} for name, b in every.items()})
+        print_json(
+            {name: {fact: getattr(b, fact) for fact in facts} for name, b in every.items()}, "planc.bench.published/1"
+        )
         return 0
     rows = [
         (

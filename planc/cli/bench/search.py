@@ -35,7 +35,9 @@ def run(options: argparse.Namespace) -> int:
     found = {name: _quickest(folder / f"{name}.plan", most) for name, most in SPACES.items()}
     rates = {name: _rate(folder / f"{name}.plan", most) for name, most in SPACES.items()}
     if options.format == "json":
-        print_json({name: _figures(f, cpu_s, rates[name]) for name, (f, cpu_s) in found.items()})
+        print_json(
+            {name: _figures(f, cpu_s, rates[name]) for name, (f, cpu_s) in found.items()}, "planc.bench.search/1"
+        )
         return 0
     rows = [
         [

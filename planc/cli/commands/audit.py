@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import add_set, add_target, print_json, refused
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerSays, Total
@@ -59,11 +59,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         found = _audited(options)
     except PlanError as error:
-        if options.format == "json":
-            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
-        else:
-            print_diagnostics(error.diagnostics)
-        return 1
+        return refused(error.diagnostics, options.format)
     if options.format == "json":
         print_json(found.to_json())
     else:

@@ -76,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
             "cost_devices_spread": max(devices.values()) / min(devices.values()),
         }
     if options.format == "json":
-        print_json(figures)
+        print_json(figures, "planc.bench/1")
         return 0
     least = min(devices.values())
     rows = [

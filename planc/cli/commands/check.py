@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from pathlib import Path
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json, print_json_list
 from planc.driver import Checked, examine
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE")
+    parser.add_argument("files", nargs="+", metavar="FILE", help="a plan, or a folder: every plan in it and below")
     parser.add_argument("--fix", action="store_true", help="apply the edits that mend what was found")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     add_target(parser, required=False)
@@ -17,21 +19,40 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    files = [plan for file in options.files for plan in plans_of(Path(file))]
+    if not files:
+        print(f"planc check: no plan in {', '.join(options.files)}", file=sys.stderr)
+        return 2
     if options.fix:
         from planc.cli.apply_fixes import fix_file
 
-        for file in options.files:
-            fix_file(file, dict(options.set), options.target)
-    checked = [examine(file, set=dict(options.set), target=options.target) for file in options.files]
+        for file in files:
+            fix_file(str(file), dict(options.set), options.target)
+    checked = [examine(file, set=dict(options.set), target=options.target) for file in files]
     _print(checked, options)
-    return 0 if all(c.report.ok for c in checked) else 1
+    return max(exit_status(c.report.diagnostics) for c in checked)
+
+
+def plans_of(path: Path) -> list[Path]:
+    """The file itself, or the plans of a folder and below it; layouts and hardware files are no plans."""
+    return [file for file in sorted(path.rglob("*.plan")) if _is_plan(file)] if path.is_dir() else [path]
+
+
+def _is_plan(file: Path) -> bool:
+    """False for a layout or hardware file; a file that cannot be read is reported by the check itself."""
+    try:
+        words = (line.split() for line in file.read_text(encoding="utf-8-sig").splitlines())
+        first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")
+    except (OSError, UnicodeDecodeError):
+        first = "plan"
+    return first not in ("layout", "hardware")
 
 
 def _print(checked: list[Checked], options: argparse.Namespace) -> None:
     diagnostics = [d for c in checked for d in c.report.diagnostics]
     if options.format == "json":
         reports = [c.report.to_json() for c in checked]
-        print_json(reports[0] if len(reports) == 1 else reports)
+        print_json(reports[0]) if len(reports) == 1 else print_json_list(reports)
     elif options.format == "sarif":
         from planc import __version__
         from planc.checks import rules

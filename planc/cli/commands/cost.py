@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planc.cli.commands.check import show
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json
 from planc.driver import Checked, examine
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
         print_json(checked.report.to_json())
     else:
         show(checked)
-    return 0 if checked.report.ok else 1
+    return exit_status(checked.report.diagnostics)
 
 
 def _explain(checked: Checked, format: str) -> None:
@@ -43,7 +43,7 @@ def _explain(checked: Checked, format: str) -> None:
     rooflines = bounds(checked.costed.sharded.plan)
     if format == "json":
         facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
-        print_json({"format": "planc.explain/1", "time_s": step.time_s, **facts})
+        print_json({"time_s": step.time_s, **facts}, "planc.explain/1")
         return
     print(f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class")
     for part, total in parts_of(step):

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from planc.cli.common import print_diagnostics, print_json, width
+from planc.cli.common import print_json, refused, width
 from planc.diag.errors import PlanError
 
 
@@ -27,15 +27,13 @@ def run(options: argparse.Namespace) -> int:
     try:
         receipts = [read_receipt(path) for path in options.receipts]
     except PlanError as error:
-        print_diagnostics(error.diagnostics) if options.format == "text" else print_json(
-            {"diagnostics": [d.to_json() for d in error.diagnostics]}
-        )
+        refused(error.diagnostics, options.format)
         return 2
     result = crosscheck(receipts, options.budget)
     if options.plot:
         Path(options.plot).write_text(picture(receipts))
     if options.format == "json":
-        print_json(result.to_json())
+        print_json(result.to_json(), "planc.crosscheck/1")
     else:
         print(render(result, receipts, width()))
         if options.plot:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import DIAGNOSTICS, add_set, add_target, exit_status, print_diagnostics, print_json
 from planc.driver import Checked, examine
 
 if TYPE_CHECKING:
@@ -37,8 +37,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2
     if a.costed is None or b.costed is None:
-        _refused([c for c in (a, b) if c.costed is None], options.format)
-        return 1
+        return _refused([c for c in (a, b) if c.costed is None], options.format)
     from planc.compare.diff import diff
 
     found = diff(a.costed, b.costed, names=_names(options), target=options.target)
@@ -66,15 +65,15 @@ def _names(options: argparse.Namespace) -> tuple[str, str]:
     return options.a, " ".join([options.b or options.a, *changed])
 
 
-def _refused(checked: list[Checked], format: str) -> None:
-    """Why a plan could not be costed."""
+def _refused(checked: list[Checked], format: str) -> int:
+    """Print why plans could not be costed; returns the exit status."""
+    found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":
-        print_json(
-            {"format": "planc.diff/1", "diagnostics": [d.to_json() for c in checked for d in c.report.diagnostics]}
-        )
-        return
-    for one in checked:
-        print_diagnostics(one.report.diagnostics, one.sources)
+        print_json({"diagnostics": [d.to_json() for d in found]}, DIAGNOSTICS)
+    else:
+        for one in checked:
+            print_diagnostics(one.report.diagnostics, one.sources)
+    return exit_status(found)
 
 
 def _show(found: Diff) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from planc.cli.common import add_set, print_diagnostics, print_json
+from planc.cli.common import add_set, print_json, refused
 from planc.diag.errors import PlanError
 from planc.driver import load
 
@@ -22,13 +22,10 @@ def run(options: argparse.Namespace) -> int:
         plan = load(options.plan, set=dict(options.set))
         changed = embed(plan, options.plan, options.preset)
     except PlanError as error:
-        if options.format == "json":
-            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
-        else:
-            print_diagnostics(error.diagnostics)
-        return 1
+        return refused(error.diagnostics, options.format)
     if options.format == "json":
-        print_json({"preset": options.preset, "plan": plan.name, "plan_sha256": plan.sha256, "changed": changed})
+        facts = {"preset": options.preset, "plan": plan.name, "plan_sha256": plan.sha256, "changed": changed}
+        print_json(facts, "planc.embed/1")
     else:
         print(f"{options.preset}: {plan.name} {plan.sha256[:12]} {'embedded' if changed else 'is there already'}")
     return 0

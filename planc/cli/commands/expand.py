@@ -5,8 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from planc.cli.common import add_set, print_diagnostics, print_json
-from planc.diag.diagnostic import has_errors
+from planc.cli.common import add_set, exit_status, print_diagnostics, print_json
 from planc.language.build import build_file
 
 
@@ -21,7 +20,8 @@ def run(options: argparse.Namespace) -> int:
     rows = [(s.text, s.via.text if s.via else "") for s in built.sentences]
     if options.format == "json":
         sentences = [{"sentence": text, "via": via or None} for text, via in rows]
-        print_json({"sentences": sentences, "diagnostics": [d.to_json() for d in built.diagnostics]})
+        found = {"sentences": sentences, "diagnostics": [d.to_json() for d in built.diagnostics]}
+        print_json(found, "planc.expand/1")
     else:
         wide = max((len(_aligned(text)) for text, _ in rows), default=0)
         if built.plan is not None:
@@ -30,7 +30,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{_aligned(text):<{wide}}  # {via}" if via else _aligned(text))
         if built.diagnostics:
             print_diagnostics(built.diagnostics)
-    return 1 if has_errors(built.diagnostics) else 0
+    return exit_status(built.diagnostics)
 
 
 def _aligned(text: str) -> str:

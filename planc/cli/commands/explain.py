@@ -1,38 +1,73 @@
-"""`planc explain [CODE | model NAME]`: manual pages, the list of codes, a model's names."""
+"""`planc explain [CODE | NAME | KIND NAME]`: the page of a code, verb, layout, model, chip or schedule."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from planc.catalog import build_model, model_names
 from planc.checks import rules
-from planc.cli.common import print_json
+from planc.cli.common import did_you_mean, print_json
 from planc.diag.registry import Rule
 from planc.ir.model import Model, Run
 
+PAGE = "planc.page/1"
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", nargs="*", metavar="CODE", help="a code, or `model NAME`")
+    about = "a code, or the name of a verb, layout, model, chip, node or schedule, after its kind where that is unclear"
+    parser.add_argument("words", nargs="*", metavar="NAME", help=about)
 
 
 def run(options: argparse.Namespace) -> int:
-    words = options.words
-    if words[:1] == ["model"]:
-        return _model(words[1:], options.format)
-    if not words:
+    from planc.cli.topics import topics, topics_of
+
+    if not options.words:
         return _list(options.format)
-    rule = rules().get(words[0].upper())
-    if rule is None:
-        print(f"no rule has the code {words[0]}; `planc explain` lists them", file=sys.stderr)
-        return 2
-    if options.format == "json":
-        print_json({n: getattr(rule, n) for n in ("code", "title", "reads", "why", "bad", "good")})
+    kind, name = options.words if len(options.words) == 2 else ("", " ".join(options.words))
+    kinds = ("code", "model", *topics())
+    if kind not in ("", *kinds):
+        return _unknown(kind, kinds, "a kind of name")
+    rule = rules().get(name.upper()) if kind in ("", "code") else None
+    if rule is not None:
+        _show(options.format, {"kind": "code", **_of_rule(rule)}, page(rule))
+    elif kind in ("", "model") and name in model_names():
+        model = build_model(name)
+        _show(options.format, {"kind": "model", **_facts(model)}, "\n".join(_text(model)))
+    elif found := topics_of(name, kind):
+        _show(options.format, found[0].to_json(), "\n\n".join(topic.text for topic in found))
     else:
-        print(page(rule))
+        return _unknown(name, _names(kind), f"a {kind}" if kind else "a code, verb, layout, model, chip or schedule")
     return 0
+
+
+def _show(format: str, facts: dict[str, Any], text: str) -> None:
+    if format == "json":
+        print_json(facts, PAGE)
+    else:
+        print(text)
+
+
+def _names(kind: str) -> list[str]:
+    """Every name of a kind, or of all kinds."""
+    from planc.cli.topics import topics
+
+    known: dict[str, Iterable[str]] = {"code": rules(), "model": model_names(), **topics()}
+    return [name for k, names in known.items() if kind in ("", k) for name in names]
+
+
+def _unknown(word: str, legal: Iterable[str], what: str) -> int:
+    names = list(legal)
+    shown = ", ".join(names) if len(names) < 80 else "`planc explain` lists the codes"
+    print(f"planc explain: `{word}` is not {what}; {did_you_mean(word, names) or shown}", file=sys.stderr)
+    return 2
+
+
+def _of_rule(rule: Rule) -> dict[str, Any]:
+    return {n: getattr(rule, n) for n in ("code", "title", "reads", "why", "bad", "good")}
 
 
 def page(rule: Rule) -> str:
@@ -47,22 +82,11 @@ def page(rule: Rule) -> str:
 
 def _list(format: str) -> int:
     if format == "json":
-        print_json([{"code": r.code, "severity": r.severity, "title": r.title} for r in rules().values()])
+        entries = [{"kind": "code", "code": r.code, "severity": r.severity, "title": r.title} for r in rules().values()]
+        print(json.dumps([{"format": PAGE, **entry} for entry in entries], indent=2))
     else:
         for r in rules().values():
             print(f"{r.code}  {r.severity:<8} {r.title}")
-    return 0
-
-
-def _model(names: list[str], format: str) -> int:
-    if len(names) != 1 or names[0] not in model_names():
-        print(f"models: {', '.join(model_names())}", file=sys.stderr)
-        return 2
-    model = build_model(names[0])
-    if format == "json":
-        print_json(_facts(model))
-    else:
-        print("\n".join(_text(model)))
     return 0
 
 

@@ -29,7 +29,7 @@ def run(options: argparse.Namespace) -> int:
             if not options.check:
                 Path(file).write_text(after, encoding="utf-8")
     if options.format == "json":
-        print_json({"changed": changed, "check": options.check})
+        print_json({"changed": changed, "check": options.check}, "planc.fmt/1")
     else:
         for file in changed:
             print(f"{'would change' if options.check else 'formatted'}: {file}")

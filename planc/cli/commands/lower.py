@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
 from planc.driver import examine, lower
 from planc.lowering import RUNTIMES
@@ -33,11 +33,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         program = lower(options.file, options.target, set=dict(options.set), runtime=options.runtime)
     except PlanError as error:
-        if as_json:
-            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
-        else:
-            print_diagnostics(error.diagnostics)
-        return 1
+        return refused(error.diagnostics, "json" if as_json else "text")
     _warn(options)
     if options.launch and options.launch not in program.backend.launchers:
         print(
@@ -53,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
         if not as_json:
             print(f"{path}: {len(text.splitlines())} lines for {options.launch or options.target}")
     if as_json:
-        print_json({**program.to_json(), "launch": text} if options.launch else program.to_json())
+        print_json({**program.to_json(), **({"launch": text} if options.launch else {})}, "planc.program/1")
     elif not options.output:
         print(text, end="")
     return 0

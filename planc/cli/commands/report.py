@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json
+from planc.cli.common import add_set, add_target, print_json, refused
 from planc.driver import examine
 
 
@@ -32,11 +32,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     checked = examine(options.files[0], set=dict(options.set), target=options.target)
     if checked.costed is None:
-        if options.format == "json":
-            print_json({"diagnostics": [d.to_json() for d in checked.report.diagnostics]})
-        else:
-            print_diagnostics(checked.report.diagnostics, checked.sources)
-        return 1
+        return refused(checked.report.diagnostics, options.format, checked.sources)
     from planc.cost.step.trace import MOST_ACTIONS, actions, trace
 
     if (count := actions(checked.costed)) > MOST_ACTIONS:
@@ -53,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     path.write_text(json.dumps(made))
     facts = {"trace": str(path), "events": len(made["traceEvents"]), "step_s": checked.costed.step.time_s}
     if options.format == "json":
-        print_json(facts)
+        print_json(facts, "planc.trace/1")
     else:
         print(f"{path}: {facts['events']:,} events of a step of {checked.costed.step.time_s:.4g} s")
     return 0

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, print_diagnostics, print_json
+from planc.cli.common import add_set, print_json, refused
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
@@ -43,8 +43,7 @@ def run(options: argparse.Namespace) -> int:
                 on_progress=lambda costed, waiting: progress.show(f"{costed:,} layouts costed, {waiting:,} nodes open"),
             )
     except PlanError as error:
-        print_diagnostics(error.diagnostics, {})
-        return 1
+        return refused(error.diagnostics, options.format, {})
     if options.folder:
         try:
             write_plans(Path(options.folder), Path(options.file), [c.text for c in found.best])

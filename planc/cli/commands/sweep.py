@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, add_target, print_diagnostics, print_json, width
+from planc.cli.common import add_set, add_target, print_json, refused, width
 from planc.diag.errors import PlanError
 
 if TYPE_CHECKING:
@@ -71,10 +71,7 @@ def run(options: argparse.Namespace) -> int:
             target=options.target,
         )
     except PlanError as error:
-        print_diagnostics(error.diagnostics) if options.format == "text" else print_json(
-            {"format": "planc.sweep/1", "diagnostics": [d.to_json() for d in error.diagnostics]}
-        )
-        return 1
+        return refused(error.diagnostics, options.format)
     except NotWrittenError as error:
         print(f"planc sweep: {options.file}: {error}", file=sys.stderr)
         return 2

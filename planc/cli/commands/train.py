@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from planc.cli.common import add_target, print_diagnostics, print_json
+from planc.cli.common import add_target, print_json, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
@@ -86,7 +86,7 @@ def run(options: argparse.Namespace) -> int:
         print("asked to end: the state is saved, and --resume goes on from it", file=sys.stderr)
         return PREEMPTED
     if options.format == "json":
-        print_json(receipt.to_json())
+        print_json(receipt.to_json(), "planc.receipt/1")
     else:
         _summary(receipt, options)
     return 0
@@ -170,7 +170,7 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
         "traced": traced,
     }
     if options.format == "json" and options.dry_run:
-        print_json(facts)
+        print_json(facts, "planc.dry_run/1")
         return
     mesh = "one process" if options.single else " > ".join(f"{n} {s}" for n, s in plan.mesh.sizes.items())
     processes = f"{ready.processes} process{'es' if ready.processes > 1 else ''}"
@@ -217,8 +217,4 @@ def _beside(receipt: Receipt) -> list[str]:
 
 
 def _refused(diagnostics: tuple[Diagnostic, ...], options: argparse.Namespace) -> int:
-    if options.format == "json":
-        print_json({"diagnostics": [d.to_json() for d in diagnostics]})
-    else:
-        print_diagnostics(diagnostics)
-    return 1
+    return refused(diagnostics, options.format) or 1

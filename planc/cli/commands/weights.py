@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from planc.cli.common import print_diagnostics, print_json
+from planc.cli.common import print_json, refused
 from planc.diag.errors import PlanError
 
 
@@ -21,13 +21,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         path = export(options.preset, options.folder, checkpoint=options.checkpoint, step=options.step)
     except PlanError as error:
-        if options.format == "json":
-            print_json({"diagnostics": [d.to_json() for d in error.diagnostics]})
-        else:
-            print_diagnostics(error.diagnostics)
-        return 1
+        return refused(error.diagnostics, options.format)
     if options.format == "json":
-        print_json({"folder": options.folder, "checkpoint": path.name})
+        print_json({"folder": options.folder, "checkpoint": path.name}, "planc.weights/1")
     else:
         print(f"{options.folder}: the parameters of {path.name}")
     return 0

@@ -33,7 +33,7 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
             return 2
         found += pairs(path, receipt)
     if as_json:
-        print_json({"rows": found, "median_abs_error": summary(found)})
+        print_json({"rows": found, "median_abs_error": summary(found)}, "planc.accuracy/1")
     else:
         print("\n".join(lines(found)))
     return 0

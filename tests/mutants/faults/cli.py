@@ -12,4 +12,32 @@ FAULTS: tuple[Fault, ...] = (
         planted="""inside_expert = dims[0] == ("experts",)""",
         test="tests/catalog/test_every_model.py::test_no_model_crashes_under_a_plain_layout",
     ),
+    Fault(
+        name="search writes plans without the files that they read",
+        file="planc/cli/commands/search.py",
+        text="        write_atomically(place, data)\n",
+        planted="        pass\n",
+        test="tests/search/test_search.py::test_what_it_writes_can_be_opened_elsewhere",
+    ),
+    Fault(
+        name="a layout whose saved activations do not fit is no nearest miss",
+        file="planc/search/branch_and_bound.py",
+        text="for shape in self.bounds.shapes(family):",
+        planted="for shape in self.bounds.shapes(family, self.room_gib):",
+        test="tests/search/test_search.py::test_the_nearest_miss_needs_the_least_memory",
+    ),
+    Fault(
+        name="links of meshes that differ in a view's sizes are taken for the same",
+        file="planc/cost/step/transfers.py",
+        text="key = axes, plan.mesh.every_size",
+        planted="key = axes, *plan.mesh.sizes.values()",
+        test="tests/search/test_search.py::test_it_equals_brute_force",
+    ),
+    Fault(
+        name="a file that cannot be read is a mistake of the plan",
+        file="planc/cli/common.py",
+        text="if any(d.code in UNREADABLE and d.span.empty for d in diagnostics):",
+        planted="if False:",
+        test="tests/cli/test_cli.py::test_a_missing_file_cannot_be_read",
+    ),
 )
