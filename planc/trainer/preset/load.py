@@ -88,8 +88,8 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
     plan = _compiled(parts.plan, path, at("plan", COMPILED))
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
-    findings += _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
-    findings += _freshness(parts.plan, plan, path, at("plan", "source"))
+    described = _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
+    findings += described or _freshness(parts.plan, plan, path, at("plan", "source"))
     findings += _unfit_patterns(parts, plan, path, spans)
     findings += _unbalanced(parts, plan, path, spans)
     errors = [f for f in findings if f.severity == "error"]
