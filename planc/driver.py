@@ -113,6 +113,8 @@ def examine(
         if not has_errors(found):
             costed, more = _cost(built.plan, target)
             found += more
+    elif built.mended is not None:
+        found += _behind(built, built.mended, target)
     found = _promised(built.plan, found)
     diagnostics = bounded(in_order([_at(d, path, built) for d in found]))
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
@@ -141,6 +143,15 @@ def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagno
             return None, list(refused.diagnostics)
         costed = cost_plan(realised.sharded, realised.collectives)
     return costed, judge_plan(costed)
+
+
+def _behind(built: Built, mended: Plan, target: Target | None) -> list[Diagnostic]:
+    """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere."""
+    found = check_plan(mended, built.left_out)
+    if not built.left_out and not has_errors(found):
+        found += _cost(mended, target)[1]
+    mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
+    return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 
 
 def _promised(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:

@@ -10,14 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cache
 from math import prod
 from pathlib import Path
 
 from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine
 from planc.calibration.rows import Row
+from planc.catalog import build_model
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Op
 from planc.ir.plan import Plan
+from planc.language.op_names import covering
 
 UNFUSED = ("VIA-Research/vTrain", "calculon-ai/calculon", "NVIDIA/Megatron-LM images", "cli99/llm-analysis")
 """Sources from before flash attention: scores go through memory."""
@@ -307,7 +311,7 @@ def _stages(row: Row, stages: int) -> str:
     if layers % stages == 0 or rest or stages < 3:
         return ""
     ends = ("embed", "head") if each == 1 else (f"embed + {each - 1}", f"{each - 1} + head")
-    return f" stages [{ends[0]}, {each} x {stages - 2}, {ends[1]}]"
+    return f" stages [{ends[0]}, {stages - 2} x {each} layers, {ends[1]}]"
 
 
 def _narrow_gradients(row: Row) -> bool:
@@ -319,13 +323,15 @@ def _narrow_gradients(row: Row) -> bool:
 def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
     kernel = _kernel(row, used)
     if kernel:
-        yield f"attention core as {kernel}"
+        yield f"attention.core as {kernel}"
     narrow = _narrow(row)
     if narrow:
-        ops = "attention.proj, experts" if row.moe else "attention.proj, ffn"
+        regions: tuple[str, ...] = ("projection", "experts" if row.moe else "ffn")
         if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
-            ops += ", ffn"
-        yield f"quantize {ops} as {narrow}"
+            regions += ("ffn",)
+        matmuls = [op for op in _block_ops(row) if op.kind == "matmul"]
+        names = covering((op.name for op in matmuls if op.region in regions), matmuls)
+        yield f"quantize {', '.join(names)} as {narrow}"
 
 
 def _compiled(row: Row) -> Iterator[str]:
@@ -371,17 +377,35 @@ def recompute_words(row: Row) -> Iterator[str]:
         # Its list of what is saved has every other `mm`, narrow ones too (a product of float8 tensors is an `mm` when
         # the list is asked: its tables have the same memory for both), and flash attention, not cuDNN's.
         core = ", attention.core" if "cudnn" in _kernel(row, {}) else ""
-        yield f"recompute norm, rope, ffn.swiglu, attention.k, attention.out, ffn.up, add{core}"
+        cheap = _ops_of_kind(row, "norm", "rope", "add")
+        yield f"recompute {cheap}, ffn.swiglu, attention.k, attention.out, ffn.up{core}"
     elif words.startswith("selective"):
         yield "recompute attention.core"
     elif words.startswith("none for"):
-        yield "recompute norm"
+        yield f"recompute {_ops_of_kind(row, 'norm')}"
     elif 'granularity="full"' in words:
         count = int(words.rsplit("num_layers=", 1)[1].split()[0])
         yield f"recompute {_blocks(row)} every {max(1, round(row.model['layers'] / count))} layers"
     else:
-        ops = [op for name, op in MODULES.items() if f'"{name}"' in words]
+        norms = {"layernorm": _ops_of_kind(row, "norm")}
+        ops = [op for name, op in (MODULES | norms).items() if f'"{name}"' in words]
         yield f"recompute {', '.join(ops) or 'none'}"
+
+
+def _ops_of_kind(row: Row, *kinds: str) -> str:
+    """Names of the ops of these kinds, in a block of the row's model."""
+    ops = _block_ops(row)
+    return ", ".join(covering((op.name for op in ops if op.kind in kinds), ops))
+
+
+def _block_ops(row: Row) -> tuple[Op, ...]:
+    return _ops_of_model(model_words(row).partition("(")[0])
+
+
+@cache
+def _ops_of_model(name: str) -> tuple[Op, ...]:
+    model = build_model(name)
+    return tuple(op for kind in model.blocks for op in model.ops[kind])
 
 
 def _blocks(row: Row) -> str:
@@ -396,7 +420,6 @@ def _blocks(row: Row) -> str:
 
 MODULES = {
     "mla_up_proj": "mla.up_proj",
-    "layernorm": "norm",
     "moe_act": "moe.swiglu",
     "mlp": "ffn.swiglu, ffn.gate, ffn.up",
 }
@@ -407,8 +430,7 @@ def _maxtext(row: Row, words: str) -> Iterator[str]:
     """MaxText's policies: `minimal` keeps what matmuls make; others keep named tensors, here or on the host."""
     if words.startswith("minimal"):
         core = "" if "flash" in words else ", attention.core"
-        rotary = ", rope" if row.model.get("gated_mlp", True) else ""
-        yield f"recompute norm, elementwise, add{rotary}{core}"
+        yield f"recompute {_ops_of_kind(row, 'norm', 'elementwise', 'add', 'rope')}{core}"
         return
     kept = []
     if "qkv" in words and not row.model.get("mla"):

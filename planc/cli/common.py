@@ -21,7 +21,9 @@ UNREADABLE = ("E0104", "E0105", "E1001")
 """Codes of plans and presets that cannot be read, or are no text."""
 
 
-def add_set(parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a param of the plan") -> None:
+def add_set(
+    parser: argparse.ArgumentParser, flag: str = "--set", help: str = "change a number that `let` names"
+) -> None:
     """`--set NAME=NUMBER`, as often as wanted."""
     parser.add_argument(flag, action="append", default=[], type=_setting, metavar="NAME=N", help=help)
 

@@ -90,7 +90,7 @@ def sweep(
     if base.plan is None:
         raise PlanError(base.report.diagnostics)
     text = read(path)
-    params = [s.node.words("NAME")[0].text for s in parse_text(text, "").sentences if s.verb == "param"]
+    params = [s.node.words("NAME")[0].text for s in parse_text(text, "").sentences if s.verb == "let"]
     if over.name in params:
         checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
         rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))

@@ -1,4 +1,4 @@
-"""What a sweep varies: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a param.
+"""What a sweep varies: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a name of `let`.
 
 Each value is the plan's own text with a number or two written otherwise, so that it is checked as any plan is.
 """

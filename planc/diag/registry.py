@@ -31,6 +31,9 @@ class Rule:
     bad: str
     good: str
     check: Callable[[Any], Iterable[Diagnostic]] | None = None
+    about: tuple[str, ...] = ()
+    """Verbs of the sentences that the rule reads; all of them when empty. A rule of a plan is not run while one of
+    its sentences cannot be read: its finding might be a consequence of that."""
 
     @property
     def severity(self) -> Severity:

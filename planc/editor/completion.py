@@ -12,6 +12,7 @@ from planc.checks import rules
 from planc.diag.span import Source
 from planc.editor.opened import Opened, Settings, names_in
 from planc.editor.verbs import manual
+from planc.language.build import TARGETS
 from planc.syntax.expected_tokens import MARK, Follow, follow
 from planc.syntax.lines import HEADERS, VERBS, logical_lines
 
@@ -97,7 +98,7 @@ def _names(
     opened: Opened, place: _Place, what: Follow, unsaved: Mapping[Path, str], settings: Settings
 ) -> Iterator[Candidate]:
     if place.verb == "on" and place.before.split() == ["on"]:
-        yield from (Candidate(t, "name", "a target", place.start) for t in ("cuda", "xla"))
+        yield from (Candidate(t, "name", "a target", place.start) for t in TARGETS)
     elif what.code:
         yield from (Candidate(c, "code", rule.title, place.start) for c, rule in rules().items())
     else:

@@ -1,4 +1,4 @@
-"""Go to definition: where an axis, param, layout, machine, chip or link is declared, or a file itself."""
+"""Go to definition: where an axis, number, layout, machine, chip or link is declared, or a file itself."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Declared = tuple[str, str, Span]
 
 KINDS = {
     "an axis": ("axis",),
-    "a param of": ("param",),
+    "a number that": ("let",),
     "a layout": ("layout",),
     "a node or torus": ("node", "torus"),
     "a chip": ("chip",),
@@ -77,9 +77,9 @@ def _declared(sentence: Sentence) -> Iterator[Declared]:
         for factor in factors.nodes("factor") if factors else ():
             word = factor.words()[0]
             yield "axis", word.text, word.span
-    elif sentence.verb == "param":
+    elif sentence.verb == "let":
         word = sentence.node.words("NAME")[0]
-        yield "param", word.text, word.span
+        yield "let", word.text, word.span
     elif sentence.verb in ("chip", "link", "node", "torus", "network"):
         call = sentence.node.node("call")
         yield sentence.verb, declared_name(sentence), (call or sentence.node).words()[0].span

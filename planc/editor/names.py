@@ -46,9 +46,9 @@ def _dim(name: str, opened: Opened) -> str:
     return f"; {length:,} in {plan.model.name}" if plan and length else ""
 
 
-def _param(name: str, opened: Opened) -> str:
+def _number(name: str, opened: Opened) -> str:
     for sentence in opened.sentences:
-        if sentence.verb == "param" and sentence.node.words("NAME")[0].text == name:
+        if sentence.verb == "let" and sentence.node.words("NAME")[0].text == name:
             return f": `{sentence.text}`"
     return ""
 
@@ -97,7 +97,7 @@ FACTS: dict[str, Callable[[str, Opened], str]] = {
     "an axis": _axis,
     "a dim": _dim,
     "a size": _dim,
-    "a param of": _param,
+    "a number that": _number,
     "a layout": _layout,
     "a node or torus": _machine,
     "a model": _model,

@@ -11,10 +11,10 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
 from planc.driver import Checked, examine
-from planc.editor.parts import read_part
 from planc.ir.program import Target
 from planc.language.build import build_file
 from planc.language.draft import Asked
+from planc.language.read_part import read_part
 from planc.syntax import File, parse_text
 from planc.syntax.tree import Sentence, Word
 

@@ -27,6 +27,7 @@ from planc.editor.hover import hover
 from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
+from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
 
 DELAY_S = 0.15
@@ -252,7 +253,7 @@ def _questions(server: PlanServer) -> None:
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
     def on_formatting(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
         opened = server.look(params.text_document.uri)
-        written = format_text(opened.text) if opened else ""
+        written = format_text(modernize(opened.path, opened.text)) if opened else ""
         if opened is None or written == opened.text:
             return []
         return [lsp.TextEdit(server.positions(opened.text).whole(), written)]

@@ -11,7 +11,7 @@ from planc.editor.positions import Positions
 from planc.syntax import File
 from planc.syntax.tree import Sentence
 
-KINDS = {"param": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
+KINDS = {"let": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
 KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus"), SymbolKind.Class)
 
 

@@ -1,16 +1,16 @@
-"""Importing an emitted program: always from its text. The file beside it is for tracebacks and debuggers alone."""
+"""Importing an emitted file: written once per content, so that tracebacks show its lines."""
 
 from __future__ import annotations
 
 import hashlib
-import linecache
+import importlib.util
+import os
 import sys
-from contextlib import suppress
+import tempfile
 from pathlib import Path
 from types import ModuleType
 
-from planc.cache import cache_folder
-from planc.files import read_bounded, write_atomically
+from planc.syntax.cache import cache_folder
 
 
 def import_text(text: str, name: str) -> ModuleType:
@@ -20,31 +20,25 @@ def import_text(text: str, name: str) -> ModuleType:
     if module_name in sys.modules:
         return sys.modules[module_name]
     path = _written(text, f"{module_name}.py")
-    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
-    module = ModuleType(module_name)
-    module.__file__ = path
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    try:
-        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
-    except BaseException:
-        del sys.modules[module_name]
-        raise
+    spec.loader.exec_module(module)
     return module
 
 
-def _written(text: str, name: str) -> str:
-    """The path of a copy of the text, whether or not it could be written; several ranks may do this at once."""
-    path = cache_folder() / "programs" / name
-    with suppress(OSError):
-        if path.is_symlink():
-            path.unlink()
-        if _content(path) != text.encode():
-            write_atomically(path, text)
-    return str(path)
-
-
-def _content(path: Path) -> bytes:
+def _written(text: str, name: str) -> Path:
+    """Write atomically: several ranks may do this at once."""
+    folder = cache_folder() / "programs"
     try:
-        return read_bounded(path, 16_000_000)
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError:
-        return b""
+        folder = Path(tempfile.mkdtemp(prefix="planc-"))
+    path = folder / name
+    if not path.exists() or path.read_text() != text:
+        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".writing-")
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(temporary, path)
+    return path

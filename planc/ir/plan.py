@@ -162,7 +162,7 @@ class Route(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel(Value):
-    """`attention core as METHOD`: the kernel of attention, or how it meets keys of other ranks.
+    """`attention.core as METHOD`: the kernel of attention, or how it meets keys of other ranks.
 
     `ring` passes keys and values on, `all_gather` gathers them; `balance` says which rows of the
     sequence a rank holds (`headtail`: one piece from each end, so that causal work is even; `none`).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from planc.language.precedence import settle, whole_line
 from planc.language.verbs import readers
 from planc.language.verbs.use import expand
 from planc.syntax import File
+from planc.syntax.lines import OLD_VERBS, VERBS
 from planc.syntax.tree import Sentence
 
 ONCE = (
@@ -30,6 +32,8 @@ ONCE = (
     "route",
     "attention",
 )
+TARGETS = ("cuda", "xla")
+"""What may stand after `on`."""
 NEEDED = {
     "model": "model llama3_8b",
     "batch": "batch 512 x 8192 tokens microbatch 1",
@@ -50,6 +54,10 @@ class Built:
     """Every name that was looked up."""
     files: tuple[str, ...] = ()
     """Files that the plan reads besides itself, by path from its folder."""
+    mended: Plan | None = None
+    """Where there are errors: the plan with every edit of theirs, as far as it can be known, to find other mistakes."""
+    left_out: frozenset[str] = frozenset()
+    """Verbs of sentences that are missing from `mended`."""
 
 
 def build_file(
@@ -76,28 +84,50 @@ def build_plan(file: File, files: Files, given: dict[str, int], target: str = ""
     if header is not None and header.verb != "plan":
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
         return Built(None, in_order(draft.diagnostics), files.sources)
+    left_out = _unread(file, draft)
     own = read_imports(file.sentences, files, draft)
     meant = [s for s in own if _applies(s, target, draft)]
-    sentences = settle(expand(meant, files.layouts, draft), draft)
-    _read(sentences, draft)
+    expanded = expand(meant, files.layouts, draft)
+    left_out |= {"use"} if draft.losses else set()
+    sentences = settle(expanded, draft)
+    left_out |= {"shard", "store"} if draft.losses else set()
+    left_out |= _read(sentences, draft)
     files.add(draft.read)
     _unknown_settings(draft, header)
     if header is not None:
         _missing(sentences, header, file, draft)
-    diagnostics = in_order(draft.diagnostics)
-    plan = None if has_errors(diagnostics) or header is None else _plan(draft, header, files)
-    return Built(plan, diagnostics, files.sources, tuple(sentences), tuple(draft.asked), tuple(draft.files))
+    diagnostics = in_order(_once_each(draft.diagnostics))
+    plan = None if header is None else _plan(draft, header, files)
+    right, mended = (None, plan) if has_errors(diagnostics) else (plan, None)
+    asked, read = tuple(draft.asked), tuple(draft.files)
+    return Built(right, diagnostics, files.sources, tuple(sentences), asked, read, mended, frozenset(left_out))
+
+
+def _unread(file: File, draft: Draft) -> set[str]:
+    """The verbs of sentences that could not be read; any verb that may stand twice for one that is unknown."""
+    firsts = {text.split(maxsplit=1)[0] for text in file.unread}
+    draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
+    return firsts if firsts <= {*VERBS, *OLD_VERBS} else firsts | set(VERBS) - set(ONCE)
+
+
+def _once_each(found: list[Diagnostic]) -> list[Diagnostic]:
+    """Without a malformed name (`llama3-8b`) that is also unknown when it is mended."""
+    unknown = {d.span for d in found if d.code == "E0108"}
+    return [d for d in found if d.code != "E0102" or d.span not in unknown]
 
 
 def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:
-    if sentence.target and sentence.target not in ("cuda", "xla"):
-        draft.report("E0108", sentence.span, f"`{sentence.target}` is not a target", help="legal: cuda, xla")
+    if sentence.target and sentence.target not in TARGETS:
+        legal = f"legal: {', '.join(TARGETS)}"
+        draft.report("E0108", sentence.span, f"`{sentence.target}` is not a target", help=legal)
     return sentence.target in ("", target)
 
 
-def _read(sentences: list[Sentence], draft: Draft) -> None:
+def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
+    """Fill the draft in; returns the verbs of sentences that were left out."""
     known = readers()
     first: dict[str, Sentence] = {}
+    left_out: set[str] = set()
     for sentence in sorted(sentences, key=lambda s: known[s.verb][0] if s.verb in known else 0):
         if sentence.verb not in known:
             draft.report(
@@ -110,7 +140,10 @@ def _read(sentences: list[Sentence], draft: Draft) -> None:
             _twice(sentence, first[_what(sentence)], draft)
         else:
             first.setdefault(_what(sentence), sentence)
+            losses = draft.losses
             known[sentence.verb][1](sentence, draft)
+            left_out |= {sentence.verb} if draft.losses > losses else set()
+    return left_out
 
 
 def _what(sentence: Sentence) -> str:
@@ -134,12 +167,13 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
     for name in draft.given:
         if name not in draft.params and header is not None:
             legal = ", ".join(draft.params) or "none"
-            draft.report("E0108", header.span, f"--set {name}: the plan has no param `{name}`", help=f"params: {legal}")
+            missing = f"--set {name}: the plan has no `let {name}`"
+            draft.report("E0108", header.span, missing, help=f"`let` names: {legal}")
 
 
 def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Draft) -> None:
     """A missing verb, unless a mistaken sentence may have been meant as it."""
-    written = {_what(s) for s in sentences} | {_first_word(d, file) for d in file.diagnostics}
+    written = {_what(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     end = Span(
         header.span.file,
         header.span.end_line,
@@ -147,7 +181,7 @@ def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Dra
         header.span.end_line,
         header.span.end_column,
     )
-    if any(d.code == "E0101" for d in file.diagnostics):
+    if any(text.split(maxsplit=1)[0] not in VERBS for text in file.unread):
         return
     for verb, example in NEEDED.items():
         if verb not in written:
@@ -160,13 +194,11 @@ def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Dra
             )
 
 
-def _first_word(diagnostic: Diagnostic, file: File) -> str:
-    words = file.source.line(diagnostic.span.line).split(maxsplit=1)
-    return words[0] if words else ""
-
-
-def _plan(draft: Draft, header: Sentence, files: Files) -> Plan:
-    assert draft.model and draft.batch and draft.cluster and draft.mesh
+def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
+    """The plan; None when a sentence that every plan needs was left out."""
+    if not (draft.model and draft.batch and draft.cluster and draft.mesh):
+        assert has_errors(draft.diagnostics)
+        return None
     return Plan(
         name=header.node.words("NAME")[0].text,
         model=draft.model,

@@ -93,6 +93,10 @@ class Draft:
     overrides: list[Override] = field(default_factory=list)
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
+    """Words of sentences that could not be read: a name among them may be declared there, so it is not reported."""
+    losses: int = 0
+    """Mistakes for which a sentence was left out, rather than read as mended."""
     asked: list[Asked] = field(default_factory=list)
     """Every name that was looked up, for editors: what stands at a place, and what else could."""
 
@@ -107,12 +111,16 @@ class Draft:
         related: tuple[Related, ...] = (),
         fix: Fix | None = None,
     ) -> None:
+        self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
-    def unknown(self, word: Word, legal: Iterable[str], what: str) -> None:
-        """E0108: a name nobody knows, with the legal ones."""
+    def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
+        """E0108: a name nobody knows, with the legal ones. Returns the nearest of them, to go on with."""
         legal = list(legal)
         self.asked.append(Asked(word, tuple(legal), what))
+        if word.text in self.unread:
+            self.losses += 1
+            return None
         near = nearest(word.text, legal, 1)
         shown = ", ".join(legal[:14]) + (", ..." if len(legal) > 14 else "")
         self.report(
@@ -122,15 +130,17 @@ class Draft:
             help=(f"did you mean `{near[0]}`? " if near else "") + (f"legal: {shown}" if legal else ""),
             fix=Fix(f"write `{near[0]}`", (Edit(word.span, near[0]),)) if near else None,
         )
+        return near[0] if near else None
 
     def one_of(self, word: Word, legal: Iterable[str], what: str) -> str | None:
-        """The word, if it is legal; otherwise reported."""
+        """The word, if it is legal; otherwise it is reported, and the nearest legal word is the answer."""
         legal = list(legal)
         if word.text in legal:
             self.asked.append(Asked(word, tuple(legal), what))
             return word.text
-        self.unknown(word, legal, what)
-        return None
+        guess = self.unknown(word, legal, what)
+        self.losses -= guess is not None
+        return guess
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
         """The mesh axes these words name; None (reported) when one is unknown or named twice."""
@@ -260,7 +270,7 @@ class Draft:
                 self.report("E0103", word.span, f"{word.text} is too large")
                 return None
             return int(word.text) if word.kind == "INT" else float(word.text)
-        name = self.one_of(word, self.params, "a param of this plan")
+        name = self.one_of(word, self.params, "a number that `let` names")
         return self.params[name] if name else None
 
     def _shown(self, part: Node | Word) -> str:

@@ -93,6 +93,7 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
         draft.diagnostics.append(parsed)
         return
     draft.diagnostics += parsed.diagnostics
+    draft.losses += len(parsed.unread)
     inner = read_imports(parsed.sentences, files, draft)
     header = parsed.header
     if header is not None and header.verb == "layout":

@@ -60,7 +60,8 @@ def _home(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft
         names = ", ".join(f"{name} = ..." for name in legal) or "none"
         draft.report("E0108", arg.span, f"`{method.words()[0].text}` takes named options: {names}")
         return None
-    return words[word.text] if draft.one_of(word, words, "an option here") else None
+    known = draft.one_of(word, words, "an option here")
+    return words[known] if known else None
 
 
 def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value | None:

@@ -8,7 +8,7 @@ from typing import Literal
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.language.draft import Draft
-from planc.language.verbs import param
+from planc.language.verbs import let
 from planc.syntax import File
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -50,8 +50,8 @@ def written_sizes(file: File, given: Mapping[str, int]) -> dict[str, int | None]
     """Size of each axis of the mesh and its views as the file says it; None where it is free or mistaken."""
     draft = Draft(given=dict(given))
     for sentence in file.sentences:
-        if sentence.verb in param.VERBS:
-            param.read(sentence, draft)
+        if sentence.verb in let.VERBS:
+            let.read(sentence, draft)
     return {
         name: None if isinstance(size, Word) and size.kind == "FREE" else draft.integer(size)
         for sentence in file.sentences

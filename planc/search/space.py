@@ -17,6 +17,7 @@ from planc.ir.mesh import Mesh
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.language.build import build_file
 from planc.language.imports import Files
+from planc.language.op_names import covering
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
@@ -27,7 +28,7 @@ DATA_PARALLEL: dict[int, tuple[str, ...]] = {1: ("ddp", "zero1", "zero2", "fsdp"
 SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dualpipev")
 """Schedules that `split ... as ?` stands for. GPipe and looped BFS take no less time than these with the same
 stages and hold more microbatches."""
-RECOMPUTED = ("none", "norm", "attention.core", "attention.core, norm", "blocks")
+RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "blocks")
 """What `recompute ?` stands for: selective recomputation as Megatron does it, with and without the norms' outputs."""
 MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
@@ -94,7 +95,7 @@ class Space:
 
     def _variants(self) -> Iterator[Variant]:
         """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
-        words = [f for f in self.free if f.kind in ("layout", "recompute")]
+        words = self._of_words()
         again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
         built: dict[tuple[str, ...], Plan] = {}
         for chosen in itertools.product(*(self._words(f) for f in words)):
@@ -119,6 +120,17 @@ class Space:
     def _recomputes(self) -> dict[str, Recompute]:
         return {}
 
+    @cached_property
+    def _norms(self) -> str:
+        """Names of the norms of a block."""
+        values = {f.span: "none" if f.kind == "recompute" else self._words(f)[0] for f in self._of_words()}
+        model = self._built(values).model
+        ops = [op for kind in model.blocks for op in model.ops[kind]]
+        return ", ".join(covering((op.name for op in ops if op.kind == "norm"), ops))
+
+    def _of_words(self) -> list[Free]:
+        return [f for f in self.free if f.kind in ("layout", "recompute")]
+
     def _built(self, values: Mapping[Span, str]) -> Plan:
         """The plan with these words; free sizes are 1, and so are all sizes that a view ties to them."""
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
@@ -131,7 +143,7 @@ class Space:
 
     def _words(self, free: Free) -> tuple[str, ...]:
         if free.kind == "recompute":
-            return RECOMPUTED
+            return tuple(word.format(norms=self._norms) for word in RECOMPUTED)
         return DATA_PARALLEL.get(len(free.axes), ("fsdp",))
 
     @cached_property
@@ -224,7 +236,7 @@ class Space:
             if (layers + 2) % count == 0 and layers % count and count <= MOST_STAGES:
                 made = replace(split, schedule=name, chunks=chunks, stages=_stages(each, count))
                 embed, head = ("embed", "head") if each == 1 else (f"embed + {each - 1}", f"{each - 1} + head")
-                yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {each} x {count - 2}, {head}]", made)
+                yield Pipeline(f"{name}(chunks = {chunks}) stages [{embed}, {count - 2} x {each} layers, {head}]", made)
 
     def _staged(self, split: Split, schedule: str, chunks: int, ranks: int) -> Split | None:
         """The split over this many ranks, evenly; None when the layers do not reach."""

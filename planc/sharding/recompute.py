@@ -16,12 +16,8 @@ class Replay:
 
 
 def names_op(word: str, op: Op) -> bool:
-    """Whether a word of a sentence means this op: its name or the beginning of it, its kind, its last part,
-    or its region. `attention.proj` are the projections into and out of attention."""
-    if word == "attention.proj":
-        return op.kind == "matmul" and op.region in ("projection", "attention")
-    names = (op.name, op.kind, op.name.rsplit(".", 1)[-1], op.region)
-    return word in names or op.name.startswith(f"{word}.")
+    """True when a sentence's word is the op's dotted name, or the beginning of it: `ffn` names `ffn.gate`."""
+    return op.name == word or op.name.startswith(f"{word}.")
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:

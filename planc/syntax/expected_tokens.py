@@ -7,8 +7,8 @@ from typing import Any
 
 from planc.diag.fast_dataclass import dataclass
 from planc.syntax.lines import HEADERS
-from planc.syntax.parse import MAX_SENTENCE
-from planc.syntax.tables import parser
+from planc.syntax.old_spellings import offered
+from planc.syntax.parse import MAX_SENTENCE, parser
 
 MARK = "Qqqqqqqq"
 """A name that no plan has. Letters alone, so that it may also stand for a unit."""
@@ -45,10 +45,10 @@ def follow(before: str) -> Follow | None:
         state.exhaust_lexer()
     except UnexpectedInput:
         return None
-    accepted = state.accepts()
+    accepted = {t for t in state.accepts() if offered(verb[0], t)}
     words = {t: _written(t) for t in accepted}
-    keywords = sorted(w for t, w in words.items() if w.isalpha() and t not in SAMPLES)
-    return Follow(tuple(keywords), tuple(_endings(state, accepted)), "CODE" in accepted)
+    keywords = sorted(w for t, w in words.items() if _is_keyword(t))
+    return Follow(tuple(keywords), tuple(_endings(state, accepted, verb[0])), "CODE" in accepted)
 
 
 def _written(terminal: str) -> str:
@@ -61,14 +61,18 @@ def _written(terminal: str) -> str:
     return str(pattern.value) if isinstance(pattern, PatternStr) else ""
 
 
-def _endings(state: Any, accepted: set[str]) -> list[str]:
+def _is_keyword(terminal: str) -> bool:
+    return _written(terminal).isalpha() and terminal not in SAMPLES
+
+
+def _endings(state: Any, accepted: set[str], verb: str) -> list[str]:
     """Completions after a name: the shortest, and the shortest with each keyword or `=` right after it."""
     found: list[str] = []
     for terminal in ("NAME", "GLOB", "UNIT"):
         if terminal not in accepted:
             continue
         named = _fed(state, terminal, MARK)
-        after = sorted(t for t in named.accepts() if t == "EQUAL" or (_written(t).isalpha() and t not in SAMPLES))
+        after = sorted(t for t in named.accepts() if t == "EQUAL" or (_is_keyword(t) and offered(verb, t)))
         ways = [(named, ""), *((_fed(named, t, _written(t)), f" {_written(t)}") for t in after)]
         found += [f"{first} {rest}".rstrip() for way, first in ways if (rest := _shortest(way)) is not None]
     return list(dict.fromkeys(found))

@@ -10,24 +10,52 @@ from planc.diag.span import Source, Span
 
 VERBS = (
     *("plan", "layout", "hardware"),
-    *("on", "import", "param", "model", "batch", "cluster", "mesh", "view"),
-    *("shard", "replicate", "store", "gather", "split", "route", "attention", "optimizer", "compute"),
+    *("on", "import", "let", "model", "batch", "cluster", "mesh", "view"),
+    *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer", "compute"),
     *("recompute", "quantize", "offload", "overlap", "compile", "use", "override", "expect"),
     *("chip", "link", "node", "network", "torus"),
 )
 HEADERS = VERBS[:3]
+OLD_VERBS = ("param", "attention")
+"""Verbs of old spellings: `planc.syntax.old_spellings` says what they became."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shift:
+    """An edit of row `row` (from 1): its columns from `column` to `end_column` have become `length` characters."""
+
+    row: int
+    column: int
+    end_column: int
+    length: int
+
+    def before(self, row: int, column: int) -> int:
+        """The column before the edit of one after it."""
+        if row != self.row or column <= self.column:
+            return column
+        return self.end_column + max(0, column - self.column - self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One logical line: its text without comments, its first physical line, its comment."""
+    """One logical line: its text without comments, its first physical line, its comment.
+
+    `shifts` are the edits that made this text of the one in the file, first to last.
+    """
 
     text: str
     number: int
     comment: str
+    shifts: tuple[Shift, ...] = ()
+
+    def place(self, row: int, column: int) -> tuple[int, int]:
+        """Line and column in the file of a row and column of the text, both from 1."""
+        for shift in reversed(self.shifts):
+            column = shift.before(row, column)
+        return self.number + row - 1, column
 
     def span(self, source: Source) -> Span:
-        """From the first word to the last."""
+        """From the first word to the last of the text."""
         lines = self.text.split("\n")
         first = len(lines[0]) - len(lines[0].lstrip()) + 1
         return Span(source.file, self.number, first, self.number + len(lines) - 1, len(lines[-1].rstrip()) + 1)
@@ -68,4 +96,4 @@ def _without_comment(line: str) -> tuple[str, str, int]:
 
 
 def _starts_sentence(text: str) -> bool:
-    return text[:1].isalpha() and text.split(maxsplit=1)[0].rstrip(":") in VERBS
+    return text[:1].isalpha() and text.split(maxsplit=1)[0].rstrip(":") in (*VERBS, *OLD_VERBS)

@@ -1,43 +1,63 @@
-"""Text to sentences, each parsed on its own: one mistake never hides another."""
+"""Text to sentences, each parsed on its own: one mistake never hides another.
+
+A sentence whose mistake has an edit is read as if the edit were applied.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
-from planc.syntax.lines import HEADERS, VERBS, Line, logical_lines
+from planc.syntax.lines import HEADERS, OLD_VERBS, VERBS, Line, Shift, logical_lines
+from planc.syntax.old_spellings import modernized
 from planc.syntax.suggest import nearest
 from planc.syntax.tree import Node, Sentence, Word
 
+if TYPE_CHECKING:
+    from lark import Lark
+
 MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
+MOST_MENDS = 4
+"""Mistakes of one sentence that are mended to find the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A parsed file: its header (None if that was wrong), its sentences, and what went wrong."""
+    """A parsed file: its header (None if that was wrong), its sentences, and what went wrong.
+
+    A sentence whose mistake has an edit is read as mended, so that nothing hides behind it.
+    """
 
     source: Source
     header: Sentence | None
     sentences: tuple[Sentence, ...]
     diagnostics: tuple[Diagnostic, ...]
+    unread: tuple[str, ...] = ()
+    """The texts of sentences that could not be read."""
 
 
 def parse_text(text: str, file: str) -> File:
     """Parse one file. Never raises for what is written in it; every mistake is a diagnostic."""
     source = Source.of(file, text)
     sentences: list[Sentence] = []
-    mistakes: list[Diagnostic] = []
+    found: list[Diagnostic] = []
+    unread: list[str] = []
     for line in logical_lines(source):
-        parsed = _sentence(source, line, first=not sentences and not mistakes)
-        (sentences if isinstance(parsed, Sentence) else mistakes).append(parsed)  # type: ignore[arg-type]
+        sentence = _sentence(source, line, found, first=not sentences and not unread)
+        if sentence is None:
+            unread.append(line.text)
+        else:
+            sentences.append(sentence)
     header = sentences[0] if sentences and sentences[0].verb in HEADERS else None
     if header is None and not _meant_header(source):
-        mistakes += _headless(source, bool(sentences or mistakes))
+        found += _headless(source, bool(sentences or unread))
     body = tuple(s for s in sentences if s is not header)
-    return File(source, header, body, tuple(mistakes))
+    return File(source, header, body, tuple(found), tuple(unread))
 
 
 def _meant_header(source: Source) -> bool:
@@ -70,10 +90,45 @@ def _headless(source: Source, anything: bool) -> list[Diagnostic]:
     ]
 
 
-def _sentence(source: Source, line: Line, *, first: bool) -> Sentence | Diagnostic:
+def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: bool) -> Sentence | None:
+    """The sentence of a line, perhaps as mended; its mistakes are added to `found`. None when it cannot be read.
+
+    A mistake behind a mended one counts when all can be mended: otherwise it may come from a wrong guess.
+    """
+    mistakes: list[Diagnostic] = []
+    read = line
+    for _ in range(MOST_MENDS):
+        mistake = _mistake(source, read, first=first)
+        if mistake is None:
+            found += mistakes
+            return _finished(source, line, read, found)
+        mistakes.append(_placed(mistake, read))
+        mended = _mended(read, mistake.fix.edits[0]) if mistake.fix and len(mistake.fix.edits) == 1 else None
+        if mended is None:
+            break
+        read = mended
+    found.append(mistakes[0])
+    return None
+
+
+def _placed(mistake: Diagnostic, line: Line) -> Diagnostic:
+    """The mistake of a line that was mended before, where it is in the file."""
+
+    def moved(span: Span) -> Span:
+        begin = line.place(span.line - line.number + 1, span.column)
+        return Span(span.file, *begin, *line.place(span.end_line - line.number + 1, span.end_column))
+
+    if not line.shifts:
+        return mistake
+    fix = mistake.fix and replace(mistake.fix, edits=tuple(replace(e, span=moved(e.span)) for e in mistake.fix.edits))
+    return replace(mistake, span=moved(mistake.span), fix=fix)
+
+
+def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:
+    """What is wrong with the form of a line."""
     span = line.span(source)
     verb = line.text.split(maxsplit=1)[0]
-    if verb not in VERBS:
+    if verb not in VERBS and verb not in OLD_VERBS:
         return _unknown_verb(source, line, verb)
     if verb in HEADERS and not first:
         return Diagnostic("E0107", f"a second header, `{verb}`", span, help="one file, one header")
@@ -81,23 +136,44 @@ def _sentence(source: Source, line: Line, *, first: bool) -> Sentence | Diagnost
         return Diagnostic("E0102", f"a sentence of {len(line.text)} characters (at most {MAX_SENTENCE})", span)
     from lark.exceptions import UnexpectedInput
 
-    from planc.syntax.tables import parser
-
     try:
-        tree = parser().parse(line.text, start="header" if verb in HEADERS else "sentence")
+        _tree(line.text)
     except UnexpectedInput as error:
         from planc.syntax.words import explain
 
         return explain(error, source, line, verb)
-    return _finished(source, line, tree, span)
+    return None
 
 
-def _finished(source: Source, line: Line, tree: Any, span: Span) -> Sentence | Diagnostic:
+@lru_cache(maxsize=4)
+def _tree(text: str) -> Any:
+    """The parser's tree of one sentence. Raises UnexpectedInput."""
+    return parser().parse(text, start="header" if text.split(maxsplit=1)[0] in HEADERS else "sentence")
+
+
+def _mended(line: Line, edit: Edit) -> Line | None:
+    """The line with an edit within one of its physical lines."""
+    rows = line.text.split("\n")
+    row, begin, end = edit.span.line - line.number, edit.span.column, edit.span.end_column
+    if edit.span.end_line != edit.span.line or not 0 <= row < len(rows):
+        return None
+    rows[row] = rows[row][: begin - 1].ljust(begin - 1) + edit.text + rows[row][end - 1 :]
+    shift = Shift(row + 1, begin, end, len(edit.text))
+    return replace(line, text="\n".join(rows), shifts=(*line.shifts, shift))
+
+
+def _finished(source: Source, line: Line, read: Line, found: list[Diagnostic]) -> Sentence | None:
+    """The sentence that was read, placed where it is written."""
+    span = line.span(source)
+    spellings: list[Diagnostic] = []
     try:
-        node = _node(tree, source.file, line.number - 1, span, 0)
+        node = modernized(_node(_tree(read.text), source.file, read, span, 0), spellings)
     except RecursionError:
-        return Diagnostic("E0102", f"brackets or sums nested more than {MAX_DEPTH} deep", span)
-    text = " ".join(line.text.split())
+        found.append(Diagnostic("E0102", f"brackets or sums nested more than {MAX_DEPTH} deep", span))
+        return None
+    if read is line:
+        found += spellings
+    text = " ".join(read.text.split())
     target = ""
     if node.kind == "on":
         target = node.words()[0].text
@@ -107,7 +183,7 @@ def _finished(source: Source, line: Line, tree: Any, span: Span) -> Sentence | D
     return Sentence(node.kind, node, text, span, target)
 
 
-def _node(tree: Any, file: str, offset: int, span: Span, depth: int) -> Node:
+def _node(tree: Any, file: str, line: Line, span: Span, depth: int) -> Node:
     """The parser's tree as ours. Raises RecursionError beyond MAX_DEPTH."""
     from lark import Token
 
@@ -116,16 +192,17 @@ def _node(tree: Any, file: str, offset: int, span: Span, depth: int) -> Node:
     parts: list[Node | Word] = []
     for child in tree.children:
         if isinstance(child, Token):
-            parts.append(Word(child.type, str(child), _span(child, file, offset)))
+            parts.append(Word(child.type, str(child), _span(child, file, line)))
         else:
-            parts.append(_node(child, file, offset, span, depth + 1))
+            parts.append(_node(child, file, line, span, depth + 1))
     meta = tree.meta
-    here = span if meta.empty else _span(meta, file, offset)
+    here = span if meta.empty else _span(meta, file, line)
     return Node(str(tree.data), tuple(parts), here)
 
 
-def _span(mark: Any, file: str, offset: int) -> Span:
-    return Span(file, mark.line + offset, mark.column, mark.end_line + offset, mark.end_column)
+def _span(mark: Any, file: str, line: Line) -> Span:
+    begin, end = line.place(mark.line, mark.column), line.place(mark.end_line, mark.end_column)
+    return Span(file, *begin, *end)
 
 
 def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
@@ -133,11 +210,38 @@ def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
     place = Span(span.file, span.line, span.column, span.line, span.column + len(verb))
     shown = verb if len(verb) <= 40 else verb[:37] + "..."
     near = nearest(verb, VERBS)
+    rest = line.text.split()[1:2]
+    end = line.text.index("core") + len("core") + 1 if near[:1] == ["attention.core"] and rest == ["core"] else 0
+    edited = replace(place, end_column=end) if end and "\n" not in line.text else place
     return Diagnostic(
         "E0101",
         f"`{shown}` is not a verb of the language",
         place,
         label="a sentence begins with a verb",
         help=f"did you mean `{near[0]}`?" if near else f"verbs: {', '.join(VERBS[3:])}",
-        fix=Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None,
+        fix=Fix(f"write `{near[0]}`", (Edit(edited, near[0]),)) if near else None,
     )
+
+
+@cache
+def parser() -> Lark:
+    """The parser, from the cache when it can be (building its tables takes a quarter of a second)."""
+    from importlib.resources import files
+
+    from lark import Lark
+
+    from planc.syntax.cache import cache_folder
+
+    grammar = files("planc.grammar").joinpath("plan.lark").read_text()
+    options: dict[str, Any] = {
+        "parser": "lalr",
+        "lexer": "contextual",
+        "start": ["header", "sentence"],
+        "propagate_positions": True,
+        "maybe_placeholders": False,
+    }
+    try:
+        cache_folder().mkdir(parents=True, exist_ok=True)
+        return Lark(grammar, cache=str(cache_folder() / "grammar"), **options)
+    except OSError:
+        return Lark(grammar, **options)

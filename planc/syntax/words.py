@@ -8,6 +8,7 @@ from typing import Any
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Source, Span
 from planc.syntax.lines import Line
+from planc.syntax.old_spellings import offered
 from planc.syntax.suggest import nearest
 
 _KINDS = {
@@ -46,7 +47,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "hardware": ("hardware NAME",),
     "on": ("on cuda: recompute blocks",),
     "import": ('import "acme.plan"',),
-    "param": ("param NAME = 64",),
+    "let": ("let NAME = 64",),
     "model": ("model NAME", "model NAME(layers = 4)", 'model from "config.json"'),
     "batch": ("batch SEQUENCES x TOKENS tokens microbatch 1",),
     "cluster": ("cluster 64 x h100_node", "cluster tpu_v5p(4x4x4)", "cluster 64 x h100_node over 3 leaves"),
@@ -61,9 +62,12 @@ _FORMS: dict[str, tuple[str, ...]] = {
         "store params, grads, optimizer over efsdp for experts",
     ),
     "gather": ("gather params per step",),
-    "split": ("split layers over pp as 1f1b", "split layers over pp as 1f1b stages [embed + 7, 9 x 2, 7 + head]"),
+    "split": (
+        "split layers over pp as 1f1b",
+        "split layers over pp as 1f1b stages [embed + 7, 2 x 9 layers, 7 + head]",
+    ),
     "route": ("route experts as dropless", "route experts as capacity(factor = 1.25)"),
-    "attention": ("attention core as flash", "attention core as ring(balance = headtail)"),
+    "attention.core": ("attention.core as flash", "attention.core as ring(balance = headtail)"),
     "optimizer": ("optimizer adamw",),
     "compute": ("compute bf16 reduce fp32",),
     "recompute": ("recompute blocks", "recompute attention.core, ffn.swiglu", "recompute blocks every 2 layers"),
@@ -81,12 +85,18 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "torus": ("torus tpu_v5p = v5p over ici (wrap = [4, 4, 4])",),
 }
 """Each verb's forms, as a user would write them."""
+_FORMS |= {"param": _FORMS["let"], "attention": _FORMS["attention.core"]}
+
+_HYPHENATED = re.compile(r'"[^"\n]*"|[A-Za-z][\w.]*(?:-[\w.]+)*-\w*[A-Za-z][\w.]*')
+"""A name as other projects write it: llama3-8b."""
 
 
 def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
     """A malformed sentence: where it stops making sense, and what could stand there."""
+    if (hyphenated := _hyphenated(error, source, line)) is not None:
+        return hyphenated
     place, found = _place(error, source, line)
-    legal = _legal(error)
+    legal = _legal(error, verb)
     wanted = _either(legal) if legal else "something else"
     if (unclosed := _unclosed(error, source, line)) is not None:
         return unclosed
@@ -96,6 +106,29 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
     fix = Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None
     helped = f"did you mean `{near[0]}`?" if near else form
     return Diagnostic("E0102", f"expected {wanted}, found {found}", place, label="here", help=helped, fix=fix)
+
+
+def _hyphenated(error: Any, source: Source, line: Line) -> Diagnostic | None:
+    """A name with hyphens at the place of the error, or before it: none is a name of the language."""
+    token = getattr(error, "token", None)
+    rows = line.text.split("\n")
+    at_end = token is not None and token.type == "$END"
+    row, column = (len(rows), len(rows[-1]) + 1) if at_end else (error.line, error.column)
+    for match in _HYPHENATED.finditer(rows[row - 1]):
+        if match.group()[0] == '"' or not (at_end or match.start() < column <= match.end() + 2):
+            continue
+        number = line.number + row - 1
+        place = Span(source.file, number, match.start() + 1, number, match.end() + 1)
+        name = re.sub(r"[-.]", "_", match.group())
+        return Diagnostic(
+            "E0102",
+            f"`{match.group()}` is not a name: letters, digits and `_` are",
+            place,
+            label="here",
+            help=f"did you mean `{name}`?",
+            fix=Fix(f"write `{name}`", (Edit(place, name),)),
+        )
+    return None
 
 
 def _form(verb: str, text: str) -> str:
@@ -156,10 +189,10 @@ def _character(source: Source, number: int, column: int) -> str:
     return source.line(number)[column - 1 : column] or " "
 
 
-def _legal(error: Any) -> list[str]:
+def _legal(error: Any, verb: str) -> list[str]:
     expected = getattr(error, "accepts", None) or getattr(error, "expected", None)
     expected = expected or getattr(error, "allowed", None) or ()
-    words = {_KINDS.get(name) or f"`{name.lower()}`" for name in expected}
+    words = {_KINDS.get(name) or f"`{name.lower()}`" for name in expected if offered(verb, name)}
     return sorted(w for w in words if "__" not in w)
 
 

@@ -32,7 +32,8 @@ def test_findings_of_one_code_are_bounded_and_counted(tmp_path: Path) -> None:
 
 def test_an_open_bracket_is_marked_where_it_was_opened(tmp_path: Path) -> None:
     text = PLAN + "split layers over tp as 1f1b stages [embed + 4, 28 + head\n"
-    (d,) = found(tmp_path, text)
+    d, behind = found(tmp_path, text)
+    assert behind.code == "E0401"  # two stages for eight ranks: found in the sentence as mended
     assert (d.code, d.span.line, d.span.column) == ("E0102", 10, 37) and "never closed" in d.message
     assert d.fix is not None and "28 + head]\n" in apply_edits(text, d.fix.edits)
 

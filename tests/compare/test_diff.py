@@ -22,14 +22,14 @@ from tests.plans import BODY, HEAD
 BATCH = "48 x 24 tokens microbatch 1"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
 LAYOUTS = {
-    "dp": ("dp 4", "use dp over dp"),
+    "dp": ("dp 4", "use ddp over dp"),
     "zero1": ("dp 4", "use zero1 over dp"),
     "uneven": ("fsdp 3", FSDP),
     "hsdp": ("replica 2 > fsdp 4", "use hsdp over replica, fsdp"),
     "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP, SP),
     "tp_fsdp": ("tp 2 > fsdp 2", FSDP, TP, SP),
     "pp": ("pp 2 > fsdp 2", "split layers over pp as 1f1b", FSDP),
-    "one": ("dp 1", "use dp over dp"),
+    "one": ("dp 1", "use ddp over dp"),
 }
 
 

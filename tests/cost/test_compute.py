@@ -65,7 +65,7 @@ def test_kernels_of_attention(tmp_path: Path) -> None:
         sharded = sharded_of(tmp_path, DATA + sentence)
         return attention_s(sharded, op_of(sharded, "attention.core"), sharded.plan.cluster.chip, backward=False)
 
-    plain, words = seconds(""), "attention core as {}\n"
+    plain, words = seconds(""), "attention.core as {}\n"
     assert seconds(words.format("cudnn")) < plain == seconds(words.format("flash")) < seconds(words.format("triton"))
     moved = 9 * 32 * 8192 * 8192 / (0.95 * 3350e9)
     assert seconds(words.format("unfused")) > moved > plain
@@ -146,7 +146,7 @@ def test_weights_that_stay_are_cast_once_a_step(tmp_path: Path) -> None:
         sharded = sharded_of(tmp_path, text.replace("batch     64", f"batch     {sequences}"))
         return op_s(sharded, op_of(sharded, "ffn.gate"), sharded.plan.cluster.chip)
 
-    plain = head + "use dp over dp\n"
+    plain = head + "use ddp over dp\n"
     assert seconds(plain, 256) < seconds(plain, 64)
     assert seconds(gathered, 256) == seconds(gathered, 64)
 

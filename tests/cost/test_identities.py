@@ -78,9 +78,9 @@ def test_activations_of_a_block_by_hand(tmp_path: Path) -> None:
     assert report.memory.per_device_gib.activations == pytest.approx(expected, rel=1e-3)
 
 
-@pytest.mark.parametrize("layout", ["dp", "zero1", "zero2", "zero3"])
+@pytest.mark.parametrize("layout", ["ddp", "zero1", "zero2", "fsdp"])
 def test_dividing_more_state_never_takes_more_memory(tmp_path: Path, layout: str) -> None:
-    order = ["dp", "zero1", "zero2", "zero3"]
+    order = ["ddp", "zero1", "zero2", "fsdp"]
     head = HEAD.replace("fsdp 8 > tp 8", "dp 64").replace("llama3_8b", "llama3_8b(layers = 8)")
     used = [check(plan_of(tmp_path, head + f"use {name} over dp\nrecompute blocks\n")) for name in order]
     totals = [r.memory.per_device_gib.total for r in used]

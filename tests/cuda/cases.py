@@ -46,12 +46,14 @@ SP = "shard sequence over tp in residual"
 
 PP = "split layers over pp as {}"
 FSDP = "use fsdp over fsdp"
+MATMULS = "attention.q, attention.k, attention.v, attention.out, ffn.gate, ffn.up, ffn.down"
+"""Every matmul of a block of Llama."""
 STEP = "gather params per step"
 ZERO2 = "use zero2 over dp"
 BF16 = "compute bf16 reduce fp32"
 
 STATE: dict[str, tuple[str, ...]] = {
-    "dp": ("dp 4", "use dp over dp"),
+    "dp": ("dp 4", "use ddp over dp"),
     "zero1": ("dp 4", "use zero1 over dp"),
     "zero2": ("dp 4", "use zero2 over dp"),
     "fsdp": ("fsdp 4", FSDP),
@@ -67,8 +69,8 @@ STATE: dict[str, tuple[str, ...]] = {
 """How state is kept over the data ranks."""
 
 TENSOR: dict[str, tuple[str, ...]] = {
-    "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
-    "dp_tp_no_vocab": ("dp 2 > tp 2", "use dp over dp", "shard heads, ffn over tp"),
+    "dp_tp": ("dp 2 > tp 2", "use ddp over dp", TP),
+    "dp_tp_no_vocab": ("dp 2 > tp 2", "use ddp over dp", "shard heads, ffn over tp"),
     "zero1_tp_sp_no_vocab": ("dp 2 > tp 2", "use zero1 over dp", "shard heads, ffn over tp", SP),
     "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
     "fsdp_tp_sp": ("fsdp 2 > tp 2", FSDP, "use tp over tp", "use sp over tp"),
@@ -123,7 +125,7 @@ CONTEXT: dict[str, tuple[str, ...]] = {
         "dp 2 > cp 2",
         "use zero2 over dp",
         "shard sequence over cp",
-        "attention core as ring(balance = none)",
+        "attention.core as ring(balance = none)",
     ),
     "ring_fsdp": ("fsdp 2 > cp 2", FSDP, RING, "recompute blocks"),
     "ring_tp": ("cp 2 > tp 2", RING, TP, SP),
@@ -137,11 +139,11 @@ CONTEXT: dict[str, tuple[str, ...]] = {
 """Context parallelism, and meshes in another order than torch's."""
 
 BLOCKS: dict[str, tuple[str, ...]] = {
-    "kernel_flash": ("fsdp 2 > tp 2", FSDP, TP, SP, "attention core as flash"),
-    "kernel_unfused": ("cp 4", ULYSSES, "attention core as unfused", "recompute blocks every 3 layers"),
+    "kernel_flash": ("fsdp 2 > tp 2", FSDP, TP, SP, "attention.core as flash"),
+    "kernel_unfused": ("cp 4", ULYSSES, "attention.core as unfused", "recompute blocks every 3 layers"),
     "keep_attention": ("fsdp 4", FSDP, "recompute blocks except attention.core"),
     "keep_attention_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks except attention.core"),
-    "keep_matmul": ("fsdp 4", FSDP, "recompute blocks except matmul"),
+    "keep_matmul": ("fsdp 4", FSDP, f"recompute blocks except {MATMULS}"),
     "every_other": (
         "pp 2 > tp 2",
         PP.format("interleaved_1f1b(chunks = 2)"),
@@ -163,7 +165,7 @@ COMPILED: dict[str, tuple[str, ...]] = {
 """Compiled blocks: a minute of tracing on two cores."""
 
 FLOAT8: dict[str, tuple[str, ...]] = {
-    "float8_rowwise": ("fsdp 4", FSDP, BF16, "quantize ffn, attention.proj as float8(rowwise) except layers 0"),
+    "float8_rowwise": ("fsdp 4", FSDP, BF16, "quantize ffn, attention as float8(rowwise) except layers 0"),
     "float8_tensorwise": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, BF16, "quantize ffn, head as float8(tensorwise)"),
 }
 """Matmuls in float8, against one process that multiplies the same way."""
@@ -196,12 +198,6 @@ SELDOM = {
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
-
-QUICK = {
-    *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches", "recompute_blocks", "override"),
-    *("1f1b", "interleaved_1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "qwen3_micro"),
-}
-"""One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **FLOAT8, **COMPILED, **THREE_D, **MODELS}
 

@@ -15,8 +15,8 @@ CAPACITY = "route experts as capacity(factor = 1.25)"
 
 MIXTRAL: dict[str, tuple[str, ...]] = {
     "moe_fsdp": ("fsdp 4", FSDP),
-    "moe_dp_tp_sp": ("dp 2 > tp 2", "use dp over dp", TP, SP),
-    "ep": ("ep 4", "use dp over ep", EP),
+    "moe_dp_tp_sp": ("dp 2 > tp 2", "use ddp over dp", TP, SP),
+    "ep": ("ep 4", "use ddp over ep", EP),
     "ep_fsdp": ("fsdp 2 > ep 2", BOTH, STORED, EP),
     "ep_outside": ("ep 2 > fsdp 2", "shard batch over ep, fsdp", "store params, grads, optimizer over fsdp", EP),
     "ep_recomputed": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks"),
@@ -58,9 +58,7 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
 """A dense first layer, latent attention, and a shared expert beside the routed ones."""
 
 CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline")
-"""Those that CI trains."""
-QUICK = ("ep_fsdp", "capacity_etp", "deepseek_pipeline")
-"""Those that `make test` trains."""
+"""Those that every run trains."""
 
 BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")
 """Those that train with a load-balancing loss too."""

@@ -9,7 +9,7 @@ from planc.diag.errors import PlanError
 from planc.lowering import lower_plan
 from planc.sharding import propagate
 
-from .cases import BF16, FSDP, LAYOUTS, SP, TP, case, plan_of
+from .cases import BF16, FSDP, LAYOUTS, MATMULS, SP, TP, case, plan_of
 
 REFUSED = {
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
@@ -20,20 +20,24 @@ REFUSED = {
     "a schedule of another stack": (("pp 2", "split layers over pp as circular"), 7, "zbv"),
     "tokens in unequal pieces": (("fsdp 2 > cp 8", FSDP, "use cp over cp"), 8, "balance = none"),
     "a ring with a window": (("cp 4", "use cp over cp as ring"), 7, "all_gather"),
-    "keys of nobody": (("fsdp 4", FSDP, "attention core as ring"), 8, "use cp"),
+    "keys of nobody": (("fsdp 4", FSDP, "attention.core as ring"), 8, "use cp"),
     "a ring of another kind": (
-        ("cp 4", "shard sequence over cp", "attention core as ring(rotate = alltoall)"),
+        ("cp 4", "shard sequence over cp", "attention.core as ring(rotate = alltoall)"),
         8,
         "rotate",
     ),
-    "matmuls kept under tp": (("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks except matmul"), 10, "attention.core"),
+    "matmuls kept under tp": (
+        ("fsdp 2 > tp 2", FSDP, TP, SP, f"recompute blocks except {MATMULS}"),
+        10,
+        "attention.core",
+    ),
     "blocks run to their end": (("fsdp 4", FSDP, "recompute whole_blocks"), 8, "recompute blocks"),
-    "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "except matmul"),
-    "ops but for one": (("fsdp 4", FSDP, "recompute matmul except attention.out"), 8, "blocks except"),
-    "a kernel without a reference": (("fsdp 4", FSDP, "attention core as flex"), 8, "flash"),
-    "a kernel and a window": (("fsdp 4", FSDP, "attention core as flash"), 8, "efficient"),
+    "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "every matmul"),
+    "ops but for one": (("fsdp 4", FSDP, f"recompute {MATMULS} except attention.out"), 8, "blocks except"),
+    "a kernel without a reference": (("fsdp 4", FSDP, "attention.core as flex"), 8, "flash"),
+    "a kernel and a window": (("fsdp 4", FSDP, "attention.core as flash"), 8, "efficient"),
     "a kernel and other ranks' keys": (
-        ("cp 4", "shard sequence over cp", "attention core as flash"),
+        ("cp 4", "shard sequence over cp", "attention.core as flash"),
         8,
         "all_gather",
     ),

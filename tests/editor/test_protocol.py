@@ -72,7 +72,7 @@ def test_another_client_sets_a_target_and_ends_in_order(tmp_path: Path) -> None:
     assert offered["positionEncoding"] == "utf-16"
     assert result["serverInfo"]["name"] == "planc"
     path = tmp_path / "a.plan"
-    text = GOOD.replace("plan example\n", "plan example\nparam     nodes = 3\n").replace("8 x h100", "nodes x h100")
+    text = GOOD.replace("plan example\n", "plan example\nlet       nodes = 3\n").replace("8 x h100", "nodes x h100")
     assert client.open(path, text) == []
     assert "all_reduce" in hovered(client, path, text, "use       fsdp")
     assert client.end() == 0
@@ -166,7 +166,7 @@ def test_hover_between_sentences_is_nothing(client: Client, tmp_path: Path) -> N
 
 def test_definition_of_axes_params_layouts_and_machines(client: Client, tmp_path: Path) -> None:
     path = tmp_path / "a.plan"
-    text = GOOD.replace("plan example\n", "plan example\nparam     nodes = 8\n").replace("8 x h100", "nodes x h100")
+    text = GOOD.replace("plan example\n", "plan example\nlet       nodes = 8\n").replace("8 x h100", "nodes x h100")
     assert client.open(path, text) == []
     axis = client.ask("definition", path, *last(text, "tp", "use       tp"))
     assert axis["uri"] == path.as_uri()
@@ -224,7 +224,7 @@ def test_completion_offers_verbs_at_the_start_of_a_line(client: Client, tmp_path
         ("override |", {"layers.*.attention.wq", "output"}),
         ("override output = |", {"replicated", "vocab"}),
         ("offload |", {"optimizer", "params"}),
-        ("attention core as |", {"flash", "ring"}),
+        ("attention.core as |", {"flash", "ring"}),
         ("quantize ffn as float8(|", {"recipe", "tile"}),
         ("on |", {"cuda", "xla"}),
         ("on xla: |", {"shard", "store"}),

@@ -77,7 +77,7 @@ SPACES = {
     "view_half_free": HEAD.format(
         model="mixtral_8x7b(layers = 4)", batch="32 x 4096 tokens microbatch 1", cluster="2 x h100_node"
     )
-    + "param experts = 4\nmesh dp experts * 2 > tp ?\nview edp ? > ep experts of dp for experts\n"
+    + "let experts = 4\nmesh dp experts * 2 > tp ?\nview edp ? > ep experts of dp for experts\n"
     + "use zero1 over dp\nuse tp over tp\nuse ep over ep\nrecompute ?\n",
     "tied": HEAD.format(model="gemma3_4b(layers = 8)", batch="32 x 4096 tokens microbatch 1", cluster="1 x h100_node")
     + "mesh pp ? > fsdp ?\nuse fsdp over fsdp\n"
@@ -101,7 +101,7 @@ SPACES = {
     + "mesh pp ? > fsdp ? > tp ?\n"
     + LAYOUT.replace("use       fsdp", "use       ?")
     + PIPELINE.format("1f1b")
-    + "quantize ffn, attention.proj as float8(rowwise) except layers 0\n",
+    + "quantize ffn, attention as float8(rowwise) except layers 0\n",
     "processes": HEAD.format(model="llama_tiny", batch="32 x 64 tokens microbatch ?", cluster="8 x cpu_local")
     + "mesh pp ? > fsdp ? > tp ?\n"
     + LAYOUT.replace("use       fsdp", "use       ?")
@@ -230,7 +230,10 @@ def test_ends_may_count_as_a_layer_each(tmp_path: Path) -> None:
     path.write_text(SPACES["ends_apart"])
     space = Space(path)
     apart = [p for ranks in (2, 4, 8) for p in space.pipelines(ranks) if p is not None and "stages" in p.text]
-    assert {p.text.partition(" stages ")[2] for p in apart} == {"[embed + 1, 2 x 2, 1 + head]", "[embed, 1 x 6, head]"}
+    assert {p.text.partition(" stages ")[2] for p in apart} == {
+        "[embed + 1, 2 x 2 layers, 1 + head]",
+        "[embed, 6 x 1 layers, head]",
+    }
     assert {p.split.stages for p in apart} == {
         ((0, 1), (1, 3), (3, 5), (5, 6)),
         ((0, 0), (0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 6)),

@@ -57,13 +57,13 @@ def _body(draw: st.DrawFn, sizes: dict[str, int], moe: bool) -> list[str]:
     if not moe:
         lines.append("shard sequence over cp in ffn")
     if draw(st.booleans()):
-        lines.append(f"attention core as {draw(st.sampled_from(['ring', 'all_gather']))}")
+        lines.append(f"attention.core as {draw(st.sampled_from(['ring', 'all_gather']))}")
     if moe and sizes["fsdp"] > 1:
         lines.append("shard experts over fsdp")
         lines.append(f"store {nouns} over replica for experts")
     if sizes["pp"] > 1:
         lines.append(f"split layers over pp as {draw(st.sampled_from(['gpipe', '1f1b', 'interleaved_1f1b']))}")
-    lines.append(f"recompute {draw(st.sampled_from(['none', 'blocks', 'attention.core', 'norm']))}")
+    lines.append(f"recompute {draw(st.sampled_from(['none', 'blocks', 'attention.core', 'attention.norm']))}")
     lines.append("compute bf16 reduce fp32")
     return lines
 

@@ -37,7 +37,7 @@ def activations(tmp_path: Path, text: str) -> list[Collective]:
 
 def test_keys_and_values_are_gathered(tmp_path: Path) -> None:
     """And their gradients, sums over all rows that looked, are scattered. Queries stay where they are."""
-    rows = activations(tmp_path, TEXT + "attention core as all_gather\n")
+    rows = activations(tmp_path, TEXT + "attention.core as all_gather\n")
     assert {(r.op, r.phase) for r in rows} == {("all_gather", "forward"), ("reduce_scatter", "backward")}
     assert {r.count for r in rows} == {LAYERS} and len(rows) == 4
     assert {r.buffer_bytes for r in rows} == {KEYS}
@@ -45,7 +45,7 @@ def test_keys_and_values_are_gathered(tmp_path: Path) -> None:
 
 def test_a_ring_passes_them_on(tmp_path: Path) -> None:
     """n - 1 hand-overs of a block forward, as many backward, and n of the gradients."""
-    rows = activations(tmp_path, TEXT + "attention core as ring\n")
+    rows = activations(tmp_path, TEXT + "attention.core as ring\n")
     assert {r.op for r in rows} == {"send_recv"}
     assert {r.buffer_bytes for r in rows} == {KEYS / RANKS}
     forward = sum(r.count for r in rows if r.phase == "forward")
@@ -62,13 +62,13 @@ def test_heads_are_exchanged_for_tokens(tmp_path: Path) -> None:
     assert set(queries) == {32768 / RANKS * 32 * 128 * 2}
 
 
-@pytest.mark.parametrize(("sentence", "factor"), [("", 7 / 4), ("attention core as ring(balance = none)\n", 7 / 4)])
+@pytest.mark.parametrize(("sentence", "factor"), [("", 7 / 4), ("attention.core as ring(balance = none)\n", 7 / 4)])
 def test_rows_in_order_leave_the_last_rank_the_most_work(tmp_path: Path, sentence: str, factor: float) -> None:
     """Four ranks: the last sees 7/8 of the keys, the mean is 1/2."""
     path = tmp_path / "example.plan"
     path.write_text(TEXT + sentence)
     uneven = propagate(load(path))
-    path.write_text(TEXT + "attention core as ring(balance = headtail)\n")
+    path.write_text(TEXT + "attention.core as ring(balance = headtail)\n")
     even = propagate(load(path))
     core = "attention.core"
     assert imbalance(uneven.plan, uneven.op[core]) == factor and imbalance(even.plan, even.op[core]) == 1
@@ -80,7 +80,7 @@ def test_the_ring_runs_beside_attention(tmp_path: Path) -> None:
     from planc.driver import check, load
 
     path = tmp_path / "example.plan"
-    path.write_text(TEXT + "attention core as ring\n")
+    path.write_text(TEXT + "attention.core as ring\n")
     rows = [r for r in check(path).collectives or () if r.row.op == "send_recv"]
     taken = load(path).cluster.chip.contention * sum(r.time_s for r in rows)
     assert sum(r.exposed_s for r in rows) == pytest.approx(taken) and taken > 0

@@ -114,7 +114,7 @@ def figures(found: Report) -> tuple[Any, ...]:
 
 
 SHORTHANDS = {
-    "use dp over replica, fsdp": ["shard batch over replica, fsdp"],
+    "use ddp over replica, fsdp": ["shard batch over replica, fsdp"],
     "use hsdp over replica, fsdp": [
         "shard batch over replica, fsdp",
         "store params, grads, optimizer over fsdp",
@@ -122,7 +122,7 @@ SHORTHANDS = {
     "use zero2 over fsdp": ["shard batch over fsdp", "store grads, optimizer over fsdp"],
     "use tp over tp": ["shard heads, ffn, vocab over tp"],
     "use sp over tp": ["shard sequence over tp in residual"],
-    "use cp over cp as ring": ["shard sequence over cp", "attention core as ring"],
+    "use cp over cp as ring": ["shard sequence over cp", "attention.core as ring"],
     "use ulysses over cp": ["shard sequence over cp", "shard heads over cp in attention"],
     "use ep over fsdp": ["shard experts over fsdp"],
     "use pp over pp as 1f1b": ["split layers over pp as 1f1b"],
@@ -131,7 +131,7 @@ BASE = {
     "use sp over tp": ["shard batch over replica, fsdp", "shard heads, vocab over tp"],
     "use zero2 over fsdp": [],
     "use hsdp over replica, fsdp": [],
-    "use dp over replica, fsdp": [],
+    "use ddp over replica, fsdp": [],
 }
 
 

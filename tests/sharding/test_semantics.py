@@ -64,7 +64,7 @@ def test_tensor_parallel_without_sequence_parallel_reduces(tmp_path: Path) -> No
 def test_where_gradients_rest_decides_how_they_are_reduced(tmp_path: Path) -> None:
     head = HEAD.replace("fsdp 8 > tp 8", "r 8 > f 8")
     kinds = {
-        "use dp over r, f": {("all_reduce", "r+f")},
+        "use ddp over r, f": {("all_reduce", "r+f")},
         "use fsdp over r, f": {("reduce_scatter", "r+f")},
         "use hsdp over r, f": {("reduce_scatter", "f"), ("all_reduce", "r")},
         "use zero1 over r, f": {("reduce_scatter", "r+f")},

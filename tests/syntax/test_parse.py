@@ -56,12 +56,12 @@ def test_a_file_without_sentences_is_one_mistake(text: str) -> None:
 
 
 def test_deep_nesting_is_a_diagnostic() -> None:
-    (d,) = parsed("plan x\nparam a = " + "(1+" * 3000 + "1" + ")" * 3000 + "\n").diagnostics
+    (d,) = parsed("plan x\nlet a = " + "(1+" * 3000 + "1" + ")" * 3000 + "\n").diagnostics
     assert d.code == "E0102"
 
 
 def test_a_long_sum_is_a_diagnostic() -> None:
-    (d,) = parsed("plan x\nparam a = " + "1+" * 3000 + "1\n").diagnostics
+    (d,) = parsed("plan x\nlet a = " + "1+" * 3000 + "1\n").diagnostics
     assert d.code == "E0102"
 
 

@@ -10,7 +10,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "zero1": ("dp 4", "use zero1 over dp"),
     "fsdp": ("fsdp 4", FSDP),
     "hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp"),
-    "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
+    "dp_tp": ("dp 2 > tp 2", "use ddp over dp", TP),
     "fsdp_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
 }
 

@@ -22,7 +22,7 @@ from tests.xla.cases import FSDP_TP, plan_of
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUTS: dict[str, tuple[str, ...]] = {
     "fsdp_tp": FSDP_TP,
-    "dp": ("dp 4", "use dp over dp"),
+    "dp": ("dp 4", "use ddp over dp"),
     "zero1": ("dp 4", "use zero1 over dp"),
     "bf16": (*FSDP_TP, "compute bf16 reduce fp32"),
 }

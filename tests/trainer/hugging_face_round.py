@@ -33,7 +33,7 @@ model from "config.json"
 batch 4 x 24 tokens microbatch 2
 cluster 1 x cpu_local
 mesh dp 1
-use dp over dp
+use ddp over dp
 """
 
 

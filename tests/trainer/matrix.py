@@ -41,12 +41,12 @@ CUDA: dict[str, tuple[str, ...]] = {
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
     "pp_fsdp": ("pp 2 > fsdp 2", "split layers over pp as 1f1b", FSDP),
     "interleaved": ("pp 2 > tp 2", "split layers over pp as interleaved_1f1b(chunks = 2)", TP, SP),
-    "single": ("dp 1", "use dp over dp"),
+    "single": ("dp 1", "use ddp over dp"),
 }
 XLA: dict[str, tuple[str, ...]] = {
     "fsdp_8": ("fsdp 8", FSDP),
     "zero1_tp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
-    "one_device": ("dp 1", "use dp over dp"),
+    "one_device": ("dp 1", "use ddp over dp"),
 }
 LAYOUTS = {"cuda": CUDA, "xla": XLA}
 """By stack; `single` is the model undivided in one process."""

@@ -17,7 +17,7 @@ model     llama_micro
 batch     4 x 16 tokens microbatch 1
 cluster   2 x cpu_local
 mesh      dp 2
-use       dp over dp
+use       ddp over dp
 compute   fp32 reduce fp32
 """
 

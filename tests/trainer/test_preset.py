@@ -103,7 +103,7 @@ def test_the_sums_and_values_given_are_recorded(tmp_path: Path) -> None:
     source.parent.mkdir()
     source.write_text(
         TINY.read_text().replace("plan tiny", "plan many").replace("4 x cpu_local", "nodes x cpu_local")
-        + "param nodes = 4\n"
+        + "let nodes = 4\n"
     )
     embed(planc.load(source, set={"nodes": 4}), source, tmp_path / "run.toml")
     part = load_preset(tmp_path / "run.toml").parts.plan

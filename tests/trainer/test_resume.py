@@ -31,7 +31,7 @@ model     llama_micro
 batch     8 x 32 tokens microbatch 2
 cluster   4 x cpu_local
 mesh      dp 4
-use       dp over dp
+use       ddp over dp
 """
 TRAIN = """[train]
 steps = 9

@@ -25,7 +25,7 @@ FSDP_TP = ("fsdp 2 > tp 2", FSDP, TP, SP)
 
 LAYOUTS: dict[str, tuple[str, ...]] = {
     # name: (mesh, sentence, ...)
-    "dp": ("dp 4", "use dp over dp"),
+    "dp": ("dp 4", "use ddp over dp"),
     "zero1": ("dp 4", "use zero1 over dp"),
     "zero2": ("dp 4", "use zero2 over dp"),
     "fsdp": ("fsdp 4", FSDP),
@@ -35,7 +35,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
     "tp": ("tp 2", TP),
     "tp_sp": ("tp 2", TP, SP),
-    "dp_tp": ("dp 2 > tp 2", "use dp over dp", TP),
+    "dp_tp": ("dp 2 > tp 2", "use ddp over dp", TP),
     "zero1_tp_sp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
     "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
     "fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP),
@@ -52,7 +52,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "gpipe_fsdp_tp_sp": ("pp 2 > fsdp 2 > tp 2", FSDP, TP, SP, "use pp over pp as gpipe"),
     "gpipe_step_zero": ("pp 2 > fsdp 2", FSDP, "gather params per step", "use pp over pp as gpipe"),
     "circular": ("pp 2 > dp 2", "use zero1 over dp", "split layers over pp as circular(chunks = 2)"),
-    "circular_at_once": ("pp 2 > dp 4", "use dp over dp", "split layers over pp as circular(chunks = 2)"),
+    "circular_at_once": ("pp 2 > dp 4", "use ddp over dp", "split layers over pp as circular(chunks = 2)"),
     "circular_fsdp_tp": ("fsdp 2 > pp 2 > tp 2", FSDP, TP, "split layers over pp as circular(chunks = 2)"),
     "cp": ("cp 4", "use cp over cp"),
     "cp_in_order": ("dp 2 > cp 2", "use zero2 over dp", "shard sequence over cp"),
@@ -61,9 +61,9 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "ring": ("cp 4", RING),
     "ring_in_order": (
         "dp 2 > cp 2",
-        "use dp over dp",
+        "use ddp over dp",
         "shard sequence over cp",
-        "attention core as ring(balance = none)",
+        "attention.core as ring(balance = none)",
     ),
     "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
@@ -89,9 +89,6 @@ NARROW: dict[str, tuple[str, ...]] = {
     "bf16_step": ("fsdp 4", FSDP, "gather params per step", "compute bf16 reduce fp32"),
 }
 """Layouts in bf16: near the one device in fp32, no more."""
-
-QUICK = {"fsdp", "zero1_tp_sp", "fsdp_tp_sp", "gpipe", "circular", "ring", "override", "bf16"}
-"""One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 
 def plan_of(

@@ -17,7 +17,7 @@ from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded
 BF16 = "compute bf16 reduce fp32"
 EXTRA: dict[str, tuple[str, ...]] = {
     "bf16": (*FSDP_TP, BF16),
-    "bf16_dp": ("dp 4", "use dp over dp", BF16),
+    "bf16_dp": ("dp 4", "use ddp over dp", BF16),
     "bf16_step": ("fsdp 4", "use fsdp over fsdp", "gather params per step", BF16),
     "bf16_microbatch": ("fsdp 4", "use fsdp over fsdp", "gather params per microbatch", BF16),
     "reduce_bf16": (*FSDP_TP, "compute bf16 reduce bf16"),

@@ -16,7 +16,7 @@ from tests.xla.moe_cases import moe_sharded
 from tests.xla.test_tpu_rules import rows as tpu_rows
 
 OTHERS = {
-    "dp_tp_blocks": ("dp 2 > tp 2", "use dp over dp", TP, "recompute blocks"),
+    "dp_tp_blocks": ("dp 2 > tp 2", "use ddp over dp", TP, "recompute blocks"),
     "bf16_blocks": (*FSDP_TP, "compute bf16 reduce fp32", "recompute blocks"),
     "gpipe_fsdp": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe"),
 }

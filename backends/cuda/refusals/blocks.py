@@ -24,11 +24,11 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if any("sequence" in o.layout for o in attentions(roles)):
         what = "other ranks hold keys, and the sentence does not say how they are met"
-        yield chosen.cause, what, "`attention core as all_gather`, which takes the kernel that fits"
+        yield chosen.cause, what, "`attention.core as all_gather`, which takes the kernel that fits"
     for o in attentions(roles):
         if o.op.params or (o.op.window and chosen.method not in MASKED):
             what = f"{o.op.name} of {sharded.model.family} sees a window of tokens, which needs a mask"
-            yield chosen.cause, what, f"`attention core as {MASKED[0]}`"
+            yield chosen.cause, what, f"`attention.core as {MASKED[0]}`"
             return
 
 
@@ -41,7 +41,7 @@ def kept(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
     elif not keeps_kinds(sharded):
         what = "a replay keeps all ops of a kind, attention or matmul, and no other ones"
-        yield recompute.cause, what, "`recompute blocks except attention.core` or `except matmul`"
+        yield recompute.cause, what, "`recompute blocks except attention.core`, or except every matmul of a block"
     elif roles.tensor and "matmul" in kept_kinds(sharded):
         what = "what lies between kept matmuls is moved again over " + " and ".join(roles.tensor)
         yield recompute.cause, what, "`recompute blocks except attention.core`"

@@ -172,7 +172,7 @@ def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         widths = {sharded.model.tensor[t].dims[-1] for t in (*o.op.inputs, o.op.output)}
         if o.ring and (o.op.window or o.op.params or len(widths) > 1):
             what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
-            yield kernel.cause, what, "`attention core as all_gather`"
+            yield kernel.cause, what, "`attention.core as all_gather`"
             return
 
 

@@ -70,10 +70,10 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
         yield _refused(kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`")
     if kernel.method == "ring" and (windows(sharded) or any(o.op.params for o in attentions(sharded))):
         why = f"attention of {plan.model.family} is more than plain causal attention"
-        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+        yield _refused(kernel.cause, why, "`attention.core as all_gather`")
     if kernel.method == "ring" and pipelined(plan):
         why = "JAX 0.10.2 does not differentiate a ring by hand inside a pipeline by hand"
-        yield _refused(kernel.cause, why, "`attention core as all_gather`")
+        yield _refused(kernel.cause, why, "`attention.core as all_gather`")
     ranks, tokens = plan.mesh.size(*axes), plan.batch.sequence_tokens
     if balanced(sharded) and tokens % (2 * ranks):
         why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"

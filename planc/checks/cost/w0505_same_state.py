@@ -48,7 +48,7 @@ model     llama3_8b
 batch     64 x 8192 tokens microbatch 1
 cluster   4 x h100_node
 mesh      dp 8 > tp 4
-use       dp over dp
+use       ddp over dp
 use       tp over tp
 use       sp over tp
 recompute blocks

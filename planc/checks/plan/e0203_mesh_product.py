@@ -84,4 +84,8 @@ use       tp   over tp
 recompute blocks
 """,
     check=check,
+    about=(
+        "mesh",
+        "cluster",
+    ),
 )

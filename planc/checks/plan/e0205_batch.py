@@ -71,4 +71,12 @@ use       fsdp over fsdp
 recompute blocks
 """,
     check=check,
+    about=(
+        "batch",
+        "mesh",
+        "view",
+        "shard",
+        "replicate",
+        "use",
+    ),
 )

@@ -74,4 +74,13 @@ use       pp over pp as 1f1b
 recompute blocks
 """,
     check=check,
+    about=(
+        "batch",
+        "mesh",
+        "view",
+        "shard",
+        "replicate",
+        "use",
+        "split",
+    ),
 )

@@ -58,7 +58,7 @@ batch     192 x 1024 tokens microbatch 1
 cluster   3 x h100_node
 mesh      pp 3 > fsdp 8
 use       fsdp over fsdp
-split     layers over pp as dualpipev stages [embed + 6, 6 x 4, 2 + head]
+split     layers over pp as dualpipev stages [embed + 6, 4 x 6 layers, 2 + head]
 recompute blocks
 """,
     check=check,

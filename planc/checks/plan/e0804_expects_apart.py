@@ -58,4 +58,5 @@ expect    memory <= 72 GiB
 expect    memory > 5 GiB
 """,
     check=check,
+    about=("expect",),
 )

@@ -54,4 +54,8 @@ recompute blocks
 expect    no W0601
 """,
     check=check,
+    about=(
+        "expect",
+        "expect_no",
+    ),
 )

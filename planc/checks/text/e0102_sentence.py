@@ -14,8 +14,6 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 8
 use       fsdp ovr fsdp
-shard     batch over fsdp
-store     params, grads, optimizer over fsdp
 recompute blocks
 """,
     good="""plan example

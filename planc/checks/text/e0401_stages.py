@@ -14,7 +14,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
-split     layers over pp as 1f1b stages [embed + 7, 8 x 2, 7 + head]
+split     layers over pp as 1f1b stages [embed + 7, 2 x 8 layers, 7 + head]
 recompute blocks
 """,
     good="""plan example
@@ -23,7 +23,7 @@ batch     64 x 8192 tokens microbatch 1
 cluster   1 x h100_node
 mesh      pp 4 > fsdp 2
 use       fsdp over fsdp
-split     layers over pp as 1f1b stages [embed + 7, 9 x 2, 7 + head]
+split     layers over pp as 1f1b stages [embed + 7, 2 x 9 layers, 7 + head]
 recompute blocks
 """,
 )

@@ -34,7 +34,7 @@ mesh      fsdp {devices}
 use       fsdp over fsdp
 optimizer adamw
 compute   bf16 reduce fp32
-attention core as flash
+attention.core as flash
 recompute {recompute}
 compile   blocks as inductor
 """

@@ -100,7 +100,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 SIZED = """plan sized
-param     nodes = 1
+let       nodes = 1
 model     llama3_8b
 batch     nodes * 4 x 8192 tokens microbatch 1
 cluster   nodes x h100_node
@@ -111,7 +111,7 @@ use       sp over tp
 compute   bf16 reduce fp32
 recompute blocks
 """
-LONG = SIZED + "".join(f"param     n{i} = nodes * {i} + {i}\n" for i in range(1, 490))
+LONG = SIZED + "".join(f"let       n{i} = nodes * {i} + {i}\n" for i in range(1, 490))
 
 
 def _written(folder: str, name: str, text: str) -> str:

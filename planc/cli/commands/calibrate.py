@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
     from planc.ir.program import Target
 
-DP, TP, SP = "use dp over dp", "use tp over tp", "use sp over tp"
+DP, TP, SP = "use ddp over dp", "use tp over tp", "use sp over tp"
 STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {
     # name: (sequences for each device, the rest of the batch, model, layout)
     "dp": (4, "128 tokens microbatch 4", "llama_tiny", (DP,)),

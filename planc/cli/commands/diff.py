@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B", nargs="?", help="the other plan (A itself, with what --cluster or --to say)")
     parser.add_argument("--cluster", metavar="CLUSTER", help='machines of B, such as "2 x tpu_v5p(4x4x4)"')
-    add_set(parser, "--to", "change a param of B alone")
+    add_set(parser, "--to", "change a number that `let` names, in B alone")
     add_target(parser, required=False)
     add_set(parser)
 

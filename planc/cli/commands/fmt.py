@@ -1,4 +1,4 @@
-"""`planc fmt FILE...`: write plans the one way. `--check` only tells."""
+"""`planc fmt FILE...`: rewrite plans in the standard form: spacing, and old spellings. `--check` changes nothing."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import print_json
+from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
 
 
@@ -23,7 +24,7 @@ def run(options: argparse.Namespace) -> int:
         except (OSError, UnicodeDecodeError) as error:
             print(f"planc fmt: {file} cannot be read: {error}", file=sys.stderr)
             return 2
-        after = format_text(before)
+        after = format_text(modernize(Path(file), before))
         if after != before:
             changed.append(file)
             if not options.check:

@@ -24,7 +24,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         required=True,
         type=_over,
         metavar="NAME=N,N",
-        help="devices, batch, sequence, microbatch, an axis or a param, and its values; N..N doubles",
+        help="devices, batch, sequence, microbatch, an axis or a name of `let`, and its values; N..N doubles",
     )
     parser.add_argument("--axis", default="", metavar="AXIS", help="the axis that takes more devices")
     parser.add_argument("--weak", action="store_true", help="the batch grows with the devices")

@@ -1,4 +1,4 @@
-"""`attention core as METHOD`: the kernel of attention, or how it meets keys that other ranks hold."""
+"""`attention.core as METHOD`: the kernel of attention, or how it meets keys that other ranks hold."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ OPTIONS: dict[str, dict[str, Option]] = {
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
-    part = draft.one_of(sentence.node.words("NAME")[0], ("core",), "a part of attention with a kernel")
     method = sentence.node.node("method")
     assert method is not None
     name = method_name(method, tuple(OPTIONS), "a way to do attention", draft)
     options = read_options(method, OPTIONS[name], draft) if name else None
-    if part is None or name is None or options is None:
+    if name is None or options is None:
         return
     draft.attention = Kernel(
         method=name,

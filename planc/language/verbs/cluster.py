@@ -30,10 +30,11 @@ def read(sentence: Sentence, draft: Draft) -> None:
     count = 1 if first is call else draft.integer(first)
     word = call.words()[0]
     own = Declared(tuple(draft.hardware)).names("node", "torus")
-    if draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file") is None:
+    name = draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file")
+    if name is None:
         return
-    declared = _declaring(word.text, draft)
-    machine = declared.find("node", word.text) or declared.find("torus", word.text)
+    declared = _declaring(name, draft)
+    machine = declared.find("node", name) or declared.find("torus", name)
     assert machine is not None
     parts = _parts(machine, declared, draft)
     shape = _shape(machine, call, draft)
@@ -44,7 +45,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         draft.report(
             "E0107",
             sentence.span,
-            f"{count} x `{word.text}` need a network, and its hardware file has no `network` sentence",
+            f"{count} x `{name}` need a network, and its hardware file has no `network` sentence",
             help="such as: network ib = leaf 32 at 400 GB/s",
         )
         return
@@ -57,7 +58,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
     draft.cluster = Cluster(
         kind="torus" if torus else "node",
-        name=word.text,
+        name=name,
         count=count,
         chip=chip,
         link=link,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from planc.ir.model import Op
 from planc.ir.plan import Quantize
 from planc.language.draft import Draft
+from planc.language.op_names import read_op_names
 from planc.language.options import Option, method_name, read_options
-from planc.sharding.recompute import names_op
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("quantize",)
@@ -22,8 +21,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
     dtype = method_name(method, tuple(OPTIONS), "a narrow dtype", draft)
     options = read_options(method, OPTIONS[dtype], draft) if dtype else None
     spared = sentence.node.node("except_ops", "except_layers")
-    ops = known(sentence.names(0), draft)
-    kept = known(spared.nodes("names")[0].words() if spared and spared.kind == "except_ops" else [], draft)
+    ops = matmuls_named(sentence.names(0), draft)
+    kept = matmuls_named(spared.nodes("names")[0].words() if spared and spared.kind == "except_ops" else [], draft)
     layers = read_layers(spared, draft) if spared else ()
     if dtype is None or options is None or ops is None or kept is None or layers is None:
         return
@@ -40,22 +39,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
     )
 
 
-def known(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
-    """The words, when each names a matmul of the model; None (reported) otherwise."""
+def matmuls_named(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
+    """Names of matmuls of the model; None (reported) when a word names none."""
     if draft.model is None:
         return None
     matmuls = [op for ops in draft.model.ops.values() for op in ops if op.kind == "matmul"]
-    legal = list(dict.fromkeys(name for op in matmuls for name in _names(op)))
-    found = [draft.one_of(w, legal, f"a matmul of {draft.model.name}") for w in words]
-    return None if None in found else tuple(w for w in found if w)
-
-
-def _names(op: Op) -> list[str]:
-    """What a sentence may call a matmul: see `names_op`."""
-    parts = op.name.split(".")
-    beginnings = [".".join(parts[: i + 1]) for i in range(len(parts))]
-    words = ["matmul", op.region, *beginnings, parts[-1], "attention.proj"]
-    return [w for w in words if names_op(w, op)]
+    return read_op_names(words, matmuls, f"a matmul of {draft.model.name}", draft)
 
 
 def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.ir.plan import Recompute
 from planc.language.draft import Draft
-from planc.sharding.recompute import names_op
+from planc.language.op_names import read_op_names
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("recompute",)
@@ -33,12 +33,16 @@ def _with_layers(sentence: Sentence) -> Node | None:
 def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
     if len(words) == 1 and words[0].text in ALL:
         return () if words[0].text == "none" else (words[0].text,)
-    return _known(words, list(ALL), draft)
+    alone = next((w for w in words if w.text in ALL), None)
+    if alone is not None:
+        draft.report("E0108", alone.span, f"`{alone.text}` stands alone after `recompute`", help="or name ops")
+        return None
+    return _named(words, draft, ALL)
 
 
 def _kept(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
     spared = sentence.node.node("except_ops")
-    return _known(spared.nodes("names")[0].words(), [], draft) if spared else ()
+    return _named(spared.nodes("names")[0].words(), draft) if spared else ()
 
 
 def _every(sentence: Sentence, draft: Draft) -> int | None:
@@ -47,11 +51,8 @@ def _every(sentence: Sentence, draft: Draft) -> int | None:
     return draft.integer(numbers[0]) if numbers else 1
 
 
-def _known(words: list[Word], also: list[str], draft: Draft) -> tuple[str, ...] | None:
+def _named(words: list[Word], draft: Draft, keywords: tuple[str, ...] = ()) -> tuple[str, ...] | None:
     if draft.model is None:
         return None
-    blocks = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
-    named = [w.text for w in words if any(names_op(w.text, op) for op in blocks)]
-    legal = list(dict.fromkeys([*also, *(op.name for op in blocks), *named]))
-    found = [draft.one_of(w, legal, f"an op of {draft.model.name}") for w in words]
-    return None if None in found else tuple(w for w in found if w)
+    ops = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
+    return read_op_names(words, ops, f"an op of {draft.model.name}", draft, keywords)

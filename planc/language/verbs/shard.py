@@ -27,7 +27,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
             if _has(carried, draft):
                 _add(sentence, carried, axes, regions, draft)
             elif draft.model is not None and carried == dim:
-                word = next(w for w in sentence.names(0) if w.text == dim)
+                word = sentence.names(0)[dims.index(dim)]
                 legal = ["batch", "sequence", *draft.model.sizes]
                 draft.unknown(word, legal, f"a dim of {draft.model.name}")
 

@@ -103,10 +103,10 @@ def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
 
 
 def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, int], ...] | None:
-    """`[embed + 7, 9 x 2, 7 + head]`: layers per virtual stage; `embed` and `head` are the ends."""
+    """`[embed + 7, 2 x 9 layers, 7 + head]`: layers per virtual stage; `embed` and `head` are the ends."""
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
-    all_stages = stages.nodes("stage")
+    all_stages = [part for part in stages.parts if isinstance(part, Node)]
     misplaced = empty = False
     for stage in all_stages:
         ends = [w.text for part in stage.nodes("part") for w in part.words("NAME")]
@@ -118,10 +118,9 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
         if any(len(w.text) > 6 for w in stage.all_words() if w.kind == "INT"):
             draft.report("E0401", stage.span, "more layers or stages than any pipeline has")
             return None
-        numbers = [int(w.text) for part in stage.nodes("part") for w in part.words("INT")]
-        repeat = stage.words("INT")
-        sizes += [sum(numbers)] * min(int(repeat[0].text) if repeat else 1, MOST_STAGES)
-        empty |= not sum(numbers) and not ends
+        times, layers = _count_and_layers(stage)
+        sizes += [layers] * min(times, MOST_STAGES)
+        empty |= not layers and not ends
     if misplaced:
         draft.report("E0401", stages.span, "`embed` belongs to the first stage and `head` to the last, once each")
         return None
@@ -136,6 +135,14 @@ def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, 
         )
         return None
     return _ranges(sizes)
+
+
+def _count_and_layers(stage: Node) -> tuple[int, int]:
+    """`2 x 9 layers` is two stages of nine layers; `embed + 7` one of seven."""
+    if stage.kind == "same_stages":
+        count, layers = (int(w.text) for w in stage.words("INT"))
+        return count, layers
+    return 1, sum(int(w.text) for part in stage.nodes("part") for w in part.words("INT"))
 
 
 def _even_text(draft: Draft, count: int) -> str:

@@ -10,10 +10,14 @@ from dataclasses import replace
 from planc.language import library
 from planc.language.draft import Draft
 from planc.syntax import File
+from planc.syntax.old_spellings import old_spelling
 from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
-SCOPED = ("shard", "replicate", "store")
+SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
+"""How a sentence of a layout says for what `use ... for REGION` holds: where, or whose state."""
+OLD_NAMES = {"dp": "ddp", "zero3": "fsdp"}
+"""Layouts that had two names."""
 
 
 def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth: int = 0) -> list[Sentence]:
@@ -31,12 +35,17 @@ def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> li
     if draft.free(use.node.parts[0], "the layout"):
         return []
     word = use.node.words("NAME")[0]
-    if draft.one_of(word, [*own, *library.layouts()], "a layout") is None:
+    if word.text in OLD_NAMES and word.text not in own:
+        new = OLD_NAMES[word.text]
+        draft.diagnostics.append(old_spelling(word.span, word.text, new, "one layout has one name"))
+        word = replace(word, text=new)
+    name = draft.one_of(word, [*own, *library.layouts()], "a layout")
+    if name is None:
         return []
     if depth >= MAX_NESTING:
         draft.report("E0111", use.span, f"layouts use each other more than {MAX_NESTING} deep")
         return []
-    layout = own.get(word.text) or library.layout_file(word.text)
+    layout = own.get(name) or library.layout_file(name)
     names = _replacements(layout, use, draft)
     if names is None:
         return []
@@ -46,9 +55,10 @@ def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> li
 
 def _scoped(sentence: Sentence, use: Sentence) -> Sentence:
     """`use ... for experts` holds for the experts alone: each sentence takes the scope, if it can and has none."""
-    scope = use.node.node("in", "for")
+    scope = use.node.node("for")
     if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):
         return sentence
+    scope = replace(scope, kind=SCOPED[sentence.verb])
     node = replace(sentence.node, parts=(*sentence.node.parts, scope))
     names = ", ".join(w.text for w in scope.nodes("names")[0].words())
     return replace(sentence, node=node, text=f"{sentence.text} {scope.kind} {names}")

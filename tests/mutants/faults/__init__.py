@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from . import cli, compare, core, cuda, torch_xla, trainer, xla, xla_audit
+from . import cli, compare, core, cuda, language, torch_xla, trainer, xla, xla_audit
 from .fault import Fault
 
 __all__ = ["FAULTS", "Fault"]
@@ -16,4 +16,5 @@ FAULTS: tuple[Fault, ...] = (
     *trainer.FAULTS,
     *compare.FAULTS,
     *cli.FAULTS,
+    *language.FAULTS,
 )

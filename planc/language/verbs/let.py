@@ -1,11 +1,11 @@
-"""`param NAME = NUMBER`: a whole number that sentences may use and `--set` may change."""
+"""`let NAME = NUMBER`: a whole number that sentences may use and `--set` may change."""
 
 from __future__ import annotations
 
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence
 
-VERBS = ("param",)
+VERBS = ("let",)
 ORDER = 0
 
 
@@ -13,6 +13,6 @@ def read(sentence: Sentence, draft: Draft) -> None:
     name = sentence.node.words("NAME")[0]
     value = draft.integer(sentence.node.parts[1])
     if name.text in draft.params:
-        draft.report("E0107", name.span, f"param `{name.text}` is given twice")
+        draft.report("E0107", name.span, f"`{name.text}` is given twice")
     elif value is not None:
         draft.params[name.text] = draft.given.get(name.text, value)

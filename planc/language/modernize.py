@@ -1,0 +1,41 @@
+"""A file with its old spellings rewritten: what `planc fmt` does beside the spacing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic, Edit
+from planc.diag.edits import apply_edits
+from planc.language.build import TARGETS, build_file
+from planc.language.read_part import read_part
+from planc.syntax import parse_text
+from planc.syntax.old_spellings import CODE
+
+MOST_PASSES = 3
+"""An old spelling may hide in what another one is rewritten to."""
+
+
+def modernize(path: Path, text: str) -> str:
+    """The text in the spelling of today. `path` says where it lies: some spellings depend on the plan's model,
+    and on layouts that it imports. Mistaken sentences are left as they are."""
+    for _ in range(MOST_PASSES):
+        edits = _edits(path, text)
+        if not edits:
+            break
+        text = apply_edits(text, edits)
+    return text
+
+
+def _edits(path: Path, text: str) -> list[Edit]:
+    found = [d for d in _found(path, text) if d.code == CODE and d.fix]
+    return list(dict.fromkeys(e for d in found if d.fix for e in d.fix.edits if e.span.file == path.name))
+
+
+def _found(path: Path, text: str) -> list[Diagnostic]:
+    file = parse_text(text, path.name)
+    if file.header is None:
+        return list(file.diagnostics)
+    if file.header.verb != "plan":
+        return read_part(file).diagnostics
+    unsaved = {path.resolve(): text}
+    return [d for target in ("", *TARGETS) for d in build_file(path, {}, target, unsaved).diagnostics]

@@ -1,0 +1,53 @@
+"""Faults in how the language is read."""
+
+from __future__ import annotations
+
+from .fault import Fault
+
+PAIR = "tests/language/test_old_spellings.py::test_an_old_spelling_means_what_the_new_one_does"
+MISTAKES = "tests/language/test_all_mistakes.py"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="an old `9 x 2` is read as nine stages of two",
+        file="planc/syntax/old_spellings.py",
+        text='size, count = node.words("INT")',
+        planted='count, size = node.words("INT")',
+        test=f"{PAIR}[stages]",
+    ),
+    Fault(
+        name="a beginning that was a region loses what else it meant",
+        file="planc/language/op_names.py",
+        text="if before and not (word.text in legal and before <= meant):",
+        planted="if before and word.text not in legal:",
+        test=f"{PAIR}[a beginning that was a region, too]",
+    ),
+    Fault(
+        name="a layout of one's own with an old name is rewritten",
+        file="planc/language/verbs/use.py",
+        text="if word.text in OLD_NAMES and word.text not in own:",
+        planted="if word.text in OLD_NAMES:",
+        test="tests/language/test_old_spellings.py::test_a_layout_of_ones_own_may_have_an_old_name",
+    ),
+    Fault(
+        name="a misspelt verb hides what else is wrong",
+        file="planc/driver.py",
+        text="elif built.mended is not None:",
+        planted="elif False:",
+        test=f"{MISTAKES}::test_a_misspelling_hides_nothing",
+    ),
+    Fault(
+        name="a rule speaks though a sentence that it reads is missing",
+        file="planc/checks/__init__.py",
+        text="if not left_out or (r.about and left_out.isdisjoint(r.about))]",
+        planted="if True]",
+        test=f"{MISTAKES}::test_consequences_are_not_printed",
+    ),
+    Fault(
+        name="a name that an unreadable sentence gives is unknown",
+        file="planc/language/draft.py",
+        text="if word.text in self.unread:",
+        planted="if False:",
+        test=f"{MISTAKES}::test_consequences_are_not_printed",
+    ),
+)
