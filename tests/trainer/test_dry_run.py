@@ -28,8 +28,15 @@ def test_what_is_traced_does_the_same_work_a_microbatch(name: str) -> None:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("target", ["cuda", "xla"])
-def test_a_dry_run_takes_the_first_step_on_fake_devices(target: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", str(PRESETS / "tiny.toml"), "--target", target, "--dry-run", "--format", "json"]) == 0
+def test_a_dry_run_takes_the_first_step_on_fake_devices(
+    target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the preset as the command line has it: here its checkpoints have a folder there alone."""
+    text = (PRESETS / "tiny.toml").read_text()
+    assert 'folder = ""\nevery_steps = 0' in text
+    (tmp_path / "saving.toml").write_text(text.replace("every_steps = 0", "every_steps = 2"))
+    words = ["train", str(tmp_path / "saving.toml"), "--target", target, "--checkpoint", str(tmp_path / "kept")]
+    assert main([*words, "--dry-run", "--format", "json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert (said["devices"], said["traced"]["devices"]) == (4, 4)
     found = said["traced"]["found"]
@@ -43,7 +50,7 @@ def test_a_dry_run_takes_the_first_step_on_fake_devices(target: str, capsys: pyt
 
 def test_a_plan_for_a_cluster_is_no_error_in_a_dry_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """And where the step does not run on fake devices, that is said."""
-    monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda _path, _target: (None, "Trace\nValueError: no"))
+    monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda _plan, _target: (None, "Trace\nValueError: no"))
     path = str(PRESETS / "llama3_70b_h100.toml")
     assert main(["train", path, "--target", "cuda", "--dry-run"]) == 1
     assert main(["train", path, "--target", "cuda"]) == 1

@@ -97,6 +97,33 @@ def test_a_run_in_parts_is_the_run_in_one(preset: Path) -> None:
     assert steps(preset) == [5, 6, 9], "three are kept; the end of a part is saved as well"
 
 
+@pytest.mark.parametrize("every_steps", [0, 3])
+@pytest.mark.parametrize("folder_in_preset", ["", "kept"])
+@pytest.mark.parametrize("checkpoint", ["", "given"])
+@pytest.mark.parametrize("more", [(), ("--steps", "4"), ("--single",), ("--resume",)])
+def test_settings_of_the_preset_and_of_the_command_line_go_together(
+    preset: Path, every_steps: int, folder_in_preset: str, checkpoint: str, more: tuple[str, ...], capsys: Any
+) -> None:
+    """Saving needs a folder, in the preset or on the command line; with one, every combination ends with a receipt."""
+    written(preset, PLAN, ("every_steps = 3", f"every_steps = {every_steps}"), ('"kept"', f'"{folder_in_preset}"'))
+    words = ["--checkpoint", str(preset.parent / checkpoint)] if checkpoint else []
+    used = checkpoint or folder_in_preset
+    status = work(preset, *words, *more)
+    if not used and (every_steps or "--resume" in more):
+        assert status == 1
+        assert capsys.readouterr().err.startswith("error[E1015]" if every_steps else "error[E10")
+        assert not preset.with_suffix(".json").exists()
+        return
+    assert status == 0
+    last = 4 if "--steps" in more else 9
+    assert len(receipt(preset).losses) == last
+    folders = {p.name for p in preset.parent.iterdir() if p.is_dir()}
+    assert folders & {"kept", "given"} == ({used} if used else set())
+    if used:
+        expected = [*range(every_steps, last, every_steps), last] if every_steps else [last]
+        assert [k.step for k in folder.kept(preset.parent / used)] == expected
+
+
 def test_going_back_puts_the_later_ones_aside(preset: Path) -> None:
     assert work(preset) == 0
     expected = receipt(preset).losses

@@ -142,7 +142,7 @@ def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
         return 0
     if options.format != "json":
         _announce(ready, options)
-    found, wrote = dry_run(ready.preset.path, ready.target)
+    found, wrote = dry_run(ready.preset.plan, ready.target)
     if found is None:
         print(wrote, file=sys.stderr)
         last = next((line for line in reversed(wrote.splitlines()) if line.strip()), "it wrote nothing")

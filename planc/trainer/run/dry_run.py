@@ -12,14 +12,12 @@ import sys
 import time
 from argparse import ArgumentParser
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, get_args
 
 from planc.backends.common.shrunk import said, shrunk
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.lowering import lower_plan
-from planc.trainer.preset.load import load_preset
 
 MOST_DEVICES = 64
 """Fake devices of a trace, if the data-parallel axes can be shortened so far."""
@@ -55,21 +53,21 @@ def small(plan: Plan) -> Plan:
     return replace(fewer, batch=replace(batch, sequences=sequences))
 
 
-def dry_run(preset: Path, target: Target) -> tuple[DryRun | None, str]:
-    """A dry run of a preset in its own process, and that process's output if it gave no result."""
-    words = ["-m", "planc.trainer.run.dry_run", "--preset", str(preset.absolute()), "--target", target]
-    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
+    """A dry run of a plan in its own process, and that process's output if it gave no result."""
+    words = ["-m", "planc.trainer.run.dry_run", "--target", target]
+    given = json.dumps(plan.to_json())
+    done = subprocess.run([sys.executable, *words], input=given, capture_output=True, text=True, check=False)
     if done.returncode:
         return None, done.stderr
     return DryRun(**json.loads(done.stdout.splitlines()[-1])), ""
 
 
 def main() -> int:
-    parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run")
-    parser.add_argument("--preset", type=Path, required=True)
+    parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()
-    plan = load_preset(options.preset).plan
+    plan = Plan.from_json(json.load(sys.stdin))
     traced, began = small(plan), time.monotonic()
     program = lower_plan(traced, options.target)
     found = program.backend.dry_run(program)

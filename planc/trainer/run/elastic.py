@@ -12,7 +12,6 @@ from fractions import Fraction
 
 from planc.diag import Diagnostic, PlanError
 from planc.ir.hardware import Cluster
-from planc.ir.mesh import Mesh, strided
 from planc.ir.plan import Plan
 from planc.trainer.preset.load import Preset
 
@@ -50,8 +49,7 @@ def _shorter(preset: Preset, devices: int) -> Plan:
     cluster = _part(plan.cluster, plan.mesh.devices // devices)
     if cluster is None:
         raise _refused(preset, devices, f"they are no whole part of {plan.cluster.name}", "")
-    mesh = Mesh(axes=strided(sizes), views=plan.mesh.views, cause=plan.mesh.cause)
-    shorter = replace(plan, mesh=mesh, cluster=cluster)
+    shorter = replace(plan, mesh=plan.mesh.resized(sizes.values()), cluster=cluster)
     rows = shorter.data_parallel * plan.batch.microbatch_sequences
     if plan.batch.sequences % rows:
         why = f"{plan.batch.sequences} sequences are no multiple of {rows}, what its ranks take at a time"

@@ -101,72 +101,122 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def work(request: Request, started: float) -> Receipt | None:
-    """Train as asked: the receipt on rank 0, None on the others. Raises PreemptedError once all is saved."""
-    now, began = _pulse(), time.time() - (time.perf_counter() - started)
-    preset = _fitted(load_preset(request.preset, request.checkpoint), request)
-    span = Span(str(request.preset), 1, 1, 1, 1)
+    """Train as requested: the receipt on rank 0, None on the others.
+
+    `started` is the `time.perf_counter()` at which the process began. Raises PreemptedError once the state is
+    saved, PlanError for what cannot run and for a loss that is no number.
+    """
+    began = time.time() - (time.perf_counter() - started)
+    heartbeat = _heartbeat()
+    loaded = load_preset(request.preset, request.checkpoint)
+    preset = _fitted(loaded, request)
     source = source_of(preset)
-    path = _from(preset, request, source)
-    session = _start(preset, request, span)
-    path_of_metrics = request.metrics or metrics_path(preset, request.target, request.receipt)
-    watching = Watching(preset, request.target, session.rank, path_of_metrics)
-    profile = Profile(session, preset.parts.watch.profile_steps, preset.path.parent / preset.parts.watch.profile)
-    keeper: Keeper | None = None
-    why = "failed"
+    checkpoint = _from(preset, request, source)
+    session = _start(preset, request)
+    run = Run(request, loaded, preset, session)
     try:
-        if preset.checkpoints:
-            from planc.trainer.checkpoint.manager import Keeper
-
-            keeper = Keeper(preset, request.target, session, source.sha256, watching.tell)
-        history = keeper.resume(path) if keeper and path else History()
-        if keeper:
-            source = source.going_on(*keeper.shown)
-        watching.open(began, history.steps)
+        history = run.open(source, checkpoint, began)
         start_s = time.perf_counter() - started
-        first: dict[str, float] = {}
-        picks = Picks(session, preset.plan, preset.train.steps)
-
-        def after_step(step: int, history: History) -> None:
-            if step == 1 and (norm := history.grad_norms[0]) is not None:
-                first.update(first_gradient_norms(session, preset.train, norm) or {})
-            picks.take(step)
-            if keeper:
-                keeper.after_step(step, history)
-
-        history = train(
-            session,
-            source,
-            preset.train,
-            steps=request.steps or preset.train.steps,
-            facts=_facts(preset.plan, 1 if request.single else preset.plan.mesh.devices),
-            tell=watching.tell,
-            history=history,
-            after_step=after_step,
-            now=now,
-            profile=profile,
-        )
-        if keeper:
-            keeper.finish(history)
-        why = "done"
-        goodput = watching.goodput()
-        if session.rank != 0:
-            return None
-        found = _receipt(preset, request, session, source, history, start_s, goodput)
-        measured = found.measured.model_copy(
-            update={"first_gradient_norms": first or None, "routing": picks.found or None}
-        )
-        return found.model_copy(update={"measured": measured})
+        history = run.train(history, heartbeat)
+        return run.receipt(history, start_s) if session.rank == 0 else None
     except PreemptedError:
-        why = "preempted"
+        run.reason = "preempted"
         raise
     except NotFiniteError as error:
-        raise PlanError([Diagnostic("E1011", f"{error}: a lower lr or a warm-up may help", span)]) from None
+        message = f"{error}: a lower lr or a warm-up may help"
+        raise PlanError([Diagnostic("E1011", message, _span(preset))]) from None
     finally:
-        profile.close()
-        if keeper:
-            keeper.close()
-        watching.close(why)
-        session.close()
+        run.close()
+
+
+class Run:
+    """One rank's part of a run: its session, and the checkpoints, reports and counts made while it trains."""
+
+    def __init__(self, request: Request, loaded: Preset, preset: Preset, session: Session) -> None:
+        """`loaded` is the preset as it was read; `preset` the same on the devices that are there."""
+        watch = preset.parts.watch
+        self._request, self._loaded, self._preset, self._session = request, loaded, preset, session
+        metrics = request.metrics or metrics_path(preset, request.target, request.receipt)
+        self._reporter = Watching(preset, request.target, session.rank, metrics)
+        self._profile = Profile(session, watch.profile_steps, preset.path.parent / watch.profile)
+        self._picks = Picks(session, preset.plan, preset.train.steps)
+        self._checkpoints: Keeper | None = None
+        self._first_gradient_norms: dict[str, float] | None = None
+        self.reason = "failed"
+        """Why the run ended, for the metrics file."""
+
+    def open(self, source: Source, checkpoint: Path | None, began: float) -> History:
+        """Load the checkpoint, if there is one, and begin to report. `began` is a UNIX time."""
+        history = History()
+        if self._preset.checkpoints:
+            from planc.trainer.checkpoint.manager import Keeper
+
+            self._checkpoints = Keeper(
+                self._preset, self._request.target, self._session, source.sha256, self._reporter.tell
+            )
+            history = self._checkpoints.resume(checkpoint) if checkpoint else history
+            source = source.going_on(*self._checkpoints.shown)
+        self._source = source
+        self._reporter.open(began, history.steps)
+        return history
+
+    def train(self, history: History, heartbeat: Callable[[str], None]) -> History:
+        """Train to the requested step and save the final state."""
+        plan, settings = self._preset.plan, self._preset.train
+        history = train(
+            self._session,
+            self._source,
+            settings,
+            steps=self._request.steps or settings.steps,
+            facts=_facts(plan, 1 if self._request.single else plan.mesh.devices),
+            tell=self._reporter.tell,
+            history=history,
+            after_step=self._after_step,
+            now=heartbeat,
+            profile=self._profile,
+        )
+        if self._checkpoints:
+            self._checkpoints.finish(history)
+        self.reason = "done"
+        return history
+
+    def _after_step(self, step: int, history: History) -> None:
+        norm = history.grad_norms[0]
+        if step == 1 and norm is not None:
+            self._first_gradient_norms = first_gradient_norms(self._session, self._preset.train, norm)
+        self._picks.take(step)
+        if self._checkpoints:
+            self._checkpoints.after_step(step, history)
+
+    def receipt(self, history: History, start_s: float) -> Receipt:
+        """The receipt of the finished run; `start_s` is how long it took to start (s)."""
+        goodput = self._reporter.goodput()
+        measured = _measured(self._preset.plan, history, start_s, goodput).model_copy(
+            update={"first_gradient_norms": self._first_gradient_norms or None, "routing": self._picks.found or None}
+        )
+        single = self._request.single
+        return _receipt(
+            self._preset,
+            self._request.target,
+            self._session,
+            self._source,
+            history,
+            measured,
+            features=("undivided",) if single else _shrunk_axes(self._loaded.plan, self._preset.plan),
+            goodput=goodput.share if goodput else None,
+        )
+
+    def close(self) -> None:
+        """Write what is pending and free the devices."""
+        self._profile.close()
+        if self._checkpoints:
+            self._checkpoints.close()
+        self._reporter.close(self.reason)
+        self._session.close()
+
+
+def _span(preset: Preset) -> Span:
+    return Span(str(preset.path), 1, 1, 1, 1)
 
 
 def _fitted(preset: Preset, request: Request) -> Preset:
@@ -176,7 +226,7 @@ def _fitted(preset: Preset, request: Request) -> Preset:
     return fitted(preset, request.devices or (None if load_backend(request.target).one_process else here()))
 
 
-def _pulse() -> Callable[[str], None]:
+def _heartbeat() -> Callable[[str], None]:
     """Tells planc's launcher that this rank gets on; elsewhere nobody listens."""
     if EVENTS not in os.environ:
         return lambda _doing: None
@@ -204,9 +254,9 @@ def first_values(preset: Preset) -> Initial:
     return initial(model, preset.train.seed)
 
 
-def _start(preset: Preset, request: Request, span: Span) -> Session:
+def _start(preset: Preset, request: Request) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
-    plan, target = preset.plan, request.target
+    plan, target, span = preset.plan, request.target, _span(preset)
     program = lower_plan(plan, target, request.runtime)
     if refused := beyond(request.runtime, preset, request.single, span):
         raise PlanError(refused)
@@ -221,10 +271,10 @@ def _start(preset: Preset, request: Request, span: Span) -> Session:
         raise missing_framework(error, target, span) from None
 
 
-def _shrunk(preset: Preset) -> tuple[str, ...]:
-    """What `elastic` has changed, for the receipt."""
-    before, now = load_preset(preset.path).plan.mesh.sizes, preset.plan.mesh.sizes
-    return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in before.items() if now[name] != size)
+def _shrunk_axes(planned: Plan, trained: Plan) -> tuple[str, ...]:
+    """The axes that `elastic` has shrunk, as features of the receipt: `elastic.fsdp.8-4`."""
+    now = trained.mesh.sizes
+    return tuple(f"elastic.{name}.{size}-{now[name]}" for name, size in planned.mesh.sizes.items() if now[name] != size)
 
 
 def _settings(preset: Preset) -> Settings:
@@ -258,12 +308,14 @@ def _facts(plan: Plan, devices: int) -> Facts:
 
 def _receipt(
     preset: Preset,
-    request: Request,
+    target: Target,
     session: Session,
     source: Source,
     history: History,
-    start_s: float,
-    goodput: MeasuredGoodput | None,
+    measured: Measured,
+    *,
+    features: tuple[str, ...],
+    goodput: float | None,
 ) -> Receipt:
     from planc.trainer.run.initial_weights import init_sha256
 
@@ -271,7 +323,7 @@ def _receipt(
     facts = session.compile_facts()
     return Receipt(
         plan_sha256=plan.sha256,
-        target=request.target,
+        target=target,
         runtime=session.runtime,
         versions={"planc": __version__, "python": sys.version.split()[0], **session.versions},
         mesh=plan.mesh.sizes,
@@ -281,7 +333,7 @@ def _receipt(
         tokens_per_step=plan.batch.tokens,
         dtype=plan.precision.compute,
         course=course(preset),
-        features=(*session.features, *(("undivided",) if request.single else _shrunk(preset))),
+        features=(*session.features, *features),
         losses=tuple(history.losses),
         grad_norms=tuple(history.grad_norms),
         step_time_s=history.step_time_s,
@@ -290,8 +342,8 @@ def _receipt(
         routing_flips=None,
         collectives=None,
         predicted=None,
-        measured=_measured(plan, history, start_s, goodput),
-        goodput=goodput.share if goodput else None,
+        measured=measured,
+        goodput=goodput,
     )
 
 

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a preset is read again without the folder of the command line",
+        file="planc/trainer/run/worker.py",
+        text="_shrunk_axes(self._loaded.plan, self._preset.plan)",
+        planted="_shrunk_axes(load_preset(self._preset.path).plan, self._preset.plan)",
+        test="tests/trainer/test_resume.py::test_settings_of_the_preset_and_of_the_command_line_go_together",
+    ),
+    Fault(
         name="a token that goes to another expert counts as two",
         file="planc/trainer/receipt/routing.py",
         text="    return sum(abs(a - b) for a, b in pairs) // 2",
