@@ -1,15 +1,17 @@
 """Lower bounds on the makespan of a pipeline step (s), from the seconds of each stage.
 
-`critical_path_lower_bound_s` is a closed form; `makespan_lower_bound_s` simulates a relaxation of the step, which is
+`CriticalPaths.lower_bound_s` is a closed form; `makespan_lower_bound_s` simulates a relaxation of the step, which is
 nearer and takes longer. Both hold for any times; neither takes longer for more microbatches.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from operator import sub
+from typing import NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
@@ -27,45 +29,93 @@ MAX_MICROBATCHES_PER_RANK = 64
 """A step of more has so small a bubble that the busiest rank bounds it as well."""
 ROUNDING = 1 - 1e-11
 """Sums in another order differ in the last digits: bounds are lowered by more than that."""
+StageCounts = tuple[tuple[int, int], ...]
+"""Kinds of stages, each with the number of stages of it."""
 
 
-def critical_path_lower_bound_s(
-    split: Split | None, stages_by_rank: Sequence[Sequence[int]], microbatches: int, times: StageTimes
-) -> float:
-    """Lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
+class RankPath(NamedTuple):
+    """The virtual stages of a rank and those around it, each as (kind, number of stages of it)."""
 
-    F, B, W are the seconds of a stage's forward, backward and its weights' part, m the microbatches. For a rank whose
-    first stage is a and last stage b, the longer of
+    on: StageCounts
+    before: StageCounts
+    """Stages before the first one of the rank."""
+    after: StageCounts
+    """Stages after the last one of the rank."""
+    hand_overs: int
+    """From rank to rank, until a microbatch comes to the first stage of this one."""
 
-        fill + m * sum(F + B of its stages) + drain             fill  = sum(F + send, stages before a)
-        turn + m * sum(B of its stages)     + drain             turn  = sum(F, all stages) + sum(B, stages after b)
+
+class CriticalPaths:
+    """The critical paths through each rank of a pipeline, found once and then bounded for any seconds of its stages.
+
+    Stages of the same kind take the same seconds. Ranks that hold the same kinds are bounded by two of them: the one
+    with most stages before it, and the one with most stages around it.
+    """
+
+    def __init__(self, split: Split | None, stages_by_rank: Sequence[Sequence[int]], kinds: Sequence[int]) -> None:
+        """Arguments: the plan's `split`; the virtual stages of each rank; the kind of each virtual stage."""
+        self._copies = microbatch_copies(split)
+        self._enters_at_first_stage = split is not None and not split.order and self._copies == 1
+        self._splits_backward = split is not None and splits_backward(split)
+        self._stages = _counts(kinds)
+        groups: dict[StageCounts, list[RankPath]] = {}
+        for stages in stages_by_rank:
+            first, after = min(stages), max(stages) + 1
+            on = _counts([kinds[v] for v in stages])
+            groups.setdefault(on, []).append(RankPath(on, _counts(kinds[:first]), _counts(kinds[after:]), first))
+        self._paths = list(dict.fromkeys(path for group in groups.values() for path in self._longest(group)))
+
+    def _longest(self, group: list[RankPath]) -> tuple[RankPath, RankPath]:
+        def around(path: RankPath) -> tuple[int, int]:
+            return _stages(path.after) + (0 if self._splits_backward else path.hand_overs), path.hand_overs
+
+        return max(group, key=lambda path: path.hand_overs), max(group, key=around)
+
+    def lower_bound_s(self, times: StageTimes, microbatches: int) -> float:
+        """Lower bound on the makespan (s) in closed form: the longest of the critical paths through one rank.
+
+        F, B, W are the seconds of a stage's forward, backward and its weights' part, m the microbatches. For a rank
+        whose first stage is a and last stage b, the longer of
+
+            fill + m * sum(F + B of its stages) + drain         fill  = sum(F + send, stages before a)
+            turn + m * sum(B of its stages)     + drain         turn  = sum(F, all stages) + sum(B, stages after b)
                                                                 drain = sum(B + send, stages before a)
 
-    The first microbatch comes to the rank through the stages before it (fill), or its first backward through all
-    stages and back (turn); after the rank's last backward this microbatch returns through the stages before it
-    (drain). Where the schedule splits the backward, B - W stands for B in `turn`, and drain is 0: the rank may
-    compute gradients of weights while the last microbatch returns. Schedules from a file, or with two copies of each
-    stage, may begin anywhere: the busiest rank alone bounds them.
+        The first microbatch comes to the rank through the stages before it (fill), or its first backward through all
+        stages and back (turn); after the rank's last backward this microbatch returns through the stages before it
+        (drain). Where the schedule splits the backward, B - W stands for B in `turn`, and drain is 0: the rank may
+        compute gradients of weights while the last microbatch returns. Schedules from a file, or with two copies of
+        each stage, may begin anywhere: the busiest rank alone bounds them.
 
-    Arguments: the plan's `split`; the virtual stages of each rank; microbatches of a step; seconds of one
-    microbatch on each stage.
-    """
-    busy = busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)
-    if split is None or split.order or microbatch_copies(split) > 1:
-        return max(busy)
-    apart, send_s = splits_backward(split), times.send_s
-    forward_before_s = [0.0, *accumulate(times.forward_s)]
-    backward_before_s = [0.0, *accumulate(times.backward_s)]
-    input_before_s = [0.0, *accumulate(map(sub, times.backward_s, times.weight_s))] if apart else backward_before_s
-    bound_s = 0.0
-    for stages, rank_busy_s in zip(stages_by_rank, busy, strict=True):
-        first, after = min(stages), max(stages) + 1
-        fill_s = forward_before_s[first] + first * send_s
-        drain_s = 0.0 if apart else backward_before_s[first] + first * send_s
-        turn_s = forward_before_s[-1] + input_before_s[-1] - input_before_s[after]
-        backward_s = microbatches * sum([times.backward_s[v] for v in stages])
-        bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, turn_s + backward_s + drain_s)
-    return bound_s
+        `times` are the seconds of one microbatch on a stage of each kind.
+        """
+        forward_s, backward_s = times.forward_s, times.backward_s
+        busy = [microbatches / self._copies * (_sum(forward_s, p.on) + _sum(backward_s, p.on)) for p in self._paths]
+        if not self._enters_at_first_stage:
+            return max(busy)
+        inputs_s = list(map(sub, backward_s, times.weight_s)) if self._splits_backward else backward_s
+        all_forwards_s, bound_s = _sum(forward_s, self._stages), 0.0
+        for path, rank_busy_s in zip(self._paths, busy, strict=True):
+            send_s = path.hand_overs * times.send_s
+            fill_s = _sum(forward_s, path.before) + send_s
+            drain_s = 0.0 if self._splits_backward else _sum(backward_s, path.before) + send_s
+            turn_s = all_forwards_s + _sum(inputs_s, path.after)
+            backwards_s = microbatches * _sum(backward_s, path.on)
+            bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, turn_s + backwards_s + drain_s)
+        return bound_s
+
+
+def _counts(kinds: Sequence[int]) -> StageCounts:
+    return tuple(sorted(Counter(kinds).items()))
+
+
+def _stages(counts: StageCounts) -> int:
+    return sum(n for _, n in counts)
+
+
+def _sum(seconds: Sequence[float], counts: StageCounts) -> float:
+    """Seconds of so many stages of each kind."""
+    return sum([n * seconds[kind] for kind, n in counts])
 
 
 def makespan_lower_bound_s(
@@ -73,7 +123,8 @@ def makespan_lower_bound_s(
 ) -> float:
     """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
 
-    Arguments as those of `critical_path_lower_bound_s`.
+    Arguments: the plan's `split`; the virtual stages of each rank; microbatches of a step; seconds of one microbatch
+    on each virtual stage.
     """
     ranks = len(stages_by_rank)
     busiest_s = max(busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)) * ROUNDING

@@ -256,12 +256,12 @@ class _Run:
         """The next finer things, or the candidate itself. Of each thing the bound that is found sooner comes first."""
         if isinstance(node, Family):
             for shape in self.bounds.shapes(node, self.room_gib):
-                self._wait(self.bounds.passes_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
+                self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
         elif isinstance(node, Shape):
             for gib, point in self.bounds.points(node):
                 if self._open(least_s, gib):
                     layout = self.bounds.layout(point, node)
-                    self._wait(self.bounds.time_s(layout) / point.sequences, gib, Close(point, layout))
+                    self._wait(self.bounds.time_s(layout, node) / point.sequences, gib, Close(point, layout))
         elif not node.followed:
             point, layout = node.point, node.layout
             nearer_s = step_lower_bound_s(layout.plan, layout.division.held, layout.work) / point.sequences

@@ -1,13 +1,13 @@
-"""What a layout takes at least: less time or memory than this it cannot have, whatever the rest of the cost says.
+"""Lower bounds on a layout's step time (s) and peak memory (GiB), for branch and bound.
 
 Layouts are bounded from the coarse to the fine, each bound at least the one before it:
 
-    family   a mesh, what is run again, a batch: the work of all layers, shared by the ranks evenly, and the way
-             of the first microbatch to the last rank
-    shape    with a pipeline: the busiest rank's compute and the transfers that activations wait for, the way of
-             the first and last microbatch through the stages before it, and what the first rank saves
-    point    with what is stored where: its cost but for the order in which its pipeline runs, and its memory but
-             for the microbatches that are in flight then
+    family   a mesh, what is recomputed, a batch: the work of all layers, shared by the ranks evenly, and the
+             fill of the pipeline up to the last rank
+    shape    with a pipeline: the critical paths through its ranks, from compute and exposed transfers of
+             activations, and what the first rank saves
+    point    with where state is stored: its cost except for the order in which its pipeline runs, and its memory
+             except for microbatches that are in flight only then
 
 They are made of figures of one copy of a section, which many layouts share.
 """
@@ -37,14 +37,13 @@ from planc.cost.step.section_cost import (
     stage_boundary_s,
     state_bytes,
 )
-from planc.cost.step.step_time import critical_path_step_s
 from planc.cost.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step
 from planc.ir.sharding import Sharded
-from planc.search.critical_path import Passage, Way, end
+from planc.search.critical_path import PipelinePaths, last_rank_layers
 from planc.search.space import Pipeline, Point, Space
 from planc.sharding import propagate
 
@@ -91,7 +90,7 @@ class Shape(NamedTuple):
 
     family: Family
     pipeline: Pipeline | None
-    passage: Passage
+    paths: PipelinePaths
     times: int
     """Microbatches that a rank runs on each stage."""
     kept: SavedActivations
@@ -121,8 +120,8 @@ class Bounds:
         self._links = LinkTimes()
         self._at: tuple[Shape, Plan, float] | None = None
         """The shape that was asked for last, with a plan of it and the seconds of a hand-over."""
-        self._passages: dict[int, Passage] = {}
-        self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, Passage, Sections]]] = {}
+        self._paths: dict[int, PipelinePaths] = {}
+        self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, PipelinePaths, Sections]]] = {}
         self._ends: dict[int, set[tuple[int, int]]] = {}
         self._data_axes: dict[int, tuple[str, ...]] = {}
         self._resting: dict[object, list[tuple[float, tuple[float, float]]]] = {}
@@ -176,7 +175,9 @@ class Bounds:
         """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
         known = self._ends.get(ranks)
         if known is None:
-            known = self._ends[ranks] = {end(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
+            known = self._ends[ranks] = {
+                last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)
+            }
         return known
 
     # Shapes.
@@ -184,12 +185,12 @@ class Bounds:
     def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
         """The family with each pipeline that takes its microbatches, where the first rank's saved tensors fit."""
         kept, room = self._kept_of(family), room_gib * GIB
-        for pipeline, passage, held in self._passages_of(family):
+        for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(kept, held) * SHAVED
             if first_bytes <= room:
-                yield Shape(family, pipeline, passage, family.microbatches // passage.copies, kept, first_bytes)
+                yield Shape(family, pipeline, paths, family.microbatches // paths.copies, kept, first_bytes)
 
-    def _passages_of(self, family: Family) -> list[tuple[Pipeline | None, Passage, Sections]]:
+    def _paths_of(self, family: Family) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
         """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
         ranks, microbatches = family.ranks, family.microbatches
         known = self._fitting.get((ranks, microbatches))
@@ -197,27 +198,20 @@ class Bounds:
             space, known = self.space, []
             for pipeline in space.pipelines(ranks):
                 if pipeline is None or space.fits_schedule(pipeline, ranks, microbatches):
-                    passage = self._passage(family.first, pipeline)
-                    known.append((pipeline, passage, passage.held(microbatches, 0)))
+                    paths = self._pipeline_paths(family.first, pipeline)
+                    known.append((pipeline, paths, paths.held(microbatches, 0)))
             self._fitting[ranks, microbatches] = known
         return known
 
     def _saved_bytes(self, shape: Shape) -> list[float]:
-        """Of the microbatches that the first of some alike ranks holds at once, by way."""
-        passage, microbatches = shape.passage, shape.family.microbatches
-        return [_bytes(shape.kept, passage.held(microbatches, i)) for i in range(len(passage.ways))]
+        """Bytes of the microbatches in flight on the first rank of each class, at least."""
+        paths, microbatches = shape.paths, shape.family.microbatches
+        return [_bytes(shape.kept, paths.held(microbatches, i)) for i in range(len(paths.classes))]
 
-    def passes_s(self, shape: Shape) -> float:
-        """Seconds of all microbatches on the busiest rank, and of the first and last one around it."""
-        whole, times, most = self.copies(shape.family), shape.times, 0.0
-        forward_s, backward_s = whole.forward_s, whole.backward_s
-        for way in shape.passage.ways:
-            busy_s = back_s = 0.0
-            for s, n in way.on.items():
-                busy_s += n * (forward_s[s] + backward_s[s])
-                back_s += n * backward_s[s]
-            most = max(most, times * busy_s + _way_s(shape, whole, way), times * back_s + _turn_s(shape, whole, way))
-        return most * SHAVED
+    def critical_path_s(self, shape: Shape) -> float:
+        """Lower bound on the step time (s): the critical path of the pipeline, without transfers of state."""
+        times = shape.paths.compute_times(self.copies(shape.family))
+        return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
 
     # Points.
 
@@ -230,7 +224,7 @@ class Bounds:
             yield with_reserve(chip, most) / GIB * SHAVED, point
 
     def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
-        """Bytes besides saved tensors, by way."""
+        """Bytes besides saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
         return [
             resting + at_the_fullest(passing, back) for (resting, passing), back in zip(stored, replayed, strict=True)
@@ -244,7 +238,7 @@ class Bounds:
         _, plan, handed_over = self._at
         return LayoutCost(
             plan=plan,
-            division=shape.passage.division,
+            division=shape.paths.division,
             compute=self.copies(shape.family),
             saved=shape.kept,
             state=self._moved_of(point, shape.times),
@@ -253,9 +247,10 @@ class Bounds:
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )
 
-    def time_s(self, layout: LayoutCost) -> float:
-        """Of a layout, whatever the order in which its pipeline runs."""
-        return critical_path_step_s(layout.plan, layout.division.held, layout.work) * SHAVED
+    def time_s(self, layout: LayoutCost, shape: Shape) -> float:
+        """Lower bound on the step time (s) of a layout, whatever the order in which its pipeline runs."""
+        times = shape.paths.kind_times(layout.work.times)
+        return layout.work.total_s(shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)) * SHAVED
 
     def cost(self, point: Point, layout: LayoutCost) -> tuple[Step, float]:
         """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""
@@ -265,7 +260,7 @@ class Bounds:
         """The bound of a point whose batch and pipeline fit."""
         shape = self.shape(point)
         [(gib, point)] = self.points(shape)
-        return Bound(self.time_s(self.layout(point, shape)), gib)
+        return Bound(self.time_s(self.layout(point, shape), shape), gib)
 
     def shape(self, point: Point) -> Shape:
         """A point's shape, of this point alone."""
@@ -330,23 +325,23 @@ class Bounds:
         return known
 
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
-        """Bytes of state on the ranks of each way, and what of it comes and goes."""
-        key = (id(shape.passage), self._stored_as[point.variant], *point.sizes)
+        """Bytes of state on a rank of each class, and those of them that are there for a while only."""
+        key = (id(shape.paths), self._stored_as[point.variant], *point.sizes)
         known = self._resting.get(key)
         if known is None:
             stored, blocks = self._stored_of(point), self.space.plan.model.blocks
             known = self._resting[key] = [
-                (resting_bytes(stored, way.on, blocks), passing_on(stored, way.on)) for way in shape.passage.ways
+                (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
             ]
         return known
 
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
-        """What backwards bring on the ranks of each way."""
-        key = id(shape.passage), id(shape.kept)
+        """Recompute workspace of the backward on a rank of each class (bytes)."""
+        key = id(shape.paths), id(shape.kept)
         known = self._replayed.get(key)
         if known is None:
             replays = shape.kept.replays
-            known = self._replayed[key] = [replay_buffers(replays, way.on) for way in shape.passage.ways]
+            known = self._replayed[key] = [replay_buffers(replays, ranks.on) for ranks in shape.paths.classes]
         return known
 
     def _data(self, variant: int) -> tuple[str, ...]:
@@ -368,11 +363,11 @@ class Bounds:
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
-    def _passage(self, first: Point, pipeline: Pipeline | None) -> Passage:
-        known = self._passages.get(id(pipeline))
+    def _pipeline_paths(self, first: Point, pipeline: Pipeline | None) -> PipelinePaths:
+        known = self._paths.get(id(pipeline))
         if known is None:
             plan = self.space.plan_of(replace(first, pipeline=pipeline))
-            known = self._passages[id(pipeline)] = Passage(plan)
+            known = self._paths[id(pipeline)] = PipelinePaths(plan)
         return known
 
 
@@ -392,25 +387,3 @@ def _nothing_s(rank: int, compute_s: float) -> float:
 def _bytes(kept: SavedActivations, on: Sections) -> float:
     """Saved by so many copies of each section."""
     return sum([n * kept.saved[s] for s, n in on.items()])
-
-
-def _way_s(shape: Shape, copies: MicrobatchSeconds, way: Way) -> float:
-    """Seconds of the first microbatch on its way to the rank, and of the last one on its way back."""
-    if not shape.passage.straight:
-        return 0.0
-    apart, total = shape.passage.apart, 0.0
-    for s, n in way.before.items():
-        total += n * (copies.forward_s[s] + (0.0 if apart else copies.backward_s[s]))
-    return total
-
-
-def _turn_s(shape: Shape, copies: MicrobatchSeconds, way: Way) -> float:
-    """Seconds until a backward comes to the rank, and of the last one from there."""
-    if not shape.passage.straight:
-        return 0.0
-    apart, total = shape.passage.apart, copies.all_forwards_s
-    for s, n in way.after.items():
-        total += n * (copies.backward_s[s] - (copies.sections[s].time.weight_s if apart else 0.0))
-    for s, n in way.beneath.items() if not apart else ():
-        total += n * copies.backward_s[s]
-    return total

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from planc.ir.plan import Split
-from planc.pipeline.lower_bound import critical_path_lower_bound_s, followed, makespan_lower_bound_s
+from planc.pipeline.lower_bound import CriticalPaths, followed, makespan_lower_bound_s
 from planc.pipeline.stage_times import StageTimes, stage_times
 from planc.pipeline.timeline import run_schedule
 from planc.schedules import schedules
@@ -18,7 +18,8 @@ def near_bound_s(split: Split, ranks: int, microbatches: int, times: StageTimes)
 
 
 def path_bound_s(split: Split, ranks: int, microbatches: int, times: StageTimes) -> float:
-    return critical_path_lower_bound_s(split, stages_by_rank(split, ranks), microbatches, times)
+    paths = CriticalPaths(split, stages_by_rank(split, ranks), range(len(times.forward_s)))
+    return paths.lower_bound_s(times, microbatches)
 
 
 @pytest.mark.parametrize("name", NAMES)

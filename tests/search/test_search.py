@@ -149,10 +149,12 @@ def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     """The bounds of the point's family and shape are no higher than its own."""
     family = next(f for f in helper.families(point.sizes) if f.holds(point))
     shape = next(s for s in helper.shapes(family) if s.pipeline == point.pipeline)
-    time_s, gib = helper.passes_s(shape), shape.first_bytes / 2**30
+    time_s, gib = helper.critical_path_s(shape), shape.first_bytes / 2**30
     assert helper.of_family(family) <= time_s * (1 + 1e-12) and time_s <= bound.time_s * (1 + 1e-12)
     assert gib <= bound.memory_gib * (1 + 1e-12)
-    assert bound in [Bound(helper.time_s(helper.layout(p, shape)), b) for b, p in helper.points(shape) if p == point]
+    assert bound in [
+        Bound(helper.time_s(helper.layout(p, shape), shape), b) for b, p in helper.points(shape) if p == point
+    ]
 
 
 def _alike(step: Step, gib: float, costed: Costed) -> None:

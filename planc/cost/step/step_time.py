@@ -34,7 +34,7 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
-from planc.pipeline.lower_bound import critical_path_lower_bound_s, makespan_lower_bound_s
+from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
@@ -315,14 +315,9 @@ def rank_work(
     )
 
 
-def critical_path_step_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
-    """Lower bound on the step time (s), whatever order the pipeline runs in; `held` are the stages of each rank."""
-    return work.total_s(critical_path_lower_bound_s(plan.split, held, plan.microbatches, work.times))
-
-
 def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
-    """Lower bound on the step time (s) with the pipeline's own order: nearer than `critical_path_step_s`, and slower
-    to compute."""
+    """Lower bound on the step time (s) with the pipeline's own order: nearer than that of its critical paths
+    (`planc.pipeline.lower_bound`), and slower to compute."""
     return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 

@@ -266,10 +266,10 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_alike.py::test_pipelines_whose_ranks_differ",
     ),
     Fault(
-        name="a search's bound lets no weights' gradient wait",
-        file="planc/search/lower_bounds.py",
-        text="(copies.sections[s].time.weight_s if apart else 0.0)",
-        planted="0.0",
+        name="a critical path waits for gradients of weights that are postponed",
+        file="planc/pipeline/lower_bound.py",
+        text="inputs_s = list(map(sub, backward_s, times.weight_s)) if self._splits_backward else backward_s",
+        planted="inputs_s = backward_s",
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(
