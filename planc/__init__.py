@@ -1,10 +1,12 @@
 """planc: a compiler for sharding plans.
 
-`load`, `check`, `cost` and `lower` are the library; the command line calls the same functions.
+`load`, `check`, `cost`, `lower` and `search` are the library; the command line calls the same functions.
 Importing this package loads neither torch nor jax.
 """
 
+import sys
 from pathlib import Path as _Path
+from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from planc.driver import cost as cost
     from planc.driver import load as load
     from planc.driver import lower as lower
+    from planc.driver import search as search
     from planc.ir.plan import Plan as Plan
     from planc.ir.program import Program as Program
     from planc.ir.report import Report as Report
@@ -32,9 +35,10 @@ _HOMES = {
     "cost": "planc.driver",
     "load": "planc.driver",
     "lower": "planc.driver",
+    "search": "planc.driver",
 }
 
-__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "load", "lower"]
+__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "load", "lower", "search"]
 
 
 def __getattr__(name: str) -> Any:
@@ -43,3 +47,24 @@ def __getattr__(name: str) -> Any:
     from importlib import import_module
 
     return getattr(import_module(_HOMES[name]), name)
+
+
+class _Function(_ModuleType):
+    """A package below planc that has the name of one of planc's functions: calling it calls the function."""
+
+    def __call__(self, *args: Any, **given: Any) -> Any:
+        from planc import driver
+
+        return getattr(driver, self.__name__.removeprefix("planc."))(*args, **given)
+
+
+class _Library(_ModuleType):
+    """planc itself. Importing `planc.cost` or `planc.search` must not take the function of that name away."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in _HOMES and isinstance(value, _ModuleType):
+            value.__class__ = _Function
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Library

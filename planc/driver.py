@@ -1,18 +1,19 @@
-"""The list of steps, and the library's front door: load, check, cost, lower."""
+"""The list of steps, and the library's front door: load, check, cost, lower, search."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc import __version__
-from planc.checks import check_plan, judge_plan
-from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, has_errors, in_order
+from planc.checks import check_plan, judge_plan, plan_findings
+from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, in_order
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
 from planc.ir.report import Report
@@ -21,21 +22,22 @@ from planc.lowering import RUNTIMES, lower_plan, realise_plan
 from planc.sharding import propagate
 
 if TYPE_CHECKING:
-    from planc.cost import Costed
+    from planc.cost import CostedPlan
+    from planc.search import Found
 
 TARGETS: tuple[Target, ...] = ("cuda", "xla")
 
 
 @dataclass(frozen=True)
-class Checked:
-    """Everything that checking one file gave: for the report, and for quoting in diagnostics."""
+class Examined:
+    """Everything that `examine` finds about one file: its report, and the texts that its diagnostics quote."""
 
     report: Report
     plan: Plan | None
     sources: dict[str, Source] = field(default_factory=dict)
     built: Built | None = None
     """What reading gave; its places name files by their path from the plan's folder."""
-    costed: Costed | None = None
+    costed: CostedPlan | None = None
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
@@ -43,10 +45,10 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     _sound(set or {}, target or None)
     path = Path(source)
     built = build_file(path, set, target)
-    found = list(built.diagnostics) + (check_plan(built.plan) if built.plan else [])
-    if built.plan is None or has_errors(found):
-        raise PlanError(bounded(in_order([_at(d, path, built) for d in found])))
-    return built.plan
+    checked, found = _check(built.plan)
+    if checked is None:
+        raise PlanError(bounded(in_order([_at(d, path, built) for d in (*built.diagnostics, *found)])))
+    return checked.plan
 
 
 def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Report:
@@ -77,15 +79,43 @@ def lower(
     if runtime and runtime not in RUNTIMES[target]:
         raise ValueError(f"runtime {runtime!r} is not one of {', '.join(RUNTIMES[target])}")
     if isinstance(plan, Plan):
-        return lower_plan(plan, target, runtime)
+        return lower_plan(check_plan(plan), target, runtime)
     path = Path(plan)
     built = build_file(path, set, target)
     try:
         if built.plan is None:
             raise PlanError(built.diagnostics)
-        return lower_plan(built.plan, target, runtime)
+        return lower_plan(check_plan(built.plan), target, runtime)
     except PlanError as error:
         raise PlanError(bounded(in_order([_at(d, path, built) for d in error.diagnostics]))) from None
+
+
+def search(
+    source: str | Path,
+    *,
+    set: dict[str, int] | None = None,
+    top: int = 10,
+    most_sequences: int | None = None,
+    memory_gib: float | None = None,
+    on_progress: Callable[[int, int], None] | None = None,
+) -> Found:
+    """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
+
+    `most_sequences` is the largest batch, for a plan that leaves its batch free; `memory_gib` replaces the chip's
+    memory; `on_progress` is called with the numbers of layouts costed and of open nodes. Raises PlanError when the
+    plan has mistakes that no choice mends.
+    """
+    _sound(set or {}, None)
+    from planc.search.branch_and_bound import search as best_of
+
+    return best_of(
+        source,
+        set=set,
+        top=top,
+        most_sequences=most_sequences,
+        memory_gib=memory_gib,
+        on_progress=on_progress,
+    )
 
 
 def examine(
@@ -94,7 +124,7 @@ def examine(
     set: dict[str, int] | None = None,
     target: Target | None = None,
     unsaved: Mapping[Path, str] | None = None,
-) -> Checked:
+) -> Examined:
     """`check`, with the texts of the files read beside the report.
 
     `unsaved` holds texts that count instead of what is on disk, by resolved path.
@@ -106,19 +136,14 @@ def examine(
     else:
         path = Path(source)
         built = build_file(path, given, target or "", unsaved)
-    found = list(built.diagnostics)
-    costed = None
-    if built.plan is not None:
-        found += check_plan(built.plan)
-        if not has_errors(found):
-            costed, more = _cost(built.plan, target)
-            found += more
-    elif built.mended is not None:
-        found += _behind(built, built.mended, target)
-    found = _promised(built.plan, found)
+    checked, found = _check(built.plan)
+    costed, more = _cost(checked, target) if checked else (None, [])
+    if built.plan is None and built.mended is not None:
+        more = _behind(built, built.mended, target)
+    found = _promised(built.plan, [*built.diagnostics, *found, *more])
     diagnostics = bounded(in_order([_at(d, path, built) for d in found]))
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
-    return Checked(_report(built, given, target, diagnostics, costed), built.plan, shown, built, costed)
+    return Examined(_report(built, given, target, diagnostics, costed), built.plan, shown, built, costed)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:
@@ -130,15 +155,26 @@ def _sound(given: dict[str, int], target: str | None) -> None:
             raise ValueError(f"set[{name!r}] = {value!r} is not a whole number up to 10**12")
 
 
-def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagnostic]]:
+def _check(plan: Plan | None) -> tuple[CheckedPlan | None, list[Diagnostic]]:
+    """The checked plan unless a plan rule finds an error, and everything that the rules find."""
+    if plan is None:
+        return None, []
+    try:
+        checked = check_plan(plan)
+    except PlanError as error:
+        return None, list(error.diagnostics)
+    return checked, list(checked.diagnostics)
+
+
+def _cost(checked: CheckedPlan, target: Target | None) -> tuple[CostedPlan | None, list[Diagnostic]]:
     """The cost with semantic collectives, or with what a target makes of them."""
     from planc.cost import cost_plan
 
     if target is None:
-        costed = cost_plan(propagate(plan))
+        costed = cost_plan(propagate(checked))
     else:
         try:
-            realised = realise_plan(plan, target)
+            realised = realise_plan(checked, target)
         except PlanError as refused:
             return None, list(refused.diagnostics)
         costed = cost_plan(realised.sharded, realised.collectives)
@@ -147,9 +183,11 @@ def _cost(plan: Plan, target: Target | None) -> tuple[Costed | None, list[Diagno
 
 def _behind(built: Built, mended: Plan, target: Target | None) -> list[Diagnostic]:
     """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere."""
-    found = check_plan(mended, built.left_out)
-    if not built.left_out and not has_errors(found):
-        found += _cost(mended, target)[1]
+    if built.left_out:
+        found = plan_findings(mended, built.left_out)
+    else:
+        checked, found = _check(mended)
+        found += _cost(checked, target)[1] if checked else []
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 
@@ -174,7 +212,7 @@ def _report(
     given: dict[str, int],
     target: Target | None,
     diagnostics: tuple[Diagnostic, ...],
-    costed: Costed | None,
+    costed: CostedPlan | None,
 ) -> Report:
     plan = built.plan
     facts: dict[str, Any] = {} if plan is None else _plan_facts(plan)
@@ -203,7 +241,7 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _cost_facts(costed: Costed) -> dict[str, Any]:
+def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
     names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput")
     return {name: getattr(costed, name) for name in names}
 

@@ -1,6 +1,6 @@
 """Lowering: a plan's collectives as a target realises them, and its program.
 
-One function loads a backend by name, and one lowers: check, propagate, refuse, emit. Backends are described by
+One function loads a backend by name, and one lowers: propagate, refuse, emit. Backends are described by
 `planc.ir.backend.Backend`.
 """
 
@@ -9,16 +9,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from planc.checks import check_plan
-from planc.diag.diagnostic import has_errors, in_order
+from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
 from planc.sharding import propagate
 
 if TYPE_CHECKING:
     from planc.ir.backend import Backend
+    from planc.ir.checked import CheckedPlan
     from planc.ir.collective import Collective
     from planc.ir.sharding import Sharded
 
@@ -45,38 +44,34 @@ class Realised:
     collectives: tuple[Collective, ...]
 
 
-def realise_plan(plan: Plan, target: Target) -> Realised:
-    """The collectives of a checked plan as a target issues them.
+def realise_plan(checked: CheckedPlan, target: Target) -> Realised:
+    """The collectives of a plan as a target issues them.
 
     Raises PlanError with the refusals when the target cannot do all sentences of the plan.
     """
-    sharded, backend = propagate(plan), load_backend(target)
+    sharded, backend = propagate(checked), load_backend(target)
     if refused := backend.refusals(sharded):
         raise PlanError(refused)
     return Realised(sharded=sharded, collectives=backend.realise(sharded))
 
 
-def lower_plan(plan: Plan, target: Target, runtime: str = "") -> Program:
+def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
     """The program of a plan for a target's runtime. No framework is loaded.
 
-    Raises PlanError when a plan rule finds an error or the backend refuses a sentence. Plans that come from a
-    preset are checked again: another version of planc may have embedded them.
+    Raises PlanError with the refusals when the backend cannot do all sentences of the plan.
     """
-    found = check_plan(plan)
-    if has_errors(found):
-        raise PlanError(in_order(found))
-    sharded, backend = propagate(plan), load_backend(target, runtime)
+    sharded, backend = propagate(checked), load_backend(target, runtime)
     if refused := backend.refusals(sharded):
         raise PlanError(in_order(refused))
-    return Program(backend=backend, plan=plan, text=backend.emit(sharded))
+    return Program(backend, sharded, text=backend.emit(sharded))
 
 
-def lower_to_train(plan: Plan, target: Target, runtime: str = "") -> Program:
+def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
     """`lower_plan` for a plan that planc itself runs: the target must have a module of the plan's model.
 
     Raises PlanError. `lower_plan` alone serves users who bring a module of their own.
     """
-    program = lower_plan(plan, target, runtime)
-    if missing := program.backend.missing_module(plan):
+    program = lower_plan(checked, target, runtime)
+    if missing := program.backend.missing_module(checked.plan):
         raise PlanError(missing)
     return program

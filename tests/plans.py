@@ -2,12 +2,15 @@
 
 from pathlib import Path
 
+from planc.checks import assume_checked
 from planc.diag.diagnostic import Diagnostic
 from planc.driver import check, load
 from planc.ir.hardware import Cluster
 from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
 from planc.language.draft import Draft
 from planc.language.verbs.cluster import read as read_cluster
+from planc.sharding import propagate
 from planc.syntax import parse_text
 
 ROOT = Path(__file__).parents[1]
@@ -51,3 +54,8 @@ def cluster_of(machine: str) -> Cluster:
         read_cluster(sentence, draft)
     assert draft.cluster is not None, draft.diagnostics
     return draft.cluster
+
+
+def propagated(plan: Plan) -> Sharded:
+    """The layouts of a plan, whether it passes its checks or not."""
+    return propagate(assume_checked(plan))

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from planc.calibration.plans import plan_of
 from planc.calibration.rows import Row, measured_s
-from planc.cost import Costed, cost_plan
+from planc.checks import assume_checked
+from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
@@ -25,7 +26,7 @@ class Prepared:
     collectives: tuple[Collective, ...]
     measured_s: float
 
-    def cost(self, change: Callable[[Cluster], Cluster] | None = None) -> Costed:
+    def cost(self, change: Callable[[Cluster], Cluster] | None = None) -> CostedPlan:
         """The cost on the row's machine, or on what `change` makes of it."""
         return cost_plan(self._on(change), self.collectives)
 
@@ -65,7 +66,7 @@ class Predicted:
 
 def prepare(row: Row) -> Prepared:
     """The row's plan with its layouts and collectives derived."""
-    sharded = propagate(plan_of(row))
+    sharded = propagate(assume_checked(plan_of(row)))
     return Prepared(row, sharded, semantic_collectives(sharded), measured_s(row))
 
 

@@ -1,7 +1,7 @@
 """The rules: one file each, holding its code, manual page, examples and check.
 
 The folder says what a rule reads: `text`, `plan`, `cost`, `target`, `preset` or `module`. Rules that read `plan`
-take a Plan, those that read `cost` a Costed; the rest are manual pages of what is raised where the
+take a Plan, those that read `cost` a CostedPlan; the rest are manual pages of what is raised where the
 mistake is met. Only the folders that a check needs are loaded.
 """
 
@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections.abc import Container
 from functools import cache
 
-from planc.cost import Costed
-from planc.diag.diagnostic import Diagnostic
+from planc.cost import CostedPlan
+from planc.diag.diagnostic import Diagnostic, has_errors, in_order
+from planc.diag.errors import PlanError
 from planc.diag.registry import Rule, scan
+from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 
 FOLDERS = ("text", "plan", "cost", "target", "preset", "module")
@@ -30,7 +32,20 @@ def rules() -> dict[str, Rule]:
     return dict(sorted(found.items(), key=lambda item: (item[0][1:], item[0])))
 
 
-def check_plan(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
+def check_plan(plan: Plan) -> CheckedPlan:
+    """Run the plan rules. Raises PlanError with all their findings when one of them is an error."""
+    found = plan_findings(plan)
+    if has_errors(found):
+        raise PlanError(in_order(found))
+    return CheckedPlan(plan, tuple(found))
+
+
+def assume_checked(plan: Plan) -> CheckedPlan:
+    """A plan whose rules the caller has run in parts, or knows to hold: no rule is run."""
+    return CheckedPlan(plan)
+
+
+def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Diagnostic]:
     """Findings of the plan rules.
 
     Args:
@@ -46,7 +61,7 @@ def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = 
     return any(d.severity == "error" for rule in asked if rule.check for d in rule.check(plan))
 
 
-def judge_plan(costed: Costed) -> list[Diagnostic]:
+def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
     """What the cost rules and the plan's own expectations find."""
     return [d for rule in _of("cost") if rule.check for d in rule.check(costed)]
 

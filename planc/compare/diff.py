@@ -18,7 +18,7 @@ from planc.ir.sharding import ParamSharding, Sharded
 from planc.lowering import load_backend
 
 if TYPE_CHECKING:
-    from planc.cost import Costed
+    from planc.cost import CostedPlan
 
 Part = Literal["plan", "shards", "collectives", "memory", "step"]
 MEMORY = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
@@ -71,7 +71,7 @@ class Diff:
         }
 
 
-def diff(a: Costed, b: Costed, *, names: tuple[str, str], target: Target | None = None) -> Diff:
+def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str], target: Target | None = None) -> Diff:
     """Compare two costed plans; both were costed for the same target."""
     one, other = a.sharded, b.sharded
     changes = (*_plan(one.plan, other.plan), *_shards(one, other), *_collectives(a, b), *_memory(a, b), *_step(a, b))
@@ -202,7 +202,7 @@ def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
 # Numbers.
 
 
-def _collectives(a: Costed, b: Costed) -> Iterator[Change]:
+def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     """Calls and bytes of each kind on the slowest stage of each plan."""
     sums = [_moves(costed) for costed in (a, b)]
     for key in sorted({**sums[0], **sums[1]}):
@@ -211,7 +211,7 @@ def _collectives(a: Costed, b: Costed) -> Iterator[Change]:
             yield from _number("collectives", " ".join(key), unit, pair[0], pair[1])
 
 
-def _moves(costed: Costed) -> dict[tuple[str, str, str], tuple[float, float]]:
+def _moves(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Calls and payload bytes a device and step, by op, axis and dtype."""
     found: dict[tuple[str, str, str], tuple[float, float]] = {}
     for row in costed.timed.mine:
@@ -220,7 +220,7 @@ def _moves(costed: Costed) -> dict[tuple[str, str, str], tuple[float, float]]:
     return found
 
 
-def _memory(a: Costed, b: Costed) -> Iterator[Change]:
+def _memory(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     for part in MEMORY:
         yield from _number(
             "memory", part, "GiB", getattr(a.memory.per_device_gib, part), getattr(b.memory.per_device_gib, part)
@@ -228,7 +228,7 @@ def _memory(a: Costed, b: Costed) -> Iterator[Change]:
     yield from _number("memory", "capacity", "GiB", a.memory.capacity_gib, b.memory.capacity_gib)
 
 
-def _step(a: Costed, b: Costed) -> Iterator[Change]:
+def _step(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     for name in STEP:
         unit = {"mfu": "share", "tokens_per_s_per_device": "tokens/s"}.get(name, "s")
         yield from _number("step", name, unit, getattr(a.step, name), getattr(b.step, name))

@@ -12,7 +12,7 @@ from planc.compare.sweep_values import WORDS, Over, Varied, at
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
-from planc.driver import Checked, examine
+from planc.driver import Examined, examine
 from planc.ir.program import Target
 from planc.syntax import parse_text
 
@@ -114,7 +114,7 @@ def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target:
             yield _row(value, examine(path, set=given, target=target, unsaved={path.resolve(): text}))
 
 
-def _row(value: int, checked: Checked) -> Row:
+def _row(value: int, checked: Examined) -> Row:
     report = checked.report
     costs = None
     if report.step is not None and report.memory is not None:

@@ -8,7 +8,7 @@ FLOP or bytes per second and device, unless a name says otherwise.
 
 from typing import TYPE_CHECKING, Any
 
-from planc.cost.costed import Costed, cost_plan
+from planc.cost.costed import CostedPlan, cost_plan
 from planc.cost.machine.collective_time import algorithm, collective_s, limit_s, peers_hit, ragged_all_to_all_s
 from planc.cost.machine.topology import Span, at_peak, span_of
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 ROOFLINE = ("chip_intensity", "critical_batch_tokens", "critical_tokens_per_device", "largest_tp", "matmul_s")
 
 __all__ = [
-    "Costed",
+    "CostedPlan",
     "Span",
     "algorithm",
     "at_peak",

@@ -15,7 +15,7 @@ from planc.ir.sharding import Sharded
 
 
 @dataclass(frozen=True, kw_only=True)
-class Costed:
+class CostedPlan:
     """What the report prints, derived from a propagated plan and its (realised) collectives."""
 
     sharded: Sharded
@@ -36,14 +36,14 @@ class Costed:
         return self.timed.collectives
 
 
-def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...] | None = None) -> Costed:
+def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...] | None = None) -> CostedPlan:
     """Time, memory and limits of a plan that passed its checks: with its own collectives, or with what a target
     makes of them."""
     plan = sharded.plan
     timed = step_time(sharded, collectives)
     spans = axis_spans(sharded)
     used = memory(sharded, timed.timeline, timed.rows)
-    return Costed(
+    return CostedPlan(
         sharded=sharded,
         memory=used,
         step=timed.step,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.cost.compute.section import host_s, op_s
-from planc.cost.costed import Costed
+from planc.cost.costed import CostedPlan
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
@@ -24,7 +24,7 @@ class Seconds(Value):
     cause: Cause | None = None
 
 
-def explain(costed: Costed) -> tuple[Seconds, ...]:
+def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
     """The seconds by part, the largest of each part first; they sum to the step's time."""
     found = [*_compute(costed), *_exposed(costed), *_rest(costed)]
     order = list(dict.fromkeys(s.part for s in found))
@@ -32,7 +32,7 @@ def explain(costed: Costed) -> tuple[Seconds, ...]:
     return tuple(sorted(shown, key=lambda s: (order.index(s.part), -s.seconds)))
 
 
-def _compute(costed: Costed) -> Iterator[Seconds]:
+def _compute(costed: CostedPlan) -> Iterator[Seconds]:
     """Ops of one kind and region together, forward and backward; what is run again apart."""
     sharded, plan = costed.sharded, costed.sharded.plan
     chip = plan.cluster.chip
@@ -64,7 +64,7 @@ HOST = "the host"
 WAITS = "kernels are done before the host asks for the next"
 
 
-def _exposed(costed: Costed) -> Iterator[Seconds]:
+def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
     """Transfers of one kind, axis, phase and sentence together."""
     groups: dict[tuple[str, str, str, str, Cause | None], list[TimedCollective]] = {}
     for r in costed.collectives:
@@ -89,7 +89,7 @@ def _why(carries: str, level: str, total: float, exposed: float) -> str:
     return f"{1 - exposed / total:.0%} of it runs beside compute, over {level}"
 
 
-def _rest(costed: Costed) -> Iterator[Seconds]:
+def _rest(costed: CostedPlan) -> Iterator[Seconds]:
     step, plan = costed.step, costed.sharded.plan
     if plan.split is not None:
         ranks, microbatches = plan.pipeline, plan.microbatches

@@ -9,7 +9,7 @@ from planc.diag.span import Span
 from planc.editor.opened import Opened, word_at
 from planc.language import library
 from planc.language.verbs.hardware import declared_name
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.tree import Sentence, Word
 
 Declared = tuple[str, str, Span]
@@ -61,7 +61,7 @@ def _reach(opened: Opened, word: Word) -> Iterator[Declared]:
         yield from declarations(library.hardware_file(library.machines()[word.text]))
 
 
-def declarations(file: File) -> Iterator[Declared]:
+def declarations(file: Tree) -> Iterator[Declared]:
     """What the sentences of a file declare, in order."""
     if file.header is not None and file.header.verb == "layout":
         words = file.header.node.words("NAME")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
-from planc.driver import Checked, examine
+from planc.driver import Examined, examine
 from planc.ir.program import Target
 from planc.language.build import build_file
 from planc.language.draft import Asked
 from planc.language.read_part import read_part
-from planc.syntax import File, parse_text
+from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence, Word
 
 LIBRARY = ("plans/hardware/", "plans/layouts/")
@@ -35,8 +35,8 @@ class Opened:
 
     path: Path
     text: str
-    file: File
-    checked: Checked | None
+    file: Tree
+    checked: Examined | None
     diagnostics: tuple[Diagnostic, ...]
     looked_up: tuple[Asked, ...] = ()
 
@@ -71,7 +71,7 @@ class Opened:
         """The file that a span names: of the library, or beside the plan."""
         return locate(file, self.path.parent)
 
-    def files(self) -> Iterator[File]:
+    def files(self) -> Iterator[Tree]:
         """This file and those it imports, parsed."""
         yield self.file
         built = self.checked.built if self.checked else None

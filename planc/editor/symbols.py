@@ -8,7 +8,7 @@ from planc.diag.span import Span
 from planc.editor.definition import declarations
 from planc.editor.opened import Opened
 from planc.editor.positions import Positions
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.tree import Sentence
 
 KINDS = {"let": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
@@ -27,7 +27,7 @@ def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
     return [DocumentSymbol(header.text, SymbolKind.Module, whole, named, children=sentences)]
 
 
-def _sentence(sentence: Sentence, file: File, positions: Positions) -> DocumentSymbol:
+def _sentence(sentence: Sentence, file: Tree, positions: Positions) -> DocumentSymbol:
     here = positions.range(sentence.span)
     kind = KINDS.get(sentence.verb, SymbolKind.Property)
     axes = [d for d in declarations(file) if d[0] == "axis" and _within(d[2], sentence.span)]

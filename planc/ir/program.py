@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
     from types import ModuleType
 
     from planc.ir.backend import Backend
+    from planc.ir.plan import Plan
+    from planc.ir.sharding import Sharded
 
 Target = Literal["cuda", "xla"]
 
@@ -22,8 +23,12 @@ class Program:
     """What `lower` returns. `text` is a Python file that imports its framework and no planc."""
 
     backend: Backend
-    plan: Plan
+    sharded: Sharded
     text: str
+
+    @property
+    def plan(self) -> Plan:
+        return self.sharded.plan
 
     @property
     def target(self) -> Target:

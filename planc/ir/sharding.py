@@ -120,6 +120,10 @@ class Sharded:
         other.__dict__["told"] = self.told
         return other
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled without what has been worked out."""
+        return _sharded, (self.plan, self.ops, self.params)
+
     @cached_property
     def tied(self) -> tuple[ParamSharding, ...]:
         """Parameters that both ends of the model use."""
@@ -134,3 +138,7 @@ class Sharded:
         t = self.model.tensor[tensor]
         layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
         return {d: axes for d, axes in layout.items() if axes}
+
+
+def _sharded(plan: Plan, ops: dict[Section, tuple[OpSharding, ...]], params: tuple[ParamSharding, ...]) -> Sharded:
+    return Sharded(plan=plan, ops=ops, params=params)

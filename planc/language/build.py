@@ -15,7 +15,7 @@ from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
 from planc.language.verbs import readers
 from planc.language.verbs.use import expand
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.lines import OLD_VERBS, VERBS
 from planc.syntax.tree import Sentence
 
@@ -77,7 +77,7 @@ def build_file(
     return build_plan(read, files, given or {}, target)
 
 
-def build_plan(file: File, files: Files, given: dict[str, int], target: str = "") -> Built:
+def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
     """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
     draft = Draft(root=files.root, given=given, diagnostics=list(file.diagnostics))
     header = file.header
@@ -103,7 +103,7 @@ def build_plan(file: File, files: Files, given: dict[str, int], target: str = ""
     return Built(right, diagnostics, files.sources, tuple(sentences), asked, read, mended, frozenset(left_out))
 
 
-def _unread(file: File, draft: Draft) -> set[str]:
+def _unread(file: Tree, draft: Draft) -> set[str]:
     """The verbs of sentences that could not be read; any verb that may stand twice for one that is unknown."""
     firsts = {text.split(maxsplit=1)[0] for text in file.unread}
     draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
@@ -171,7 +171,7 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
             draft.report("E0108", header.span, missing, help=f"`let` names: {legal}")
 
 
-def _missing(sentences: list[Sentence], header: Sentence, file: File, draft: Draft) -> None:
+def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
     """A missing verb, unless a mistaken sentence may have been meant as it."""
     written = {_what(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     end = Span(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.language.draft import Draft
-from planc.syntax import File, parse_text
+from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence
 
 MAX_BYTES = 1_000_000
@@ -24,11 +24,11 @@ class Files:
     root: Path
     sources: dict[str, Source] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
-    layouts: dict[str, File] = field(default_factory=dict)
+    layouts: dict[str, Tree] = field(default_factory=dict)
     unsaved: Mapping[Path, str] = field(default_factory=dict)
     """Texts that count instead of what is on disk, by resolved path: an editor's."""
 
-    def read(self, path: Path, name: str, place: Span | None = None) -> File | Diagnostic:
+    def read(self, path: Path, name: str, place: Span | None = None) -> Tree | Diagnostic:
         """Read and parse one file. A file that cannot be read as text is a diagnostic."""
         at = place or Span(name, 1, 1, 1, 1)
         try:
@@ -99,7 +99,8 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     if header is not None and header.verb == "layout":
         if header.node.words("NAME")[0].text in files.layouts:
             draft.report("E0107", header.span, f"layout `{header.node.words('NAME')[0].text}` is imported twice")
-        files.layouts[header.node.words("NAME")[0].text] = File(parsed.source, header, tuple(inner), ())
+        layout = replace(parsed, header=header, sentences=tuple(inner), diagnostics=())
+        files.layouts[header.node.words("NAME")[0].text] = layout
     elif header is not None and header.verb == "hardware":
         _declared_once(inner, draft)
         draft.hardware += inner

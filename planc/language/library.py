@@ -7,7 +7,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 
-from planc.syntax import File, parse_text
+from planc.syntax import Tree, parse_text
 
 _DECLARES = re.compile(r"^(?:node|torus)\s+(\w+)", re.MULTILINE)
 
@@ -29,7 +29,7 @@ def layouts() -> tuple[str, ...]:
 
 
 @cache
-def hardware_file(name: str) -> File:
+def hardware_file(name: str) -> Tree:
     """A bundled hardware file, parsed."""
     return _parsed("hardware", name)
 
@@ -40,7 +40,7 @@ def machine_text(name: str) -> str:
 
 
 @cache
-def layout_file(name: str) -> File:
+def layout_file(name: str) -> Tree:
     """A bundled layout, parsed."""
     return _parsed("layouts", f"{name}.plan")
 
@@ -50,7 +50,7 @@ def _folder(name: str) -> list[Traversable]:
     return [item for item in folder.iterdir() if item.name.endswith(".plan")]
 
 
-def _parsed(folder: str, name: str) -> File:
+def _parsed(folder: str, name: str) -> Tree:
     text = files("planc.plans").joinpath(folder).joinpath(name).read_text()
     parsed = parse_text(text, f"plans/{folder}/{name}")
     assert not parsed.diagnostics, parsed.diagnostics

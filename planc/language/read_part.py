@@ -8,14 +8,14 @@ from planc.language.draft import Draft
 from planc.language.verbs import readers
 from planc.language.verbs.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
 from planc.language.verbs.use import expand
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.tree import Sentence
 
 IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
 """Sentences of a layout that are read here; others depend on the plan that uses it."""
 
 
-def read_part(file: File) -> Draft:
+def read_part(file: Tree) -> Draft:
     """What reading the file's sentences finds, with what parsing found."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
@@ -42,7 +42,7 @@ def _hardware(declared: Declared, draft: Draft) -> None:
                 wrap_multiples(sentence, draft)
 
 
-def _layout(file: File, header: Sentence, draft: Draft) -> None:
+def _layout(file: Tree, header: Sentence, draft: Draft) -> None:
     """Read with a mesh of the layout's own axes; the size of an axis changes no finding here."""
     axes = dict.fromkeys((w.text for w in header.names(0)), 2)
     draft.mesh = Mesh.of(axes, Cause(span=header.span, sentence=header.text))

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 from planc.cost.memory.peak import GIB
 from planc.cost.step.layout_cost import LayoutCost
@@ -69,8 +69,11 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Found:
-    """`planc.search/1`. `decided` counts the layouts of the space, `fully_costed` those of them that were costed."""
+class Found(Sequence[Candidate]):
+    """`planc.search/1`: the best layouts, fastest first.
+
+    `decided` counts the layouts of the space, `fully_costed` those of them that were costed.
+    """
 
     best: tuple[Candidate, ...]
     pareto: tuple[Candidate, ...]
@@ -81,6 +84,16 @@ class Found:
     """What a device may hold (GiB)."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
+
+    def __len__(self) -> int:
+        return len(self.best)
+
+    @overload
+    def __getitem__(self, index: int) -> Candidate: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Candidate]: ...
+    def __getitem__(self, index: int | slice) -> Candidate | Sequence[Candidate]:
+        return self.best[index]
 
     def to_json(self) -> dict[str, Any]:
         return {

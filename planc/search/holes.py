@@ -9,7 +9,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
 from planc.language.draft import Draft
 from planc.language.verbs import let
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.tree import Node, Sentence, Word
 
 Kind = Literal["size", "sequences", "microbatch", "layout", "schedule", "recompute"]
@@ -24,7 +24,7 @@ class Free:
     span: Span
 
 
-def free_in(file: File) -> tuple[Free, ...]:
+def free_in(file: Tree) -> tuple[Free, ...]:
     """Every `?` of a plan's own sentences, in their order."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
@@ -46,7 +46,7 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
             yield from _at(method.parts[0], "schedule", (node.words("NAME")[1].text,))
 
 
-def written_sizes(file: File, given: Mapping[str, int]) -> dict[str, int | None]:
+def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
     """Size of each axis of the mesh and its views as the file says it; None where it is free or mistaken."""
     draft = Draft(given=dict(given))
     for sentence in file.sentences:
@@ -60,7 +60,7 @@ def written_sizes(file: File, given: Mapping[str, int]) -> dict[str, int | None]
     }
 
 
-def sizes_inside_views(file: File) -> tuple[Span, ...]:
+def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
     """Sizes that a view with something free ties together: its own, and those of the axes that it covers."""
     views = [s for s in file.sentences if s.verb == "view"]
     sizes = {name: size for s in file.sentences if s.verb in ("mesh", "view") for name, size in _factors(s)}

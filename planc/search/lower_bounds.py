@@ -20,6 +20,7 @@ from functools import cached_property, partial
 from operator import add
 from typing import NamedTuple
 
+from planc.checks import assume_checked
 from planc.cost.memory.activations import replay_buffers
 from planc.cost.memory.peak import GIB, at_the_fullest, with_reserve
 from planc.cost.step.layout_cost import LayoutCost, StateSeconds
@@ -133,7 +134,7 @@ class Bounds:
         key = (self._stored_as[point.variant], *(n > 1 for n in point.sizes))
         known = self._propagated.get(key)
         if known is None:
-            known = self._propagated[key] = propagate(plan)
+            known = self._propagated[key] = propagate(assume_checked(plan))
         return known.resized(plan)
 
     # Families.

@@ -11,6 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from planc.ir.base import Cause
+from planc.ir.checked import CheckedPlan
 from planc.ir.model import Op, Param
 from planc.ir.plan import NOUNS, Override, Plan
 from planc.ir.sharding import Layout, Move, OpSharding, ParamSharding, Sharded
@@ -20,8 +21,9 @@ CONTRACTING = ("matmul", "embedding")
 """Kinds of op that sum over the dims their output lacks."""
 
 
-def propagate(plan: Plan) -> Sharded:
-    """Derive every op's and parameter's layout. The plan must have passed its checks."""
+def propagate(checked: CheckedPlan) -> Sharded:
+    """Derive the layout of every op and parameter."""
+    plan = checked.plan
     ops = {section: tuple(_op(plan, op) for op in ops) for section, ops in plan.model.ops.items()}
     used = {p: o for section in ops.values() for o in section for p in o.op.params}
     params = tuple(_param(plan, param, used[param.name]) for param in plan.model.params)

@@ -1,6 +1,6 @@
 """The language: text to sentences with places, and sentences back to text."""
 
-from planc.syntax.parse import File, parse_text
+from planc.syntax.parse import Tree, parse_text
 from planc.syntax.tree import Node, Sentence, Word
 
-__all__ = ["File", "Node", "Sentence", "Word", "parse_text"]
+__all__ = ["Node", "Sentence", "Tree", "Word", "parse_text"]

@@ -27,7 +27,7 @@ MOST_MENDS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class File:
+class Tree:
     """A parsed file: its header (None if that was wrong), its sentences, and what went wrong.
 
     A sentence whose mistake has an edit is read as mended, so that nothing hides behind it.
@@ -41,7 +41,7 @@ class File:
     """The texts of sentences that could not be read."""
 
 
-def parse_text(text: str, file: str) -> File:
+def parse_text(text: str, file: str) -> Tree:
     """Parse one file. Never raises for what is written in it; every mistake is a diagnostic."""
     source = Source.of(file, text)
     sentences: list[Sentence] = []
@@ -57,7 +57,7 @@ def parse_text(text: str, file: str) -> File:
     if header is None and not _meant_header(source):
         found += _headless(source, bool(sentences or unread))
     body = tuple(s for s in sentences if s is not header)
-    return File(source, header, body, tuple(found), tuple(unread))
+    return Tree(source, header, body, tuple(found), tuple(unread))
 
 
 def _meant_header(source: Source) -> bool:

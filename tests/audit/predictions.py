@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.backends.cuda.audit.predict import predicted
-from planc.sharding import propagate
+from tests.plans import propagated
 
 from .cases import CASES, plan_of
 
@@ -16,7 +16,7 @@ GOLDEN = Path(__file__).with_name("predictions.json")
 
 def prediction(name: str) -> list[str]:
     """One line for each stage, operation, axis and dtype: calls and payload bytes."""
-    sharded = propagate(plan_of(name))
+    sharded = propagated(plan_of(name))
     return [
         f"stage {stage}: {op} over {axis} in {dtype}: {total.count} calls, {total.bytes} bytes"
         for stage in range(sharded.plan.pipeline)

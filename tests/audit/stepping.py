@@ -14,9 +14,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.audit.trace import _fake_group, _on_meta, _Step
+from planc.checks import check_plan
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 from tests.audit.cases import plan_of
+from tests.plans import propagated
 
 
 @contextmanager
@@ -25,8 +26,8 @@ def stepping(name: str) -> Iterator[tuple[_Step, Any, ModuleType, Any]]:
 
     The optimizer has its state before the step.
     """
-    sharded = propagate(plan_of(name))
-    program = lower_plan(sharded.plan, "cuda")
+    sharded = propagated(plan_of(name))
+    program = lower_plan(check_plan(sharded.plan), "cuda")
     emitted = program.load()
     with _fake_group(sharded, 0):
         mesh = emitted.build_mesh("cpu")

@@ -18,7 +18,7 @@ from planc.cli import main
 from planc.diag import PlanError
 from planc.ir.audit import Audit, AuditOptions, AuditRow, Total, compared, differences
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
+from tests.plans import propagated
 
 from .cases import CASES, plan_of
 
@@ -120,7 +120,7 @@ def test_a_smaller_world_changes_data_parallel_ranks_alone(name: str, ranks: int
 def test_calls_do_not_depend_on_the_world() -> None:
     """What makes a smaller world a fair stand-in: calls stay, bytes change with padding alone."""
     plan = plan_of("tp_sp_16384")
-    large, small = (predicted(propagate(p), 0) for p in (plan, shrunk(plan, 64)))
+    large, small = (predicted(propagated(p), 0) for p in (plan, shrunk(plan, 64)))
     assert {k: t.count for k, t in large.items()} == {k: t.count for k, t in small.items()}
 
 

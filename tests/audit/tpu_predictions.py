@@ -8,7 +8,7 @@ from typing import Any
 
 from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.audit.predict import by_axis, predicted
-from planc.sharding import propagate
+from tests.plans import propagated
 
 from .tpu_cases import CASES, plan_of
 
@@ -19,7 +19,7 @@ FIRST = Path(__file__).with_name("tpu_first_predictions.json")
 
 def prediction(name: str) -> dict[str, Any]:
     """Bytes sent by axis and by operation, and the fullest moment."""
-    sharded = propagate(plan_of(name))
+    sharded = propagated(plan_of(name))
     totals, fullest = predicted(sharded), peak_memory(sharded)[0]
     return {
         "wire_bytes": by_axis(totals),

@@ -16,8 +16,8 @@ from planc.cli.commands.calibrate import plan_text, stepped
 from planc.driver import load
 from planc.ir.hardware import Cluster
 from planc.ir.probe import Probe
-from planc.sharding import propagate, semantic_collectives
-from tests.plans import ROOT, cluster_of
+from planc.sharding import semantic_collectives
+from tests.plans import ROOT, cluster_of, propagated
 
 TEXT = (ROOT / "plans/hardware/cpu_local.plan").read_text()
 NOISE = 0.03
@@ -57,7 +57,7 @@ def steps_on(truth: Cluster, paths: Sequence[Path]) -> list[MeasuredStep]:
     """Plans, each with the seconds that the true machine takes."""
     found = []
     for path in paths:
-        sharded = propagate(load(path))
+        sharded = propagated(load(path))
         step = MeasuredStep(name=path.stem, sharded=sharded, rows=semantic_collectives(sharded), seconds=1.0)
         found.append(replace(step, seconds=step.predicted_s(truth)))
     return found

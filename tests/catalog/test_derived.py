@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
 from planc.sharding.activation_collectives import backward, forward
-from tests.plans import plan_of
+from tests.plans import plan_of, propagated
 
 TP = ("use tp over tp", "use sp over tp")
 
@@ -16,7 +15,7 @@ def sharded(folder: Path, model: str, *sentences: str) -> Sharded:
     head = (
         f"plan example\nmodel {model}\nbatch 64 x 2048 tokens microbatch 1\ncluster 2 x h100_node\nmesh dp 2 > tp 8\n"
     )
-    return propagate(plan_of(folder, head + "\n".join(("shard batch over dp", *sentences)) + "\n"))
+    return propagated(plan_of(folder, head + "\n".join(("shard batch over dp", *sentences)) + "\n"))
 
 
 def moved(found: Sharded, section: str = "block") -> dict[str, set[str]]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from planc import check, load
+from planc.checks import check_plan
 from planc.diag import PlanError
 from planc.ir.program import Target
 from planc.lowering import lower_to_train
@@ -33,7 +34,7 @@ def refusals(folder: Path, model: str, target: Target) -> list[tuple[str, int, s
 
 def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, str]]:
     with pytest.raises(PlanError) as raised:
-        lower_to_train(load(write(folder, model)), target)
+        lower_to_train(check_plan(load(write(folder, model))), target)
     return [(d.code, d.span.line, d.message) for d in raised.value.diagnostics]
 
 

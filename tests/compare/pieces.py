@@ -12,7 +12,7 @@ from planc.compare.shard_intervals import kept, layers_kept
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.session import STATE
-from planc.sharding import propagate
+from tests.plans import propagated
 
 Boxes = dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]]
 
@@ -24,7 +24,7 @@ def noun_of(kind: str) -> Noun:
 
 def pieces_of(plan: Plan, target: str | None) -> Boxes:
     """Tensor of the checkpoint to the distinct (offset, size) of its boxes over all ranks."""
-    sharded = propagate(plan)
+    sharded = propagated(plan)
     rule = rest(sharded, target)
     found: Boxes = {}
     for kind, p in product(STATE, sharded.params):
@@ -42,7 +42,7 @@ def masks(plan: Plan, rank: int) -> dict[str, Any]:
 
     For layouts that store on the first dimension, and pipelines of one stage a rank.
     """
-    sharded = propagate(plan)
+    sharded = propagated(plan)
     found = {}
     for kind, p in product(STATE, sharded.params):
         indices = [np.arange(n) for n in plan.model.shape(p.param)]

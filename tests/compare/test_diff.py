@@ -14,10 +14,9 @@ from planc.compare.shard_intervals import as_said, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan
-from planc.sharding import propagate
 from tests.compare.pieces import masks
 from tests.cuda.cases import plan_of
-from tests.plans import BODY, HEAD
+from tests.plans import BODY, HEAD, propagated
 
 BATCH = "48 x 24 tokens microbatch 1"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
@@ -44,7 +43,7 @@ def _masked(name: str) -> tuple[Plan, list[dict[str, Any]]]:
 @pytest.mark.parametrize("before", LAYOUTS)
 def test_bytes_moved_are_those_of_the_masks(before: str, after: str) -> None:
     (a, had), (b, needs) = _masked(before), _masked(after)
-    found = moved(propagate(a), propagate(b), (as_said, as_said))
+    found = moved(propagated(a), propagated(b), (as_said, as_said))
     lacking = []
     for rank, needed in enumerate(needs):
         here = had[rank] if rank < len(had) else {}

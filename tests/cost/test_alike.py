@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import Costed, cost_plan
+from planc.cost import CostedPlan, cost_plan
 from planc.driver import load
 from planc.ir.plan import Plan
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from planc.sharding.stage_assignment import like_ranks
-from tests.plans import BUNDLED, FIELD, plan_of
+from tests.plans import BUNDLED, FIELD, plan_of, propagated
 
 SPLITS = {
     "dualpipe": ("split layers over pp as dualpipe", "recompute blocks"),
@@ -35,12 +35,12 @@ def _split(folder: Path, name: str) -> Plan:
     return plan_of(folder, PLAN.format(model=model, split=split, recompute=recompute))
 
 
-def _both(plan: Plan) -> tuple[Costed, Costed]:
-    once, each = propagate(plan), propagate(replace(plan))
+def _both(plan: Plan) -> tuple[CostedPlan, CostedPlan]:
+    once, each = propagated(plan), propagated(replace(plan))
     return cost_plan(once), cost_plan(each, semantic_collectives(each))
 
 
-def _same(once: Costed, each: Costed) -> None:
+def _same(once: CostedPlan, each: CostedPlan) -> None:
     assert once.step == each.step and once.memory == each.memory and once.limits == each.limits
     assert once.slowest == each.slowest and once.collectives == each.collectives
 

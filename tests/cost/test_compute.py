@@ -13,8 +13,7 @@ from planc.cost.machine.rates import memory_bytes_per_s
 from planc.driver import examine
 from planc.ir.hardware import Chip
 from planc.ir.sharding import OpSharding, Sharded
-from planc.sharding import propagate
-from tests.plans import HEAD, cluster_of, plan_of
+from tests.plans import HEAD, cluster_of, plan_of, propagated
 
 BF16 = "compute bf16 reduce fp32\n"
 DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp over fsdp\n" + BF16
@@ -23,7 +22,7 @@ DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp 
 def sharded_of(folder: Path, text: str, **chip: object) -> Sharded:
     plan = plan_of(folder, text)
     changed = replace(plan.cluster.chip, **chip)
-    return propagate(replace(plan, cluster=replace(plan.cluster, chip=changed)))
+    return propagated(replace(plan, cluster=replace(plan.cluster, chip=changed)))
 
 
 def op_of(sharded: Sharded, name: str) -> OpSharding:

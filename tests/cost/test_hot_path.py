@@ -8,7 +8,8 @@ import sys
 from dataclasses import replace
 from planc.cost import cost_plan
 from planc.driver import load
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
+from tests.plans import propagated
 
 plan = load("plans/field/mixtral_8x22b_hsdp.plan")
 called = set()
@@ -17,7 +18,7 @@ def profile(frame, event, _arg):
     called.add(frame.f_globals.get("__name__", "").split(".")[0])
 
 sys.setprofile(profile)
-sharded = propagate(replace(plan))
+sharded = propagated(replace(plan))
 cost_plan(sharded, semantic_collectives(sharded))
 sys.setprofile(None)
 print(*sorted(called))

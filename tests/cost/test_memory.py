@@ -10,8 +10,8 @@ from planc.cost.memory.peak import at_the_fullest, with_reserve
 from planc.cost.memory.state import state_buffers
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
-from tests.plans import HEAD, cluster_of, plan_of
+from planc.sharding import semantic_collectives
+from tests.plans import HEAD, cluster_of, plan_of, propagated
 
 GIB = 2.0**30
 TOKENS, VOCAB = 2 * 8192, 128256
@@ -24,7 +24,7 @@ DATA += "use fsdp over fsdp\ncompute bf16 reduce fp32\n"
 
 
 def sharded_of(folder: Path, text: str) -> Sharded:
-    return propagate(plan_of(folder, text))
+    return propagated(plan_of(folder, text))
 
 
 def loss_of(sharded: Sharded) -> float:

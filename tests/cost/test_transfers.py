@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import Costed, cost_plan
+from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.transfers import LinkTimes, transfers_of_calls, transfers_of_rows
 from planc.driver import examine, load
 from planc.ir.program import Target
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from planc.sharding.activation_collectives import PHASES, moves
 from planc.sharding.stage_assignment import load_of, microbatches_each, replayed_copies
 from planc.sharding.state_collectives import scalars, state
-from tests.plans import BUNDLED, FIELD, HEAD, plan_of
+from tests.plans import BUNDLED, FIELD, HEAD, plan_of, propagated
 
 LAYOUT = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\ncompute bf16 reduce fp32\n"
 PIPELINED = """plan example
@@ -39,7 +39,7 @@ PLANS = {
 
 @pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
 def test_rows_and_propagation_give_the_same_transfers(path: Path) -> None:
-    sharded, links = propagate(load(path)), LinkTimes()
+    sharded, links = propagated(load(path)), LinkTimes()
     plan = sharded.plan
     every = {
         s: [
@@ -57,7 +57,7 @@ def test_rows_and_propagation_give_the_same_transfers(path: Path) -> None:
         assert transfers_of_rows(plan, mine, held, replayed, links) == [t for t in expected if t.axes != between]
 
 
-def _exposed_s(costed: Costed) -> float:
+def _exposed_s(costed: CostedPlan) -> float:
     return sum(r.exposed_s for r in costed.collectives)
 
 
@@ -76,7 +76,7 @@ def test_a_row_says_how_often_it_is_issued(tmp_path: Path) -> None:
     """FSDP gathers in every microbatch; `gather params per step` once; gradients of ZeRO-1 are reduced once."""
 
     def per(text: str, carries: str) -> set[str]:
-        rows = semantic_collectives(propagate(plan_of(tmp_path, text)))
+        rows = semantic_collectives(propagated(plan_of(tmp_path, text)))
         return {r.per for r in rows if r.carries == carries and "fsdp" in r.axes}
 
     assert per(LAYOUT, "param") == per(LAYOUT, "grad") == {"microbatch"}
@@ -98,7 +98,7 @@ def test_a_target_may_change_how_often(tmp_path: Path) -> None:
 
 def test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none(tmp_path: Path) -> None:
     """What a target runs of the embedding on a rank without it is exposed after that rank's last microbatch."""
-    sharded = propagate(plan_of(tmp_path, PIPELINED))
+    sharded = propagated(plan_of(tmp_path, PIPELINED))
     rows = semantic_collectives(sharded)
     ends = [r for r in rows if r.section == "first" and r.carries == "grad"]
     assert ends and {r.stage for r in ends} == {0}
@@ -111,7 +111,7 @@ def test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none(tmp_p
 
 def test_one_microbatch_has_one_window(tmp_path: Path) -> None:
     """With one microbatch a step, what moves in each microbatch and what moves once hide behind the same compute."""
-    sharded = propagate(plan_of(tmp_path, PLANS["one_microbatch"]))
+    sharded = propagated(plan_of(tmp_path, PLANS["one_microbatch"]))
     rows = semantic_collectives(sharded)
     mixed = tuple(replace(r, per="step") if r.carries == "param" and i % 2 else r for i, r in enumerate(rows))
     assert microbatches_each(sharded.plan) == 1 and mixed != rows

@@ -21,6 +21,7 @@ from torch.distributed.tensor import DTensor
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.runtime.hf_adapter import our_name
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.language.build import build_file
 from planc.lowering import lower_plan
@@ -85,7 +86,7 @@ def compared(name: str) -> dict[str, Any]:
     expected = F.cross_entropy(whole(inputs).logits.flatten(0, 1), labels.flatten())
     expected.backward()
 
-    program = lower_plan(plan_of(name, model.config), "cuda")
+    program = lower_plan(check_plan(plan_of(name, model.config)), "cuda")
     divided = program.parallelize(model)
     emitted = program.load()
     mesh = emitted.build_mesh("cpu")

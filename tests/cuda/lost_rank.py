@@ -12,6 +12,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.runtime.start_up import prepare_environment, start
+from planc.checks import check_plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
@@ -24,7 +25,7 @@ def main(name: str) -> None:
     torch.set_num_threads(1)
     prepare_environment(1)
     plan = case(name)
-    session = start(lower_plan(plan, "cuda"), Settings(), initial)
+    session = start(lower_plan(check_plan(plan), "cuda"), Settings(), initial)
     for number, (tokens, targets) in enumerate(batches(plan, STEPS), start=1):
         if number == 3 and session.rank == session.world - 1:
             print("STOPS", flush=True)

@@ -12,6 +12,7 @@ import torch.distributed as dist
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.runtime.start_up import prepare_environment, start
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
@@ -22,7 +23,7 @@ from tests.cuda.worker import initial, train
 
 def bits(plan: Plan, settings: Settings) -> dict[str, Any]:
     """Everything that a run has found, down to the last bit of each parameter."""
-    session = start(lower_plan(plan, "cuda"), settings, initial)
+    session = start(lower_plan(check_plan(plan), "cuda"), settings, initial)
     assert "deterministic" in session.features
     found = train(session, plan)
     whole = {name: value.tobytes() for name, value in found["parameters"].items()}

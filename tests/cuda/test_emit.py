@@ -12,7 +12,7 @@ import pytest
 
 from planc.backends.cuda.emit.program import emit
 from planc.language.build import build_file
-from planc.sharding import propagate
+from tests.plans import propagated
 
 from .cases import LAYOUTS, SP, TP, case, plan_of
 
@@ -38,7 +38,7 @@ PRIVATE = {
 
 
 def text_of(name: str) -> str:
-    return emit(propagate(case(name)))
+    return emit(propagated(case(name)))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -98,7 +98,7 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
 
 def test_one_gather_serves_the_three_projections() -> None:
     """q, k and v read one tensor: their parent gathers it, and they take it as it is."""
-    text = emit(propagate(plan_of("gathers", "tp 2", TP, SP)))
+    text = emit(propagated(plan_of("gathers", "tp 2", TP, SP)))
     assert '"attention": PrepareModuleInput(input_layouts=(Shard(1),)' in text
     assert text.count("ColwiseParallel()") == 5
 
@@ -107,7 +107,7 @@ def test_one_gather_serves_the_three_projections() -> None:
 def test_golden_of_the_emitted_text(plan: str, golden: Callable[[Path, str], None]) -> None:
     built = build_file(ROOT / "plans" / f"{plan}.plan", target="cuda").plan
     assert built is not None
-    golden(ROOT / "plans" / "goldens" / f"{plan}.cuda.py", emit(propagate(built)))
+    golden(ROOT / "plans" / "goldens" / f"{plan}.cuda.py", emit(propagated(built)))
 
 
 def test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_its_replay_without() -> None:

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from planc.backends.cuda.refusals.plan import refusals
+from planc.checks import check_plan
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 from planc.trainer.run.launch import run
+from tests.plans import propagated
 from tests.rows import parity_rows
 
 from .family_cases import FAMILY, family_case
@@ -52,20 +53,20 @@ def test_issues_the_collectives_that_the_rules_predict(name: str) -> None:
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_it_is_lowered_without_a_bundled_module(name: str) -> None:
-    sharded = propagate(family_case(name))
+    sharded = propagated(family_case(name))
     assert refusals(sharded) == []
-    assert "def apply_tp" in lower_plan(sharded.plan, "cuda").text
+    assert "def apply_tp" in lower_plan(check_plan(sharded.plan), "cuda").text
 
 
 @pytest.mark.parametrize("name", FAMILY)
 def test_the_private_placement_is_used_only_inside_a_dimension(name: str) -> None:
-    text = lower_plan(family_case(name), "cuda").text
+    text = lower_plan(check_plan(family_case(name)), "cuda").text
     assert ("_StridedShard" in text) == (name in DIVIDED_INSIDE)
 
 
 def test_a_layout_of_ones_own_writes_what_its_sentences_write() -> None:
     """`use lace` and the bundled names give the same styles for the dims that both divide."""
-    text = lower_plan(family_case("own_layout"), "cuda").text
+    text = lower_plan(check_plan(family_case("own_layout")), "cuda").text
     assert '"attention.wg": ColwiseParallel()' in text
     assert '"feed_forward.c": ColwiseParallel()' in text
     assert '"norm": SequenceParallel()' in text

@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 from planc.backends.cuda.refusals.plan import refusals
+from planc.checks import check_plan
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 from planc.trainer.run.launch import run
+from tests.plans import propagated
 from tests.rows import parity_rows
 
 from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case
@@ -63,9 +64,9 @@ def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], n
 
 @pytest.mark.parametrize("name", [name for group in GROUPS.values() for name in group])
 def test_it_is_lowered(name: str) -> None:
-    sharded = propagate(moe_case(name))
+    sharded = propagated(moe_case(name))
     assert refusals(sharded) == []
-    compile(lower_plan(sharded.plan, "cuda").text, name, "exec")
+    compile(lower_plan(check_plan(sharded.plan), "cuda").text, name, "exec")
 
 
 @pytest.mark.parametrize(
@@ -81,14 +82,14 @@ def test_it_is_lowered(name: str) -> None:
     ],
 )
 def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:
-    text = lower_plan(moe_case(name), "cuda").text
+    text = lower_plan(check_plan(moe_case(name)), "cuda").text
     assert present in text
     assert absent not in text
 
 
 def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
     for name in (*MIXTRAL, *QWEN3, *DEEPSEEK):
-        (tmp_path / f"{name}.py").write_text(lower_plan(moe_case(name), "cuda").text)
+        (tmp_path / f"{name}.py").write_text(lower_plan(check_plan(moe_case(name)), "cuda").text)
     for command in (["format", "--check"], ["check"]):
         argv = [sys.executable, "-m", "ruff", *command, "--config", str(ROOT / "pyproject.toml"), str(tmp_path)]
         done = subprocess.run(argv, capture_output=True, text=True, check=False)

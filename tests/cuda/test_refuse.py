@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planc.backends.cuda.refusals.plan import refusals
+from planc.checks import check_plan
 from planc.diag.errors import PlanError
 from planc.lowering import lower_plan
-from planc.sharding import propagate
+from tests.plans import propagated
 
 from .cases import BF16, FSDP, LAYOUTS, MATMULS, SP, TP, case, plan_of
 
@@ -73,7 +74,7 @@ REFUSED = {
 def test_it_refuses_at_the_sentence(name: str) -> None:
     (mesh, *sentences), line, help_says = REFUSED[name]
     model = "mistral_micro" if "a window" in name else "llama_micro"
-    found = refusals(propagate(plan_of("refused", mesh, *sentences, model=model)))
+    found = refusals(propagated(plan_of("refused", mesh, *sentences, model=model)))
     assert {d.code for d in found} == {"E0901"}
     assert line in {d.span.line for d in found}
     assert any(help_says in d.help for d in found)
@@ -81,9 +82,9 @@ def test_it_refuses_at_the_sentence(name: str) -> None:
 
 def test_lower_raises_the_refusals() -> None:
     with pytest.raises(PlanError, match="E0901"):
-        lower_plan(plan_of("refused", *REFUSED["rows that do not divide"][0]), "cuda")
+        lower_plan(check_plan(plan_of("refused", *REFUSED["rows that do not divide"][0])), "cuda")
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_it_refuses_nothing_that_it_can_do(name: str) -> None:
-    assert refusals(propagate(case(name))) == []
+    assert refusals(propagated(case(name))) == []

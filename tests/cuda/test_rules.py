@@ -12,7 +12,8 @@ import pytest
 
 from planc.backends.cuda.rules import ORDER, realise
 from planc.ir.collective import Collective
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
+from tests.plans import propagated
 
 from .cases import SP, TP, plan_of
 
@@ -29,7 +30,7 @@ def rows_of(layers: int, mesh: str, *sentences: str, ranks: int = 8) -> tuple[Co
         model=f"llama3_8b(layers = {layers})",
         batch=f"{ranks} x 8192 tokens microbatch 1",
     )
-    sharded = propagate(plan)
+    sharded = propagated(plan)
     return realise(sharded, semantic_collectives(sharded))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from planc.backends.cuda.emit.program import emit
 from planc.language.build import build_file
-from planc.sharding import propagate
+from tests.plans import propagated
 
 HERE = Path(__file__).parent
 BUDGET = 1e-5
@@ -23,7 +23,7 @@ def test_an_emitted_file_trains_a_users_own_module(tmp_path: Path) -> None:
     plan = build_file(HERE.parents[1] / "plans" / "tiny.plan", target="cuda").plan
     assert plan is not None
     path = tmp_path / "emitted.py"
-    path.write_text(emit(propagate(plan)))
+    path.write_text(emit(propagated(plan)))
     argv = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     argv += [str(HERE / "own_driver.py"), str(path)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

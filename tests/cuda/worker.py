@@ -22,17 +22,18 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.runtime.start_up import start, start_single
+from planc.checks import check_plan
 from planc.ir.audit import compared, differences
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import LAYOUTS, case
 from tests.cuda.family_cases import FAMILY, builder, family_case
 from tests.cuda.moe_cases import BALANCE, BALANCED, MOE, moe_case
 from tests.cuda.routing import Watch, as_routed
+from tests.plans import propagated
 from tests.seeded import batches
 
 STEPS, CHECKED = 3, (1, 3)
@@ -124,8 +125,8 @@ def main(names: list[str]) -> None:
     for name in names:
         began = time.monotonic()
         plan, build = plan_of(name), builder(name)
-        sharded = propagate(plan)
-        program = lower_plan(sharded.plan, "cuda")
+        sharded = propagated(plan)
+        program = lower_plan(check_plan(sharded.plan), "cuda")
         balance = BALANCE if name in BALANCED else 0.0
         settings = Settings(balance_loss=balance)
         batch = plan.batch.sequences, plan.batch.microbatch_sequences

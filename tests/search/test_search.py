@@ -10,8 +10,7 @@ import pytest
 
 from planc.checks import check_plan
 from planc.cli import main
-from planc.cost.costed import Costed, cost_plan
-from planc.diag.diagnostic import has_errors
+from planc.cost.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import cost, load
 from planc.ir.report import Step
@@ -157,7 +156,7 @@ def _coarser(helper: Bounds, point: Point, bound: Bound) -> None:
     ]
 
 
-def _alike(step: Step, gib: float, costed: Costed) -> None:
+def _alike(step: Step, gib: float, costed: CostedPlan) -> None:
     """A layout costed without rows costs what its rows say, to the last digit."""
     assert step == costed.step
     assert math.isclose(gib, costed.memory.per_device_gib.total, rel_tol=1e-9)
@@ -179,9 +178,10 @@ def every(path: Path) -> list[tuple[float, float, str]]:
                     if pipeline is not None and not space.fits_schedule(pipeline, ranks, times):
                         continue
                     plan = space.plan_of(point := Point(variant, sizes, sequences, microbatch, pipeline))
-                    if has_errors(check_plan(plan)):
+                    try:
+                        sharded = propagate(check_plan(plan))
+                    except PlanError:
                         continue
-                    sharded = propagate(plan)
                     costed = cost_plan(sharded, semantic_collectives(sharded))
                     gib = costed.memory.per_device_gib.total
                     bound = helper.of(point)

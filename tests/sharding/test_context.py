@@ -10,7 +10,8 @@ import pytest
 from planc.cost.compute.flops import imbalance, op_flops
 from planc.driver import load
 from planc.ir.collective import Collective
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
+from tests.plans import propagated
 
 TEXT = """plan example
 model     llama3_8b(layers = 4)
@@ -31,7 +32,7 @@ KEYS = 32768 * 8 * 128 * 2
 def activations(tmp_path: Path, text: str) -> list[Collective]:
     path = tmp_path / "example.plan"
     path.write_text(text)
-    rows = semantic_collectives(propagate(load(path)))
+    rows = semantic_collectives(propagated(load(path)))
     return [r for r in rows if r.carries == "activation" and "cp" in r.axes]
 
 
@@ -67,9 +68,9 @@ def test_rows_in_order_leave_the_last_rank_the_most_work(tmp_path: Path, sentenc
     """Four ranks: the last sees 7/8 of the keys, the mean is 1/2."""
     path = tmp_path / "example.plan"
     path.write_text(TEXT + sentence)
-    uneven = propagate(load(path))
+    uneven = propagated(load(path))
     path.write_text(TEXT + "attention.core as ring(balance = headtail)\n")
-    even = propagate(load(path))
+    even = propagated(load(path))
     core = "attention.core"
     assert imbalance(uneven.plan, uneven.op[core]) == factor and imbalance(even.plan, even.op[core]) == 1
     assert isclose(op_flops(uneven, uneven.op[core]), factor * op_flops(even, even.op[core]))

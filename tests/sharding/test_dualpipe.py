@@ -6,9 +6,9 @@ import pytest
 
 from planc.driver import check
 from planc.ir.plan import Plan
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from planc.sharding.stage_assignment import virtual_stages
-from tests.plans import plan_of
+from tests.plans import plan_of, propagated
 
 PLAN = """plan example
 model     llama3_8b
@@ -38,13 +38,14 @@ def test_every_gradient_is_exchanged_once(tmp_path: Path) -> None:
     two, one = plans(tmp_path)
     rows = [
         r
-        for r in semantic_collectives(propagate(two))
+        for r in semantic_collectives(propagated(two))
         if r.op == "all_reduce" and r.carries == "grad" and r.axes == ("pp",)
     ]
     assert sum(r.payload_bytes for r in rows) == pytest.approx(2 * two.model.parameters * 4 / 2)
     assert {(r.group_size, r.phase) for r in rows} == {(2, "optimizer")}
     assert not any(
-        r.op == "all_reduce" and r.carries == "grad" and r.axes == ("pp",) for r in semantic_collectives(propagate(one))
+        r.op == "all_reduce" and r.carries == "grad" and r.axes == ("pp",)
+        for r in semantic_collectives(propagated(one))
     )
 
 
@@ -55,7 +56,7 @@ def test_a_step_moves_and_computes_as_much(tmp_path: Path) -> None:
     assert two.split is not None and one.split is not None
     assert two.split.stages == one.split.stages == even
     sent = [
-        sum(r.count for r in semantic_collectives(propagate(p)) if r.op == "send_recv" and r.carries == "activation")
+        sum(r.count for r in semantic_collectives(propagated(p)) if r.op == "send_recv" and r.carries == "activation")
         for p in (two, one)
     ]
     assert sent == [6 * 32, 6 * 32]

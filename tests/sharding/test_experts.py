@@ -9,7 +9,8 @@ import pytest
 from planc.driver import load
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
+from tests.plans import propagated
 
 VIEW = """plan example
 model     mixtral_8x7b(layers = 4)
@@ -34,7 +35,7 @@ TOKENS = 4096 // 8
 def rows(tmp_path: Path, text: str, *axes: str) -> list[Collective]:
     path = tmp_path / "example.plan"
     path.write_text(text)
-    return [r for r in semantic_collectives(propagate(load(path))) if r.axes == axes]
+    return [r for r in semantic_collectives(propagated(load(path))) if r.axes == axes]
 
 
 def plan_of(tmp_path: Path, text: str) -> Plan:

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from planc.driver import check, load
 from planc.ir.report import Report
 from planc.ir.sharding import Layout
-from planc.sharding import propagate
 from planc.sharding.local import local_length
 from planc.sharding.redistribute import steps_between
+from tests.plans import propagated
 from tests.sharding.random_plans import ONE, Written, written
 
 MANY = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -44,7 +44,7 @@ def test_local_parts_make_up_the_whole(folder: Path, plan: Written) -> None:
     path = folder / "example.plan"
     path.write_text(plan.text)
     loaded = load(path)
-    for ops in propagate(loaded).ops.values():
+    for ops in propagated(loaded).ops.values():
         for o in ops:
             for dim, axes in o.layout.items():
                 local = local_length(loaded, dim, axes)

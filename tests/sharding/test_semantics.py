@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from planc.driver import load
 from planc.ir.plan import Plan
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from planc.sharding.recompute import close, replay
 from planc.sharding.redistribute import steps_between
-from tests.plans import BODY, HEAD, plan_of
+from tests.plans import BODY, HEAD, plan_of, propagated
 
 
 def counts(plan: Plan, carries: str = "activation") -> Counter[tuple[str, str]]:
     total: Counter[tuple[str, str]] = Counter()
-    for row in semantic_collectives(propagate(plan)):
+    for row in semantic_collectives(propagated(plan)):
         if row.carries == carries:
             total[row.op, row.axis] += row.count
     return total
@@ -76,21 +76,21 @@ def test_where_gradients_rest_decides_how_they_are_reduced(tmp_path: Path) -> No
 def test_zero1_reduces_and_gathers_once_a_step(tmp_path: Path) -> None:
     head = HEAD.replace("fsdp 8 > tp 8", "dp 64").replace("batch     64", "batch     256")
     plan = plan_of(tmp_path, head + "use zero1 over dp\n")
-    rows = [r for r in semantic_collectives(propagate(plan)) if r.carries in ("param", "grad")]
+    rows = [r for r in semantic_collectives(propagated(plan)) if r.carries in ("param", "grad")]
     per_copy = {r.count / (plan.model.layers if r.section == "block" else 1) for r in rows}
     assert plan.microbatches == 4 and per_copy == {1}
 
 
 def test_tensor_parallel_on_head_dim_gathers_before_the_softmax(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD + "use fsdp over fsdp\nshard head_dim over tp in attention\nshard ffn over tp\n")
-    gathered = [r.tensor for r in semantic_collectives(propagate(plan)) if r.op == "all_gather" and r.axis == "tp"]
+    gathered = [r.tensor for r in semantic_collectives(propagated(plan)) if r.op == "all_gather" and r.axis == "tp"]
     assert {"attention.q_rotated", "attention.k_rotated", "attention.v"} <= set(gathered)
 
 
 def test_pipeline_sends_once_per_boundary_and_microbatch() -> None:
     plan = load("plans/llama3_70b_h100.plan")
     sends = Counter()
-    for row in semantic_collectives(propagate(plan)):
+    for row in semantic_collectives(propagated(plan)):
         if row.op == "send_recv":
             sends[row.phase] += row.count
     boundaries = len(plan.stages) - 1

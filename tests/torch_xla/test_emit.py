@@ -12,11 +12,12 @@ import pytest
 
 import planc
 from planc.backends.torch_xla.emit.program import emit, outputs
+from planc.checks import check_plan
 from planc.diag import PlanError
 from planc.driver import load
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
-from planc.sharding import propagate
+from tests.plans import propagated
 from tests.xla.cases import FSDP_TP, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,7 +30,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 
 
 def sharded(name: str) -> Sharded:
-    return propagate(plan_of(name, *LAYOUTS[name]))
+    return propagated(plan_of(name, *LAYOUTS[name]))
 
 
 @pytest.fixture(params=LAYOUTS)
@@ -67,7 +68,7 @@ def test_it_is_well_written(text: str, tmp_path: Path) -> None:
 
 
 def test_the_golden(golden: Callable[[Path, str], None]) -> None:
-    golden(ROOT / "plans" / "goldens" / "tiny.torch_xla.py", emit(propagate(load(ROOT / "plans" / "tiny.plan"))))
+    golden(ROOT / "plans" / "goldens" / "tiny.torch_xla.py", emit(propagated(load(ROOT / "plans" / "tiny.plan"))))
 
 
 def test_what_modules_return_rests_where_the_plan_says() -> None:
@@ -88,7 +89,7 @@ def test_what_modules_return_rests_where_the_plan_says() -> None:
 )
 def test_what_it_cannot_do_is_refused(sentences: tuple[str, ...], why: str) -> None:
     with pytest.raises(PlanError) as refused:
-        lower_plan(plan_of("refused", *sentences), "xla", "torch_xla")
+        lower_plan(check_plan(plan_of("refused", *sentences)), "xla", "torch_xla")
     assert [d.code for d in refused.value.diagnostics] == ["E0901"]
     assert why in refused.value.diagnostics[0].message
 

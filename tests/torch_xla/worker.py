@@ -19,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.torch_xla.runtime.start_up import prepare_environment, start
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
@@ -51,12 +52,12 @@ def reference(plan: Plan, settings: Settings) -> dict[str, Any]:
     """The same module in torch alone, on the CPU."""
     from planc.backends.cuda.runtime.start_up import start_single
 
-    return train(start_single(lower_plan(plan, "xla", "torch_xla"), settings, initial), plan, clipped=True)
+    return train(start_single(lower_plan(check_plan(plan), "xla", "torch_xla"), settings, initial), plan, clipped=True)
 
 
 def row_of(plan: Plan, settings: Settings, references: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The layout's row. torch_xla comes first: a backward before its devices are there would leave them out."""
-    session = start(lower_plan(plan, "xla", "torch_xla"), settings, initial)
+    session = start(lower_plan(check_plan(plan), "xla", "torch_xla"), settings, initial)
     found = train(session, plan, clipped=False)
     if plan.model.name not in references:
         references[plan.model.name] = reference(plan, settings)

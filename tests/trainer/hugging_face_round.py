@@ -18,6 +18,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.runtime.start_up import start_single
+from planc.checks import check_plan
 from planc.diag import Span
 from planc.ir.session import Settings
 from planc.language.build import build_file
@@ -54,7 +55,7 @@ def main(root: Path, kind: str) -> None:
     assert built.plan is not None, [d.message for d in built.diagnostics]
     model = built.plan.model
     initial = imported(model, root / "theirs", Span("own.plan", 1, 1, 1, 1))
-    session = start_single(lower_plan(built.plan, "cuda"), Settings(), initial)
+    session = start_single(lower_plan(check_plan(built.plan), "cuda"), Settings(), initial)
     stream = np.random.default_rng(0)
     rows = stream.integers(0, model.sizes["vocab"], (4, 25), dtype=np.int32)
     tokens = torch.from_numpy(rows[:, :-1].astype(np.int64))

@@ -17,6 +17,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.session import Session, Settings
 from planc.lowering import load_backend, lower_plan
@@ -64,7 +65,7 @@ def pairs(stack: str) -> list[tuple[str, str]]:
 
 def session_of(stack: str, name: str) -> tuple[Plan, Session]:
     plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
-    program = lower_plan(plan, stack)
+    program = lower_plan(check_plan(plan), stack)
     runtime = load_backend(stack).runtime()
     start = runtime.start_single if name == "single" else runtime.start
     return plan, start(program, Settings(), initial)

@@ -12,6 +12,7 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
+from planc.checks import check_plan
 from planc.ir.session import Settings
 from planc.lowering import load_backend, lower_plan
 from planc.trainer.run.launch import leave
@@ -25,7 +26,7 @@ def main(stack: str) -> None:
     runtime: Any = load_backend(stack).runtime()
     runtime.prepare_environment(2)
     plan = plan_of("nan", "fsdp 2", "use fsdp over fsdp")
-    program = lower_plan(plan, stack)
+    program = lower_plan(check_plan(plan), stack)
     session = runtime.start(program, Settings(skip_not_finite=True), initial)
     data = list(batches(plan, 2))
     session.step(*data[0], 1e-3)

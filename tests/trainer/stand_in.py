@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from planc.backends.cuda import Cuda
-from planc.ir.plan import Plan
+from planc.ir.checked import CheckedPlan
 from planc.ir.program import Program
+from planc.sharding import propagate
 
 
 class StandIn(Cuda):
@@ -21,7 +22,7 @@ class StandIn(Cuda):
 def lowering_to(runtime: Any) -> Callable[..., Program]:
     """In the place of `planc.lowering.lower_plan`: programs without a text, started by this runtime."""
 
-    def lower(plan: Plan, _target: str, _runtime: str = "") -> Program:
-        return Program(StandIn(runtime), plan, text="")
+    def lower(checked: CheckedPlan, _target: str, _runtime: str = "") -> Program:
+        return Program(StandIn(runtime), propagate(checked), text="")
 
     return lower

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.checks import check_plan
 from planc.driver import cost
 from planc.ir.program import Target
 from planc.lowering import lower_to_train
@@ -29,7 +30,7 @@ def test_every_model_is_there_for_every_chip() -> None:
 def test_a_preset_fits_and_is_lowered(path: Path) -> None:
     preset = load_preset(path)
     assert preset.notes == ()
-    program = lower_to_train(preset.plan, target_of(path))
+    program = lower_to_train(check_plan(preset.plan), target_of(path))
     assert preset.plan.name in program.text
     report = cost(preset.plan, target=target_of(path))
     assert report.memory is not None and report.step is not None

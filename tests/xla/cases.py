@@ -9,7 +9,7 @@ from pathlib import Path
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.language.build import build_file
-from planc.sharding import propagate
+from tests.plans import propagated
 
 HEAD = """plan {name}
 model     {model}
@@ -109,4 +109,4 @@ def plan_of(
 
 def sharded(name: str) -> Sharded:
     """A layout of the table, propagated."""
-    return propagate(plan_of(name, *LAYOUTS[name]))
+    return propagated(plan_of(name, *LAYOUTS[name]))

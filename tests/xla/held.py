@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.analysis.pipeline import chunks, stack_shape
 from planc.backends.xla.runtime.start_up import prepare_environment
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.lowering import lower_plan
 from tests.xla.cases import plan_of
@@ -37,7 +38,7 @@ def temporary_bytes(plan: Plan) -> int:
     from planc.backends.xla.models import family
     from planc.backends.xla.runtime import shards
 
-    emitted, model = lower_plan(plan, "xla").load(), plan.model
+    emitted, model = lower_plan(check_plan(plan), "xla").load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
     params = shards.abstract(shards.restacked(model, module.shapes(model), stack_shape(plan)))
     step = emitted.build_train_step(module.build_loss(model, emitted), optimizer, mesh, params)

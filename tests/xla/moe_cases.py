@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
+from tests.plans import propagated
 from tests.xla.cases import plan_of
 
 LEFT_OUT = ("ep_pipeline", "deepseek_pipeline", "etp_balanced")
@@ -48,4 +48,4 @@ def moe_plan(name: str, *more: str) -> Plan:
 
 
 def moe_sharded(name: str) -> Sharded:
-    return propagate(moe_plan(name))
+    return propagated(moe_plan(name))

@@ -19,6 +19,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.runtime.start_up import prepare_environment
+from planc.checks import check_plan
 from planc.ir.model import Model
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
@@ -40,7 +41,7 @@ def trained(name: str, steps: int) -> dict[str, Any]:
     from planc.backends.xla.runtime import shards
 
     plan = plan_of(name, *LAYOUTS[name])
-    emitted, model = lower_plan(plan, "xla").load(), plan.model
+    emitted, model = lower_plan(check_plan(plan), "xla").load(), plan.model
     module, mesh, optimizer = family(model.family), emitted.build_mesh(), emitted.adamw()
     stack = stack_shape(plan)
     shapes = shards.abstract(shards.restacked(model, module.shapes(model), stack))

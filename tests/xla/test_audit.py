@@ -19,11 +19,11 @@ from planc.cli import main
 from planc.diag import PlanError
 from planc.ir.audit import AXES_WITHIN, AuditOptions
 from planc.ir.plan import Plan
-from planc.sharding import propagate
 from tests.audit import run_tpu
 from tests.audit.tpu_cases import CASES
 from tests.audit.tpu_cases import plan_of as tpu_plan
 from tests.audit.tpu_predictions import GOLDEN, text
+from tests.plans import propagated
 from tests.xla.cases import FSDP, NARROW, SP, TP, plan_of
 
 ROOT = Path(__file__).parents[2]
@@ -66,7 +66,7 @@ def test_the_audited_plans_are_spread() -> None:
 @pytest.mark.parametrize("name", [name for name, found in run_tpu.results().items() if found["said"] == "fits"])
 def test_the_rules_of_today_give_what_was_compiled(name: str) -> None:
     """The committed answers of the TPU compiler, axis by axis: no rule is changed for one plan at another's cost."""
-    expected, found = by_axis(predicted(propagate(tpu_plan(name)))), run_tpu.results()[name]
+    expected, found = by_axis(predicted(propagated(tpu_plan(name)))), run_tpu.results()[name]
     off = {w.axis for w in run_tpu.wires(name, expected, found) if abs(w.relative) > AXES_WITHIN}
     assert off == set(run_tpu.OPEN.get(name, {}))
 
@@ -119,7 +119,7 @@ def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
 
 
 def test_an_axis_that_is_off_makes_the_answer_no() -> None:
-    sharded = propagate(small())
+    sharded = propagated(small())
     found = told(sharded, answer())
     assert not found.ok
     assert {w.axis: w.predicted_bytes for w in found.wire if w.predicted_bytes} == by_axis(predicted(sharded))
@@ -129,7 +129,7 @@ def test_a_refusal_names_what_the_compiler_says_it_needs() -> None:
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (20.25G) exceeds"
     )
-    found = told(propagate(small()), answer(refused=said, peak_bytes=needed_bytes(said), hlo=""))
+    found = told(propagated(small()), answer(refused=said, peak_bytes=needed_bytes(said), hlo=""))
     assert found.compiler is not None and not found.compiler.fits and not found.ok
     assert found.memory[0].observed_bytes == 20.25 * 2**30 and found.rows == ()
 
@@ -148,7 +148,7 @@ def test_sizes_in_refusals(message: str, gib: float | None) -> None:
 
 def test_a_program_that_is_not_understood_is_a_finding() -> None:
     with pytest.raises(PlanError) as caught:
-        told(propagate(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))
+        told(propagated(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))
     assert [d.code for d in caught.value.diagnostics] == ["E0904"]
 
 

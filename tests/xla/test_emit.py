@@ -11,7 +11,7 @@ import pytest
 
 from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
+from tests.plans import propagated
 from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded
 
 BF16 = "compute bf16 reduce fp32"
@@ -31,7 +31,7 @@ EXTRA: dict[str, tuple[str, ...]] = {
 
 
 def case(name: str) -> Sharded:
-    return sharded(name) if name in LAYOUTS else propagate(plan_of(name, *EXTRA[name]))
+    return sharded(name) if name in LAYOUTS else propagated(plan_of(name, *EXTRA[name]))
 
 
 @pytest.fixture(params=[*LAYOUTS, *EXTRA])
@@ -74,7 +74,7 @@ def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:
 
 def test_a_torus_is_laid_out_by_its_links(tmp_path: Path) -> None:
     plan = plan_of("torus", "fsdp 4 > tp 2", *FSDP_TP[1:], cluster="tpu_v5p(2x2x2)")
-    text = emit(propagate(plan))
+    text = emit(propagated(plan))
     assert "mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)" in text
     path = tmp_path / "torus.py"
     path.write_text(text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.xla.analysis.layouts import Spec, Use, param_spec
 from planc.backends.xla.emit.program import emit
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
+from tests.plans import propagated
 from tests.xla.cases import plan_of, sharded
 
 W1, WO = "layers.*.feed_forward.w1.weight", "layers.*.attention.wo.weight"
@@ -46,7 +46,7 @@ def test_replicas_hold_the_same_part() -> None:
 
 
 def test_what_nothing_divides_stays_whole_and_says_so() -> None:
-    of = propagate(
+    of = propagated(
         plan_of(
             "odd", "fsdp 16", "use fsdp over fsdp", model="llama_micro(embed = 72)", batch="32 x 24 tokens microbatch 2"
         )

@@ -19,8 +19,9 @@ from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.refusals.plan import refusals
 from planc.backends.xla.rules import realise
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from planc.trainer.run.launch import run
+from tests.plans import propagated
 from tests.rows import parity_rows
 from tests.xla.cases import plan_of
 from tests.xla.moe_cases import CI, MOE, NOT_PREDICTED, moe_plan, moe_sharded
@@ -118,7 +119,7 @@ def test_it_is_lowered(name: str) -> None:
 def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:
     for name in MOE:
         (tmp_path / f"{name}.py").write_text(emit(moe_sharded(name)))
-        (tmp_path / f"{name}_bf16.py").write_text(emit(propagate(moe_plan(name, "compute bf16 reduce fp32"))))
+        (tmp_path / f"{name}_bf16.py").write_text(emit(propagated(moe_plan(name, "compute bf16 reduce fp32"))))
     options = ["--isolated", "--line-length", "110", str(tmp_path)]
     for command in (["format", "--diff"], ["check", "--select", "E,F,I,UP,B,SIM,C4,RET"]):
         done = subprocess.run(
@@ -147,7 +148,7 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
 
 
 def refused(*sentences: str, mesh: str = "fsdp 2 > tp 2", model: str = "mixtral_micro") -> list[str]:
-    return [d.message for d in refusals(propagate(plan_of("refused", mesh, *sentences, model=model)))]
+    return [d.message for d in refusals(propagated(plan_of("refused", mesh, *sentences, model=model)))]
 
 
 def test_a_view_without_common_parts_is_refused() -> None:
@@ -155,7 +156,7 @@ def test_a_view_without_common_parts_is_refused() -> None:
     sentences = ("shard batch over fsdp, b", view, "shard experts over ep")
     model, batch = "mixtral_micro(experts = 6)", "24 x 24 tokens microbatch 2"
     plan = plan_of("parts", "fsdp 2 > b 3", *sentences, model=model, batch=batch)
-    (found,) = refusals(propagate(plan))
+    (found,) = refusals(propagated(plan))
     assert found.code == "E0901" and "cannot be put together from the same parts" in found.message
 
 

@@ -5,25 +5,26 @@ from __future__ import annotations
 import pytest
 
 from planc.backends.xla.refusals.plan import refusals
+from planc.checks import check_plan
 from planc.diag import PlanError
 from planc.lowering import lower_plan
-from planc.sharding import propagate
+from tests.plans import propagated
 from tests.xla.cases import FSDP, FSDP_TP, plan_of, sharded
 
 
 def test_a_layout_of_this_target_is_not_refused() -> None:
     assert refusals(sharded("fsdp_tp_sp")) == []
-    assert lower_plan(sharded("fsdp_tp_sp").plan, "xla").target == "xla"
+    assert lower_plan(check_plan(sharded("fsdp_tp_sp").plan), "xla").target == "xla"
 
 
 def test_a_pipeline_is_refused_by_its_sentence() -> None:
-    of = propagate(plan_of("pipe", "pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b"))
+    of = propagated(plan_of("pipe", "pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b"))
     (found,) = refusals(of)
     assert found.code == "E0901"
     assert "split layers over pp as 1f1b" in found.message
     assert found.span.line == of.plan.split.cause.span.line  # type: ignore[union-attr]
     with pytest.raises(PlanError):
-        lower_plan(of.plan, "xla")
+        lower_plan(check_plan(of.plan), "xla")
 
 
 PIPE = ("pp 2 > fsdp 2", FSDP)
@@ -46,28 +47,28 @@ PIPE = ("pp 2 > fsdp 2", FSDP)
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_nearest(layout: tuple[str, ...], why: str, nearest: str) -> None:
-    (found,) = refusals(propagate(plan_of("refused", *layout)))
+    (found,) = refusals(propagated(plan_of("refused", *layout)))
     assert found.code == "E0901" and why in found.message and nearest in found.help, found
 
 
 def test_microbatches_that_ranks_cannot_share_are_refused() -> None:
-    of = propagate(plan_of("pipe", "pp 4", "use pp over pp as gpipe", batch="12 x 24 tokens microbatch 2"))
+    of = propagated(plan_of("pipe", "pp 4", "use pp over pp as gpipe", batch="12 x 24 tokens microbatch 2"))
     (found,) = refusals(of)
     assert "6 microbatches" in found.message and "multiple of 4" in found.help
 
 
 def test_tokens_that_do_not_fall_into_pieces_are_refused() -> None:
-    of = propagate(plan_of("odd", "cp 4", "use cp over cp", batch="8 x 20 tokens microbatch 2"))
+    of = propagated(plan_of("odd", "cp 4", "use cp over cp", batch="8 x 20 tokens microbatch 2"))
     assert ["8 equal pieces" in f.message for f in refusals(of)] == [True]
 
 
 def test_uneven_parts_are_refused_with_the_numbers() -> None:
-    of = propagate(plan_of("uneven", "fsdp 2 > tp 4", FSDP, "shard ffn over tp"))
+    of = propagated(plan_of("uneven", "fsdp 2 > tp 4", FSDP, "shard ffn over tp"))
     (found,) = refusals(of)
     assert found.code == "E0901" and "182 is no multiple of 4" in found.message
 
 
 def test_other_dtypes_of_state_are_refused() -> None:
-    of = propagate(plan_of("narrow", *FSDP_TP, "store optimizer as bf16"))
+    of = propagated(plan_of("narrow", *FSDP_TP, "store optimizer as bf16"))
     assert [f.code for f in refusals(of)] == ["E0901"]
     assert "bf16" in refusals(of)[0].message

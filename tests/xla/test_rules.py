@@ -9,8 +9,9 @@ import pytest
 from planc.backends.xla.rules import ORDER, realise
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
+from tests.plans import propagated
 from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, SP, TP, plan_of
 from tests.xla.moe_cases import moe_sharded
 from tests.xla.test_tpu_rules import rows as tpu_rows
@@ -59,7 +60,7 @@ SCALARS_BYTES = 100
 
 def of(name: str, cluster: str = "") -> Sharded:
     mesh, *sentences = {**LAYOUTS, **OTHERS}[name]
-    return propagate(plan_of(name, mesh, *sentences, cluster=cluster))
+    return propagated(plan_of(name, mesh, *sentences, cluster=cluster))
 
 
 def rows(name: str, cluster: str = "") -> tuple[Collective, ...]:
@@ -83,7 +84,7 @@ def test_every_rule_marks_what_it_changes() -> None:
     found = [rows(name) for name in names]
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp")]
-    others += [propagate(audited_plan(name)) for name in ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256")]
+    others += [propagated(audited_plan(name)) for name in ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256")]
     found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
     seen = {rule for each in found for row in each for rule in row.realised_by}
     assert seen == {rule.NAME for rule in ORDER}
@@ -104,7 +105,7 @@ def test_a_kept_activation_is_gathered_again_for_the_weights_gradient() -> None:
 
 def test_a_torus_keeps_its_reduce_scatters_and_narrow_gathers() -> None:
     mesh = ("fsdp 4 > tp 2", FSDP, TP, SP, "compute bf16 reduce fp32")
-    sharded = propagate(plan_of("torus", *mesh, cluster="tpu_v5p(2x2x2)"))
+    sharded = propagated(plan_of("torus", *mesh, cluster="tpu_v5p(2x2x2)"))
     found = realise(sharded, semantic_collectives(sharded))
     assert {"reduce_scatter", "all_gather"} <= {r.op for r in found}
     assert {r.dtype for r in found if r.carries == "param" and "wq" in r.tensor} == {"bf16"}

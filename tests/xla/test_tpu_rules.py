@@ -11,8 +11,9 @@ from planc.backends.xla.rules import realise
 from planc.backends.xla.rules.pad_scattered_rows import BUFFER_MIB, padded_rows, shifted_rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
+from tests.plans import propagated
 from tests.xla.cases import FSDP, SP, TP, plan_of
 
 LLAMA = "llama2_7b(layers = 4)"
@@ -46,7 +47,7 @@ SMALL_MIB = 3.0
 
 def step(name: str) -> Sharded:
     cluster, batch, mesh, sentences = STEPS[name]
-    return propagate(plan_of(name, mesh, *sentences, *BF16, model=LLAMA, batch=batch, cluster=cluster))
+    return propagated(plan_of(name, mesh, *sentences, *BF16, model=LLAMA, batch=batch, cluster=cluster))
 
 
 def rows(name: str) -> tuple[Collective, ...]:
@@ -87,7 +88,7 @@ def test_gradients_over_the_whole_machine_are_summed_whole() -> None:
 )
 def test_gradients_that_the_compiler_summed_whole(name: str, axis: str, whole: set[str]) -> None:
     """Read from the optimized HLO of these plans; their other gradients of matrices are scattered."""
-    sharded = propagate(audited_plan(name))
+    sharded = propagated(audited_plan(name))
     grads = [r for r in realise(sharded, semantic_collectives(sharded)) if r.carries == "grad" and r.axis == axis]
     assert {r.tensor.removesuffix(".weight").split(".")[-1] for r in grads if r.op == "all_reduce"} == whole
 

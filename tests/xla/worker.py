@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.runtime.start_up import prepare_environment, start, start_single
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
@@ -113,7 +114,7 @@ def main(names: list[str]) -> None:
         sentences = MOE[name] if name in MOE else {**LAYOUTS, **NARROW}[name]
         plan = moe_plan(name) if name in MOE else plan_of(name, *sentences)
         balance = BALANCE if name in BALANCED else 0.0
-        program, settings = lower_plan(plan, "xla"), Settings(eps=EPS, balance_loss=balance)
+        program, settings = lower_plan(check_plan(plan), "xla"), Settings(eps=EPS, balance_loss=balance)
         try:
             same = (*_reference(plan), balance)
             if same not in references:

@@ -6,12 +6,12 @@ from planc.backends.common.shrunk import said, shrunk
 from planc.backends.cuda.analysis.peak_memory import peak_memory
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.audit.trace import Traced
+from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, PeakMemory, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
@@ -22,7 +22,8 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         message = "an audit on cuda asks no compiler: leave --topology and --timeout-s out"
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
     small = plan if options.world_scale is None else shrunk(plan, options.world_scale)
-    program, sharded = lower_plan(small, "cuda"), propagate(small)
+    program = lower_plan(check_plan(small), "cuda")
+    sharded = program.sharded
     traced = traces(program, list(range(small.pipeline)))
     return Audit(
         plan=plan.name,

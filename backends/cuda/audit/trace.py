@@ -28,7 +28,6 @@ from planc.ir.audit import Totals
 from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate
 from planc.sharding.local import local_length
 
 from .balance import balanced
@@ -56,7 +55,7 @@ def trace(program: Program, stage: int) -> Traced:
 
     The optimizer has its state before the step that is traced. No process group may be initialised.
     """
-    sharded = propagate(program.plan)
+    sharded = program.sharded
     emitted = program.load()
     with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")

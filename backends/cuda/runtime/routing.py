@@ -14,22 +14,23 @@ from planc.backends.cuda.models.balance import Balance, whole
 from planc.backends.cuda.models.moe import MoE
 from planc.ir.plan import Plan
 from planc.ir.session import Settings
-from planc.sharding import propagate
+from planc.ir.sharding import Sharded
 
 
 class Watched:
     """The routers of a rank. Without experts there are none, and nothing is counted."""
 
     def __init__(
-        self, modules: list[nn.Module], plan: Plan, settings: Settings, mesh: Any, device: torch.device
+        self, modules: list[nn.Module], sharded: Sharded, settings: Settings, mesh: Any, device: torch.device
     ) -> None:
+        plan = sharded.plan
         self._plan, self._mesh, self._device = plan, mesh, device
         found = {_layer(path): m for module in modules for path, m in module.named_modules() if isinstance(m, MoE)}
         wanted = settings.count_routing or settings.balance_loss
         self._routers: dict[int, MoE] = found if wanted else {}
         for router in self._routers.values():
             picked = torch.zeros(plan.model.sizes["experts"], dtype=torch.int64, device=device)
-            router.balance = Balance(_slope(plan, settings, mesh), picked, _total(plan, mesh))
+            router.balance = Balance(_slope(plan, settings, mesh), picked, _total(sharded, mesh))
 
     def picks(self) -> list[list[int]] | None:
         """Picks of each expert of each routed layer since the last call; a collective. None if not counted."""
@@ -62,11 +63,12 @@ def _slope(plan: Plan, settings: Settings, mesh: Any) -> float:
     return settings.balance_loss / each
 
 
-def _total(plan: Plan, mesh: Any) -> Callable[[Tensor], Tensor]:
+def _total(sharded: Sharded, mesh: Any) -> Callable[[Tensor], Tensor]:
+    plan = sharded.plan
     axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
     if mesh is None or not axes:
         return whole
-    group = mesh.get_group(Roles(propagate(plan)).dimension(axes))
+    group = mesh.get_group(Roles(sharded).dimension(axes))
 
     def summed(counts: Tensor) -> Tensor:
         every = counts.clone()

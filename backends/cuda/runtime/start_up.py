@@ -30,7 +30,6 @@ from planc.backends.cuda.runtime.shards import Initial, fill, gathered, norm
 from planc.ir.model import Model
 from planc.ir.program import Program
 from planc.ir.session import CompileFacts, Piece, Read, Settings
-from planc.sharding import propagate
 
 Tokens = NDArray[np.int32]
 Build = Callable[[Model], nn.Module]
@@ -124,7 +123,7 @@ class TorchSession:
         self._optimizer = optimizer_of(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
-        self._routers = Watched(modules, program.plan, settings, mesh, device)
+        self._routers = Watched(modules, program.sharded, settings, mesh, device)
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
@@ -305,5 +304,5 @@ def _only_cuda(device: torch.device) -> torch.device | None:
 
 
 def _pipeline(program: Program) -> str:
-    roles = Roles(propagate(program.plan))
+    roles = Roles(program.sharded)
     return roles.name("pipeline") if roles.pipeline else ""

@@ -11,12 +11,12 @@ from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Found, Inventory, inventory
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
+from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
-from planc.sharding import propagate
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
@@ -34,10 +34,10 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
     if options.world_scale is not None:
         message = "an audit on xla compiles the plan at its own size: leave --world-scale out"
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
-    lower_plan(plan, "xla")
+    program = lower_plan(check_plan(plan), "xla")
     where = topology_of(plan, options.topology)
     answer = compiled(plan, where, TIMEOUT_S if options.timeout_s is None else options.timeout_s)
-    return told(propagate(plan), answer)
+    return told(program.sharded, answer)
 
 
 def told(sharded: Sharded, answer: Compiled) -> Audit:

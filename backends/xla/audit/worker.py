@@ -59,10 +59,11 @@ def main(folder: Path) -> None:
 
 def asked(plan: Plan, topology: str, folder: Path) -> Path:
     """Path of the compiler's kept answer about the plan's step; compiles it if there is none."""
+    from planc.checks import check_plan
     from planc.lowering import lower_plan
 
     devices = described(topology, plan.mesh.devices)
-    mesh, step, arguments = step_of(lower_plan(plan, "xla"), devices)
+    mesh, step, arguments = step_of(lower_plan(check_plan(plan), "xla"), devices)
     lowered = step.lower(*arguments)
     options = OPTIONS if topology else {}
     facts: dict[str, Any] = {

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from math import prod
 
 from planc.checks.edits import divisors
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.cost.compute.quantize import quantized
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
@@ -20,7 +20,7 @@ ROW = 16
 """torch's scaled matmul wants both sides of a matrix to be multiples of 16."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
     reported = set()

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 
@@ -17,7 +17,7 @@ SHOWN = 3
 """Changes that the help lists."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory, plan = costed.memory, costed.sharded.plan
     worst = memory.worst
     need = worst.per_device_gib
@@ -38,7 +38,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
     )
 
 
-def _mend(costed: Costed) -> tuple[str, Fix | None]:
+def _mend(costed: CostedPlan) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
     from planc.checks.memory_fixes import mends, together, tried
     from planc.checks.recost import recost
@@ -56,7 +56,7 @@ def _mend(costed: Costed) -> tuple[str, Fix | None]:
     return "; ".join(said), fitting[0].fix if fitting else None
 
 
-def _line(one: Tried, base: Costed, *, fits: bool) -> str:
+def _line(one: Tried, base: CostedPlan, *, fits: bool) -> str:
     """What a change saves and costs."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator
 
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Expect
@@ -13,7 +13,7 @@ from planc.ir.plan import Expect
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     for expect in costed.sharded.plan.expects:
         value = measure(costed, expect.metric)
         if not COMPARE[expect.cmp](value, expect.value):
@@ -25,7 +25,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
             )
 
 
-def measure(costed: Costed, metric: str) -> float:
+def measure(costed: CostedPlan, metric: str) -> float:
     """A metric of the report: bytes, seconds, or a share of the step."""
     step = costed.step
     return {

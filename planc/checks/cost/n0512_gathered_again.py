@@ -7,7 +7,7 @@ from dataclasses import replace as replaced
 
 from planc.checks.edits import add, replace, sentence
 from planc.checks.recost import gib, recost
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Gather, Period, Plan
@@ -22,7 +22,7 @@ PERIODS: tuple[Period, ...] = ("microbatch", "step")
 """In order of the memory that they take."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
     waits = sum(r.exposed_s for r in costed.collectives if r.row.carries in ("param", "grad"))
     if plan.gather_per == "step" or plan.microbatches == 1 or not plan.store("params"):

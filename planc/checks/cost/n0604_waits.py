@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 
@@ -14,7 +14,7 @@ LEAST_FLOPS_PER_S = 1e13
 """A plan for the machine at hand, which is no accelerator, is there to be right and not to be fast."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     step, plan = costed.step, costed.sharded.plan
     if step.exposed_comm_s <= SHARE * step.time_s or max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:
         return

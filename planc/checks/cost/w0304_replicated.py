@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.edits import add, sentence
 from planc.checks.work import repeated_share
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
@@ -17,7 +17,7 @@ SHARE = 0.05
 """Norms and routers are always whole; what weighs more than this was left out of the rules."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan, model = sharded.plan, sharded.model
     used = {a for p in sharded.params for a in p.axes()}

@@ -7,7 +7,7 @@ from math import ceil, prod
 
 from planc.checks.edits import divisors
 from planc.checks.work import flops
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.sharding import OpSharding, Sharded
@@ -22,7 +22,7 @@ LEAST_FLOPS_PER_S = 1e13
 """Slower chips are no accelerators and have no such tiles."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
     if max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:

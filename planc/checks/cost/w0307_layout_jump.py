@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.diag.span import Span
@@ -14,7 +14,7 @@ from planc.ir.sharding import Layout, Move, Sharded
 from planc.sharding.local import tensor_bytes
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     reported = set()
     for ops in sharded.ops.values():

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from planc.checks.edits import add, sentence
 from planc.checks.work import repeated_share
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
@@ -14,7 +14,7 @@ from planc.ir.plan import Plan
 SHARE = 0.5
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
     for axis in plan.mesh.axes:
         pipeline = plan.split is not None and plan.split.axis == axis.name

@@ -8,7 +8,7 @@ from dataclasses import replace as replaced
 from planc.checks.edits import sentence
 from planc.checks.recost import gib, recost
 from planc.checks.stages import even_stages, rank_seconds, stages_text
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
@@ -19,7 +19,7 @@ GAIN = 0.05
 """Of the step's time: a smaller one is not worth uneven stages."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan, split = sharded.plan, sharded.plan.split
     if split is None or plan.model.layers < len(split.stages) or len(split.stages) == 1:

@@ -8,7 +8,7 @@ from math import ceil
 
 from planc.checks.edits import replace, sentence
 from planc.checks.recost import recost
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
@@ -19,7 +19,7 @@ GOAL = 0.1
 """The bubble that the help's number of microbatches gives."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan, split = costed.sharded.plan, costed.sharded.plan.split
     share = costed.step.bubble_s / costed.step.time_s
     if split is None or share <= SHARE:

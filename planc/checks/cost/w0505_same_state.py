@@ -7,7 +7,7 @@ from dataclasses import replace as replaced
 
 from planc.checks.edits import add, sentence
 from planc.checks.recost import gib, recost
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import NOUNS, Store
@@ -16,7 +16,7 @@ SHARE = 0.15
 """Of a device's memory."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan, memory = costed.sharded.plan, costed.memory
     state = memory.per_device_gib.optimizer
     nothing = not any(plan.store(n) for n in NOUNS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 
@@ -12,7 +12,7 @@ LEFT = 0.04
 """Of a device's memory."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory = costed.memory
     worst = memory.worst
     total, capacity = worst.per_device_gib.total, memory.capacity_gib

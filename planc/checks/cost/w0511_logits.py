@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.checks.edits import add, replace, sentence
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.cost.memory.activations import loss_bytes
 from planc.cost.memory.peak import GIB
 from planc.cost.memory.state import by_xla
@@ -17,7 +17,7 @@ SHARE = 0.2
 """Of a device's memory."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
     gib = loss_bytes(sharded) / GIB

@@ -9,7 +9,7 @@ from itertools import permutations
 from planc.checks.edits import mesh_sentence
 from planc.checks.edits import replace as written_instead
 from planc.checks.recost import recost
-from planc.cost import Costed
+from planc.cost import CostedPlan
 from planc.cost.machine.collective_time import collective_s
 from planc.cost.machine.topology import span_of
 from planc.diag.diagnostic import Diagnostic
@@ -26,7 +26,7 @@ WORTH = 0.02
 """Orders that win less of the step than this are left alone."""
 
 
-def check(costed: Costed) -> Iterator[Diagnostic]:
+def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
     if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < WORTH * costed.step.time_s:
         return
@@ -45,7 +45,7 @@ def check(costed: Costed) -> Iterator[Diagnostic]:
     )
 
 
-def _promising(costed: Costed) -> list[Mesh]:
+def _promising(costed: CostedPlan) -> list[Mesh]:
     """The few orders in which what is exposed now would take less time, by more than it takes to mention.
 
     None takes activations, for which every layer waits, over more nodes than they cross.
@@ -65,7 +65,7 @@ def _promising(costed: Costed) -> list[Mesh]:
     return [orders[i] for seconds, i in timed[:TRIED] if seconds < enough]
 
 
-def _outside_s(costed: Costed) -> float:
+def _outside_s(costed: CostedPlan) -> float:
     """Exposed seconds on the network. Without them no order can win, and none is tried."""
     cluster = costed.sharded.plan.cluster
     near = {cluster.link.name, cluster.chip.name}
@@ -78,7 +78,7 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     return any(there[g] > here[g] for g in groups)
 
 
-def _gained(costed: Costed, best: Mesh) -> str:
+def _gained(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
     plan = costed.sharded.plan
     then = _seconds(plan, best, [r.row for r in costed.collectives])

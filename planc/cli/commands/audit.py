@@ -68,11 +68,12 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _audited(options: argparse.Namespace) -> Audit:
+    from planc.checks import check_plan
     from planc.driver import load
     from planc.lowering import lower_to_train
 
     plan = load(options.file, set=dict(options.set), target=options.target)
-    backend = lower_to_train(plan, options.target).backend
+    backend = lower_to_train(check_plan(plan), options.target).backend
     try:
         return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s))
     except ModuleNotFoundError as error:

@@ -142,9 +142,10 @@ def chips_of(machine: str) -> int:
 def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
     """A measured step with the collectives that the target makes of the plan."""
     from planc.calibration.probes import MeasuredStep
+    from planc.checks import check_plan
     from planc.lowering import realise_plan
 
-    realised = realise_plan(plan, target)
+    realised = realise_plan(check_plan(plan), target)
     return MeasuredStep(name=plan.name, sharded=realised.sharded, rows=realised.collectives, seconds=seconds)
 
 

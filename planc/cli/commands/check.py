@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json, print_json_list
-from planc.driver import Checked, examine
+from planc.driver import Examined, examine
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +48,7 @@ def _is_plan(file: Path) -> bool:
     return first not in ("layout", "hardware")
 
 
-def _print(checked: list[Checked], options: argparse.Namespace) -> None:
+def _print(checked: list[Examined], options: argparse.Namespace) -> None:
     diagnostics = [d for c in checked for d in c.report.diagnostics]
     if options.format == "json":
         reports = [c.report.to_json() for c in checked]
@@ -69,7 +69,7 @@ def _print(checked: list[Checked], options: argparse.Namespace) -> None:
             show(c, brief=options.brief)
 
 
-def show(checked: Checked, *, brief: bool = False) -> None:
+def show(checked: Examined, *, brief: bool = False) -> None:
     """One plan as text: the report if there is one, then what was found."""
     report = checked.report
     if report.step is not None:

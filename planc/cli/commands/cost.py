@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.commands.check import show
 from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json
-from planc.driver import Checked, examine
+from planc.driver import Examined, examine
 
 if TYPE_CHECKING:
     from planc.cost.bounds import Bound
@@ -32,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
     return exit_status(checked.report.diagnostics)
 
 
-def _explain(checked: Checked, format: str) -> None:
+def _explain(checked: Examined, format: str) -> None:
     from planc.cli.views.report_text import parts_of, seconds, strong
     from planc.cli.views.table import table
     from planc.cost.bounds import bounds

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import DIAGNOSTICS, add_set, add_target, exit_status, print_diagnostics, print_json
-from planc.driver import Checked, examine
+from planc.driver import Examined, examine
 
 if TYPE_CHECKING:
     from planc.compare.diff import Diff
@@ -48,7 +48,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found.changes or found.apart else 0
 
 
-def _other(options: argparse.Namespace, given: dict[str, int]) -> Checked:
+def _other(options: argparse.Namespace, given: dict[str, int]) -> Examined:
     """B, with what the command line changes. Raises NotWrittenError."""
     from planc.compare.plan_edit import read, rewritten
 
@@ -65,7 +65,7 @@ def _names(options: argparse.Namespace) -> tuple[str, str]:
     return options.a, " ".join([options.b or options.a, *changed])
 
 
-def _refused(checked: list[Checked], format: str) -> int:
+def _refused(checked: list[Examined], format: str) -> int:
     """Print why plans could not be costed; returns the exit status."""
     found = [d for c in checked for d in c.report.diagnostics]
     if format == "json":

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from planc.cost.costed import Costed
+from planc.cost.costed import CostedPlan
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import optimizer_s
 from planc.cost.step.rank_cost import StageCost
@@ -33,13 +33,13 @@ class Span(NamedTuple):
     microbatch: int | None = None
 
 
-def actions(costed: Costed) -> int:
+def actions(costed: CostedPlan) -> int:
     """Actions of a step, over all pipeline ranks; a backward in two parts counts twice."""
     plan = costed.sharded.plan
     return 3 * len(plan.stages) * plan.microbatches
 
 
-def trace(costed: Costed) -> dict[str, Any]:
+def trace(costed: CostedPlan) -> dict[str, Any]:
     """The trace of one step. The spans of the slowest rank and its idle time sum to the step."""
     plan = costed.sharded.plan
     assert actions(costed) <= MOST_ACTIONS
@@ -51,7 +51,7 @@ def trace(costed: Costed) -> dict[str, Any]:
     }
 
 
-def step_spans(costed: Costed) -> Iterator[Span]:
+def step_spans(costed: CostedPlan) -> Iterator[Span]:
     """Every span of every rank, each rank's in order of time."""
     plan, times = costed.sharded.plan, costed.timed.times
     spans = action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), times)
@@ -81,7 +81,7 @@ def _parts(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
         start += seconds
 
 
-def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
+def _after(costed: CostedPlan, rank: int, start: float) -> Iterator[Span]:
     """What a rank does once a step, after the last microbatch of all."""
     sharded, plan = costed.sharded, costed.sharded.plan
     mine = [costed.timed.costs[v] for v in virtual_stages(plan, rank)]
@@ -98,7 +98,7 @@ def _after(costed: Costed, rank: int, start: float) -> Iterator[Span]:
         start += seconds
 
 
-def _names(costed: Costed) -> Iterator[dict[str, Any]]:
+def _names(costed: CostedPlan) -> Iterator[dict[str, Any]]:
     """Metadata events: the process is the plan, a thread is a pipeline rank."""
     plan = costed.sharded.plan
     yield {"name": "process_name", "ph": "M", "pid": 0, "tid": 0, "args": {"name": plan.name}}

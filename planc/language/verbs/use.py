@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from planc.language import library
 from planc.language.draft import Draft
-from planc.syntax import File
+from planc.syntax import Tree
 from planc.syntax.old_spellings import old_spelling
 from planc.syntax.tree import Sentence, Word
 
@@ -20,7 +20,7 @@ OLD_NAMES = {"dp": "ddp", "zero3": "fsdp"}
 """Layouts that had two names."""
 
 
-def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth: int = 0) -> list[Sentence]:
+def expand(sentences: list[Sentence], own: dict[str, Tree], draft: Draft, depth: int = 0) -> list[Sentence]:
     """Every `use` replaced by what it stands for; `own` are the imported layouts by name."""
     expanded: list[Sentence] = []
     for sentence in sentences:
@@ -31,7 +31,7 @@ def expand(sentences: list[Sentence], own: dict[str, File], draft: Draft, depth:
     return expanded
 
 
-def _layout(use: Sentence, own: dict[str, File], draft: Draft, depth: int) -> list[Sentence]:
+def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> list[Sentence]:
     if draft.free(use.node.parts[0], "the layout"):
         return []
     word = use.node.words("NAME")[0]
@@ -64,7 +64,7 @@ def _scoped(sentence: Sentence, use: Sentence) -> Sentence:
     return replace(sentence, node=node, text=f"{sentence.text} {scope.kind} {names}")
 
 
-def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
+def _replacements(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]] | None:
     """The layout's axis names to the plan's. A layout of one axis may stand over several."""
     assert layout.header is not None
     formal = [w.text for w in layout.header.names(0)]
@@ -81,7 +81,7 @@ def _replacements(layout: File, use: Sentence, draft: Draft) -> dict[str, list[W
     return names | _method(layout, use, draft)
 
 
-def _method(layout: File, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
+def _method(layout: Tree, use: Sentence, draft: Draft) -> dict[str, list[Word]]:
     """`layout pp over pp as schedule = 1f1b`: the word a `use ... as` replaces, and its default."""
     assert layout.header is not None
     words = layout.header.node.words("NAME", "METHOD")

@@ -15,6 +15,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from planc.checks import check_plan
 from planc.lowering import load_backend, lower_plan
 from planc.trainer.preset.load import Preset, load_preset
 from planc.trainer.run import launch
@@ -51,7 +52,7 @@ def main(target: Target, runs: int, folder: Path) -> None:
     from planc.trainer.run.initial_weights import initial
 
     preset = load_preset(_preset())
-    program = lower_plan(preset.plan, target)
+    program = lower_plan(check_plan(preset.plan), target)
     runtime = program.backend.runtime()
     runtime.prepare_environment(preset.plan.mesh.devices)
     session = runtime.start(program, Settings(), initial(preset.plan.model, 0))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.calibration.cpu_contention import CALM, ContentionMeter
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.probe import Probe, Ranks
 from planc.ir.program import Target
@@ -67,7 +68,7 @@ def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, 
     from planc.ir.session import Settings
     from planc.trainer.run.initial_weights import initial
 
-    program = lower_plan(plan, target)
+    program = lower_plan(check_plan(plan), target)
     session = program.backend.runtime().start(program, Settings(), initial(plan.model, 0))
     stream = np.random.default_rng(0)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)

@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
 from planc.backends.common.shrunk import said, shrunk
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.program import Target
 from planc.lowering import lower_plan
@@ -69,7 +70,7 @@ def main() -> int:
     options = parser.parse_args()
     plan = Plan.from_json(json.load(sys.stdin))
     traced, began = small(plan), time.monotonic()
-    program = lower_plan(traced, options.target)
+    program = lower_plan(check_plan(traced), options.target)
     found = program.backend.dry_run(program)
     batch = traced.batch
     microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.program import Target
 from planc.lowering import lower_to_train
@@ -80,7 +81,7 @@ def prepare(
     error: it is not started here. Raises PlanError for what cannot run.
     """
     loaded = fitted(load_preset(preset, checkpoint), None if single else devices)
-    program = lower_to_train(loaded.plan, target, runtime)
+    program = lower_to_train(check_plan(loaded.plan), target, runtime)
     count = 1 if single else launch.processes(loaded.plan, program.backend)
     span = Span(str(loaded.path), 1, 1, 1, 1)
     errors = [

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, get_args
 
 from planc import __version__
+from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.ir.plan import Plan
 from planc.ir.program import Target, missing_framework
@@ -257,7 +258,7 @@ def first_values(preset: Preset) -> Initial:
 def _start(preset: Preset, request: Request) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target, span = preset.plan, request.target, _span(preset)
-    program = lower_plan(plan, target, request.runtime)
+    program = lower_plan(check_plan(plan), target, request.runtime)
     if refused := beyond(request.runtime, preset, request.single, span):
         raise PlanError(refused)
     try:

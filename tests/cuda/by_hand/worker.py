@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from planc.backends.cuda.audit.observe import Observer
 from planc.backends.cuda.models.llama import build
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.lowering import lower_plan
 from planc.trainer.run.launch import leave
@@ -73,7 +74,7 @@ def by_hand(name: str) -> tuple[Step, Any]:
 
 def emitted(name: str) -> tuple[Step, Any]:
     """The same of the program that planc writes."""
-    program = lower_plan(plan(name), "cuda").load()
+    program = lower_plan(check_plan(plan(name)), "cuda").load()
     mesh = program.build_mesh("cpu")
     divided = program.parallelize(model_of(name), mesh)
     index, count = program.data_rank(mesh)

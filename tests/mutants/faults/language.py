@@ -32,8 +32,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a misspelt verb hides what else is wrong",
         file="planc/driver.py",
-        text="elif built.mended is not None:",
-        planted="elif False:",
+        text="if built.plan is None and built.mended is not None:",
+        planted="if False:",
         test=f"{MISTAKES}::test_a_misspelling_hides_nothing",
     ),
     Fault(

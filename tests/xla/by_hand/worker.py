@@ -21,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from planc.backends.xla.audit.inventory import inventory
 from planc.backends.xla.runtime.start_up import prepare_environment
+from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
@@ -83,7 +84,7 @@ def emitted(name: str) -> tuple[Program, dict[str, int]]:
     from planc.backends.xla.models import family
 
     of = plan(name)
-    program, module = lower_plan(of, "xla").load(), family(of.model.family)
+    program, module = lower_plan(check_plan(of), "xla").load(), family(of.model.family)
     mesh, optimizer, params = program.build_mesh(), program.adamw(), weights(of)
     state = program.init_state(params, optimizer, mesh)
     step = program.build_train_step(module.build_loss(of.model, program), optimizer, mesh, params)

@@ -1,0 +1,96 @@
+"""The nouns of CONTRIBUTING.md exist, and each is made in one place."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+
+import pytest
+
+from planc.checks import check_plan, judge_plan
+from planc.compare.diff import diff
+from planc.cost.costed import CostedPlan, cost_plan
+from planc.ir.checked import CheckedPlan
+from planc.ir.plan import Plan
+from planc.ir.sharding import Sharded
+from planc.language.build import build_plan
+from planc.lowering import lower_plan, realise_plan
+from planc.sharding import propagate
+from planc.syntax import Tree
+from tests.house.test_floors import ROOT, source_files
+
+MADE_AGAIN = {("Plan", "planc/ir/plan.py"): "`Plan.resized`: a search varies the mesh, the batch and the split"}
+"""Further places that construct a noun, and why."""
+ASSUMED = {
+    "planc/checks/recost.py": "an edit of a plan that has passed: a fix costs what it proposes",
+    "planc/search/lower_bounds.py": "a layout of a space: `Laws` runs the rules, cached by mesh and by batch",
+    "planc/calibration/predict.py": "published runs: some break a rule of style and were run nevertheless",
+    "planc/cli/commands/bench.py": "copies of a loaded plan, whose propagation alone is timed",
+}
+"""The files that call `assume_checked`, and what holds the rules there."""
+
+
+def nouns() -> dict[str, str]:
+    """Noun to the file that makes it, from the table of CONTRIBUTING.md."""
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    return dict(re.findall(r"^\| `(\w+)` \| `\w+` \| `([\w/.]+)` \|$", text, re.MULTILINE))
+
+
+def calls(text: str, name: str) -> list[int]:
+    """Lines that call a function or class of this name."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Call)
+        and (getattr(node.func, "id", None) == name or getattr(node.func, "attr", None) == name)
+    ]
+
+
+def makers(files: dict[str, str], noun: str) -> set[str]:
+    return {path for path, text in files.items() if calls(text, noun)}
+
+
+def test_the_chain_names_the_nouns_of_the_table() -> None:
+    chain = next(line for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines() if "text -> " in line)
+    assert re.findall(r"[A-Z]\w+", chain) == list(nouns())
+
+
+@pytest.mark.parametrize("noun", nouns())
+def test_a_noun_is_made_in_one_place(noun: str) -> None:
+    allowed = {nouns()[noun], *(path for name, path in MADE_AGAIN if name == noun)}
+    assert nouns()[noun] in makers(source_files(ROOT), noun) <= allowed
+
+
+def test_a_second_maker_would_be_found() -> None:
+    files = source_files(ROOT) | {"planc/search/space.py": "x = CheckedPlan(plan)"}
+    assert makers(files, "CheckedPlan") == {nouns()["CheckedPlan"], "planc/search/space.py"}
+
+
+def test_plans_are_assumed_checked_in_few_places() -> None:
+    assert makers(source_files(ROOT), "assume_checked") == set(ASSUMED)
+
+
+@pytest.mark.parametrize(
+    ("function", "asks_for"),
+    [
+        (build_plan, Tree),
+        (check_plan, Plan),
+        (propagate, CheckedPlan),
+        (realise_plan, CheckedPlan),
+        (lower_plan, CheckedPlan),
+        (cost_plan, Sharded),
+        (judge_plan, CostedPlan),
+        (diff, CostedPlan),
+    ],
+)
+def test_a_function_asks_for_the_noun_that_it_needs(function: Callable[..., object], asks_for: type) -> None:
+    """mypy holds the callers to it."""
+    first = next(iter(inspect.signature(function).parameters.values()))
+    assert first.annotation == asks_for.__name__
+
+
+def test_a_checked_plan_is_no_plan() -> None:
+    """Else `dataclasses.replace` would make an unchecked plan pass for a checked one."""
+    assert not issubclass(CheckedPlan, Plan)
