@@ -7,9 +7,11 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 PYTEST := $(BIN)/python -m pytest
+# A worker of pytest a core, at most four: each may start processes of its own. PARALLEL= runs the tests one by one.
+PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: help demo test long check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -18,14 +20,17 @@ help: ## this list
 demo: $(READY) ## the main job: check, lower, train on two stacks, compare (about 5 minutes)
 	@bash docs/demo.sh
 
-test: $(READY) ## every test that CI runs
-	@$(PYTEST) -m "not slow and not gpu"
+test: $(READY) ## all that starts no process, and a launch of each mechanism (10 minutes on 2 cores)
+	@$(PYTEST) $(PARALLEL) -m "not long and not slow and not gpu"
 
-check: lint ## the one-minute tier: linters, types, tests that start no processes
-	@$(PYTEST) -m "not launch and not slow and not gpu"
+long: $(READY) ## the other launches that CI runs
+	@$(PYTEST) $(PARALLEL) -m "long and not slow and not gpu"
+
+check: lint ## between edits: linters, types, tests that start no processes
+	@$(PYTEST) $(PARALLEL) -m "not launch and not slow and not gpu"
 
 all: lint ## every test, the slow ones too
-	@$(PYTEST)
+	@$(PYTEST) $(PARALLEL)
 
 lint: $(READY) ## ruff and mypy
 	@$(BIN)/ruff check --quiet --output-format concise .

@@ -1,4 +1,4 @@
-"""What every test shares: a private cache, goldens, one policy for GPU tests, seconds per room and tier."""
+"""What every test shares: a private cache, goldens, launches, one policy for GPU tests, seconds per room and tier."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ import os
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
+
+from tests.launches import Row, scope_of, shared_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -38,8 +41,37 @@ def golden() -> Callable[[Path, str], None]:
     return compare
 
 
+@pytest.fixture(scope="session")
+def rows(request: pytest.FixtureRequest) -> Callable[[str], Callable[[str], Row]]:
+    """`rows(launch)(case)`: every case that this run asks for is trained in one launch."""
+    return shared_rows(request.session.items)
+
+
+@pytest.fixture
+def row(request: pytest.FixtureRequest, rows: Callable[[str], Callable[[str], Row]]) -> Row:
+    """What the worker of a shared launch reports of the test's case."""
+    mark = request.node.get_closest_marker("trained")
+    assert mark is not None, "tests that read a row name their case with tests.launches.case"
+    launch, name = mark.args
+    return rows(launch)(name)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Workers of pytest-xdist get a scope of tests at a time, in the order of collection."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Scopes(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return scope_of(nodeid)
+
+    config.option.loadscopereorder = False
+    return Scopes(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """GPU tests are skipped, with the reason, where no device is."""
+    """Launches come first, as they take longest. GPU tests are skipped, with the reason, where no device is."""
+    items.sort(key=lambda item: item.get_closest_marker("launch") is None)
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not Path("/dev/nvidia0").exists():
         for item in gpu:

@@ -55,6 +55,7 @@ def test_a_prediction_without_a_rule_is_found_wrong() -> None:
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_our_tracker_and_that_of_torch_agree() -> None:
     """Without tensor parallelism, where torch's counts no metadata of DTensors either."""
     script = ROOT / "tests" / "audit" / "both_trackers.py"

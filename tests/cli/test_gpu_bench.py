@@ -31,6 +31,7 @@ def test_what_it_would_run_fits_and_is_lowered(node: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_a_plan_is_measured_beside_its_prediction(tmp_path: Path) -> None:
     path = tmp_path / "small.plan"
     text = gpu_bench.PLAN.replace("attention.core as flash\n", "").replace("compile   blocks as inductor\n", "")

@@ -53,6 +53,9 @@ FAMILY: dict[str, Case] = {
     ),
 }
 
+QUICK = ("own_layout", "head_dim_sp")
+"""Those that `make test` trains; CI trains the others too."""
+
 
 def family_case(name: str) -> Plan:
     """The plan of one of these layouts."""

@@ -58,7 +58,9 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
 """A dense first layer, latent attention, and a shared expert beside the routed ones."""
 
 CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline")
-"""Those that every run trains."""
+"""Those that CI trains."""
+QUICK = ("ep_fsdp", "capacity_etp", "deepseek_pipeline")
+"""Those that `make test` trains."""
 
 BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")
 """Those that train with a load-balancing loss too."""

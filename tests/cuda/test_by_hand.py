@@ -32,6 +32,7 @@ def launched() -> dict[str, list[dict[str, Any]]]:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("name", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.long
 def test_emitted_and_by_hand_train_alike_with_the_same_collectives(name: str, rows: Any) -> None:
     for rank in rows()[name]:
         emitted, by_hand = rank["emitted"], rank["by_hand"]
@@ -50,6 +51,7 @@ def _without_scalars(calls: list[list[Any]]) -> list[list[Any]]:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("name", ["fsdp", "tensor", "pipeline"])
+@pytest.mark.long
 def test_a_second_observer_counts_the_same(name: str, rows: Any) -> None:
     """torch's CommDebugMode, in a real run over gloo; it leaves out what is sent point to point."""
     for rank in rows()[name]:

@@ -14,8 +14,9 @@ LIMIT_S = 5.0
 
 
 @pytest.mark.launch
-def test_the_others_stop_and_name_the_rank_the_axis_and_the_collective() -> None:
-    finished = run([sys.executable, str(WORKER), "fsdp_tp_sp"], 4, env={"PLANC_TIMEOUT_S": str(LIMIT_S)}, timeout_s=240)
+def test_the_others_stop_and_name_the_rank_the_axis_and_the_collective(tmp_path: Path) -> None:
+    command = [sys.executable, str(WORKER), "fsdp_tp_sp", str(tmp_path)]
+    finished = run(command, 4, env={"PLANC_TIMEOUT_S": str(LIMIT_S)}, timeout_s=240)
     said = [line for output in finished.outputs for line in output.splitlines() if line.startswith("SAID")]
     assert len(said) == 3, finished.outputs
     assert any("rank 3 did not answer" in line for line in said)

@@ -14,6 +14,7 @@ NAMES = ("ring_fsdp", "zbv", "hsdp")
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_two_runs_have_the_same_bits() -> None:
     finished = run([sys.executable, str(WORKER), *NAMES], 4, timeout_s=300)
     assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]

@@ -5,39 +5,25 @@ So nothing between a plan and its program looks at the name of a family, a model
 
 from __future__ import annotations
 
-import sys
-from functools import cache
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from planc.backends.cuda.refusals.plan import refusals
 from planc.checks import check_plan
 from planc.lowering import lower_plan
-from planc.trainer.run.launch import run
+from tests.launches import Row, case, tier
 from tests.plans import propagated
-from tests.rows import parity_rows
 
-from .family_cases import FAMILY, family_case
+from .family_cases import FAMILY, QUICK, family_case
 
-WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
 DIVIDED_INSIDE = ["head_dim", "head_dim_stored", "head_dim_sp", "head_dim_rests", "head_dim_pipeline"]
 
 
-@cache
-def rows() -> dict[str, dict[str, Any]]:
-    """Every layout compared with one process, in one launch of four."""
-    finished = run([sys.executable, str(WORKER), *FAMILY], 4, timeout_s=900)
-    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    return parity_rows("cuda", finished.outputs[0])
+CASES = [case("cuda-4", name, *tier(name, slow=(), quick=QUICK)) for name in FAMILY]
 
 
-@pytest.mark.launch
-@pytest.mark.parametrize("name", FAMILY)
-def test_trains_as_one_process(name: str) -> None:
-    row = rows()[name]
+@pytest.mark.parametrize("name", CASES)
+def test_trains_as_one_process(name: str, row: Row) -> None:
     assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
     assert max(row["gradient"]) <= BUDGET, row["where"]
     assert row["loss"] <= BUDGET
@@ -45,10 +31,9 @@ def test_trains_as_one_process(name: str) -> None:
     assert row["evaluated"] <= BUDGET
 
 
-@pytest.mark.launch
-@pytest.mark.parametrize("name", FAMILY)
-def test_issues_the_collectives_that_the_rules_predict(name: str) -> None:
-    assert rows()[name]["collectives"] == []
+@pytest.mark.parametrize("name", CASES)
+def test_issues_the_collectives_that_the_rules_predict(name: str, row: Row) -> None:
+    assert row["collectives"] == []
 
 
 @pytest.mark.parametrize("name", FAMILY)

@@ -16,6 +16,7 @@ BUDGET = 1e-5
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_models_of_transformers_train_as_undivided_ones() -> None:
     pytest.importorskip("transformers")
     finished = run([sys.executable, str(WORKER)], 4, timeout_s=600)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ import pytest
 from planc.backends.cuda.refusals.plan import refusals
 from planc.checks import check_plan
 from planc.lowering import lower_plan
-from planc.trainer.run.launch import run
+from tests.launches import Row, case, tier
 from tests.plans import propagated
-from tests.rows import parity_rows
 
-from .moe_cases import CI, DEEPSEEK, MIXTRAL, QWEN3, moe_case
+from .moe_cases import CI, DEEPSEEK, MIXTRAL, QUICK, QWEN3, moe_case
 
-WORKER = Path(__file__).with_name("worker.py")
 ROOT = Path(__file__).resolve().parents[2]
 BUDGET = 1e-5
 COUNTED_TOGETHER = ("etp_balanced",)
@@ -30,25 +27,19 @@ COUNTED_TOGETHER = ("etp_balanced",)
 GROUPS = {"mixtral": MIXTRAL, "qwen3": QWEN3, "deepseek": DEEPSEEK}
 
 
-@cache
-def rows(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """These layouts compared with one process, one after the other in one launch of four."""
-    finished = run([sys.executable, str(WORKER), *names], 4, timeout_s=900)
-    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
-    return parity_rows("cuda", finished.outputs[0])
+def cases(*left_out: str) -> list[Any]:
+    """Layouts of all groups but those left out."""
+    slow = {name for group in GROUPS.values() for name in group} - {*CI}
+    return [
+        case("cuda-4", name, *tier(name, slow, QUICK))
+        for group in GROUPS.values()
+        for name in group
+        if name not in left_out
+    ]
 
 
-def cases() -> list[Any]:
-    """A launch for those that every run makes, one for the others."""
-    every = [name for group in GROUPS.values() for name in group]
-    groups = {name: tuple(n for n in every if (n in CI) == (name in CI)) for name in every}
-    slow = {name: [] if name in CI else [pytest.mark.slow] for name in every}
-    return [pytest.param(groups[n], n, marks=[pytest.mark.launch, *slow[n]], id=n) for n in every]
-
-
-@pytest.mark.parametrize(("group", "name"), cases())
-def test_trains_as_one_process(group: tuple[str, ...], name: str) -> None:
-    row = rows(group)[name]
+@pytest.mark.parametrize("name", cases())
+def test_trains_as_one_process(name: str, row: Row) -> None:
     assert row["dead"] == [], "a reference gradient is zero: the comparison would prove nothing"
     assert max(row["gradient"]) <= BUDGET, row["where"]
     assert row["loss"] <= BUDGET
@@ -56,10 +47,10 @@ def test_trains_as_one_process(group: tuple[str, ...], name: str) -> None:
     assert row["evaluated"] <= BUDGET
 
 
-@pytest.mark.parametrize(("group", "name"), [c for c in cases() if c.id not in COUNTED_TOGETHER])
-def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize("name", cases(*COUNTED_TOGETHER))
+def test_issues_the_collectives_that_the_rules_predict(name: str, row: Row) -> None:
     """Calls and bytes per operation and mesh dimension, on every rank, of one step after the first."""
-    assert rows(group)[name]["collectives"] == []
+    assert row["collectives"] == []
 
 
 @pytest.mark.parametrize("name", [name for group in GROUPS.values() for name in group])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,9 @@ from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.runtime.start_up import start, start_single
 from planc.checks import check_plan
 from planc.ir.audit import compared, differences
+from planc.ir.model import Model
 from planc.ir.plan import Plan
+from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan
@@ -38,6 +41,7 @@ from tests.seeded import batches
 
 STEPS, CHECKED = 3, (1, 3)
 LR = 2e-4
+Build = Callable[[Model], Any] | None
 
 
 def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
@@ -118,33 +122,46 @@ def sentences_of(name: str) -> tuple[str, ...]:
     return {**LAYOUTS, **MOE}[name]
 
 
+References = dict[str, dict[str, Any]]
+
+
+def reference(plan: Plan, program: Program, settings: Settings, build: Build, known: References) -> dict[str, Any]:
+    """The training of one process; layouts that it is the same for share it."""
+    batch = plan.batch.sequences, plan.batch.microbatch_sequences
+    places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
+    narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
+    key = repr((plan.model.name, batch, plan.precision, places, narrow, settings.balance_loss))
+    if key not in known:
+        known[key] = train(start_single(program, settings, initial, build), plan)
+    return known[key]
+
+
+def compare(name: str, references: References) -> None:
+    """Train a layout on all ranks and as one process on rank 0, which prints the differences."""
+    began = time.monotonic()
+    plan, build = plan_of(name), builder(name)
+    sharded = propagated(plan)
+    program = lower_plan(check_plan(sharded.plan), "cuda")
+    settings = Settings(balance_loss=BALANCE if name in BALANCED else 0.0)
+    if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
+        program.load().COMPILER = "aot_eager"
+    session = start(program, settings, initial, build)
+    observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
+    # torch compiles nothing while a dispatch mode watches: these collectives are those of the plain blocks.
+    found = train(session, plan, None if plan.compiles else observer)
+    differing = [] if plan.compiles else unpredicted(sharded, session.mesh, observer)
+    if dist.get_rank() == 0:
+        row = difference(found, reference(plan, program, settings, build, references))
+        about = {"name": name, "model": plan.model.name, "plan": sentences_of(name), "collectives": differing}
+        print("ROW", json.dumps({**about, "seconds": time.monotonic() - began, **row}), flush=True)
+
+
 def main(names: list[str]) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    references: dict[str, dict[str, Any]] = {}
+    references: References = {}
     for name in names:
-        began = time.monotonic()
-        plan, build = plan_of(name), builder(name)
-        sharded = propagated(plan)
-        program = lower_plan(check_plan(sharded.plan), "cuda")
-        balance = BALANCE if name in BALANCED else 0.0
-        settings = Settings(balance_loss=balance)
-        batch = plan.batch.sequences, plan.batch.microbatch_sequences
-        places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
-        narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
-        key = repr((plan.model.name, batch, plan.precision, places, narrow, balance))
-        if key not in references:
-            references[key] = train(start_single(program, settings, initial, build), plan)
-        if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
-            program.load().COMPILER = "aot_eager"
-        session = start(program, settings, initial, build)
-        observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
-        # torch compiles nothing while a dispatch mode watches: these collectives are those of the plain blocks.
-        row = difference(train(session, plan, None if plan.compiles else observer), references[key])
-        row["collectives"] = [] if plan.compiles else unpredicted(sharded, session.mesh, observer)
-        if dist.get_rank() == 0:
-            about = {"name": name, "model": plan.model.name, "plan": sentences_of(name)}
-            print("ROW", json.dumps({**about, "seconds": time.monotonic() - began, **row}), flush=True)
+        compare(name, references)
     dist.barrier()  # nobody leaves while another still talks to it
     dist.destroy_process_group()
 

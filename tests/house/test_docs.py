@@ -28,12 +28,16 @@ KNOWN = {"plan", "python", "console", "text"}
 
 
 def of(*languages: str) -> list[object]:
-    """The blocks of these languages as parameters; those that start processes are marked `launch`."""
-    return [
-        pytest.param(s, id=s.id, marks=[pytest.mark.launch] if s.launches else [])
-        for s in ALL
-        if s.language in languages
-    ]
+    """The blocks of these languages as parameters, with the marks of their tiers."""
+    return [pytest.param(s, id=s.id, marks=tier(s)) for s in ALL if s.language in languages]
+
+
+def tier(snippet: Snippet) -> list[pytest.MarkDecorator]:
+    """The marks of a block that starts processes: `make test` runs programs and the tutorial's commands."""
+    if not snippet.launches:
+        return []
+    quick = snippet.language == "python" or snippet.page.stem == "tutorial"
+    return [pytest.mark.launch] if quick else [pytest.mark.launch, pytest.mark.long]
 
 
 def test_every_block_is_of_a_known_kind() -> None:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-PYTHON = ROOT / ".venv-torch-xla" / "bin" / "python"
+from tests.launches import TORCH_XLA
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    if not PYTHON.exists():
+    if not TORCH_XLA.exists():
         for item in items:
             if item.get_closest_marker("torch_xla"):
                 item.add_marker(pytest.mark.skip(reason="torch_xla wants an environment of its own: make torch-xla"))

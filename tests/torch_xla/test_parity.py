@@ -6,41 +6,21 @@ One process of four virtual devices holds all cases; each test reads its row.
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
-from planc.trainer.run.launch import run
-from tests.rows import parity_rows
+from tests.launches import Row, case, tier
 from tests.torch_xla.cases import LAYOUTS, layout
 
-PYTHON = Path(__file__).resolve().parents[2] / ".venv-torch-xla" / "bin" / "python"
-WORKER = Path(__file__).with_name("worker.py")
 NEAR = 1e-5
 
-IN_CI = ("zero1", "fsdp_tp_sp")
-CASES = [pytest.param(name, marks=[] if name in IN_CI else [pytest.mark.slow]) for name in LAYOUTS]
+QUICK, IN_CI = ("fsdp_tp_sp",), ("zero1", "fsdp_tp_sp")
+CASES = [case("torch_xla", name, *tier(name, {*LAYOUTS} - {*IN_CI}, QUICK)) for name in LAYOUTS]
 
-pytestmark = [pytest.mark.launch, pytest.mark.torch_xla]
-
-
-@pytest.fixture(scope="module")
-def rows(request: pytest.FixtureRequest) -> dict[str, Any]:
-    """The differences of every selected case, by name."""
-    selected = [
-        item.callspec.params["name"]
-        for item in request.session.items
-        if hasattr(item, "callspec") and item.module is request.module
-    ]
-    done = run([str(PYTHON), str(WORKER), *dict.fromkeys(selected)], 1, timeout_s=3600)
-    assert done.ok, done.outputs[0]
-    return parity_rows("torch_xla", done.outputs[0])
+pytestmark = pytest.mark.torch_xla
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_trains_as_torch_alone(rows: dict[str, Any], name: str) -> None:
-    row = rows[name]
+def test_trains_as_torch_alone(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert not row["dead"], "a gradient that is zero everywhere proves nothing"
     assert row["clips"], "clipping must take part"
@@ -49,8 +29,7 @@ def test_trains_as_torch_alone(rows: dict[str, Any], name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_nothing_is_compiled_or_read_after_the_first_step(rows: dict[str, Any], name: str) -> None:
-    row = rows[name]
+def test_nothing_is_compiled_or_read_after_the_first_step(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert row["uncached"] == 0
     assert row["scalar_reads"] == 0
@@ -58,8 +37,7 @@ def test_nothing_is_compiled_or_read_after_the_first_step(rows: dict[str, Any], 
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_state_is_divided_and_restored(rows: dict[str, Any], name: str) -> None:
-    row = rows[name]
+def test_state_is_divided_and_restored(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert row["resumed"]["same"] and not row["resumed"]["misplaced"]
     weights = {

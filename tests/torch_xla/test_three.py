@@ -22,6 +22,7 @@ STEPS = 30
 @pytest.mark.launch
 @pytest.mark.torch_xla
 @pytest.mark.parametrize("dtype", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_three_runtimes_train_the_same(dtype: str, tmp_path: Path) -> None:
     check, receipts = compared(tmp_path, dtype, STEPS)
     assert check.ok, check.to_json()

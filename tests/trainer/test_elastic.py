@@ -72,6 +72,7 @@ def test_devices_that_the_plan_cannot_be_put_on(tmp_path: Path, elastic: str, de
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_a_run_goes_on_with_half_of_its_devices(tmp_path: Path) -> None:
     """Two ranks, then torchrun with one, then JAX on one device: the losses are those of a run on two."""
     path = preset(tmp_path).path

@@ -24,7 +24,9 @@ SPAN = Span("run.toml", 1, 1, 1, 1)
 WORKER = Path(__file__).with_name("hugging_face_round.py")
 
 
-@pytest.mark.parametrize("kind", ["Llama", "Qwen3", "Mistral"])
+@pytest.mark.parametrize(
+    "kind", ["Llama", pytest.param("Qwen3", marks=pytest.mark.long), pytest.param("Mistral", marks=pytest.mark.long)]
+)
 @pytest.mark.launch
 def test_logits_are_equal_before_and_after_a_step(kind: str) -> None:
     pytest.importorskip("transformers")

@@ -25,7 +25,7 @@ WORKER = Path(__file__).with_name("matrix.py")
 PROCESSES = {"cuda": 4, "xla": 1}
 BUDGET = 1e-6
 
-pytestmark = pytest.mark.launch
+pytestmark = [pytest.mark.launch, pytest.mark.long]
 
 Rows = dict[tuple[str, str], dict[str, Any]]
 

@@ -113,6 +113,7 @@ def trained(request: pytest.FixtureRequest, whole_run: Callable[[Target], Receip
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_both_targets_train_the_same(whole_run: Callable[[Target], Receipt]) -> None:
     """All steps: agreement of the first ones says little, as differences grow."""
     check = crosscheck([whole_run("cuda"), whole_run("xla")])
@@ -120,6 +121,7 @@ def test_both_targets_train_the_same(whole_run: Callable[[Target], Receipt]) -> 
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_the_tiny_preset_learns(trained: Receipt) -> None:
     assert trained.losses[0] == pytest.approx(math.log(256), rel=0.05)
     assert sum(trained.losses[-10:]) / 10 < 0.6 * trained.losses[0]
@@ -132,6 +134,7 @@ def test_the_tiny_preset_learns(trained: Receipt) -> None:
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_a_divided_run_trains_as_an_undivided_one(trained: Receipt) -> None:
     """The first steps: `--steps` cuts the run short, it does not bend the schedule."""
     target = cast(Target, trained.target)

@@ -26,7 +26,9 @@ MOE: dict[str, tuple[str, ...]] = {
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
 
 CI = ("ep_etp_view", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
-"""Those that every run trains."""
+"""Those that CI trains."""
+QUICK = ("ep_view_crossed", "qwen3_moe_capacity")
+"""Those that `make test` trains."""
 
 BALANCED = ("ep_etp_view", "deepseek_ep", "qwen3_moe_view")
 """Those that train with a load-balancing loss too."""

@@ -16,7 +16,7 @@ ALONE = Path(__file__).with_name("alone.py")
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", ["fsdp_tp_sp", "zero1_tp_sp"])
+@pytest.mark.parametrize("name", ["fsdp_tp_sp", pytest.param("zero1_tp_sp", marks=pytest.mark.long)])
 def test_a_users_own_model_trains_as_on_one_device(name: str, tmp_path: Path) -> None:
     path = tmp_path / "emitted.py"
     path.write_text(emit(sharded(name)))

@@ -84,6 +84,7 @@ def test_the_command_on_virtual_devices(capsys: pytest.CaptureFixture[str]) -> N
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_a_step_in_bf16_is_promoted_on_virtual_devices_and_kept_by_content() -> None:
     mesh, *sentences = NARROW["bf16"]
     plan = plan_of("bf16", mesh, *sentences)
@@ -96,6 +97,7 @@ def test_a_step_in_bf16_is_promoted_on_virtual_devices_and_kept_by_content() -> 
 
 @pytest.mark.launch
 @WITHOUT_LIBTPU
+@pytest.mark.long
 def test_the_tpu_compiler_makes_what_was_predicted() -> None:
     """Every collective of a small step on v6e, to a fifth of a percent."""
     plan = plan_of(

@@ -31,6 +31,7 @@ def rows() -> dict[str, dict[str, Any]]:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.long
 def test_emitted_and_by_hand_train_alike_with_the_same_collectives(name: str) -> None:
     emitted, by_hand = rows()[name]["emitted"], rows()[name]["by_hand"]
     assert emitted["losses"] == pytest.approx(by_hand["losses"], rel=1e-6)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import Counter
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,11 @@ from planc.backends.xla.emit.program import emit
 from planc.backends.xla.refusals.plan import refusals
 from planc.backends.xla.rules import realise
 from planc.sharding import semantic_collectives
-from planc.trainer.run.launch import run
+from tests.launches import Row, case, tier
 from tests.plans import propagated
-from tests.rows import parity_rows
 from tests.xla.cases import plan_of
-from tests.xla.moe_cases import CI, MOE, NOT_PREDICTED, moe_plan, moe_sharded
+from tests.xla.moe_cases import CI, MOE, NOT_PREDICTED, QUICK, moe_plan, moe_sharded
 
-WORKER = Path(__file__).with_name("worker.py")
 BUDGET = 1e-5
 SCALARS_BYTES = 200
 """The loss and the norm's parts travel with larger sums, and the rules do not count them one by one."""
@@ -65,24 +62,13 @@ def test_the_rules_give_what_was_compiled(name: str) -> None:
     assert all(0 <= seen - wanted[key] <= SCALARS_BYTES for key, seen in COMPILED[name].items())
 
 
-@cache
-def rows(names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """These layouts compared with one device, one after the other in one process of eight."""
-    done = run([sys.executable, str(WORKER), *names], 1, timeout_s=3600)
-    assert done.ok, done.outputs[0]
-    return parity_rows("xla", done.outputs[0])
+def cases(*left_out: str) -> list[Any]:
+    """Layouts with experts but those left out."""
+    return [case("xla", name, *tier(name, {*MOE} - {*CI}, QUICK)) for name in MOE if name not in left_out]
 
 
-def cases() -> list[Any]:
-    """A launch for those that every run makes, one for the others."""
-    rest = tuple(name for name in MOE if name not in CI)
-    quick = [pytest.param(CI, n, marks=pytest.mark.launch, id=n) for n in CI]
-    return quick + [pytest.param(rest, n, marks=[pytest.mark.launch, pytest.mark.slow], id=n) for n in rest]
-
-
-@pytest.mark.parametrize(("group", "name"), cases())
-def test_trains_as_one_device(group: tuple[str, ...], name: str) -> None:
-    row = rows(group)[name]
+@pytest.mark.parametrize("name", cases())
+def test_trains_as_one_device(name: str, row: Row) -> None:
     assert "failed" not in row, row["failed"]
     assert not row["dead"], "a gradient that is zero everywhere proves nothing"
     assert max(row["gradient"]) <= BUDGET, row["where"]
@@ -91,10 +77,10 @@ def test_trains_as_one_device(group: tuple[str, ...], name: str) -> None:
     assert row["uncached"] == 0, "a step after the first compiled something"
 
 
-@pytest.mark.parametrize(("group", "name"), [c for c in cases() if c.id not in NOT_PREDICTED])
-def test_issues_the_collectives_that_the_rules_predict(group: tuple[str, ...], name: str) -> None:
+@pytest.mark.parametrize("name", cases(*NOT_PREDICTED))
+def test_issues_the_collectives_that_the_rules_predict(name: str, row: Row) -> None:
     """Bytes that a device sends in a step, by operation and axes, in the optimized HLO."""
-    wire, wanted = rows(group)[name]["wire"], predicted(name)
+    wire, wanted = row["wire"], predicted(name)
     assert wire.keys() == wanted.keys()
     for key, seen in wire.items():
         assert 0 <= seen - wanted[key] <= SCALARS_BYTES, (key, wanted[key], seen)

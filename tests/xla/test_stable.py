@@ -22,6 +22,7 @@ def rows(steps: int, *names: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_the_lowered_step_is_the_same_after_steps_and_in_another_process() -> None:
     first, again = rows(3, *NAMES), rows(0, *NAMES)
     for name in NAMES:

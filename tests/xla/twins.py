@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from importlib import import_module
+from typing import Any
 
 from planc.backends.xla.runtime.start_up import prepare_environment
 
@@ -43,8 +44,8 @@ def balance(module: torch.nn.Module, experts: int, sequences: int) -> None:
             part.balance = Balance(BALANCE / sequences, torch.zeros(experts, dtype=torch.int64))
 
 
-def main(name: str) -> None:
-    torch.set_num_threads(1)
+def compare(name: str) -> dict[str, Any]:
+    """The differences between a model's two modules."""
     model, draw = build_model(name), initial(build_model(name), 3)
     values = {n: draw(n, shape) + (0.1 if "norm" in n else 0.0) for n, shape in names(model)}
     stream = np.random.default_rng(0)
@@ -80,7 +81,8 @@ def main(name: str) -> None:
         for n, g in grads.items()
         for i, layer in (zip(numbers(model, model.param[n]), np.asarray(g), strict=True) if "*" in n else [(0, g)])
     }
-    row = {
+    return {
+        "name": name,
         "missing": sorted(set(found) ^ set(expected)),
         "shapes": all(list(found[n].shape) == shape for n, shape in expected_shapes.items()),
         "logits": gap(np.asarray(mine), logits.detach().numpy()),
@@ -89,8 +91,13 @@ def main(name: str) -> None:
         "picks": [r.balance.picked.tolist() for r in routers] == (picks.sum(1).tolist() if model.top_k else []),
         "dead": [n for n, g in expected.items() if not np.abs(g).max()],
     }
-    print(json.dumps(row))
+
+
+def main(names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for name in names:
+        print("ROW", json.dumps(compare(name)), flush=True)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1:])

@@ -1,0 +1,104 @@
+"""Launches that many tests share: one launch trains every case that this run of pytest asks of it.
+
+A test of a case is marked `trained(launch, case)`, by `case()`, and reads its row from the fixture `row`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.trainer.run.launch import run
+from tests.rows import parity_rows, rows_of
+
+TESTS = Path(__file__).resolve().parent
+TORCH_XLA = TESTS.parent / ".venv-torch-xla" / "bin" / "python"
+START_S, CASE_S = 300.0, 120.0
+"""Longest time that a launch and one of its cases may take on a busy machine."""
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A worker that trains named layouts one after the other, and prints a row for each."""
+
+    worker: Path
+    processes: int = 1
+    python: str = sys.executable
+    parity: str = ""
+    """The stack whose rows are kept for the page of `make parity`, where that is asked for."""
+
+    def rows(self, names: list[str]) -> Callable[[str], Row]:
+        """Train these layouts. A worker that ends early leaves the rows it printed: the other cases fail."""
+        command = [self.python, str(self.worker), *names]
+        finished = run(command, self.processes, timeout_s=START_S + CASE_S * len(names))
+        text = finished.outputs[0]
+        rows = parity_rows(self.parity, text) if self.parity else {row["name"]: row for row in rows_of(text)}
+        output = finished.outputs[finished.failed_rank or 0][-4000:]
+
+        def row(name: str) -> Row:
+            assert name in rows, f"the launch ended with status {finished.returncode} before {name}:\n{output}"
+            assert finished.ok or name != names[-1], output
+            return rows[name]
+
+        return row
+
+
+CUDA, XLA = TESTS / "cuda" / "worker.py", TESTS / "xla" / "worker.py"
+LAUNCHES = {
+    "cuda-1": Launch(CUDA, parity="cuda"),
+    "cuda-4": Launch(CUDA, 4, parity="cuda"),
+    "cuda-4-compiled": Launch(CUDA, 4, parity="cuda"),
+    "cuda-8": Launch(CUDA, 8, parity="cuda"),
+    "xla": Launch(XLA, parity="xla"),
+    "twins": Launch(TESTS / "xla" / "twins.py"),
+    "torch_xla": Launch(TESTS / "torch_xla" / "worker.py", python=str(TORCH_XLA), parity="torch_xla"),
+}
+
+
+def tier(name: str, slow: Collection[str], quick: Collection[str]) -> list[pytest.MarkDecorator]:
+    """The marks of a case's tier: `make test` trains the quick ones, CI all that are not slow."""
+    if name in slow:
+        return [pytest.mark.slow]
+    return [] if name in quick else [pytest.mark.long]
+
+
+def case(launch: str, name: str, *marks: pytest.MarkDecorator) -> Any:
+    """The name of a layout as a parameter of tests that read its row from a shared launch."""
+    return pytest.param(name, id=name, marks=[pytest.mark.launch, pytest.mark.trained(launch, name), *marks])
+
+
+SCOPES = {
+    "tests/cuda/test_parity.py": "cuda",
+    "tests/cuda/test_moe.py": "cuda",
+    "tests/cuda/test_family.py": "cuda",
+    "tests/xla/test_parity.py": "xla",
+    "tests/xla/test_moe.py": "xla",
+}
+"""Files whose tests share launches run in one process, one after the other."""
+
+
+def scope_of(nodeid: str) -> str:
+    """What of a test run is done by one process: a file, or the files that share launches."""
+    file = nodeid.partition("::")[0]
+    return SCOPES.get(file, file)
+
+
+def shared_rows(items: Iterable[pytest.Item]) -> Callable[[str], Callable[[str], Row]]:
+    """The rows of each launch, started when the first is asked for, with all cases that `items` name."""
+    wanted: dict[str, dict[str, None]] = {}
+    scopes: dict[str, str] = {}
+    for item in items:
+        for mark in item.iter_markers("trained"):
+            launch, name = mark.args
+            wanted.setdefault(launch, {})[name] = None
+            scope = scope_of(item.nodeid)
+            assert scopes.setdefault(launch, scope) == scope, f"tests of {launch} are in {scopes[launch]} and {scope}"
+    return cache(lambda launch: LAUNCHES[launch].rows(list(wanted[launch])))
