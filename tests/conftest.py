@@ -61,7 +61,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """Workers of pytest-xdist get a scope of tests at a time, in the order of collection."""
     from xdist.scheduler import LoadScopeScheduling
 
-    class Scopes(LoadScopeScheduling):
+    class Scopes(LoadScopeScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             return scope_of(nodeid)
 

@@ -20,7 +20,7 @@ Target = Literal["cuda", "xla"]
 
 @dataclass(frozen=True)
 class Program:
-    """What `lower` returns. `text` is a Python file that imports its framework and no planc."""
+    """Program that `lower` returns. `text` is a Python file that imports its framework and no planc."""
 
     backend: Backend
     sharded: Sharded

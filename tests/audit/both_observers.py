@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from torch.distributed.tensor.debug import CommDebugMode
 
@@ -33,7 +34,7 @@ def counts(name: str) -> dict[str, dict[str, int]]:
 def _theirs() -> CommDebugMode:
     """Without its hooks of modules, which lose their way where fully_shard has hooks of its own."""
     mode = CommDebugMode()
-    mode.advanced_module_tracker = SimpleNamespace(
+    tracker: Any = SimpleNamespace(
         name="",
         is_bw=False,
         activation_checkpointing=False,
@@ -41,6 +42,7 @@ def _theirs() -> CommDebugMode:
         __enter__=lambda: None,
         __exit__=lambda: None,
     )
+    mode.advanced_module_tracker = tracker  # not of the type that torch declares
     return mode
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from torch.distributed._tools import FSDPMemTracker
+from torch.distributed._tools.fsdp2_mem_tracker import FSDPMemTracker
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -41,7 +42,7 @@ def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
 def test_a_prediction_without_a_rule_is_found_wrong() -> None:
     """The audit can fail: where the prediction of a gather has half its bytes, it says so."""
 
-    def halved(sharded: Sharded, stage: int) -> dict:
+    def halved(sharded: Sharded, stage: int) -> dict[Any, Total]:
         return {
             k: replace(t, bytes=t.bytes // 2) if k[0] == "all_gather" else t
             for k, t in predicted(sharded, stage).items()

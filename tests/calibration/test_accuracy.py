@@ -16,7 +16,15 @@ from planc.calibration.rows import Row, missing, training_rows, validation_rows
 from planc.cli import main
 from tests.plans import ROOT, cluster_of
 
-MACHINES = ("a100_node", "a100_40_node", "h100_node", "b200_node", "b300_node", "gb200_nvl72", "gb300_nvl72")
+MACHINES: tuple[str, ...] = (
+    "a100_node",
+    "a100_40_node",
+    "h100_node",
+    "b200_node",
+    "b300_node",
+    "gb200_nvl72",
+    "gb300_nvl72",
+)
 MACHINES += ("h200_node", "h800_node")
 FEW = ("korthikanti-175B-selective+sp", "mpt-h100_80gb-amp_bf16-7b-s2048-n256-11", "maxtext-v5e-32b-2x")
 

@@ -27,7 +27,7 @@ def test_idle_time_and_waiting_for_disks_are_nobodys_work(tmp_path: Path) -> Non
 def test_what_our_processes_did_not_take_others_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter((100.0, 104.0))
     monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     meter = ContentionMeter(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
     counted(tmp_path / "stat", 14, 0, 1, 2, 0, 0, 0, 1)
     assert meter.others_share(own_s=4.0) == pytest.approx(2 / 8)  # of 4 s on 2 processors: 6 s taken, 4 of them ours
@@ -51,7 +51,7 @@ def test_what_all_processes_took_together_is_ours(
 ) -> None:
     now = iter((100.0, 104.0))
     monkeypatch.setattr(quiet, "perf_counter", lambda: next(now))
-    monkeypatch.setattr(quiet.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
     meter = ContentionMeter(counted(tmp_path / "stat", 10, 0, 0, 0, 0, 0, 0, 0))
     counted(tmp_path / "stat", 16, 0, 0, 2, 0, 0, 0, 0)
     assert meter.share_beside(Four(on_host), 1.0) == pytest.approx(share)

@@ -16,6 +16,7 @@ from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
 from planc.ir.probe import Probe
+from planc.ir.program import Target
 from planc.trainer.measure import coordinator as measure
 from tests.calibration.test_fit_machine import machine
 
@@ -23,7 +24,7 @@ TRUTH = machine()
 
 
 def on_paper(
-    target: str, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
+    target: Target, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
 ) -> measure.Measurement:
     """What a launch would measure on that machine: the second of two steps is the faster."""
     steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(TRUTH) for p in plans}
@@ -42,7 +43,7 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("target", ["cuda", "xla"])
-def test_a_written_file_predicts_other_layouts(capsys, tmp_path: Path, target: str) -> None:
+def test_a_written_file_predicts_other_layouts(capsys: pytest.CaptureFixture[str], tmp_path: Path, target: str) -> None:
     file = str(tmp_path / "mine.plan")
     status, out = run(capsys, "calibrate", "--target", target, "-o", file)
     assert status == 0
@@ -56,7 +57,7 @@ def test_a_written_file_predicts_other_layouts(capsys, tmp_path: Path, target: s
     assert 0 < found["median"] <= max(abs(row["error"]) for row in found["rows"])
 
 
-def test_json_holds_every_number(capsys, tmp_path: Path) -> None:
+def test_json_holds_every_number(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     file = str(tmp_path / "mine.plan")
     status, out = run(capsys, "calibrate", "--target", "cuda", "-o", file, "--dtype", "bf16", "--format", "json")
     found = json.loads(out)
@@ -72,7 +73,9 @@ def test_its_steps_are_plans_without_a_finding(tmp_path: Path, devices: int) -> 
         assert [check(path, target=target).diagnostics for target in ("cuda", "xla")] == [(), ()], path.stem
 
 
-def test_the_stack_that_is_there(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_stack_that_is_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch's where both are; a machine with neither cannot be asked."""
     monkeypatch.chdir(tmp_path)
     assert run(capsys, "calibrate", "--devices", "2")[0] == 0
@@ -83,7 +86,9 @@ def test_the_stack_that_is_there(capsys, tmp_path: Path, monkeypatch: pytest.Mon
     assert run(capsys, "calibrate")[0] == 2
 
 
-def test_what_cannot_be_measured(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = str(tmp_path / "mine.plan")
     assert run(capsys, "calibrate", "--target", "cuda", "-o", file, "--devices", "1")[0] == 2
     assert run(capsys, "calibrate", "--target", "cuda", "-o", file, "--machine", "nothing")[0] == 2

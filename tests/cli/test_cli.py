@@ -22,20 +22,20 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
     return status, captured.out
 
 
-def test_check_prints_what_the_readme_promises(capsys) -> None:
+def test_check_prints_what_the_readme_promises(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "check", H100)
     assert status == 0
     for word in ("memory", "step", "MFU", "bound by", "collectives", "nvlink4", "leaf", "spine", "fsdp 16"):
         assert word in out, word
 
 
-def test_several_files_give_an_array_in_order(capsys) -> None:
+def test_several_files_give_an_array_in_order(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "check", *map(str, BUNDLED), "--format", "json")
     assert status == 0
     assert [r["plan"] for r in json.loads(out)] == [p.stem for p in BUNDLED]
 
 
-def test_json_is_alone_on_standard_output_at_exit_1(capsys, tmp_path: Path) -> None:
+def test_json_is_alone_on_standard_output_at_exit_1(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "bad.plan"
     path.write_text(HEAD.replace("tp 8", "tp 9") + BODY)
     status, out = run(capsys, "check", str(path), "--format", "json")
@@ -47,7 +47,9 @@ def test_json_is_alone_on_standard_output_at_exit_1(capsys, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("format", ["text", "json", "sarif", "github"])
 @pytest.mark.parametrize("content", [b"", b"\x00\xff\xfe", b"\x80abc", b"PK\x03\x04" * 99], ids=str)
-def test_files_that_are_no_plans(capsys, tmp_path: Path, content: bytes, format: str) -> None:
+def test_files_that_are_no_plans(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, content: bytes, format: str
+) -> None:
     path = tmp_path / "x.plan"
     path.write_bytes(content)
     status, out = run(capsys, "check", str(path), "--format", format)
@@ -66,7 +68,7 @@ COMMANDS_OF_A_PLAN = [
 
 
 @pytest.mark.parametrize("words", [*COMMANDS_OF_A_PLAN, "audit --target cuda", "diff --cluster tpu_v5p(2x2x4)"])
-def test_a_missing_file_cannot_be_read(capsys, tmp_path: Path, words: str) -> None:
+def test_a_missing_file_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: str) -> None:
     command, *flags = words.split(" ", 1)
     more = flags[0].split(" ", 1) if flags else []
     assert main([command, str(tmp_path / "none.plan"), *more]) == 2
@@ -75,20 +77,20 @@ def test_a_missing_file_cannot_be_read(capsys, tmp_path: Path, words: str) -> No
 
 
 @pytest.mark.parametrize("words", [["train", "P", "--target", "cuda"], ["embed", "P", "P"], ["fmt", "P"]], ids=str)
-def test_a_missing_preset_cannot_be_read(capsys, tmp_path: Path, words: list[str]) -> None:
+def test_a_missing_preset_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]) -> None:
     assert main([str(tmp_path / "none") if word == "P" else word for word in words]) == 2
     said = capsys.readouterr()
     assert "cannot be read" in said.out + said.err
 
 
-def test_a_missing_import_is_a_mistake_of_the_plan(capsys, tmp_path: Path) -> None:
+def test_a_missing_import_is_a_mistake_of_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text('plan x\nimport "none.plan"\n')
     status, out = run(capsys, "check", str(path))
     assert status == 1 and "E0104" in out
 
 
-def test_a_folder_is_the_plans_in_it(capsys, tmp_path: Path) -> None:
+def test_a_folder_is_the_plans_in_it(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "below").mkdir()
     (tmp_path / "b.plan").write_text(HEAD.replace("example", "b") + BODY)
     (tmp_path / "below" / "a.plan").write_text("# ours\n\n" + HEAD.replace("example", "a") + BODY)
@@ -105,7 +107,7 @@ def test_a_folder_is_the_plans_in_it(capsys, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="no file is unreadable for root, who runs the tests")
-def test_an_unreadable_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_diagnostic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text(HEAD)
     path.chmod(0)
@@ -113,7 +115,7 @@ def test_an_unreadable_file_is_a_diagnostic(capsys, tmp_path: Path) -> None:
     assert status == 2 and "E0104" in out
 
 
-def test_the_fix_is_applied(capsys, tmp_path: Path) -> None:
+def test_the_fix_is_applied(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text((HEAD + BODY).replace("model ", "modle ").replace("over tp\nuse", "ovr tp\nuse"))
     assert run(capsys, "check", str(path))[0] == 1
@@ -121,7 +123,7 @@ def test_the_fix_is_applied(capsys, tmp_path: Path) -> None:
     assert path.read_text() == HEAD + BODY
 
 
-def test_a_plan_that_does_not_fit_offers_a_costed_edit(capsys, tmp_path: Path) -> None:
+def test_a_plan_that_does_not_fit_offers_a_costed_edit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text(HEAD.replace("8 x h100", "1 x h100").replace("fsdp 8 > tp 8", "fsdp 8") + "use fsdp over fsdp\n")
     status, out = run(capsys, "check", str(path))
@@ -136,13 +138,15 @@ def test_what_could_not_be_asked_is_2(words: list[str]) -> None:
     assert error.value.code == 2
 
 
-def test_lower_refuses_with_the_sentence(capsys) -> None:
+def test_lower_refuses_with_the_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "lower", H100, "--target", "xla")
     assert status == 1 and "E0901" in out and "split" in out
 
 
 @pytest.mark.parametrize("target", ["cuda", "xla"])
-def test_lower_writes_the_same_bytes_every_time(capsys, tmp_path: Path, target: str) -> None:
+def test_lower_writes_the_same_bytes_every_time(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, target: str
+) -> None:
     plan = str(ROOT / "plans/llama3_70b_v5p.plan")
     texts = []
     for name in ("a.py", "b.py"):
@@ -153,12 +157,12 @@ def test_lower_writes_the_same_bytes_every_time(capsys, tmp_path: Path, target: 
     assert status == 0 and json.loads(out)["text"].encode() == texts[0]
 
 
-def test_expand_shows_where_sentences_come_from(capsys) -> None:
+def test_expand_shows_where_sentences_come_from(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "expand", str(ROOT / "plans/tiny.plan"))
     assert status == 0 and "# use fsdp over fsdp" in out and "use " not in out.split("#")[0]
 
 
-def test_the_expansion_is_the_same_plan(capsys, tmp_path: Path) -> None:
+def test_the_expansion_is_the_same_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     from planc.driver import load
 
     path = ROOT / "plans/tiny.plan"
@@ -168,7 +172,7 @@ def test_the_expansion_is_the_same_plan(capsys, tmp_path: Path) -> None:
     assert load(written).sha256 == load(path).sha256
 
 
-def test_explain_lists_codes_and_prints_pages(capsys) -> None:
+def test_explain_lists_codes_and_prints_pages(capsys: pytest.CaptureFixture[str]) -> None:
     status, out = run(capsys, "explain")
     assert status == 0 and "E0203" in out
     status, out = run(capsys, "explain", "E0203")
@@ -192,7 +196,7 @@ NAMES = {
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_explain_knows_names_of_every_kind(capsys, name: str) -> None:
+def test_explain_knows_names_of_every_kind(capsys: pytest.CaptureFixture[str], name: str) -> None:
     kind, says = NAMES[name]
     status, out = run(capsys, "explain", name)
     assert status == 0 and says in out
@@ -222,12 +226,12 @@ def test_explain_has_a_page_for_every_name() -> None:
     ],
     ids=str,
 )
-def test_a_misspelt_name_is_asked_about(capsys, words: list[str], meant: str) -> None:
+def test_a_misspelt_name_is_asked_about(capsys: pytest.CaptureFixture[str], words: list[str], meant: str) -> None:
     assert main(words) == 2
     assert "did you mean `" in (said := capsys.readouterr().err) and meant[:3] in said
 
 
-def test_a_misspelt_command_is_asked_about(capsys) -> None:
+def test_a_misspelt_command_is_asked_about(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as error:
         main(["chekc", "x.plan"])
     assert error.value.code == 2 and "did you mean `check`?" in capsys.readouterr().err
@@ -242,13 +246,13 @@ def test_a_closed_output_is_no_traceback() -> None:
 
 
 @pytest.mark.parametrize("number", ["1" + 12 * "0" + "1", 15 * "9", 99 * "9"])
-def test_a_setting_that_is_too_large_is_refused(capsys, number: str) -> None:
+def test_a_setting_that_is_too_large_is_refused(capsys: pytest.CaptureFixture[str], number: str) -> None:
     with pytest.raises(SystemExit) as error:
         main(["check", H100, "--set", f"nodes={number}"])
     assert error.value.code == 2 and "--set" in capsys.readouterr().err
 
 
-def test_every_command_says_what_it_does(capsys) -> None:
+def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> None:
     for command in COMMANDS:
         with pytest.raises(SystemExit) as error:
             main([command, "--help"])

@@ -21,14 +21,14 @@ def run(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]
     return status, captured.out, captured.err
 
 
-def test_diff_shows_what_differs(capsys) -> None:
+def test_diff_shows_what_differs(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "diff", V5P, H100)
     assert status == 1
     for word in ("mesh", "step", "memory", "all_gather", "shards", "losses are not comparable", "checkpoint"):
         assert word in out, word
 
 
-def test_diff_of_a_plan_and_itself(capsys) -> None:
+def test_diff_of_a_plan_and_itself(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "diff", TINY, TINY, "--format", "json")
     found = json.loads(out)
     assert status == 0 and found["format"] == "planc.diff/1" and found["changes"] == []
@@ -37,7 +37,7 @@ def test_diff_of_a_plan_and_itself(capsys) -> None:
     assert "the same" in run(capsys, "diff", TINY, TINY)[1]
 
 
-def test_diff_of_clusters_and_of_params(capsys) -> None:
+def test_diff_of_clusters_and_of_params(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "diff", H100, "--cluster", "nodes x a100_node", "--format", "json")
     assert status == 1 and {c["name"] for c in json.loads(out)["changes"]} >= {"cluster", "chip", "time_s"}
     status, out, _ = run(capsys, "diff", H100, "--to", "nodes=128", "--format", "json")
@@ -49,7 +49,7 @@ def test_diff_of_clusters_and_of_params(capsys) -> None:
 
 
 @pytest.mark.parametrize("target", ["cuda", "xla"])
-def test_diff_of_what_a_target_makes(capsys, target: str, tmp_path: Path) -> None:
+def test_diff_of_what_a_target_makes(capsys: pytest.CaptureFixture[str], target: str, tmp_path: Path) -> None:
     other = tmp_path / "dp.plan"
     other.write_text(Path(TINY).read_text().replace("use       sp   over tp\n", ""))
     status, out, _ = run(capsys, "diff", TINY, str(other), "--target", target, "--format", "json")
@@ -58,7 +58,7 @@ def test_diff_of_what_a_target_makes(capsys, target: str, tmp_path: Path) -> Non
     assert found["checkpoint"]["moved_bytes"] == 0, "sequence parallelism stores nothing elsewhere"
 
 
-def test_diff_says_what_it_was_not_told(capsys, tmp_path: Path) -> None:
+def test_diff_says_what_it_was_not_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert run(capsys, "diff", H100)[0] == 2
     bad = tmp_path / "bad.plan"
     bad.write_text(HEAD.replace("tp 8", "tp 9") + BODY)
@@ -75,14 +75,14 @@ def test_diff_says_what_it_was_not_told(capsys, tmp_path: Path) -> None:
     assert status == 2 and "no `cluster` sentence" in err
 
 
-def test_sweep_prints_a_table_and_a_plot(capsys) -> None:
+def test_sweep_prints_a_table_and_a_plot(capsys: pytest.CaptureFixture[str]) -> None:
     status, out, _ = run(capsys, "sweep", H100, "--over", "devices=256..1024")
     assert status == 0
     for word in ("step", "MFU", "GiB", "tokens/s/device", "exposed", "1,024", "* MFU", "= together"):
         assert word in out, word
 
 
-def test_sweep_writes_files(capsys, tmp_path: Path) -> None:
+def test_sweep_writes_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     outputs = [tmp_path / f"x{suffix}" for suffix in (".svg", ".csv", ".json")]
     words = [word for path in outputs for word in ("-o", str(path))]
     status, out, _ = run(capsys, "sweep", TINY, "--over", "batch=8,16", "--format", "json", *words)
@@ -94,7 +94,7 @@ def test_sweep_writes_files(capsys, tmp_path: Path) -> None:
     assert lines[0].startswith("value,devices,time_s") and float(lines[1].split(",")[2]) == found["rows"][0]["time_s"]
 
 
-def test_sweep_says_why_not(capsys, tmp_path: Path) -> None:
+def test_sweep_says_why_not(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     status, out, _ = run(capsys, "sweep", H100, "--over", "tp=16,32")
     assert status == 1 and "E0301" in out
     assert run(capsys, "sweep", H100, "--over", "nonsense=3")[0] == 2

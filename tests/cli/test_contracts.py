@@ -1,6 +1,7 @@
 """The JSON of check has exactly the keys of the published contract."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import validate
@@ -11,19 +12,22 @@ from tests.plans import BUNDLED, FIELD
 NUMBER, TEXT, WHOLE = {"type": "number"}, {"type": "string"}, {"type": "integer"}
 
 
-def exactly(**keys: dict) -> dict:
+Schema = dict[str, Any]
+
+
+def exactly(**keys: Schema) -> Schema:
     return {"type": "object", "properties": keys, "required": list(keys), "additionalProperties": False}
 
 
-def numbers(*names: str) -> dict:
+def numbers(*names: str) -> Schema:
     return exactly(**dict.fromkeys(names, NUMBER))
 
 
-def nullable(schema: dict) -> dict:
+def nullable(schema: Schema) -> Schema:
     return {"anyOf": [schema, {"type": "null"}]}
 
 
-def array(schema: dict) -> dict:
+def array(schema: Schema) -> Schema:
     return {"type": "array", "items": schema}
 
 

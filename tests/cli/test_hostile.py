@@ -5,11 +5,13 @@ import os
 import sys
 import threading
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from planc.cli import main
 from planc.driver import check, lower
+from planc.ir.program import Target
 from tests.plans import BODY, HEAD, codes, found
 
 OWN = """hardware own
@@ -62,7 +64,7 @@ NAMES = ['a\n__import__("os").system("touch pwned")\n#.plan', 'a"""\nx = 1\n"""b
 
 @pytest.mark.parametrize("target", ["cuda", "xla"])
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_name_writes_no_code(tmp_path: Path, name: str, target: str) -> None:
+def test_a_file_name_writes_no_code(tmp_path: Path, name: str, target: Target) -> None:
     plain, odd = tmp_path / "x.plan", tmp_path / name.replace("/", "_")
     for path in (plain, odd):
         path.write_text(HEAD + BODY)
@@ -100,7 +102,7 @@ def test_an_unwritable_output_is_no_traceback(
 
 
 @pytest.mark.parametrize("value", ["abc", None, float("nan"), 10**400, True, -1])
-def test_settings_that_are_no_numbers_are_the_callers_mistake(tmp_path: Path, value: object) -> None:
+def test_settings_that_are_no_numbers_are_the_callers_mistake(tmp_path: Path, value: Any) -> None:
     path = tmp_path / "x.plan"
     path.write_text(HEAD + BODY)
     with pytest.raises(ValueError, match="whole number"):
@@ -109,7 +111,7 @@ def test_settings_that_are_no_numbers_are_the_callers_mistake(tmp_path: Path, va
 
 def test_an_unknown_target_is_the_callers_mistake(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rocm"):
-        check(tmp_path / "x.plan", target="rocm")
+        check(tmp_path / "x.plan", target=cast(Target, "rocm"))
 
 
 @pytest.mark.parametrize("header", ["plan a-b", "plan 7b", "plan", "plan a b", "paln p"])

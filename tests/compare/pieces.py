@@ -11,6 +11,7 @@ from planc.compare.diff import rest
 from planc.compare.shard_intervals import kept, layers_kept
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
+from planc.ir.program import Target
 from planc.ir.session import STATE
 from tests.plans import propagated
 
@@ -22,7 +23,7 @@ def noun_of(kind: str) -> Noun:
     return "params" if kind == STATE[0] else "optimizer"
 
 
-def pieces_of(plan: Plan, target: str | None) -> Boxes:
+def pieces_of(plan: Plan, target: Target | None) -> Boxes:
     """Tensor of the checkpoint to the distinct (offset, size) of its boxes over all ranks."""
     sharded = propagated(plan)
     rule = rest(sharded, target)

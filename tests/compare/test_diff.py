@@ -14,6 +14,7 @@ from planc.compare.shard_intervals import as_said, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan
+from planc.ir.program import Target
 from tests.compare.pieces import masks
 from tests.cuda.cases import plan_of
 from tests.plans import BODY, HEAD, propagated
@@ -68,12 +69,12 @@ def test_runs_meet_where_both_have_them() -> None:
     assert shared((), ((0, 4),)) == 0
 
 
-def between(tmp_path: Path, one: str, other: str, target: str | None = None) -> Diff:
+def between(tmp_path: Path, one: str, other: str, target: Target | None = None) -> Diff:
     costed = []
     for name, text in (("a", one), ("b", other)):
         path = tmp_path / f"{name}.plan"
         path.write_text(text)
-        checked = examine(path, target=target)  # type: ignore[arg-type]
+        checked = examine(path, target=target)
         assert checked.costed is not None, checked.report.diagnostics
         costed.append(checked.costed)
     return diff(costed[0], costed[1], names=("a", "b"), target=target)
@@ -83,9 +84,9 @@ PLAN = HEAD + BODY + "compute   bf16 reduce fp32\n"
 
 
 @pytest.mark.parametrize("target", [None, "cuda", "xla"])
-def test_a_plan_differs_in_nothing_from_itself(tmp_path: Path, target: str | None) -> None:
+def test_a_plan_differs_in_nothing_from_itself(tmp_path: Path, target: Target | None) -> None:
     found = between(tmp_path, PLAN, PLAN, target)
-    assert found.changes == found.apart == ()
+    assert (found.changes, found.apart) == ((), ())
     assert found.checkpoint is not None and found.checkpoint.moved_bytes == 0
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ BF16 = "compute bf16 reduce fp32\n"
 DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64") + "use fsdp over fsdp\n" + BF16
 
 
-def sharded_of(folder: Path, text: str, **chip: object) -> Sharded:
+def sharded_of(folder: Path, text: str, **chip: Any) -> Sharded:
     plan = plan_of(folder, text)
     changed = replace(plan.cluster.chip, **chip)
     return propagated(replace(plan, cluster=replace(plan.cluster, chip=changed)))

@@ -7,6 +7,7 @@ import pytest
 
 from planc.cost.explain import explain
 from planc.driver import check, examine
+from planc.ir.program import Target
 from tests.plans import BODY, BUNDLED, FIELD, HEAD, ROOT, plan_of
 
 MEMORY = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
@@ -17,7 +18,7 @@ PLANS = [(p, t) for p in BUNDLED for t in (None, "cuda", "xla")] + [(p, None) fo
 
 
 @pytest.mark.parametrize(("path", "target"), PLANS, ids=lambda v: getattr(v, "stem", v))
-def test_parts_sum_to_wholes(path: Path, target: str | None) -> None:
+def test_parts_sum_to_wholes(path: Path, target: Target | None) -> None:
     report = check(path, target=target)
     if report.step is None:
         assert target == "xla" and {d.code for d in report.diagnostics} == {"E0901"}

@@ -51,23 +51,24 @@ class Machine:
         return self.spans[0]
 
 
-ON_CHIP = {f.__name__: f for f in (roofline.chip_intensity, roofline.matmul_s, roofline.largest_parameters)}
+Calls = dict[str, Callable[..., float]]
+ON_CHIP: Calls = {f.__name__: f for f in (roofline.chip_intensity, roofline.matmul_s, roofline.largest_parameters)}
 ON_CHIP |= {f.__name__: f for f in (roofline.vector_lanes, roofline.vector_ops_per_s, roofline.stream_critical_tokens)}
-ON_CLUSTER = {f.__name__: f for f in (topology.injection_bytes_per_s, topology.bisection_bytes_per_s)}
+ON_CLUSTER: Calls = {f.__name__: f for f in (topology.injection_bytes_per_s, topology.bisection_bytes_per_s)}
 ON_CLUSTER |= {f.__name__: f for f in (topology.switches, topology.way_out_bytes_per_s, roofline.total_memory_bytes)}
 ON_CLUSTER |= {"torus_send_s": lambda cluster, buffer_bytes, **to: network.torus_send_s(buffer_bytes, cluster, **to)}
 ON_CLUSTER |= {"hosts": lambda cluster: cluster.hosts}
-ON_SPAN = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
+ON_SPAN: Calls = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
 ON_SPAN |= {f.__name__: f for f in (network.tree_gather_bytes_per_s, network.multicast_ingress_bytes)}
 ON_SPAN |= {f.__name__: f for f in (network.latency_s, network.time_ratio)}
-ON_PHASE = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
-OF_GROUP = {f.__name__: f for f in (roofline.critical_tokens_per_device, roofline.critical_batch_tokens)}
+ON_PHASE: Calls = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
+OF_GROUP: Calls = {f.__name__: f for f in (roofline.critical_tokens_per_device, roofline.critical_batch_tokens)}
 OF_GROUP |= {f.__name__: f for f in (roofline.critical_ffn, roofline.largest_tp, roofline.largest_data_parallel)}
 OF_GROUP |= {f.__name__: f for f in (roofline.critical_expert_ffn,)}
-OF_TWO = {f.__name__: f for f in (roofline.critical_tokens_fsdp_tp, roofline.best_fsdp_ways)}
-OF_GPT = {f.__name__: f for f in (gpt_memory.first_stage_activation_bytes, gpt_memory.percent_of_baseline)}
+OF_TWO: Calls = {f.__name__: f for f in (roofline.critical_tokens_fsdp_tp, roofline.best_fsdp_ways)}
+OF_GPT: Calls = {f.__name__: f for f in (gpt_memory.first_stage_activation_bytes, gpt_memory.percent_of_baseline)}
 OF_GPT |= {f.__name__: f for f in (gpt_memory.state_bytes,)}
-PLAIN = {f.__name__: f for f in (roofline.pipeline_sends_s, roofline.tokens_per_device, network.peers_hit)}
+PLAIN: Calls = {f.__name__: f for f in (roofline.pipeline_sends_s, roofline.tokens_per_device, network.peers_hit)}
 PLAIN |= {f.__name__: f for f in (network.ring_share, roofline.state_bytes_per_device)}
 
 

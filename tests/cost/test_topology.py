@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planc.cost.machine.collective_time import Op as NetworkOp
 from planc.cost.machine.collective_time import (
     algorithm,
     algorithm_bytes_per_s,
@@ -20,6 +21,7 @@ from planc.cost.machine.collective_time import (
 )
 from planc.cost.machine.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
 from planc.ir.mesh import Axis, Mesh, View, strided
+from planc.ir.plan import Plan
 from tests.plans import BODY, HEAD, cluster_of, plan_of
 
 TORUS = """plan example
@@ -57,7 +59,8 @@ def test_a_network_may_say_how_fast_a_collective_is_beside_a_gather(tmp_path: Pa
     usual = span_of(plan.mesh, plan.cluster, ("fsdp",))
     levels = tuple(replace(v, call_s=2e-3, op_efficiency={"reduce_scatter": 0.5}) for v in plan.cluster.levels)
     slow = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("fsdp",))
-    for op, times in (("all_gather", 1), ("reduce_scatter", 2), ("all_reduce", 1)):
+    slower: dict[NetworkOp, int] = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 1}
+    for op, times in slower.items():
         assert transfer_s(op, 1e8, slow) == pytest.approx(times * transfer_s(op, 1e8, usual))
         assert collective_s(op, 1e8, slow) == pytest.approx(transfer_s(op, 1e8, slow) + 2e-3)
         assert transfer_s(op, 1e8, usual) == collective_s(op, 1e8, usual)
@@ -73,7 +76,7 @@ def test_an_all_reduce_is_a_scatter_and_a_gather(tmp_path: Path) -> None:
     assert collective_s("all_reduce", 1e8, span) == pytest.approx(both)
 
 
-def rings(plan, axis: str) -> list[Ring]:
+def rings(plan: Plan, axis: str) -> list[Ring]:
     return [ring for _, ring in torus_dims(plan.mesh, plan.cluster)[axis]]
 
 
@@ -158,7 +161,7 @@ def test_a_fragmented_allocation_crosses_leaves_earlier(tmp_path: Path) -> None:
 def test_units_that_a_group_touches(size: int, stride: int, width: int, devices: int, units: int) -> None:
     """Counted over every group of the axis."""
     axis = Axis(name="x", size=size, stride=stride)
-    groups = {}
+    groups: dict[tuple[int, int], set[int]] = {}
     for rank in range(devices):
         groups.setdefault((rank // (size * stride), rank % stride), set()).add(rank // width)
     assert max(len(g) for g in groups.values()) == units == units_crossed(axis, width, devices)
@@ -324,7 +327,7 @@ def test_a_token_goes_once_to_each_peer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "broadcast"])
-def test_more_bytes_never_take_less_time(tmp_path: Path, op) -> None:
+def test_more_bytes_never_take_less_time(tmp_path: Path, op: NetworkOp) -> None:
     plan = plan_of(tmp_path, HEAD + BODY)
     for axes in (("fsdp",), ("tp",), ("fsdp", "tp")):
         span = span_of(plan.mesh, plan.cluster, axes)

@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,7 @@ recompute blocks
 PARTS = ("compute", "recompute", "exposed_comm", "optimizer", "offload", "overhead")
 
 
-def traced(path: Path, out: Path) -> dict:
+def traced(path: Path, out: Path) -> dict[str, Any]:
     assert main(["report", str(path), "--trace", "-o", str(out)]) == 0
     return json.loads(out.read_text())
 

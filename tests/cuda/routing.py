@@ -25,7 +25,8 @@ class Watch(Observer):
 
     def __init__(self, emitted: Any, *meshes: Any) -> None:
         super().__init__(*meshes)
-        self.emitted, self.counted = emitted, []
+        self.emitted = emitted
+        self.counted: list[Any] = []
         self.read = getattr(emitted, "sizes", None)
 
     def __enter__(self) -> Any:

@@ -144,7 +144,8 @@ def compare(name: str, references: References) -> None:
     program = lower_plan(check_plan(sharded.plan), "cuda")
     settings = Settings(balance_loss=BALANCE if name in BALANCED else 0.0)
     if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
-        program.load().COMPILER = "aot_eager"
+        module: Any = program.load()
+        module.COMPILER = "aot_eager"
     session = start(program, settings, initial, build)
     observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
     # torch compiles nothing while a dispatch mode watches: these collectives are those of the plain blocks.

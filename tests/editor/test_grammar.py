@@ -22,7 +22,7 @@ PACKAGE: dict[str, Any] = json.loads((FOLDER / "package.json").read_text())
 PLANS = {str(p.relative_to(ROOT)): p.read_text() for p in sorted((ROOT / "plans").rglob("*.plan"))}
 EXAMPLES = {f"{code}, mended": rule.good for code, rule in rules().items() if rule.good}
 
-SCOPES = {
+SCOPES: dict[str, str | tuple[str, ...]] = {
     "INT": "constant.numeric",
     "FLOAT": "constant.numeric",
     "SHAPE": "constant.numeric.shape",

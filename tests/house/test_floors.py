@@ -109,7 +109,7 @@ def imports(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
             names = [name]
         else:
             continue
-        yield from ((node.lineno, name, node not in later) for name in names)
+        yield from ((getattr(node, "lineno", 0), name, node not in later) for name in names)
 
 
 def _origin(path: str, node: ast.ImportFrom) -> str:

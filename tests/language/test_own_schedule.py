@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from planc.driver import check, load
+from planc.ir.program import Target
 from planc.pipeline.csv_schedule import normal, read
 from planc.pipeline.split import action_lists
 from tests.schedules.splits import split_of
@@ -119,7 +120,7 @@ METHODS = ('csv("own.csv")', "zbv", "dualpipe", "dualpipev", "interleaved_zero_b
 
 @pytest.mark.parametrize("target", ["cuda", "xla"])
 @pytest.mark.parametrize("method", METHODS)
-def test_targets_refuse_what_they_cannot_run(tmp_path: Path, target: str, method: str) -> None:
+def test_targets_refuse_what_they_cannot_run(tmp_path: Path, target: Target, method: str) -> None:
     (tmp_path / "own.csv").write_text(GOOD)
     (tmp_path / "example.plan").write_text(PLAN.replace('csv("own.csv")', method))
     report = check(tmp_path / "example.plan", target=target)

@@ -1,6 +1,7 @@
 """Schedules in seconds against published formulas, and long steps against whole simulations."""
 
 import random
+from typing import Any
 
 import pytest
 
@@ -148,7 +149,7 @@ def test_every_action_runs_once(schedule: str, ranks: int, microbatches: int) ->
 KINDS = ("forward", "backward", "backward_input", "backward_weight")
 
 
-def _shape(schedule: str, ranks: int, microbatches: int):
+def _shape(schedule: str, ranks: int, microbatches: int) -> Any:
     return shape_of(split_of(schedule, ranks), ranks, microbatches)
 
 

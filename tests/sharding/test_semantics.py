@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -89,7 +90,7 @@ def test_tensor_parallel_on_head_dim_gathers_before_the_softmax(tmp_path: Path) 
 
 def test_pipeline_sends_once_per_boundary_and_microbatch() -> None:
     plan = load("plans/llama3_70b_h100.plan")
-    sends = Counter()
+    sends: Counter[str] = Counter()
     for row in semantic_collectives(propagated(plan)):
         if row.op == "send_recv":
             sends[row.phase] += row.count
@@ -106,7 +107,7 @@ LAYOUTS = st.dictionaries(
 
 @given(LAYOUTS, LAYOUTS)
 @settings(max_examples=300, deadline=None)
-def test_moving_there_and_back_is_dual(before, after) -> None:
+def test_moving_there_and_back_is_dual(before: Any, after: Any) -> None:
     """A gather is undone by a slice or scatter of the same axes, an all-to-all by its turned self."""
     there = steps_between(before, (), after)
     back = steps_between(after, (), before)
@@ -117,7 +118,7 @@ def test_moving_there_and_back_is_dual(before, after) -> None:
 
 @given(LAYOUTS, st.sets(st.sampled_from("xyz"), max_size=2))
 @settings(max_examples=200, deadline=None)
-def test_partial_sums_are_always_reduced(before, partial) -> None:
+def test_partial_sums_are_always_reduced(before: Any, partial: set[str]) -> None:
     steps = steps_between(before, tuple(sorted(partial)), before)
     assert {a for s in steps for a in s.axes} == partial
     assert all(s.kind == "all_reduce" for s in steps)

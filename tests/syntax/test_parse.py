@@ -1,5 +1,7 @@
 """Sentences are parsed one by one: every mistake is met, once, at its place."""
 
+from typing import Any
+
 import pytest
 
 from planc.diag.span import Source
@@ -7,7 +9,7 @@ from planc.syntax import parse_text
 from planc.syntax.lines import logical_lines
 
 
-def parsed(text: str):
+def parsed(text: str) -> Any:
     return parse_text(text, "x.plan")
 
 

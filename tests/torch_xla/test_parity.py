@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from planc.ir.plan import Noun
 from tests.launches import Row, case, tier
 from tests.torch_xla.cases import LAYOUTS, layout
 
@@ -15,6 +16,8 @@ NEAR = 1e-5
 
 QUICK, IN_CI = ("fsdp_tp_sp",), ("zero1", "fsdp_tp_sp")
 CASES = [case("torch_xla", name, *tier(name, {*LAYOUTS} - {*IN_CI}, QUICK)) for name in LAYOUTS]
+
+STORED: tuple[tuple[str, Noun], ...] = (("params", "params"), ("exp_avg", "optimizer"))
 
 pytestmark = pytest.mark.torch_xla
 
@@ -43,7 +46,7 @@ def test_state_is_divided_and_restored(name: str, row: Row) -> None:
     weights = {
         kind: row["layouts"][f"{kind}.layers.0.attention.wq.weight"] for kind in ("params", "exp_avg", "exp_avg_sq")
     }
-    stored = {kind: bool(layout(name).store(noun)) for kind, noun in (("params", "params"), ("exp_avg", "optimizer"))}
+    stored = {kind: bool(layout(name).store(noun)) for kind, noun in STORED}
     divided = {kind: weights[kind].startswith("{devices=") for kind in stored}
     tensor_parallel = "tp" in layout(name).mesh.sizes
     assert divided == {kind: stored[kind] or tensor_parallel for kind in stored}

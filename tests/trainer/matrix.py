@@ -13,7 +13,9 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from planc.ir.program import Target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -49,21 +51,21 @@ XLA: dict[str, tuple[str, ...]] = {
     "zero1_tp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
     "one_device": ("dp 1", "use ddp over dp"),
 }
-LAYOUTS = {"cuda": CUDA, "xla": XLA}
+LAYOUTS: dict[Target, dict[str, tuple[str, ...]]] = {"cuda": CUDA, "xla": XLA}
 """By stack; `single` is the model undivided in one process."""
 
 CROSS = {"cuda": ["fsdp_8", "zero1_tp"], "xla": ["fsdp_tp", "pp_fsdp"]}
 """What each stack loads of the other's, under its first two layouts."""
 
 
-def pairs(stack: str) -> list[tuple[str, str]]:
+def pairs(stack: Target) -> list[tuple[str, str]]:
     """(saved under, loaded under)."""
     here = list(LAYOUTS[stack])
     within = [(here[i - step], name) for i, name in enumerate(here) for step in (0, 1, 3)]
     return list(dict.fromkeys(within)) + [(a, b) for b in here[:2] for a in CROSS[stack]]
 
 
-def session_of(stack: str, name: str) -> tuple[Plan, Session]:
+def session_of(stack: Target, name: str) -> tuple[Plan, Session]:
     plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
     program = lower_plan(check_plan(plan), stack)
     runtime = load_backend(stack).runtime()
@@ -77,7 +79,7 @@ def train(session: Session, plan: Plan, first: int, last: int) -> list[float]:
     return [loss for tokens, targets in taken for loss in [session.step(tokens, targets, LR)[0]]]
 
 
-def manifest(session: Session, plan: Plan, stack: str) -> Manifest:
+def manifest(session: Session, plan: Plan, stack: Target) -> Manifest:
     return Manifest(
         step=SAVED, optimizer_steps=session.optimizer_steps, plan=plan.name, plan_sha256=plan.sha256,
         mesh=plan.mesh.sizes, target=stack, runtime=session.runtime, versions=session.versions,
@@ -86,7 +88,7 @@ def manifest(session: Session, plan: Plan, stack: str) -> Manifest:
     )  # fmt: skip
 
 
-def save(session: Session, plan: Plan, stack: str, folder: Path) -> None:
+def save(session: Session, plan: Plan, stack: Target, folder: Path) -> None:
     """Save; one process alone also saves for itself."""
     saver = Saver(session, Where(folder, "matrix", keep=0, asynchronous=True, timeout_s=60))
     saver.save(manifest(session, plan, stack), {})
@@ -104,7 +106,7 @@ def checkpoint(folder: Path) -> Path:
     return folders.kept(folder)[-1].path
 
 
-def uninterrupted(stack: str, name: str, root: Path, rank: int) -> tuple[Plan, Any, list[float]]:
+def uninterrupted(stack: Target, name: str, root: Path, rank: int) -> tuple[Plan, Any, list[float]]:
     """A layout trained to the end and saved half-way: its session, and its losses after the save."""
     plan, session = session_of(stack, name)
     train(session, plan, 1, SAVED)
@@ -116,7 +118,7 @@ def uninterrupted(stack: str, name: str, root: Path, rank: int) -> tuple[Plan, A
     return plan, session, losses
 
 
-def main(stack: str, root: Path) -> None:
+def main(stack: Target, root: Path) -> None:
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)  # a rank that waits for ever says where
     rank = int(os.environ.get("RANK", "0"))
     if stack == "xla":
@@ -142,5 +144,5 @@ def main(stack: str, root: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(cast(Target, sys.argv[1]), Path(sys.argv[2]))
     leave(0)

@@ -6,9 +6,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
+
+from planc.ir.program import Target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -22,7 +24,7 @@ from tests.seeded import batches, initial
 POISONED = "layers.1.attention.wk.weight"
 
 
-def main(stack: str) -> None:
+def main(stack: Target) -> None:
     runtime: Any = load_backend(stack).runtime()
     runtime.prepare_environment(2)
     plan = plan_of("nan", "fsdp 2", "use fsdp over fsdp")
@@ -62,5 +64,5 @@ def main(stack: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(cast(Target, sys.argv[1]))
     leave(0)

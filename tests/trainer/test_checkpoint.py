@@ -9,17 +9,19 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
-from moving import MovingSession
 
 import planc
 from planc.diag import PlanError
+from planc.ir.session import Session
 from planc.trainer.checkpoint import directory as folder
 from planc.trainer.checkpoint import tensor_files as parts
 from planc.trainer.checkpoint.manifest import HISTORY, NAME, Manifest, Position, read
 from planc.trainer.checkpoint.writer import Failed, Saved, Saver, Where
+from tests.trainer.moving import MovingSession
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = planc.load(ROOT / "plans" / "tiny.plan").model
@@ -52,7 +54,7 @@ def where(path: Path, keep: int = 0) -> Where:
 
 def saved(path: Path, *steps: int, keep: int = 0) -> list[Saved | Failed]:
     """Every rank saves at each of these steps; what rank 0 says."""
-    savers = [Saver(Small(rank), where(path, keep)) for rank in range(WORLD)]
+    savers = [Saver(cast(Session, Small(rank)), where(path, keep)) for rank in range(WORLD)]
     for step in steps:
         for saver in savers:
             saver.save(manifest(step), {"losses": [float(step)]})
@@ -192,11 +194,11 @@ def test_a_full_disk_costs_nothing_that_is_there(tmp_path: Path, broken: int, mo
     saved(tmp_path, 1)
     whole_write = parts.write
 
-    def write(path: Path, rank: int, *rest: object) -> object:
+    def write(path: Path, rank: int, *rest: Any) -> object:
         if rank == broken:
             (path / f"part-{rank:05}-00000.safetensors").write_bytes(b"half")
             raise OSError(28, "No space left on device")
-        return whole_write(path, rank, *rest)  # type: ignore[arg-type]
+        return whole_write(path, rank, *rest)
 
     monkeypatch.setattr(parts, "write", write)
     (news,) = saved(tmp_path, 2)
@@ -219,7 +221,7 @@ def test_too_little_room_is_seen_before_the_disk_is_full(tmp_path: Path, monkeyp
 
 
 def test_a_rank_that_never_writes_is_named(tmp_path: Path) -> None:
-    saver = Saver(Small(0), Where(tmp_path, "attempt", 0, asynchronous=False, timeout_s=0.1))
+    saver = Saver(cast(Session, Small(0)), Where(tmp_path, "attempt", 0, asynchronous=False, timeout_s=0.1))
     saver.save(manifest(1), {})
     (news,) = saver.news()
     assert isinstance(news, Failed)
@@ -230,15 +232,15 @@ def test_a_rank_that_never_writes_is_named(tmp_path: Path) -> None:
 def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(tmp_path: Path) -> None:
     session = Small(0, 1)
     before = {name: array.copy() for name, array in session.state.items()}
-    saver = Saver(session, where(tmp_path))
+    saver: Any = Saver(cast(Session, session), where(tmp_path))
     gate = threading.Event()
     slow = saver._part
 
-    def waiting(*arguments: object) -> None:
+    def waiting(*arguments: Any) -> None:
         gate.wait(5)
-        slow(*arguments)  # type: ignore[arg-type]
+        slow(*arguments)
 
-    saver._part = waiting  # type: ignore[method-assign]
+    saver._part = waiting
     saver.save(manifest(1), {})
     for array in session.state.values():
         array += 1

@@ -138,7 +138,7 @@ def test_the_budget_is_a_bound_on_any_pair() -> None:
 
 @pytest.mark.parametrize("field", MUST_AGREE)
 def test_runs_that_had_no_reason_to_agree_are_refused(field: str) -> None:
-    other = {"seed": 1, "tokens_per_step": 1, "mesh": {"fsdp": 4}}.get(field, "other")
+    other: Any = {"seed": 1, "tokens_per_step": 1, "mesh": {"fsdp": 4}}.get(field, "other")
     check = crosscheck([receipt(), receipt(), receipt(**{field: other})])
     assert not check.ok
     assert check.differing_fields == (field,)

@@ -91,7 +91,7 @@ def started(folder: Path) -> list[int]:
 
 def assert_gone(folder: Path) -> None:
     for pid in started(folder):
-        wait_until(lambda pid=pid: not alive(pid))  # type: ignore[misc]
+        wait_until(lambda pid=pid: not alive(pid))
 
 
 def alive(pid: int) -> bool:

@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from matrix import LAYOUTS, pairs
 
+from planc.ir.program import Target
 from planc.trainer.checkpoint.directory import kept, read_manifest
 from planc.trainer.run.launch import run
 from tests.compare.pieces import pieces_of
 from tests.cuda.cases import plan_of
 from tests.rows import rows_of
+from tests.trainer.matrix import LAYOUTS, pairs
 
 WORKER = Path(__file__).with_name("matrix.py")
 PROCESSES = {"cuda": 4, "xla": 1}
@@ -72,7 +73,7 @@ def test_the_steps_are_told_apart(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize(("stack", "name"), [(stack, name) for stack in LAYOUTS for name in LAYOUTS[stack]])
-def test_a_diff_knows_the_pieces(rows: Rows, root: Path, stack: str, name: str) -> None:
+def test_a_diff_knows_the_pieces(rows: Rows, root: Path, stack: Target, name: str) -> None:
     """The boxes that `planc diff` counts a checkpoint in are those that each layout saved."""
     saved = read_manifest(kept(root / name)[-1].path).tensors
     boxes = {tensor: {(b.offset, b.size) for b in stored.boxes} for tensor, stored in saved.items()}

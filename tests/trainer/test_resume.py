@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moving import MovingRuntime, MovingSession
 
 import planc
 from planc import cli
@@ -24,6 +23,7 @@ from planc.trainer.preset.embed import embed
 from planc.trainer.preset.load import load_preset
 from planc.trainer.receipt.receipt import Receipt, read_receipt
 from planc.trainer.run import launch, worker
+from tests.trainer.moving import MovingRuntime, MovingSession
 from tests.trainer.stand_in import lowering_to
 
 PLAN = """plan moving

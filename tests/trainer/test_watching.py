@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bigram import BigramRuntime, BigramSession
-from test_loop import work
 
 from planc.diag import PlanError
 from planc.trainer.preset.load import load_preset
@@ -20,6 +18,8 @@ from planc.trainer.telemetry.goodput import measured_goodput
 from planc.trainer.telemetry.metrics_file import Metrics, Record, read_metrics
 from planc.trainer.telemetry.profiler import Profile
 from planc.trainer.telemetry.reporter import metrics_path
+from tests.trainer.bigram import BigramRuntime, BigramSession
+from tests.trainer.test_loop import work
 
 TINY = Path(__file__).resolve().parents[2] / "plans" / "presets" / "tiny.toml"
 KEYS = {"time", "kind", "step", "steps", "loss", "grad_norm", "lr", "tokens_per_s", "left_s", "step_s", "data_s"}

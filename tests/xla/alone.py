@@ -12,7 +12,7 @@ import json
 import os
 import sys
 
-sys.modules["planc"] = None  # type: ignore[assignment]
+sys.modules["planc"] = None
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0"
 os.environ["JAX_PLATFORMS"] = "cpu"
 

@@ -22,7 +22,7 @@ def test_a_pipeline_is_refused_by_its_sentence() -> None:
     (found,) = refusals(of)
     assert found.code == "E0901"
     assert "split layers over pp as 1f1b" in found.message
-    assert found.span.line == of.plan.split.cause.span.line  # type: ignore[union-attr]
+    assert found.span.line == of.plan.split.cause.span.line
     with pytest.raises(PlanError):
         lower_plan(check_plan(of.plan), "xla")
 

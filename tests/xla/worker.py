@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cases import LAYOUTS, NARROW, plan_of
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
@@ -26,6 +25,7 @@ from planc.ir.plan import Plan
 from planc.ir.session import Settings
 from planc.lowering import lower_plan
 from tests.seeded import batches, initial
+from tests.xla.cases import LAYOUTS, NARROW, plan_of
 from tests.xla.moe_cases import BALANCE, BALANCED, MOE, moe_plan
 
 STEPS, CHECKED = 3, (1, 3)

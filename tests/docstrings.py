@@ -1,0 +1,143 @@
+"""How much the docstrings of public functions say: `python tests/docstrings.py [TREE]` prints a table by room.
+
+A public function is a function or method of `planc/` or `backends/` of which no part of the name is private.
+Counted: those with a docstring; of those with arguments, those that name one (in backticks, or followed by a
+colon); of those that return numbers, those with a unit in name or docstring; and those that cite a source,
+themselves or in their module.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+UNIT = re.compile(
+    r"\b(s|ms|seconds?|milliseconds?|bytes?|bits?|[KMGT]i?B|FLOPs?|tokens?|devices?|ranks?|hops?|steps?|microbatch(es)?"
+    r"|layers?|share|fraction|ratio|percent|operations|parameters|elements|sequences|columns|lanes|counts?|number of"
+    r"|how many|index)\b|%"
+)
+UNIT_OF_NAME = re.compile(
+    r"_(s|bytes|gib|flops|tokens|ops|per_s|share|count|ranks|devices|ratio|intensity|columns|lanes)$"
+)
+SOURCE = re.compile(
+    r"https?://|arXiv|\bet al\b|\bpaper\b|\bsection \d|\bequation\b|`docs/|`?[\w/]+\.md\b|`torch\.|`jax\."
+)
+
+
+@dataclass(frozen=True)
+class Function:
+    """A public function: where it is, and what its docstring says."""
+
+    place: str
+    name: str
+    described: bool
+    takes_arguments: bool
+    names_argument: bool
+    returns_number: bool
+    has_unit: bool
+    has_source: bool
+
+
+@dataclass(frozen=True)
+class Figures:
+    """Counts over functions; the second of a pair is how many of them could."""
+
+    functions: int
+    described: int
+    arguments: tuple[int, int]
+    units: tuple[int, int]
+    sources: int
+
+    def shares(self) -> dict[str, float]:
+        """The shares (0 to 1) of functions that are described, name an argument, give a unit and cite a source."""
+        return {
+            "described": self.described / max(self.functions, 1),
+            "arguments": self.arguments[0] / max(self.arguments[1], 1),
+            "units": self.units[0] / max(self.units[1], 1),
+            "sources": self.sources / max(self.functions, 1),
+        }
+
+
+def source_files(tree: Path) -> Iterator[Path]:
+    """Python files of `planc/` and `backends/` under `tree`, links not followed."""
+    for top in ("planc", "backends"):
+        for path in sorted((tree / top).rglob("*.py")):
+            if path.resolve().relative_to(tree.resolve()).parts[0] == top:
+                yield path
+
+
+def public_functions(tree: Path) -> list[Function]:
+    """Every public function of `tree`."""
+    found = []
+    for path in source_files(tree):
+        module = ast.parse(path.read_text())
+        place = str(path.relative_to(tree))
+        cited = bool(SOURCE.search(ast.get_docstring(module) or ""))
+        found += [_measured(place, name, node, cited) for name, node in _defined(module.body, "")]
+    return found
+
+
+def _defined(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+            yield prefix + node.name, node
+        if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+            yield from _defined(node.body, f"{prefix}{node.name}.")
+
+
+def _measured(place: str, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef, cited: bool) -> Function:
+    text = ast.get_docstring(node) or ""
+    given = node.args
+    arguments = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs) if a.arg not in ("self", "cls")]
+    returned = ast.unparse(node.returns) if node.returns else ""
+    return Function(
+        place=place,
+        name=name,
+        described=bool(text),
+        takes_arguments=bool(arguments),
+        names_argument=any(re.search(rf"`{a}`|\b{a}:", text) for a in arguments),
+        returns_number=bool(re.search(r"\b(int|float)\b", returned)),
+        has_unit=bool(UNIT.search(text) or UNIT_OF_NAME.search(name)),
+        has_source=cited or bool(SOURCE.search(text)),
+    )
+
+
+def figures(functions: Iterable[Function]) -> Figures:
+    """The counts over `functions`."""
+    all_of = list(functions)
+    with_arguments = [f for f in all_of if f.takes_arguments]
+    numbers = [f for f in all_of if f.returns_number]
+    return Figures(
+        functions=len(all_of),
+        described=sum(f.described for f in all_of),
+        arguments=(sum(f.names_argument for f in with_arguments), len(with_arguments)),
+        units=(sum(f.has_unit for f in numbers), len(numbers)),
+        sources=sum(f.has_source for f in all_of),
+    )
+
+
+def room(place: str) -> str:
+    """The room of a file: `planc/cost`, `backends/cuda`, or `planc` for its own modules."""
+    parts = Path(place).parts
+    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
+
+
+def main(tree: Path) -> None:
+    functions = public_functions(tree)
+    by_room: dict[str, list[Function]] = {}
+    for function in functions:
+        by_room.setdefault(room(function.place), []).append(function)
+    print("| room | functions | docstring | names an argument | unit of a number | source |\n|---|--:|--:|--:|--:|--:|")
+    for name, part in [*sorted(by_room.items()), ("all", functions)]:
+        f = figures(part)
+        counted = f"{f.functions} | {f.described} | {f.arguments[0]} of {f.arguments[1]} | {f.units[0]} of {f.units[1]}"
+        print(f"| {name} | {counted} | {f.sources} |")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT)
