@@ -8,6 +8,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
+from figures import filled
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 
 from planc.checks import rules
@@ -138,14 +139,14 @@ def tidy(output: str) -> str:
 
 
 def refreshed(page: Path, folder: Path) -> str:
-    """The page with the files it quotes and the output that its commands print today."""
+    """The page with the files it quotes, the output that its commands print today, and figures as measured."""
     text = page.read_text()
     for snippet in snippets(page):
         if source := snippet.option("from"):
             text = text.replace(snippet.text, (ROOT / source).read_text())
         if snippet.language == "console" and not snippet.launches:
             text = text.replace(snippet.text, _rerun(snippet, folder))
-    return text
+    return filled(text)
 
 
 def _rerun(snippet: Snippet, folder: Path) -> str:

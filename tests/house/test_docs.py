@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import generate  # noqa: E402
+from figures import FIGURE, FigureError, filled, measured  # noqa: E402
 from snippets import Snippet, commands, completed, importing, pages, run, snippets, workspace  # noqa: E402
 
 import planc  # noqa: E402
@@ -142,6 +143,19 @@ def test_a_quoted_file_is_that_file() -> None:
     quoted = [(s, (ROOT / s.option("from")).read_text()) for s in ALL if s.option("from")]
     assert "README.md" in {s.page.name for s, _ in quoted}
     assert [s.id for s, text in quoted if s.text != text] == [], "make docs"
+
+
+def test_a_figure_that_is_repeated_is_the_measured_one() -> None:
+    texts = {str(page.relative_to(ROOT)): page.read_text() for page in pages()}
+    assert [name for name, text in texts.items() if filled(text) != text] == [], "make docs"
+    assert len(FIGURE.findall(texts["README.md"])) >= 3, "the accuracy of step times"
+
+
+def test_a_stale_figure_is_found() -> None:
+    stale = "within <!-- figure measured/accuracy.md | all | median -->0.1 %<!-- end --> of"
+    assert filled(stale) == stale.replace("0.1 %", measured("measured/accuracy.md", "all", "median")) != stale
+    with pytest.raises(FigureError, match="no table with a row 'none'"):
+        filled(stale.replace("all", "none"))
 
 
 def test_the_language_page_names_the_whole_library() -> None:
