@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test long check all lint mutants fuzz faults presets goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: help demo test long check all lint mutants fuzz faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -49,6 +49,9 @@ faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (F
 presets: $(READY) ## embed every preset's plan anew
 	@for preset in plans/presets/*.toml; do \
 	  $(BIN)/planc embed "plans/presets/$$(sed -n 's/^source = "\(.*\.plan\)"$$/\1/p' "$$preset")" "$$preset"; done
+
+grammar: $(READY) ## write the parser's tables anew, after a change of the grammar
+	@$(BIN)/python -m planc.syntax.tables
 
 goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 	@PLANC_UPDATE_GOLDENS=1 $(PYTEST) -m "not launch and not slow and not gpu" -k golden

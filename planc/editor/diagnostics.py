@@ -17,12 +17,12 @@ from lsprotocol.types import (
 )
 from lsprotocol.types import Diagnostic as Shown
 
+from planc.cache import cache_folder
 from planc.checks import rules
 from planc.cli.commands.explain import page
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Span
 from planc.editor.positions import Positions
-from planc.syntax.cache import cache_folder
 
 SEVERITIES = {
     "error": DiagnosticSeverity.Error,

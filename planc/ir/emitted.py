@@ -1,16 +1,16 @@
-"""Importing an emitted file: written once per content, so that tracebacks show its lines."""
+"""Importing an emitted program: always from its text. The file beside it is for tracebacks and debuggers alone."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
-import os
+import linecache
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
-from planc.syntax.cache import cache_folder
+from planc.cache import cache_folder
+from planc.files import read_bounded, write_atomically
 
 
 def import_text(text: str, name: str) -> ModuleType:
@@ -20,25 +20,31 @@ def import_text(text: str, name: str) -> ModuleType:
     if module_name in sys.modules:
         return sys.modules[module_name]
     path = _written(text, f"{module_name}.py")
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
+    linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
+    module = ModuleType(module_name)
+    module.__file__ = path
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    try:
+        exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
+    except BaseException:
+        del sys.modules[module_name]
+        raise
     return module
 
 
-def _written(text: str, name: str) -> Path:
-    """Write atomically: several ranks may do this at once."""
-    folder = cache_folder() / "programs"
+def _written(text: str, name: str) -> str:
+    """The path of a copy of the text, whether or not it could be written; several ranks may do this at once."""
+    path = cache_folder() / "programs" / name
+    with suppress(OSError):
+        if path.is_symlink():
+            path.unlink()
+        if _content(path) != text.encode():
+            write_atomically(path, text)
+    return str(path)
+
+
+def _content(path: Path) -> bytes:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        return read_bounded(path, 16_000_000)
     except OSError:
-        folder = Path(tempfile.mkdtemp(prefix="planc-"))
-    path = folder / name
-    if not path.exists() or path.read_text() != text:
-        handle, temporary = tempfile.mkstemp(dir=folder, prefix=".writing-")
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(temporary, path)
-    return path
+        return b""

@@ -8,7 +8,8 @@ from typing import Any
 from planc.diag.fast_dataclass import dataclass
 from planc.syntax.lines import HEADERS
 from planc.syntax.old_spellings import offered
-from planc.syntax.parse import MAX_SENTENCE, parser
+from planc.syntax.parse import MAX_SENTENCE
+from planc.syntax.tables import parser
 
 MARK = "Qqqqqqqq"
 """A name that no plan has. Letters alone, so that it may also stand for a unit."""

@@ -6,8 +6,8 @@ A sentence whose mistake has an edit is read as if the edit were applied.
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import cache, lru_cache
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.fast_dataclass import dataclass
@@ -16,9 +16,6 @@ from planc.syntax.lines import HEADERS, OLD_VERBS, VERBS, Line, Shift, logical_l
 from planc.syntax.old_spellings import modernized
 from planc.syntax.suggest import nearest
 from planc.syntax.tree import Node, Sentence, Word
-
-if TYPE_CHECKING:
-    from lark import Lark
 
 MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
@@ -148,6 +145,8 @@ def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:
 @lru_cache(maxsize=4)
 def _tree(text: str) -> Any:
     """The parser's tree of one sentence. Raises UnexpectedInput."""
+    from planc.syntax.tables import parser
+
     return parser().parse(text, start="header" if text.split(maxsplit=1)[0] in HEADERS else "sentence")
 
 
@@ -221,27 +220,3 @@ def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
         help=f"did you mean `{near[0]}`?" if near else f"verbs: {', '.join(VERBS[3:])}",
         fix=Fix(f"write `{near[0]}`", (Edit(edited, near[0]),)) if near else None,
     )
-
-
-@cache
-def parser() -> Lark:
-    """The parser, from the cache when it can be (building its tables takes a quarter of a second)."""
-    from importlib.resources import files
-
-    from lark import Lark
-
-    from planc.syntax.cache import cache_folder
-
-    grammar = files("planc.grammar").joinpath("plan.lark").read_text()
-    options: dict[str, Any] = {
-        "parser": "lalr",
-        "lexer": "contextual",
-        "start": ["header", "sentence"],
-        "propagate_positions": True,
-        "maybe_placeholders": False,
-    }
-    try:
-        cache_folder().mkdir(parents=True, exist_ok=True)
-        return Lark(grammar, cache=str(cache_folder() / "grammar"), **options)
-    except OSError:
-        return Lark(grammar, **options)

@@ -13,7 +13,7 @@ from lark.lexer import PatternStr
 from planc.checks import rules
 from planc.syntax import parse_text
 from planc.syntax.lines import HEADERS, VERBS, logical_lines
-from planc.syntax.parse import parser
+from planc.syntax.tables import parser
 from tests.plans import ROOT
 
 FOLDER = ROOT / "docs" / "editor"

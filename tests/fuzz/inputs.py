@@ -155,7 +155,7 @@ def sentence(rng: random.Random) -> str:
 @cache
 def _grammar() -> dict[str, list[list[tuple[bool, str]]]]:
     """Each rule's alternatives: (is a terminal, its name) in order."""
-    from planc.syntax.parse import parser
+    from planc.syntax.tables import parser
 
     found: dict[str, list[list[tuple[bool, str]]]] = {}
     for rule in parser().rules:
@@ -167,7 +167,7 @@ def _grammar() -> dict[str, list[list[tuple[bool, str]]]]:
 @cache
 def _keywords() -> dict[str, str]:
     """Terminals that stand for one text."""
-    from planc.syntax.parse import parser
+    from planc.syntax.tables import parser
 
     return {str(t.name): str(t.pattern.value) for t in parser().terminals if type(t.pattern).__name__ == "PatternStr"}
 

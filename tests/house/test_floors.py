@@ -18,6 +18,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     # room: (floor, libraries beside the standard one)
     "planc.diag": (0, set()),
     "planc.files": (0, set()),
+    "planc.cache": (0, set()),
     "planc.syntax": (1, {"lark"}),
     "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),

@@ -9,7 +9,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from planc.syntax.cache import cache_folder
+from planc.cache import cache_folder
 
 if TYPE_CHECKING:
     from planc.backends.torch_xla.runtime.session import XlaSession

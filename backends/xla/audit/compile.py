@@ -15,10 +15,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from planc.cache import cache_folder
 from planc.diag import Diagnostic, PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
-from planc.syntax.cache import cache_folder
 
 TIMEOUT_S = 900.0
 GIB = 2.0**30

@@ -49,7 +49,7 @@ def _of_tokens(preset: Preset) -> TokenSource:
 
 
 def _of_text(preset: Preset) -> TokenSource:
-    from planc.syntax.cache import cache_folder
+    from planc.cache import cache_folder
     from planc.trainer.data.tokens.files import Stream
     from planc.trainer.data.tokens.sums import remembered
     from planc.trainer.data.tokens.text import text_of

@@ -17,7 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
-from planc.diag.files import read_bounded
+from planc.files import read_bounded
 from planc.ir.field_types import shortened
 from planc.ir.plan import Plan
 from planc.language.build import build_file

@@ -6,6 +6,34 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a cache folder of another user is used",
+        file="planc/cache.py",
+        text="found.st_uid != os.geteuid() or ",
+        planted="",
+        test="tests/house/test_cache.py::test_a_folder_of_another_user_is_not_used",
+    ),
+    Fault(
+        name="a relative cache folder is used",
+        file="planc/cache.py",
+        text="return path if path.is_absolute() else None",
+        planted="return path if variable in os.environ else None",
+        test="tests/house/test_cache.py::test_an_empty_or_relative_variable_is_as_if_unset",
+    ),
+    Fault(
+        name="a program is what lies in the cache",
+        file="planc/ir/emitted.py",
+        text='exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)',
+        planted='exec(compile(Path(path).read_text(), path, "exec", dont_inherit=True), module.__dict__)',
+        test="tests/house/test_cache.py::test_a_program_is_imported_where_nothing_can_be_written",
+    ),
+    Fault(
+        name="parser tables of another grammar are used",
+        file="planc/syntax/tables.py",
+        text='if found.get("made_from") != origin(grammar):',
+        planted='if not found.get("made_from"):',
+        test="tests/syntax/test_tables.py::test_tables_of_something_else_are_not_used",
+    ),
+    Fault(
         name="a partial sum is left unreduced",
         file="planc/sharding/propagate.py",
         text="partial = outside(layout, dims) if op.kind in CONTRACTING else ()",

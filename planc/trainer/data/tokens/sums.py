@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from planc.cache import cache_folder
 from planc.files import write_atomically
-from planc.syntax.cache import cache_folder
 
 BLOCK_BYTES = 1 << 20
 
