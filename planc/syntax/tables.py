@@ -30,15 +30,25 @@ OPTIONS: dict[str, Any] = {
 @cache
 def parser() -> Lark:
     """The parser of the plan language: from the shipped tables, or built when they are of another grammar or lark."""
-    folder = files("planc.grammar")
-    grammar = folder.joinpath("plan.lark").read_text(encoding="utf-8")
-    try:
-        found = json.loads(folder.joinpath(NAME).read_text(encoding="utf-8"), object_pairs_hook=_numbered)
-    except (OSError, ValueError):
-        found = {}
+    grammar = _text("plan.lark")
+    found = _shipped()
     if found.get("made_from") != origin(grammar):
         return Lark(grammar, **OPTIONS)
-    return Lark._load_from_dict(found["data"], found["memo"])  # as the parsers do that lark generates
+    loaded: Lark = Lark._load_from_dict(found["data"], found["memo"])  # type: ignore[no-untyped-call]
+    return loaded  # as the parsers do that lark generates
+
+
+def _shipped() -> dict[str, Any]:
+    """The shipped tables; {} where there are none."""
+    try:
+        found: dict[str, Any] = json.loads(_text(NAME), object_pairs_hook=_numbered)
+    except (OSError, ValueError):
+        return {}
+    return found
+
+
+def _text(name: str) -> str:
+    return files("planc.grammar").joinpath(name).read_text(encoding="utf-8")
 
 
 def tables(grammar: str) -> str:
@@ -58,11 +68,12 @@ def _numbered(pairs: list[tuple[str, Any]]) -> dict[str | int, Any]:
 
 
 def main() -> None:
-    """Write the tables beside the grammar."""
+    """Write the tables beside the grammar, unless they are of this grammar already."""
     from planc.files import write_atomically
 
-    grammar = Path(str(files("planc.grammar").joinpath("plan.lark")))
-    write_atomically(grammar.with_name(NAME), tables(grammar.read_text(encoding="utf-8")))
+    grammar = _text("plan.lark")
+    if _shipped().get("made_from") != origin(grammar):
+        write_atomically(Path(str(files("planc.grammar").joinpath("plan.lark"))).with_name(NAME), tables(grammar))
 
 
 if __name__ == "__main__":
