@@ -19,7 +19,8 @@ ROOT = Path(__file__).resolve().parents[1]
 UNIT = re.compile(
     r"\b(s|ms|seconds?|milliseconds?|bytes?|bits?|[KMGT]i?B|FLOPs?|tokens?|devices?|ranks?|hops?|steps?|microbatch(es)?"
     r"|layers?|share|fraction|ratio|percent|operations|parameters|elements|sequences|columns|lanes|counts?|number of"
-    r"|how many|index)\b|%"
+    r"|how many|index)\b|%",
+    re.IGNORECASE,
 )
 UNIT_OF_NAME = re.compile(
     r"_(s|bytes|gib|flops|tokens|ops|per_s|share|count|ranks|devices|ratio|intensity|columns|lanes)$"
