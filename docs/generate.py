@@ -12,7 +12,9 @@ from figures import filled
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 
 from planc.checks import rules
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
+from planc.diag.span import Source
 
 FOLDER = ROOT / "docs" / "reference" / "diagnostics"
 SEEN_BY = {
@@ -73,21 +75,37 @@ The same file mended:
 ```plan
 {rule.good.strip()}
 ```
-"""
+{_fix(rule)}"""
 
 
 def _said(rule: Rule) -> str:
     """What checking the bad file prints, for the eye and as a snapshot."""
     from planc.diag.text import render
+
+    folder, found, sources = _found(rule)
+    text = render(found, sources, width=90).replace(f"{folder}/", "")
+    return f"\nWhat planc says:\n\n```text\n{text}\n```\n" if found else ""
+
+
+def _fix(rule: Rule) -> str:
+    """Whether `check --fix` applies the edit that the finding offers; nothing where it offers none."""
+    fixes = [d.fix for d in _found(rule)[1] if d.fix is not None]
+    if not fixes:
+        return ""
+    if fixes[0].safe:
+        return f"\n`planc check --fix` applies the edit: {fixes[0].title}.\n"
+    return f"\n`planc check --unsafe-fixes` applies an edit, which changes the plan: {fixes[0].title}.\n"
+
+
+def _found(rule: Rule) -> tuple[str, list[Diagnostic], dict[str, Source]]:
+    """The folder that the bad file was in, its findings with this code, and the texts read."""
     from planc.driver import examine
 
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "example.plan")
         path.write_text(rule.bad)
         checked = examine(path)
-    found = [d for d in checked.report.diagnostics if d.code == rule.code]
-    text = render(found, checked.sources, width=90).replace(f"{folder}/", "")
-    return f"\nWhat planc says:\n\n```text\n{text}\n```\n" if found else ""
+    return folder, [d for d in checked.report.diagnostics if d.code == rule.code], checked.sources
 
 
 def field_notes() -> str:

@@ -260,6 +260,6 @@ def _at(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
         known = span.file in built.sources or (path is not None and span.file == path.name)
         return replace(span, file=_shown(span.file, path)) if known else span
 
-    fix = d.fix and Fix(d.fix.title, tuple(Edit(moved(e.span), e.text) for e in d.fix.edits))
+    fix = d.fix and Fix(d.fix.title, tuple(Edit(moved(e.span), e.text) for e in d.fix.edits), d.fix.safe)
     related = tuple(Related(moved(r.span), r.message) for r in d.related)
     return replace(d, span=moved(d.span), related=related, fix=fix)

@@ -13,20 +13,20 @@ def sentence(verb: str, rest: str) -> str:
     return f"{verb:<9} {rest}"
 
 
-def replace(cause: Cause | None, text: str) -> Fix | None:
-    """Write another sentence in place of one; None when a layout wrote it."""
+def replace(cause: Cause | None, text: str, *, safe: bool = False) -> Fix | None:
+    """Write another sentence in place of one; None when a layout wrote it. `safe`: the plan means the same."""
     if cause is None or cause.via:
         return None
     on, colon, _ = cause.sentence.partition(":")
     target = f"{on}: " if colon and on.startswith("on ") else ""
-    return Fix(f"write `{target}{' '.join(text.split())}`", (Edit(cause.span, target + text),))
+    return Fix(f"write `{target}{' '.join(text.split())}`", (Edit(cause.span, target + text),), safe)
 
 
-def remove(cause: Cause) -> Fix | None:
-    """Take a sentence out; None when a layout wrote it."""
+def remove(cause: Cause, *, safe: bool = False) -> Fix | None:
+    """Take a sentence out; None when a layout wrote it. `safe`: the plan means the same without it."""
     span = cause.span
     line = Span(span.file, span.line, 1, span.end_line + 1, 1)
-    return None if cause.via else Fix("remove this sentence", (Edit(line, ""),))
+    return None if cause.via else Fix("remove this sentence", (Edit(line, ""),), safe)
 
 
 def add(mesh: Mesh, text: str) -> Fix:

@@ -1,42 +1,116 @@
-"""`planc check --fix`: apply the edits of the findings, one finding at a time, until none is left."""
+"""`planc check --fix`: apply the fixes of findings to a file, show each as a diff, and name those left alone."""
 
 from __future__ import annotations
 
-import os
-import tempfile
+import re
+from collections.abc import Iterator
+from difflib import unified_diff
 from pathlib import Path
 
-from planc.diag.diagnostic import Fix
+from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.edits import apply_edits
-from planc.driver import examine
+from planc.diag.fast_dataclass import dataclass
+from planc.driver import Examined, examine
+from planc.files import write_atomically
 from planc.ir.program import Target
 
-MOST = 50
+ROUNDS = 50
+"""Times that a file is checked again: mending one finding may show the next."""
+OWNED = ("batch", "cluster", "let", "model", "param")
+"""Sentences whose values say what is trained and on what; only their verb is ever corrected without being asked."""
+BOM = b"\xef\xbb\xbf"
 
 
-def fix_file(file: str, given: dict[str, int], target: Target | None) -> list[Fix]:
-    """Mend a file in place; returns what was applied.
+@dataclass(frozen=True)
+class Applied:
+    """A finding, and the file's text before and after its fix."""
 
-    Edits to other files are left alone, and so are those of notes: advice is not a mistake.
+    finding: Diagnostic
+    before: str
+    after: str
+
+    def diff(self) -> str:
+        """The edit as a unified diff, without context."""
+        file = self.finding.span.file
+        before, after = (text.replace("\r\n", "\n").split("\n") for text in (self.before, self.after))
+        return "\n".join(unified_diff(before, after, file, file, n=0, lineterm=""))
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """What was done to one file: the fixes applied, in order, and the findings whose fixes were not."""
+
+    applied: tuple[Applied, ...]
+    left: tuple[Diagnostic, ...]
+
+    def lines(self) -> Iterator[str]:
+        """As text: each edit as a diff, then what was not applied, and why."""
+        for one in self.applied:
+            assert one.finding.fix is not None
+            yield f"fixed {one.finding.code} {one.finding.span.where()}: {one.finding.fix.title}"
+            yield one.diff()
+        for d in self.left:
+            assert d.fix is not None
+            yield f"not applied {d.code} {d.span.where()}: {d.fix.title} (--unsafe-fixes applies it)"
+
+
+def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe: bool = False) -> Fixed:
+    """Apply the safe fixes of a file's findings, or with `unsafe` all of them, and write the file once.
+
+    Fixes of notes are advice and left alone, and so are edits to other files.
     """
-    applied: list[Fix] = []
-    for _ in range(MOST):
-        report = examine(file, set=given, target=target).report
-        wrong = [d for d in report.diagnostics if d.severity != "note"]
-        fix = next((d.fix for d in wrong if _usable(d.fix, file, applied)), None)
-        if fix is None:
+    path = Path(file)
+    applied: list[Applied] = []
+    checked = examine(file, set=given, target=target)
+    first = text = _text(checked, path)
+    for _ in range(ROUNDS):
+        done = {one.finding.fix for one in applied}
+        usable = [d for d in _offered(checked, file) if d.fix not in done and (unsafe or _is_safe(d.fix, text))]
+        if not usable:
             break
-        _write(Path(file), apply_edits(Path(file).read_text(), fix.edits))
-        applied.append(fix)
-    return applied
+        after = _edited(text, usable[0].fix)
+        applied.append(Applied(usable[0], text, after))
+        text = after
+        checked = examine(file, set=given, target=target, unsaved={path.resolve(): text})
+    if text != first:
+        _write(path, text)
+    return Fixed(tuple(applied), tuple(_offered(checked, file)))
 
 
-def _usable(fix: Fix | None, file: str, applied: list[Fix]) -> bool:
-    return fix is not None and fix not in applied and all(e.span.file == file for e in fix.edits)
+def _text(checked: Examined, path: Path) -> str:
+    """The file's text without its byte-order mark; empty where it cannot be read."""
+    source = checked.built.sources.get(path.name) if checked.built else None
+    return source.text if source is not None else ""
+
+
+def _offered(checked: Examined, file: str) -> Iterator[Diagnostic]:
+    """Errors and warnings with a fix of this file."""
+    for d in checked.report.diagnostics:
+        if d.severity != "note" and d.fix is not None and all(e.span.file == file for e in d.fix.edits):
+            yield d
+
+
+def _is_safe(fix: Fix | None, text: str) -> bool:
+    return fix is not None and fix.safe and not any(_owned(edit, text) for edit in fix.edits)
+
+
+def _owned(edit: Edit, text: str) -> bool:
+    """True for an edit of what follows the verb of a sentence in `OWNED`, or one that adds such a sentence."""
+    line = text.split("\n")[edit.span.line - 1] if edit.span.line <= text.count("\n") + 1 else ""
+    verb = re.match(r"\s*(?:on\s+\w+\s*:\s*)?(\w+)", line)
+    inside = verb is not None and verb[1] in OWNED and edit.span.column > verb.start(1) + 1
+    return inside or any(words.split()[:1] and words.split()[0] in OWNED for words in edit.text.split("\n")[1:])
+
+
+def _edited(text: str, fix: Fix | None) -> str:
+    """The text after a fix, with the line ends that it has."""
+    assert fix is not None
+    windows = "\r\n" in text
+    edits = [Edit(e.span, e.text.replace("\n", "\r\n")) for e in fix.edits] if windows else fix.edits
+    return apply_edits(text, edits)
 
 
 def _write(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".planc-")
-    with os.fdopen(handle, "w") as out:
-        out.write(text)
-    os.replace(temporary, path)
+    """Replace the file's text and keep its byte-order mark, permissions and links."""
+    mark = BOM if path.read_bytes().startswith(BOM) else b""
+    write_atomically(path, mark + text.encode())

@@ -21,10 +21,15 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Fix:
-    """A mechanical mend: applying `edits` removes the diagnostic."""
+    """A mechanical mend: applying `edits` removes the diagnostic.
+
+    A `safe` one has no alternative and keeps what the plan means: a word one slip away from a single legal word, a
+    missing bracket, a sentence without effect. `planc check --fix` applies safe fixes only.
+    """
 
     title: str
     edits: tuple[Edit, ...]
+    safe: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +71,7 @@ class Diagnostic:
             if self.fix is None
             else {
                 "title": self.fix.title,
+                "safe": self.fix.safe,
                 "edits": [{**_place(e.span), "text": e.text} for e in self.fix.edits],
             },
         }

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
+from urllib.parse import quote
 
-from planc.diag.diagnostic import Diagnostic
+from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
+from planc.diag.span import Span
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -31,22 +33,56 @@ def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version:
 
 
 def _result(d: Diagnostic) -> dict[str, Any]:
-    s = d.span
-    region = {
-        "startLine": s.line,
-        "startColumn": s.column,
-        "endLine": s.end_line,
-        "endColumn": s.end_column,
-    }
-    place = {"physicalLocation": {"artifactLocation": {"uri": s.file}, "region": region}}
+    place = {"physicalLocation": {"artifactLocation": _file(d.span), "region": _region(d.span)}}
     text = f"{d.message}. {d.help}".rstrip(". ")
-    return {"ruleId": d.code, "level": d.severity, "message": {"text": text}, "locations": [place]}
+    found = {"ruleId": d.code, "level": d.severity, "message": {"text": text}, "locations": [place]}
+    return {**found, "fixes": [_fix(d.fix)]} if d.fix is not None else found
+
+
+def _fix(fix: Fix) -> dict[str, Any]:
+    """A fix (SARIF 2.1.0, section 3.55): for each file, the regions that are replaced."""
+    files = dict.fromkeys(edit.span.file for edit in fix.edits)
+    changes = [
+        {
+            "artifactLocation": _file(next(e.span for e in fix.edits if e.span.file == file)),
+            "replacements": [
+                {"deletedRegion": _region(e.span), "insertedContent": {"text": e.text}}
+                for e in fix.edits
+                if e.span.file == file
+            ],
+        }
+        for file in files
+    ]
+    return {"description": {"text": fix.title}, "artifactChanges": changes, "properties": {"safe": fix.safe}}
+
+
+def _file(span: Span) -> dict[str, Any]:
+    return {"uri": quote(span.file)}
+
+
+def _region(span: Span) -> dict[str, int]:
+    return {
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.end_line,
+        "endColumn": span.end_column,
+    }
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
     """GitHub's workflow commands, one a line."""
     return "\n".join(
-        f"::{'notice' if d.severity == 'note' else d.severity} file={d.span.file},line={d.span.line},"
-        f"col={d.span.column},title={d.code}::{d.message}"
+        f"::{'notice' if d.severity == 'note' else d.severity} file={_property(d.span.file)},line={d.span.line},"
+        f"col={d.span.column},title={d.code}::{_escaped(d.message)}"
         for d in diagnostics
     )
+
+
+def _escaped(text: str) -> str:
+    """Text of a workflow command: a line break would begin another one."""
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    """Value of a workflow command's property, which ends at a comma or colon."""
+    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

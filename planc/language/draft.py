@@ -36,7 +36,7 @@ from planc.ir.plan import (
     Store,
 )
 from planc.language.units import UNITS, kind_of
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 MAX_NUMBER = 10**12
@@ -128,7 +128,7 @@ class Draft:
             word.span,
             f"`{word.text}` is not {what}",
             help=(f"did you mean `{near[0]}`? " if near else "") + (f"legal: {shown}" if legal else ""),
-            fix=Fix(f"write `{near[0]}`", (Edit(word.span, near[0]),)) if near else None,
+            fix=spelling_fix(word.span, word.text, legal),
         )
         return near[0] if near else None
 

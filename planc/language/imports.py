@@ -15,6 +15,8 @@ from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence
 
 MAX_BYTES = 1_000_000
+MOST_FILES = 100
+"""Files that one plan may import, each perhaps by the one before it."""
 
 
 @dataclass
@@ -85,6 +87,9 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     if path is None:
         return
     relative = path.relative_to(draft.root.resolve()).as_posix()
+    if len(files.sources) > MOST_FILES:
+        draft.report("E0111", word.span, f"a plan imports at most {MOST_FILES} files")
+        return
     if relative in files.sources:
         draft.report("E0111", word.span, f"{relative} is imported twice, or imports itself")
         return

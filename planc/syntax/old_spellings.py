@@ -25,7 +25,7 @@ def old_spelling(span: Span, old: str, new: str, why: str) -> Diagnostic:
         span,
         label=f"now `{new}`",
         help=f"{why}; `planc fmt` rewrites it",
-        fix=Fix(f"write `{new}`", (Edit(span, new),)),
+        fix=Fix(f"write `{new}`", (Edit(span, new),), safe=True),
     )
 
 

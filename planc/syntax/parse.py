@@ -14,7 +14,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.syntax.lines import HEADERS, OLD_VERBS, VERBS, Line, Shift, logical_lines
 from planc.syntax.old_spellings import modernized
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 MAX_DEPTH = 60
@@ -218,5 +218,5 @@ def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
         place,
         label="a sentence begins with a verb",
         help=f"did you mean `{near[0]}`?" if near else f"verbs: {', '.join(VERBS[3:])}",
-        fix=Fix(f"write `{near[0]}`", (Edit(edited, near[0]),)) if near else None,
+        fix=spelling_fix(edited, verb, VERBS),
     )

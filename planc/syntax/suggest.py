@@ -6,10 +6,37 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
+from planc.diag.diagnostic import Edit, Fix
+from planc.diag.span import Span
+
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     """Legal words that look like `word`, best first: `llama3-8b` is nearest to `llama3_8b`."""
     return list(_nearest(word, tuple(legal), most)) if len(word) <= 60 else []
+
+
+def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
+    """An edit that writes the nearest legal word; safe where that is the only one within a slip of the keyboard."""
+    words = list(legal)
+    near = nearest(word, words, 1)
+    if not near:
+        return None
+    slips = [w for w in words if _one_slip(word.lower(), w.lower())]
+    return Fix(f"write `{near[0]}`", (Edit(span, near[0]),), safe=slips == near)
+
+
+def _one_slip(one: str, other: str) -> bool:
+    """True for words that differ in at most one letter: left out, added, replaced, or swapped with its neighbour.
+
+    Words of one or two letters and other digits are other names, not slips.
+    """
+    digits = [[c for c in word if c.isdigit()] for word in (one, other)]
+    if abs(len(one) - len(other)) > 1 or min(len(one), len(other)) < 3 or digits[0] != digits[1]:
+        return False
+    at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    a, b = one[at:], other[at:]
+    swapped = len(a) > 1 and a[1::-1] == b[:2] and a[2:] == b[2:]
+    return a[1:] == b[1:] or a[1:] == b or a == b[1:] or swapped
 
 
 @lru_cache(maxsize=1024)

@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Source, Span
 from planc.syntax.lines import Line
 from planc.syntax.old_spellings import offered
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import nearest, spelling_fix
 
 _KINDS = {
     "NAME": "a name",
@@ -102,8 +102,8 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
         return unclosed
     form = f"the sentence reads: {_form(verb, line.text)}"
     keywords = [w.strip("`") for w in legal if w.strip("`").isalpha()]
-    near = nearest(found.strip("`"), [w for w in keywords if w != found.strip("`")], 1)
-    fix = Fix(f"write `{near[0]}`", (Edit(place, near[0]),)) if near else None
+    others = [w for w in keywords if w != found.strip("`")]
+    near, fix = nearest(found.strip("`"), others, 1), spelling_fix(place, found.strip("`"), others)
     helped = f"did you mean `{near[0]}`?" if near else form
     return Diagnostic("E0102", f"expected {wanted}, found {found}", place, label="here", help=helped, fix=fix)
 
@@ -162,7 +162,7 @@ def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
         at,
         label="opened here",
         help=f"write `{closing}` where the list ends; an open bracket carries the sentence over the next lines",
-        fix=Fix(f"write `{closing}`", (Edit(end, closing),)) if fits and len(opened) == 1 else None,
+        fix=Fix(f"write `{closing}`", (Edit(end, closing),), safe=True) if fits and len(opened) == 1 else None,
     )
 
 

@@ -173,7 +173,7 @@ def test_advice_is_not_applied_unasked(tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text(advice.bad)
     assert [d.code for d in check(path).diagnostics if d.fix is not None] == ["N0512"]
-    assert fix_file(str(path), {}, None) == [] and path.read_text() == advice.bad
+    assert fix_file(str(path), {}, None).applied == () and path.read_text() == advice.bad
 
 
 def test_an_edit_keeps_what_a_sentence_was_written_for(tmp_path: Path) -> None:

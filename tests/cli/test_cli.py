@@ -128,7 +128,8 @@ def test_a_plan_that_does_not_fit_offers_a_costed_edit(capsys: pytest.CaptureFix
     path.write_text(HEAD.replace("8 x h100", "1 x h100").replace("fsdp 8 > tp 8", "fsdp 8") + "use fsdp over fsdp\n")
     status, out = run(capsys, "check", str(path))
     assert status == 1 and "E0501" in out and "GiB of 80.0 GiB" in out and "fits:" in out
-    assert run(capsys, "check", str(path), "--fix")[0] == 0
+    assert run(capsys, "check", str(path), "--fix")[0] == 1
+    assert run(capsys, "check", str(path), "--unsafe-fixes")[0] == 0
 
 
 @pytest.mark.parametrize("words", [["check"], ["frobnicate"], ["lower", H100], ["check", H100, "--set", "nodes=x"]])

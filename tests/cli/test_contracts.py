@@ -40,7 +40,7 @@ DIAGNOSTIC = exactly(
     **PLACE,
     help=TEXT,
     related=array(exactly(**PLACE, message=TEXT)),
-    fix=nullable(exactly(title=TEXT, edits=array(exactly(**PLACE, text=TEXT)))),
+    fix=nullable(exactly(title=TEXT, safe={"type": "boolean"}, edits=array(exactly(**PLACE, text=TEXT)))),
 )
 COLLECTIVE = exactly(
     op=TEXT,

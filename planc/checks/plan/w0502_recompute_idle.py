@@ -27,7 +27,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         f"recomputing {', '.join(idle)} {verb} nothing: the backward does not need what comes out",
         cause.span,
         help="leave it out; `planc explain model NAME` lists the ops, attention.core and ffn.swiglu keep the most",
-        fix=replace(cause, sentence("recompute", ", ".join(rest))) if rest else remove(cause),
+        fix=replace(cause, sentence("recompute", ", ".join(rest)), safe=True) if rest else remove(cause, safe=True),
     )
 
 

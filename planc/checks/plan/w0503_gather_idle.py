@@ -16,10 +16,11 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         return
     whole = plan.batch.sequences % (plan.data_parallel * plan.batch.microbatch_sequences) == 0
     if not plan.store("params"):
-        why, fix = "params are not stored divided, so nothing is gathered a second time", remove(gather.cause)
+        why = "params are not stored divided, so nothing is gathered a second time"
+        fix = remove(gather.cause, safe=True)
     elif gather.per == "microbatch" and whole and plan.microbatches == 1:
         why = "a step has one microbatch, so `per microbatch` is `per step`"
-        fix = replace(gather.cause, sentence("gather", "params per step"))
+        fix = replace(gather.cause, sentence("gather", "params per step"), safe=True)
     else:
         return
     yield Diagnostic(

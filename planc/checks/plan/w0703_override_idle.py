@@ -31,7 +31,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             f"`override {override.glob}` changes nothing: {why}",
             override.cause.span,
             help="leave it out, or name what was meant",
-            fix=remove(override.cause),
+            fix=remove(override.cause, safe=True),
         )
 
 

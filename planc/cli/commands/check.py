@@ -12,7 +12,8 @@ from planc.driver import Examined, examine
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", nargs="+", metavar="FILE", help="a plan, or a folder: every plan in it and below")
-    parser.add_argument("--fix", action="store_true", help="apply the edits that mend what was found")
+    parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
+    parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     add_target(parser, required=False)
     add_set(parser)
@@ -23,14 +24,22 @@ def run(options: argparse.Namespace) -> int:
     if not files:
         print(f"planc check: no plan in {', '.join(options.files)}", file=sys.stderr)
         return 2
-    if options.fix:
-        from planc.cli.apply_fixes import fix_file
-
-        for file in files:
-            fix_file(str(file), dict(options.set), options.target)
+    if options.fix or options.unsafe_fixes:
+        _fix(files, options)
     checked = [examine(file, set=dict(options.set), target=options.target) for file in files]
     _print(checked, options)
     return max(exit_status(c.report.diagnostics) for c in checked)
+
+
+def _fix(files: list[Path], options: argparse.Namespace) -> None:
+    """Fix the files and say what was done, on standard error where standard output is for a machine."""
+    from planc.cli.apply_fixes import fix_file
+
+    stream = sys.stdout if options.format == "text" else sys.stderr
+    for file in files:
+        lines = list(fix_file(str(file), dict(options.set), options.target, unsafe=options.unsafe_fixes).lines())
+        if lines:
+            print("\n".join(lines), end="\n\n", file=stream)
 
 
 def plans_of(path: Path) -> list[Path]:

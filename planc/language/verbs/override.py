@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from fnmatch import fnmatchcase
 
-from planc.diag.diagnostic import Edit, Fix
 from planc.ir.plan import Override
 from planc.language.draft import Asked, Draft
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("override",)
@@ -46,7 +45,7 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
         f"`{glob.text}` matches 0 of {len(legal)} parameters of {draft.model.name}",
         label="matches nothing",
         help=f"nearest: {', '.join(near)}" if near else f"parameters: {', '.join(legal)}",
-        fix=Fix(f"write `{near[0]}`", (Edit(glob.span, near[0]),)) if near else None,
+        fix=spelling_fix(glob.span, glob.text, legal),
     )
     return False
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from planc.diag import Diagnostic, Edit, Fix, Span
+from planc.diag import Diagnostic, Span
 from planc.ir.frozen import Frozen
-from planc.syntax.suggest import nearest
+from planc.syntax.suggest import nearest, spelling_fix
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -77,7 +77,7 @@ def _unknown(place: Place, model: type[Frozen], span: Span) -> Diagnostic:
     legal = list(_model_at(model, tables).model_fields)
     where = f" in [{'.'.join(tables)}]" if tables else ""
     near = nearest(key, legal, most=1)
-    fix = Fix(f"write `{near[0]}`", (Edit(span, near[0]),)) if near else None
+    fix = spelling_fix(span, key, legal)
     guess = f"did you mean `{near[0]}`? " if near else ""
     return Diagnostic(
         UNKNOWN_KEY, f"unknown key `{key}`{where}", span, help=f"{guess}legal: {', '.join(legal)}", fix=fix
