@@ -1,5 +1,8 @@
 """Plan texts that tests build on."""
 
+import tempfile
+from collections.abc import Mapping
+from math import prod
 from pathlib import Path
 
 from planc.checks import assume_checked
@@ -8,6 +11,7 @@ from planc.driver import check, load
 from planc.ir.hardware import Cluster
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
+from planc.language.build import build_file
 from planc.language.draft import Draft
 from planc.language.verbs.cluster import read as read_cluster
 from planc.sharding import propagate
@@ -31,16 +35,26 @@ recompute blocks
 """
 
 
-def plan_of(folder: Path, text: str, **given: int) -> Plan:
-    path = folder / "example.plan"
+def written(folder: Path, text: str, name: str = "example") -> Path:
+    """A plan file with this text."""
+    path = folder / f"{name}.plan"
     path.write_text(text)
-    return load(path, set=given)
+    return path
+
+
+def plan_of(folder: Path, text: str, **given: int) -> Plan:
+    """The plan of a text, with these values of its `let` numbers."""
+    return load(written(folder, text), set=given)
+
+
+def sharded_of(folder: Path, text: str) -> Sharded:
+    """The layouts of a text's plan."""
+    return propagated(plan_of(folder, text))
 
 
 def found(folder: Path, text: str, **given: int) -> tuple[Diagnostic, ...]:
-    path = folder / "example.plan"
-    path.write_text(text)
-    return check(path, set=given).diagnostics
+    """The diagnostics of a text."""
+    return check(written(folder, text), set=given).diagnostics
 
 
 def codes(folder: Path, text: str, **given: int) -> list[str]:
@@ -54,6 +68,35 @@ def cluster_of(machine: str) -> Cluster:
         read_cluster(sentence, draft)
     assert draft.cluster is not None, draft.diagnostics
     return draft.cluster
+
+
+CPU_PLAN = """plan {name}
+model     {model}
+batch     {batch}
+cluster   {cluster}
+mesh      {mesh}
+optimizer adamw
+"""
+
+
+def cpu_plan(
+    name: str,
+    mesh: str,
+    *sentences: str,
+    batch: str,
+    model: str = "llama_micro",
+    cluster: str = "",
+    files: Mapping[str, str] | None = None,
+) -> Plan:
+    """A small plan on as many CPU devices as `mesh` has, or on `cluster`; `files` is what it may import, by name."""
+    devices = prod(int(axis.split()[1]) for axis in mesh.split(">"))
+    text = CPU_PLAN.format(name=name, model=model, batch=batch, cluster=cluster or f"{devices} x cpu_local", mesh=mesh)
+    with tempfile.TemporaryDirectory() as folder:
+        for imported, content in (files or {}).items():
+            Path(folder, imported).write_text(content)
+        built = build_file(written(Path(folder), text + "\n".join(sentences) + "\n", name))
+    assert built.plan is not None, [d.message for d in built.diagnostics]
+    return built.plan
 
 
 def propagated(plan: Plan) -> Sharded:

@@ -10,16 +10,11 @@ from planc.diag.diagnostic import Fix
 from planc.diag.edits import apply_edits
 from planc.diag.registry import Rule
 from planc.driver import check
+from tests.plans import written
 
 
 def codes(path: Path) -> list[str]:
     return [d.code for d in check(path).diagnostics]
-
-
-def written(folder: Path, text: str) -> Path:
-    path = folder / "example.plan"
-    path.write_text(text)
-    return path
 
 
 WITH_BAD = [r for r in rules().values() if r.bad]

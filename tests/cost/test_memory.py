@@ -11,7 +11,7 @@ from planc.cost.memory.state import state_buffers
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
 from planc.sharding import semantic_collectives
-from tests.plans import HEAD, cluster_of, plan_of, propagated
+from tests.plans import HEAD, cluster_of, sharded_of
 
 GIB = 2.0**30
 TOKENS, VOCAB = 2 * 8192, 128256
@@ -21,10 +21,6 @@ DATA = HEAD.replace("mesh      fsdp 8 > tp 8", "mesh      fsdp 64").replace(
     "64 x 8192 tokens microbatch 1", "128 x 8192 tokens microbatch 2"
 )
 DATA += "use fsdp over fsdp\ncompute bf16 reduce fp32\n"
-
-
-def sharded_of(folder: Path, text: str) -> Sharded:
-    return propagated(plan_of(folder, text))
 
 
 def loss_of(sharded: Sharded) -> float:

@@ -2,43 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Mapping
-from pathlib import Path
+from typing import Any
 
 from planc.ir.plan import Plan
-from planc.language.build import build_file
+from tests.plans import cpu_plan
 
-HEAD = """plan {name}
-model     {model}
-batch     {batch}
-cluster   {devices} x cpu_local
-mesh      {mesh}
-optimizer adamw
-"""
+BATCH = "16 x 24 tokens microbatch 4"
 
 
-def plan_of(
-    name: str,
-    mesh: str,
-    *sentences: str,
-    model: str = "llama_micro",
-    batch: str = "16 x 24 tokens microbatch 4",
-    files: Mapping[str, str] | None = None,
-) -> Plan:
-    """A plan on as many cpu devices as its mesh has; `sentences` is the layout, `files` what it may import."""
-    devices = 1
-    for axis in mesh.split(">"):
-        devices *= int(axis.split()[1])
-    text = HEAD.format(name=name, model=model, batch=batch, devices=devices, mesh=mesh)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.plan"
-        path.write_text(text + "\n".join(sentences) + "\n")
-        for imported, content in (files or {}).items():
-            path.with_name(imported).write_text(content)
-        built = build_file(path)
-    assert built.plan is not None, [d.message for d in built.diagnostics]
-    return built.plan
+def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:
+    """A plan of `tests.plans.cpu_plan`, with four sequences a microbatch."""
+    return cpu_plan(name, mesh, *sentences, batch=batch, **more)
 
 
 TP = "shard heads, ffn, vocab over tp"

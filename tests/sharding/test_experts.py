@@ -6,11 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from planc.driver import load
 from planc.ir.collective import Collective
-from planc.ir.plan import Plan
 from planc.sharding import semantic_collectives
-from tests.plans import propagated
+from tests.plans import plan_of, sharded_of
 
 VIEW = """plan example
 model     mixtral_8x7b(layers = 4)
@@ -33,15 +31,7 @@ TOKENS = 4096 // 8
 
 
 def rows(tmp_path: Path, text: str, *axes: str) -> list[Collective]:
-    path = tmp_path / "example.plan"
-    path.write_text(text)
-    return [r for r in semantic_collectives(propagated(load(path))) if r.axes == axes]
-
-
-def plan_of(tmp_path: Path, text: str) -> Plan:
-    path = tmp_path / "example.plan"
-    path.write_text(text)
-    return load(path)
+    return [r for r in semantic_collectives(sharded_of(tmp_path, text)) if r.axes == axes]
 
 
 def test_tokens_go_to_experts_and_back(tmp_path: Path) -> None:

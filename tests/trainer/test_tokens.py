@@ -179,9 +179,10 @@ def test_a_real_tokenizer(tmp_path: Path) -> None:
     assert data.stream.read(0, 101).tolist() == [*range(100), 0]
     assert data.stream.read(len(data.stream) - 2, 2).tolist() == [99, 101]
     assert data.largest == 101
+    (tmp_path / "tokenizer.json").write_text("{}")
+    broken = preset(tmp_path, 'source = "text"\npath = "a.txt"\ntokenizer = "tokenizer.json"')
     with pytest.raises(PlanError, match="no tokenizer"):
-        (tmp_path / "tokenizer.json").write_text("{}")
-        source_of(preset(tmp_path, 'source = "text"\npath = "a.txt"\ntokenizer = "tokenizer.json"'))
+        source_of(broken)
 
 
 def test_text_is_made_tokens_once(tmp_path: Path) -> None:
@@ -225,9 +226,12 @@ def test_data_that_a_run_cannot_use(tmp_path: Path, data: str, code: str, said: 
     (tmp_path / "broken.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n')
     np.save(tmp_path / "large.npy", numbers(9000, 301))
     np.save(tmp_path / "short.npy", numbers(200))
+
+    def start() -> None:
+        prepare(preset(tmp_path, data).path, "cuda")
+
     with pytest.raises(PlanError) as error:
-        preset(tmp_path, data)
-        prepare(tmp_path / "run.toml", "cuda")
+        start()
     (found,) = error.value.diagnostics
     assert found.code == code
     assert said in found.message

@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import tempfile
-from math import prod
-from pathlib import Path
+from typing import Any
 
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.language.build import build_file
-from tests.plans import propagated
+from tests.plans import cpu_plan, propagated
 
-HEAD = """plan {name}
-model     {model}
-batch     {batch}
-cluster   {devices} x cpu_local
-mesh      {mesh}
-optimizer adamw
-"""
 BATCH = "16 x 24 tokens microbatch 2"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
 CP, RING = "use cp over cp", "use cp over cp as ring"
@@ -94,20 +84,9 @@ QUICK = {"fsdp", "zero1_tp_sp", "fsdp_tp_sp", "gpipe", "circular", "ring", "over
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 
-def plan_of(
-    name: str, mesh: str, *sentences: str, model: str = "llama_micro", batch: str = BATCH, cluster: str = ""
-) -> Plan:
-    """A plan on as many devices as its mesh has; `sentences` is the layout."""
-    devices = prod(int(axis.split()[1]) for axis in mesh.split(">"))
-    text = HEAD.format(name=name, model=model, batch=batch, devices=devices, mesh=mesh)
-    if cluster:
-        text = text.replace(f"{devices} x cpu_local", cluster)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / f"{name}.plan"
-        path.write_text(text + "\n".join(sentences) + "\n")
-        built = build_file(path)
-    assert built.plan is not None, [d.message for d in built.diagnostics]
-    return built.plan
+def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:
+    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch."""
+    return cpu_plan(name, mesh, *sentences, batch=batch, **more)
 
 
 def sharded(name: str) -> Sharded:
