@@ -17,11 +17,10 @@ from planc.ir.backend import StateLayout
 from planc.ir.mesh import Axis
 from planc.ir.plan import Noun
 from planc.ir.sharding import Sharded
+from planc.ir.updates import moment_elements, moments_of
 
 ELEMENT_BYTES = 4
 """Checkpoints are fp32 whatever a plan computes in."""
-NOUNS: tuple[tuple[Noun, int], ...] = (("params", 1), ("optimizer", 2))
-"""What a checkpoint holds, and how many tensors of it there are for each parameter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ def moved(
     worst = max(ranks, key=lambda rank: lacking[rank])
     return Moved(
         same_machine=same_machine,
-        checkpoint_bytes=sum(n for _, n in NOUNS) * ELEMENT_BYTES * before.model.parameters,
+        checkpoint_bytes=ELEMENT_BYTES * (before.model.parameters + moment_elements(before.plan)),
         needed_bytes=copies * sum(needed.values()),
         moved_bytes=copies * sum(lacking.values()),
         worst_device_bytes=lacking[worst],
@@ -78,7 +77,8 @@ def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLay
     for p in after.params:
         old = before.param[p.param.name]
         found: dict[tuple[Kept, Kept], int] = {}
-        for noun, times in NOUNS:
+        times_of: dict[Noun, int] = {"params": 1, "optimizer": moments_of(before.plan, p.param.name)}
+        for noun, times in times_of.items():
             pair = (kept(before, old, noun, rests[0]), kept(after, p, noun, rests[1]))
             found[pair] = found.get(pair, 0) + times
         yield from (_Tensor(p.param.name, times, *pair) for pair, times in found.items())

@@ -27,7 +27,13 @@ class Apart:
 
 def apart(one: Plan, other: Plan) -> list[Apart]:
     """Every reason; [] when the losses of both plans can be compared."""
-    return [*_model(one, other), *_batch(one, other), *_rounding(one, other), *_dropped(one, other)]
+    return [
+        *_model(one, other),
+        *_batch(one, other),
+        *_rounding(one, other),
+        *_dropped(one, other),
+        *_reason("optimizer", (one.optimizer.name, other.optimizer.name), (one.optimizer.cause, other.optimizer.cause)),
+    ]
 
 
 def _reason(what: str, values: tuple[Any, Any], causes: tuple[Cause | None, Cause | None]) -> Iterator[Apart]:

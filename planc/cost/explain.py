@@ -100,8 +100,9 @@ def _rest(costed: CostedPlan) -> Iterator[Seconds]:
             why=f"{ranks} ranks, {microbatches} microbatches, {plan.split.chunks} stages a rank",
             cause=plan.split.cause,
         )
-    stored = plan.cause_of_store("optimizer")
-    why = "reads and writes every byte of its state once"
+    muon = plan.optimizer.name == "muon"
+    stored = plan.optimizer.cause if muon else plan.cause_of_store("optimizer")
+    why = "makes every matrix of the blocks orthogonal" if muon else "reads and writes every byte of its state once"
     yield Seconds(part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=stored)
     for offload in plan.offloads[:1]:
         why = "the way to the host is slower than what runs beside it"

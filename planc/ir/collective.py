@@ -11,7 +11,8 @@ CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Per = Literal["microbatch", "step"]
 """How often a collective is issued: by every microbatch, or once a step."""
-Carries = Literal["activation", "param", "grad", "scalar"]
+Carries = Literal["activation", "param", "grad", "update", "scalar"]
+"""`update`: a matrix that Muon makes orthogonal, gathered for that."""
 
 DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int8": 1, "int32": 4, "int64": 8}
 

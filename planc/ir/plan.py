@@ -113,7 +113,8 @@ class Split(Value):
 class Optimizer(Value):
     """`optimizer NAME(...)`. Hyper-parameters belong to the preset; a plan fixes the kind of state."""
 
-    name: Literal["adamw"] = "adamw"
+    name: Literal["adamw", "muon"] = "adamw"
+    """`muon`: for the matrices of the blocks, with AdamW for the rest; see `planc.ir.updates`."""
     cause: Cause | None = None
 
 

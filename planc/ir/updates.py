@@ -8,12 +8,14 @@ Newton-Schulz iteration; embeddings, the output and vectors stay with AdamW. Its
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from math import sqrt
+from math import prod, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from planc.ir.model import Model
+    from planc.ir.plan import Plan
     from planc.ir.session import Settings
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
@@ -28,6 +30,31 @@ def is_orthogonalised(model: Model, name: str) -> bool:
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2
+
+
+def moments_of(plan: Plan, name: str) -> int:
+    """Tensors of optimizer state of a parameter: AdamW's two moments, Muon's one."""
+    return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
+
+
+def moment_elements(plan: Plan) -> int:
+    """Elements of the optimizer's moments of the whole model."""
+    model = plan.model
+    return sum(moments_of(plan, p.name) * model.elements(p) * model.copies(p) for p in model.params)
+
+
+def newton_schulz_flops(shape: Sequence[int]) -> float:
+    """FLOPs of one Newton-Schulz iteration to its end, for every matrix of a [..., rows, columns].
+
+    Each of its steps has two products of rows x rows x columns and one of rows x rows x rows, rows being the shorter
+    side.
+
+    >>> newton_schulz_flops((2, 3)) == 5 * (2 * 2 * 2 * 2 * 3 + 2 * 2 * 2 * 2)
+    True
+    """
+    *leading, one, other = shape
+    rows, columns = min(one, other), max(one, other)
+    return prod(leading) * NEWTON_SCHULZ_STEPS * (4.0 * rows * rows * columns + 2.0 * rows**3)
 
 
 def scale_of(rows: int, columns: int) -> float:

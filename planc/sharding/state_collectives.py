@@ -8,6 +8,7 @@ from planc.ir.base import Cause
 from planc.ir.collective import CollectiveOp, Per, Phase
 from planc.ir.model import Section
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of
 from planc.sharding.calls import Call, axis_cause
 from planc.sharding.local import param_elements
 
@@ -20,6 +21,7 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
             again = section == "last" and p.param.section == "first" and sharded.plan.pipeline == 1
             if not again:  # both uses of a tied one add to the same gradient
                 yield from _reductions(sharded, p)
+                yield from _whole_updates(sharded, p)
 
 
 def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
@@ -57,6 +59,24 @@ def _reductions(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
         elements /= plan.mesh.size(*scattered)
     if whole:
         yield _reduction("all_reduce", whole, p, plan.precision.reduce, elements, per, axis_cause(sharded, whole))
+
+
+def _whole_updates(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
+    """The all-gather of a divided matrix that Muon makes orthogonal: its iteration needs every row and column."""
+    plan = sharded.plan
+    axes = plan.mesh.in_order({*p.axes(), *p.stored["optimizer"]})
+    if axes and moments_of(plan, p.param.name) == 1:
+        yield Call(
+            op="all_gather",
+            axes=axes,
+            phase="optimizer",
+            carries="update",
+            tensor=p.param.name,
+            dtype=plan.store_dtype("optimizer", p.param.region),
+            elements=plan.model.elements(p.param),
+            per="step",
+            cause=plan.optimizer.cause,
+        )
 
 
 def _reduction(

@@ -68,7 +68,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     ),
     "route": ("route experts as dropless", "route experts as capacity(factor = 1.25)"),
     "attention.core": ("attention.core as flash", "attention.core as ring(balance = headtail)"),
-    "optimizer": ("optimizer adamw",),
+    "optimizer": ("optimizer adamw", "optimizer muon"),
     "compute": ("compute bf16 reduce fp32",),
     "recompute": ("recompute blocks", "recompute attention.core, ffn.swiglu", "recompute blocks every 2 layers"),
     "quantize": ("quantize ffn as float8(rowwise)", "quantize ffn as float8(rowwise) except layers 0, 31"),

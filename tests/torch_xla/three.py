@@ -18,6 +18,7 @@ from planc.trainer.run.train import train
 ROOT = Path(__file__).resolve().parents[2]
 PRESET, PLAN = ROOT / "plans" / "presets" / "tiny.toml", ROOT / "plans" / "tiny.plan"
 RUNTIMES: tuple[tuple[Target, str], ...] = (("cuda", "torch"), ("xla", "jax"), ("xla", "torch_xla"))
+OPTIMIZER = "optimizer adamw\n"
 FP32 = "compute   fp32 reduce fp32"
 STEPS = 100
 RATE = "1e-3"
@@ -49,7 +50,8 @@ def preset_in(folder: Path, dtype: str, rate: str = RATE) -> Path:
     text, course = PLAN.read_text(), PRESET.read_text()
     assert FP32 in text and f"\nlr = {RATE}\n" in course
     plan, preset = folder / f"tiny_{dtype}.plan", folder / f"tiny_{dtype}.toml"
-    plan.write_text(text.replace(FP32, f"compute   {dtype} reduce fp32"))
+    assert OPTIMIZER in text  # left to the preset
+    plan.write_text(text.replace(FP32, f"compute   {dtype} reduce fp32").replace(OPTIMIZER, ""))
     preset.write_text(course.replace(f"\nlr = {RATE}\n", f"\nlr = {rate}\n"))
     embed(load(plan), plan, preset)
     return preset

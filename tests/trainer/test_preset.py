@@ -195,3 +195,25 @@ def test_the_compiled_form_is_json_with_sorted_keys(preset: Path, tiny: Plan) ->
 
 def line_at(found: Diagnostic) -> str:
     return Path(found.span.file).read_text().split("\n")[found.span.line - 1]
+
+
+@pytest.mark.parametrize(("said", "set_to"), [("muon", ""), ("muon", "adamw"), ("adamw", "muon")])
+def test_the_optimizer_is_the_plans(preset: Path, said: str, set_to: str) -> None:
+    plan = preset.parent / "tiny.plan"
+    named = "\n".join(x for x in TINY.read_text().splitlines() if not x.startswith("optimizer"))
+    plan.write_text(f"{named}\noptimizer {said}\n")
+    embed(planc.load(plan), plan, preset)
+    text = preset.read_text()
+    preset.write_text(text.replace("steps = 3\n", f'steps = 3\noptimizer = "{set_to}"\n' if set_to else "steps = 3\n"))
+    (d,) = findings(preset)
+    assert d.code == "E1034" and f"`optimizer {said}`" in d.message and f'`optimizer = "{said}"`' in d.help
+    preset.write_text(text.replace("steps = 3\n", f'steps = 3\noptimizer = "{said}"\n'))
+    assert load_preset(preset).train.optimizer == said
+
+
+def test_a_plan_without_an_optimizer_leaves_it_to_the_preset(preset: Path) -> None:
+    plan = preset.parent / "tiny.plan"
+    plan.write_text("\n".join(x for x in TINY.read_text().splitlines() if not x.startswith("optimizer")) + "\n")
+    embed(planc.load(plan), plan, preset)
+    preset.write_text(preset.read_text().replace("steps = 3\n", 'steps = 3\noptimizer = "muon"\n'))
+    assert load_preset(preset).train.optimizer == "muon"

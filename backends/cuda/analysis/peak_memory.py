@@ -17,6 +17,7 @@ from planc.ir.backend import Peak
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.sharding import Layout, ParamSharding, Sharded
+from planc.ir.updates import moments_of
 from planc.sharding import semantic_collectives
 from planc.sharding.local import local_elements, param_elements
 from planc.sharding.recompute import close, replay
@@ -51,7 +52,7 @@ class Rank:
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
 
     def peak(self) -> Peak:
-        state = self._resting() * 3 + self._passed_on()
+        state = self._resting() + self._moments() + self._passed_on()
         always = state + self._saved()
         moments = {
             "backward of the last block": always + self._of_blocks() - self._of_loss(1) + self._grads(),
@@ -74,6 +75,10 @@ class Rank:
     def _resting(self) -> float:
         """One noun of state where it rests, in fp32; masters, gradients and moments rest alike."""
         return sum(n * self._share(p) * FP32 for p, n in self.held)
+
+    def _moments(self) -> float:
+        """The optimizer's moments, in fp32."""
+        return sum(n * moments_of(self.plan, p.param.name) * self._share(p) * FP32 for p, n in self.held)
 
     def _share(self, p: ParamSharding) -> float:
         if not self.roles.uses_fsdp:

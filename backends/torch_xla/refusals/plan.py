@@ -28,6 +28,8 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
         if inside or shard.region not in ("", "residual"):
             yield shard.cause, f"it does not divide {shard.dim} there"
     yield from ((store.cause, "it stores all regions alike") for store in plan.stores if store.region)
+    if plan.optimizer.cause is not None and plan.optimizer.name != "adamw":
+        yield plan.optimizer.cause, "it has AdamW alone"
     if plan.attention is not None:
         yield plan.attention.cause, "it has torch's attention alone"
     if plan.route.cause is not None and plan.route.method != "dropless":

@@ -18,14 +18,13 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import Noun
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of
 from planc.sharding import semantic_collectives
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
 from planc.sharding.recompute import replay
 from planc.sharding.redistribute import restrict
 
 FP32 = DTYPE_BYTES["fp32"]
-MOMENTS = 2
-"""AdamW's, beside the parameters."""
 SCORES = 2
 """fp32 tensors of the scores' size at once in the backward of attention."""
 LOGITS = 2
@@ -57,12 +56,13 @@ class Moments:
 
     def _state(self) -> float:
         """Parameters and moments where they rest, and the gradients that add up."""
-        kept = self._resting("params") + MOMENTS * self._resting("optimizer") + self._resting("grads")
+        kept = self._resting("params") + self._resting("optimizer", moments=True) + self._resting("grads")
         return kept * FP32
 
-    def _resting(self, noun: Noun) -> float:
-        """Elements on one device. XLA stores whole what it cannot divide."""
-        return sum(self.model.copies(p.param) * self._kept(p, noun) for p in self.sharded.params)
+    def _resting(self, noun: Noun, *, moments: bool = False) -> float:
+        """Elements on one device, each as often as it has moments if asked. XLA stores whole what it cannot divide."""
+        times = {p.param.name: moments_of(self.plan, p.param.name) if moments else 1 for p in self.sharded.params}
+        return sum(times[p.param.name] * self.model.copies(p.param) * self._kept(p, noun) for p in self.sharded.params)
 
     def _kept(self, p: ParamSharding, noun: Noun) -> float:
         whole = param_elements(self.plan, p)

@@ -8,6 +8,7 @@ from planc.checks.edits import add, sentence
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import NOUNS, Plan
+from planc.ir.updates import moment_elements
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
@@ -16,10 +17,12 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         return
     axes = plan.store(noun)
     cause = plan.cause_of_store(noun)
-    each = 8 * plan.model.parameters / plan.pipeline / 2**30
+    bytes_each = 4 * moment_elements(plan) / plan.model.parameters
+    each = bytes_each * plan.model.parameters / plan.pipeline / 2**30
     yield Diagnostic(
         "W0208",
-        f"{noun} are stored over {', '.join(axes)} but the optimizer's two moments, 8 bytes a parameter, are whole",
+        f"{noun} are stored over {', '.join(axes)} but the optimizer's moments, {bytes_each:.3g} bytes a parameter, are"
+        " whole",
         cause.span if cause else plan.mesh.cause.span,
         help=f"dividing the optimizer is free and saves up to {each * (1 - 1 / plan.mesh.size(*axes)):.0f} GiB"
         " on each device",

@@ -9,6 +9,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of
 from planc.sharding.local import param_elements, stored_elements
 
 PREFETCHED = 2
@@ -26,7 +27,7 @@ def resting(sharded: Sharded, held: Held, *, whole: bool = False) -> dict[str, f
     return {
         "params": _params(sharded, held),
         "grads": _grads(sharded, held, whole=whole),
-        "optimizer": 2 * _noun(sharded, held, "optimizer") if kept else 0.0,
+        "optimizer": _moments(sharded, held) if kept else 0.0,
     }
 
 
@@ -59,6 +60,12 @@ def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
     if p.stored["params"]:
         return plan.gather_per in ("microbatch", "step")
     return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
+
+
+def _moments(sharded: Sharded, held: Held) -> float:
+    """The optimizer's moments: two of a parameter, one of those that Muon updates."""
+    moments = [(p, n * moments_of(sharded.plan, p.param.name)) for p, n in held]
+    return _noun(sharded, moments, "optimizer")
 
 
 def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:

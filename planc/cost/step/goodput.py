@@ -13,6 +13,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.report import Goodput
+from planc.ir.updates import moment_elements
 
 HOURS_PER_DAY = 24
 S_PER_HOUR = 3600.0
@@ -60,9 +61,9 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
 
 
 def state_bytes(plan: Plan) -> float:
-    """A checkpoint: masters and AdamW's two moments, each once."""
-    size = DTYPE_BYTES[plan.store_dtype("params")] + 2 * DTYPE_BYTES[plan.store_dtype("optimizer")]
-    return float(plan.model.parameters * size)
+    """Bytes of a checkpoint: masters and the optimizer's moments, each once."""
+    masters = plan.model.parameters * DTYPE_BYTES[plan.store_dtype("params")]
+    return float(masters + moment_elements(plan) * DTYPE_BYTES[plan.store_dtype("optimizer")])
 
 
 def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s: float) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Sharded
+from planc.ir.updates import moments_of
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.recompute import replay
 from planc.sharding.stage_assignment import copies_on, microbatches_each, sections_on
@@ -31,7 +32,7 @@ def offloaded(plan: Plan) -> frozenset[str]:
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of a rank's state in host memory: AdamW's two moments, the masters."""
+    """Bytes of a rank's state in host memory: the optimizer's moments, the masters."""
     plan, names = sharded.plan, offloaded(sharded.plan)
     sections = sections_on(plan, rank)
     total = 0.0
@@ -39,7 +40,7 @@ def state_bytes(sharded: Sharded, rank: int) -> float:
         copies = copies_on(plan, p.param, sections)
         if "optimizer" in names:
             size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
-            total += 2 * copies * stored_elements(plan, p, p.stored["optimizer"]) * size
+            total += moments_of(plan, p.param.name) * copies * stored_elements(plan, p, p.stored["optimizer"]) * size
         if "params" in names:
             size = DTYPE_BYTES[plan.store_dtype("params", p.param.region)]
             total += copies * stored_elements(plan, p, p.stored["params"] or p.stored["optimizer"]) * size

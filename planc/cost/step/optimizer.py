@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from typing import TypeVar
 
-from planc.cost.machine.rates import memory_bytes_per_s
+from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
+from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.updates import moments_of, newton_schulz_flops
 from planc.sharding.local import stored_elements
 from planc.sharding.stage_assignment import copies_in
 
 OPTIMIZER_PASSES = 7
 """AdamW reads gradient, master and two moments and writes three of them (Loshchilov and Hutter 2019, algorithm 2)."""
+MUON_PASSES = 5
+"""Muon reads gradient, master and momentum and writes two of them (Jordan and others 2024)."""
 
 Sections = tuple[Section, ...]
 """The sections that use a parameter. Most parameters have one; an embedding tied to the head has two."""
@@ -23,19 +27,29 @@ T = TypeVar("T")
 def update_seconds(sharded: Sharded) -> dict[Sections, float]:
     """Seconds of updating one copy of all parameters that the same sections use.
 
-    AdamW is bound by memory: each stored byte of the master passes `OPTIMIZER_PASSES` times through it.
+    AdamW is bound by memory: each stored byte of the master passes `OPTIMIZER_PASSES` times through it. Muon moves less
+    and makes its Newton-Schulz iteration in fp32, of whole matrices on every device as planc's torch runtime does.
     """
-    plan = sharded.plan
-    rate = memory_bytes_per_s(plan.cluster.chip)
     return {
-        sections: OPTIMIZER_PASSES
-        * sum(
-            stored_elements(plan, p, p.stored["optimizer"]) * DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
-            for p in params
-        )
-        / rate
+        sections: sum(_update_bytes(sharded, p) for p in params) / memory_bytes_per_s(sharded.plan.cluster.chip)
+        + sum(_orthogonal_s(sharded.plan, p) for p in params)
         for sections, params in by_sections(sharded).items()
     }
+
+
+def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
+    """Bytes that one update reads and writes of a parameter's state on a device."""
+    plan = sharded.plan
+    passes = OPTIMIZER_PASSES if moments_of(plan, p.param.name) == 2 else MUON_PASSES
+    size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
+    return float(passes * stored_elements(plan, p, p.stored["optimizer"]) * size)
+
+
+def _orthogonal_s(plan: Plan, p: ParamSharding) -> float:
+    """Seconds of the Newton-Schulz iteration of a parameter; 0 where AdamW updates it."""
+    if moments_of(plan, p.param.name) == 2:
+        return 0.0
+    return newton_schulz_flops(plan.model.shape(p.param)) * dtype_s_per_flop(plan.cluster.chip, "fp32")
 
 
 def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], blocks: Container[Section]) -> float:

@@ -156,7 +156,8 @@ def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers
         if t.carries == "scalar" or (t.carries == "activation" and t.section == STEP and t.op != "send_recv"):
             after_s += t.calls * (each if t.per == "microbatch" else 1) * (t.transfer_s + t.launch_s)
         elif t.carries != "activation":
-            key = window_of(t, each), t.section, t.phase, not waiting.isdisjoint(t.axes)
+            waits = t.carries == "update" or not waiting.isdisjoint(t.axes)
+            key = window_of(t, each), t.section, t.phase, waits
             sum_s, launch_s, calls = sums.get(key, (0.0, 0.0, 0.0))
             sums[key] = sum_s + t.calls * t.transfer_s, launch_s + t.calls * t.launch_s, max(calls, t.calls)
 

@@ -1,6 +1,8 @@
-"""`optimizer adamw`: what state each parameter needs. Its hyper-parameters are the preset's."""
+"""`optimizer adamw | muon`: which optimizer state each parameter has. Its hyper-parameters are the preset's."""
 
 from __future__ import annotations
+
+from typing import Literal, cast, get_args
 
 from planc.ir.plan import Optimizer
 from planc.language.draft import Draft
@@ -8,6 +10,7 @@ from planc.syntax.tree import Sentence
 
 VERBS = ("optimizer",)
 ORDER = 5
+Name = Literal["adamw", "muon"]
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -16,5 +19,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     args = call.node("args")
     if args is not None and args.parts:
         draft.report("E0109", args.span, "hyper-parameters belong to the preset's [train] table, not to the plan")
-    elif draft.one_of(call.words()[0], ("adamw",), "an optimizer that planc compiles"):
-        draft.optimizer = Optimizer(name="adamw", cause=draft.cause(sentence))
+        return
+    name = draft.one_of(call.words()[0], get_args(Name), "an optimizer that planc compiles")
+    if name is not None:
+        draft.optimizer = Optimizer(name=cast(Name, name), cause=draft.cause(sentence))

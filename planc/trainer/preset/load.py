@@ -92,6 +92,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
     findings += described or _freshness(parts.plan, plan, path, at("plan", "source"))
     findings += _unfit_patterns(parts, plan, path, spans)
     findings += _unbalanced(parts, plan, path, spans)
+    findings += _other_optimizer(parts, plan, path, spans)
     errors = [f for f in findings if f.severity == "error"]
     if errors:
         raise PlanError(errors)
@@ -204,6 +205,17 @@ def _unbalanced(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) 
         return []
     where = span_of(("train", "balance_loss"), spans, str(path))
     return [Diagnostic("E1003", f"[train] balance_loss: {plan.model.name} has no experts", where, help="leave it out")]
+
+
+def _other_optimizer(parts: Parts, plan: Plan, path: Path, spans: dict[Place, Span]) -> list[Diagnostic]:
+    """A plan that names an optimizer has its memory and time predicted for that one."""
+    name, sentence = parts.train.optimizer, plan.optimizer.cause
+    if sentence is None or name == plan.optimizer.name:
+        return []
+    where = span_of(("train", "optimizer"), spans, str(path))
+    message = f"[train] optimizer is {name}, and the plan says `{' '.join(sentence.sentence.split())}`"
+    legal = f'`optimizer = "{plan.optimizer.name}"` here, or `optimizer {name}` in {parts.plan.source or "the plan"}'
+    return [Diagnostic("E1034", message, where, help=legal)]
 
 
 def _files(part: PlanPart) -> list[str]:

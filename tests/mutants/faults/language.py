@@ -50,4 +50,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="if False:",
         test=f"{MISTAKES}::test_consequences_are_not_printed",
     ),
+    Fault(
+        name="Muon's matrices are said to have two moments",
+        file="planc/ir/updates.py",
+        text='return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2',
+        planted="return 2",
+        test="tests/cost/test_muon.py::test_matrices_of_the_blocks_have_one_moment",
+    ),
 )
