@@ -40,7 +40,7 @@ class Prepared:
             return self.sharded
         before = self.sharded.plan
         plan = replace(before, cluster=change(before.cluster))
-        plan.memo.update(before.memo)
+        plan.cache.share(before.cache)
         return replace(self.sharded, plan=plan)
 
 

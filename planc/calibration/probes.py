@@ -72,7 +72,7 @@ class MeasuredStep:
         """The step on machines with other numbers; layouts and collectives stay."""
         before = self.sharded.plan
         plan = replace(before, cluster=_as_many(cluster, before.cluster))
-        plan.memo.update(before.memo)  # what a plan has worked out for itself depends on no machine
+        plan.cache.share(before.cache)  # what a plan has worked out for itself depends on no machine
         return step_time(replace(self.sharded, plan=plan), self.rows).step.time_s
 
 

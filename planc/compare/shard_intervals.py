@@ -12,6 +12,7 @@ from math import prod
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
+from planc.ir.cache import Cache, cached_on
 from planc.ir.mesh import Axis
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
@@ -46,17 +47,18 @@ class Kept:
         inside = [a for cuts in self.used for _, _, axes in cuts for a in axes]
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
-    @cached_property
-    def _known(self) -> dict[tuple[int, ...], tuple[Runs, ...]]:
-        return {}
-
     def piece(self, rank: int) -> tuple[Runs, ...]:
         """What a rank keeps of each storage dimension."""
-        at = tuple(rank // a.stride % a.size for a in self.axes)
-        known = self._known.get(at)
-        if known is None:
-            known = self._known[at] = tuple(self._runs(dim, rank) for dim in range(len(self.used)))
-        return known
+        return self._piece(tuple(rank // a.stride % a.size for a in self.axes), rank)
+
+    @cached_property
+    def _cache(self) -> Cache:
+        return Cache()
+
+    @cached_on(lambda kept, position, rank: (kept._cache, position))
+    def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
+        """The piece of every rank at this position along the axes."""
+        return tuple(self._runs(dim, rank) for dim in range(len(self.used)))
 
     def _runs(self, dim: int, rank: int) -> Runs:
         runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
@@ -87,13 +89,10 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
 def layers_kept(plan: Plan, param: Param, rank: int) -> frozenset[int]:
     """The layers whose copy of a parameter lies on a rank; -1 stands for a copy outside the blocks."""
     stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
-    key = ("layers_kept", param.sections, stage)
-    known: frozenset[int] | None = plan.memo.get(key)
-    if known is None:
-        known = plan.memo[key] = _layers_kept(plan, param, stage)
-    return known
+    return _layers_kept(plan, param, stage)
 
 
+@cached_on(lambda plan, param, stage: (plan.cache, (param.sections, stage)))
 def _layers_kept(plan: Plan, param: Param, stage: int) -> frozenset[int]:
     held, kinds = virtual_stages(plan, stage), plan.model.kinds
     layers = {n for v in held for n in range(*plan.stages[v]) if kinds[n] in param.sections}

@@ -9,6 +9,7 @@ from math import prod
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
+from planc.ir.cache import Computed
 from planc.ir.field_types import Name, Positive
 
 
@@ -82,29 +83,23 @@ class Mesh(Value):
 
     def size(self, *names: str) -> int:
         """The number of ranks over these axes together; 1 for none."""
-        if not names:
-            return 1
-        known = self._sizes.get(names)
-        if known is None:
-            known = self._sizes[names] = prod([self.every[name].size for name in names])
-        return known
+        return self._sizes[names]
 
     @cached_property
-    def _sizes(self) -> dict[tuple[str, ...], int]:
-        return {}
+    def _sizes(self) -> Computed[tuple[str, ...], int]:
+        return Computed(lambda names: prod([self.every[name].size for name in names]))
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
         """The given axes, outermost first, without those of size 1."""
-        given = tuple(names)
-        known = self._orders.get(given)
-        if known is None:
-            wanted = {n for n in given if self.every[n].size > 1}
-            known = self._orders[given] = tuple(n for n in self._outermost_first if n in wanted)
-        return known
+        return self._orders[tuple(names)]
 
     @cached_property
-    def _orders(self) -> dict[tuple[str, ...], tuple[str, ...]]:
-        return {}
+    def _orders(self) -> Computed[tuple[str, ...], tuple[str, ...]]:
+        return Computed(self._in_order)
+
+    def _in_order(self, names: tuple[str, ...]) -> tuple[str, ...]:
+        wanted = {n for n in names if self.every[n].size > 1}
+        return tuple(n for n in self._outermost_first if n in wanted)
 
     @cached_property
     def _outermost_first(self) -> tuple[str, ...]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import field
 from functools import cached_property
 from math import prod
-from typing import Any, Literal
+from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
+from planc.ir.cache import Cache
 from planc.ir.field_types import Count, Glob, Line, ModelName, Name, NameOrEmpty, NotNegative, Positive
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
@@ -143,9 +144,9 @@ class Model(Value):
     """The sentence that names it; None outside a plan."""
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What has been worked out of the model alone and will be asked again; never part of its meaning."""
-        return {}
+    def cache(self) -> Cache:
+        """Results that depend on the model alone."""
+        return Cache()
 
     @cached_property
     def tensor(self) -> dict[str, Tensor]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
+from planc.ir.cache import Cache, cached_on
 from planc.ir.field_types import (
     Code,
     Count,
@@ -279,21 +280,14 @@ class Plan(Value):
 
     # What several rooms ask of a plan.
 
+    @cached_on(lambda plan, dim, region="": (plan.cache, (dim, region)))
     def axes_of(self, dim: str, region: str = "") -> tuple[str, ...]:
         """The axes that divide `dim` in `region`, outermost first.
 
         Scoped rules add to unscoped ones, and win where both want an axis. In the regions of a view only
         its axes exist, beside the mesh axes that it leaves alone.
         """
-        known = self._axes.get((dim, region))
-        if known is None:
-            known = self._slots(region) if dim == SLOTS else self._divided(dim, region)
-            self._axes[dim, region] = known
-        return known
-
-    @cached_property
-    def _axes(self) -> dict[tuple[str, str], tuple[str, ...]]:
-        return {}
+        return self._slots(region) if dim == SLOTS else self._divided(dim, region)
 
     def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
         """These sentences with other sizes."""
@@ -305,12 +299,12 @@ class Plan(Value):
 
     def share(self, other: Plan) -> None:
         """Take over which axes divide what from a plan of the same sentences with the same axes in use."""
-        self.__dict__["_axes"] = other._axes
+        self.cache.share(other.cache, Plan.axes_of)
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What functions of this plan have worked out and will be asked again; never part of its meaning."""
-        return {}
+    def cache(self) -> Cache:
+        """Results that depend on the plan, but not on its machine."""
+        return Cache()
 
     def _divided(self, dim: str, region: str) -> tuple[str, ...]:
         if region == ROUTED or (dim == "experts" and region not in ("", EXPERTS)):
@@ -374,12 +368,10 @@ class Plan(Value):
         scoped = next((s.dtype for s in self._stores(noun, region) if s.dtype), "")
         return scoped or next((s.dtype for s in self.stores if s.noun == noun and s.dtype and not s.region), "fp32")
 
+    @cached_on(lambda plan, noun, region: (plan.cache, (noun, region)))
     def _stores(self, noun: Noun, region: str) -> list[Store]:
-        known: list[Store] | None = self.memo.get(key := ("stores", noun, region))
-        if known is None:
-            scoped = [s for s in self.stores if region and s.noun == noun and s.region == region]
-            known = self.memo[key] = scoped or [s for s in self.stores if s.noun == noun and not s.region]
-        return known
+        scoped = [s for s in self.stores if region and s.noun == noun and s.region == region]
+        return scoped or [s for s in self.stores if s.noun == noun and not s.region]
 
     @property
     def gather_per(self) -> Period:

@@ -7,11 +7,13 @@ costs little, at start-up and in a search.
 
 from __future__ import annotations
 
+from dataclasses import field
 from functools import cached_property
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
+from planc.ir.cache import Cache
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan
 
@@ -95,6 +97,8 @@ class Sharded:
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]
     params: tuple[ParamSharding, ...]
+    layout_cache: Cache = field(default_factory=Cache, compare=False, repr=False)
+    """Results that depend on layouts only, not on axis sizes or batch."""
 
     @property
     def model(self) -> Model:
@@ -105,20 +109,13 @@ class Sharded:
         return {p.param.name: p for p in self.params}
 
     @cached_property
-    def memo(self) -> dict[Any, Any]:
-        """What has been worked out for the plan's machine and will be asked again; never part of the meaning."""
-        return {}
-
-    @cached_property
-    def told(self) -> dict[Any, Any]:
-        """The same for what the layouts say by themselves, whatever the sizes of the axes and of the batch."""
-        return {}
+    def cache(self) -> Cache:
+        """Results that depend on the plan and its machine."""
+        return Cache()
 
     def resized(self, plan: Plan) -> Sharded:
-        """These layouts for a plan that says the same with other sizes, and has the same axes in use."""
-        other = Sharded(plan=plan, ops=self.ops, params=self.params)
-        other.__dict__["told"] = self.told
-        return other
+        """These layouts for a plan of the same sentences with other sizes, and the same axes in use."""
+        return Sharded(plan=plan, ops=self.ops, params=self.params, layout_cache=self.layout_cache)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what has been worked out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.checks import breaks
+from planc.ir.cache import Cache, cached_on
 from planc.search.lower_bounds import Bounds
 from planc.search.space import Point, Space
 
@@ -15,7 +16,7 @@ class Laws:
 
     def __init__(self, space: Space, bounds: Bounds) -> None:
         self.space, self.bounds = space, bounds
-        self._kept: dict[object, bool] = {}
+        self.cache = Cache()
 
     def allow(self, sizes: tuple[int, ...]) -> bool:
         """Whether a mesh breaks no rule that holds for every batch and schedule."""
@@ -27,14 +28,10 @@ class Laws:
         """Whether a point breaks no rule."""
         return self._mesh(point) and self._batch(point)
 
+    @cached_on(lambda laws, point: (laws.cache, (point.variant, point.sizes)))
     def _mesh(self, point: Point) -> bool:
-        key = point.variant, point.sizes
-        if key not in self._kept:
-            self._kept[key] = not breaks(self.space.plan_of(point), besides=OF_THE_BATCH)
-        return self._kept[key]
+        return not breaks(self.space.plan_of(point), besides=OF_THE_BATCH)
 
+    @cached_on(lambda laws, p: (laws.cache, (p.sizes, p.sequences, p.microbatch, id(p.pipeline))))
     def _batch(self, point: Point) -> bool:
-        key = point.sizes, point.sequences, point.microbatch, id(point.pipeline)
-        if key not in self._kept:
-            self._kept[key] = not breaks(self.space.plan_of(point), among=OF_THE_BATCH)
-        return self._kept[key]
+        return not breaks(self.space.plan_of(point), among=OF_THE_BATCH)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from planc.cost.step.section_cost import MicrobatchSeconds
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import Cache, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
 from planc.pipeline.in_flight import in_flight_lower_bound
@@ -41,7 +42,7 @@ class PipelinePaths:
             RankClass(on, self.division.load.index(load)) for load, on in enumerate(self.division.loads)
         )
         """The division's loads, in their order."""
-        self._held: dict[tuple[int, int, int], dict[Section, int]] = {}
+        self.cache = Cache()
 
     def kind_times(self, times: StageTimes) -> StageTimes:
         """Seconds of one microbatch on a stage of each kind, from those of every virtual stage."""
@@ -77,12 +78,13 @@ class PipelinePaths:
         if self.split is None:
             return self.classes[number].on
         period = shape_of(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
-        key = min(microbatches, 2 * period), period, number
-        known = self._held.get(key)
-        if known is None:
-            most = in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first)
-            known = self._held[key] = self._sum(most)
-        return known
+        return self._held(min(microbatches, 2 * period), period, number, microbatches)
+
+    @cached_on(lambda paths, fewest, period, number, _: (paths.cache, (fewest, period, number)))
+    def _held(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
+        """The same, which depends on two periods of microbatches at most."""
+        assert self.split is not None
+        return self._sum(in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first))
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:

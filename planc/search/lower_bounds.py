@@ -14,7 +14,7 @@ They are made of figures of one copy of a section, which many layouts share.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from operator import add
@@ -40,6 +40,7 @@ from planc.cost.step.section_cost import (
 )
 from planc.cost.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step
@@ -112,30 +113,21 @@ class Bounds:
         """Narrow copies of weights are made as often as these are gathered."""
         self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
         """A microbatch of so many sequences keeps so many times the bytes of one."""
-        self._propagated: dict[object, Sharded] = {}
-        self._copies: dict[object, MicrobatchSeconds] = {}
-        self._kept: dict[object, SavedActivations] = {}
-        self._alike: dict[object, Sharded] = {}
-        self._stored: dict[object, StateBytes] = {}
-        self._moved: dict[object, StateSeconds] = {}
+        self.cache = Cache()
         self._links = LinkTimes()
         self._at: tuple[Shape, Plan, float] | None = None
-        """The shape that was asked for last, with a plan of it and the seconds of a hand-over."""
-        self._paths: dict[int, PipelinePaths] = {}
-        self._fitting: dict[tuple[int, int], list[tuple[Pipeline | None, PipelinePaths, Sections]]] = {}
-        self._ends: dict[int, set[tuple[int, int]]] = {}
-        self._data_axes: dict[int, tuple[str, ...]] = {}
-        self._resting: dict[object, list[tuple[float, tuple[float, float]]]] = {}
-        self._replayed: dict[object, list[tuple[float, float]]] = {}
+        """The shape that was asked for last, with a plan of it and the seconds of a send between stages."""
+        self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._ends)
+        self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
         """The layouts of a point: those of any plan with the same sentences and the same axes in use."""
         plan = self.space.plan_of(point)
-        key = (self._stored_as[point.variant], *(n > 1 for n in point.sizes))
-        known = self._propagated.get(key)
-        if known is None:
-            known = self._propagated[key] = propagate(assume_checked(plan))
-        return known.resized(plan)
+        return self._propagated(point, plan).resized(plan)
+
+    @cached_on(lambda b, point, plan: (b.cache, (b._stored_as[point.variant], *[n > 1 for n in point.sizes])))
+    def _propagated(self, point: Point, plan: Plan) -> Sharded:
+        return propagate(assume_checked(plan))
 
     # Families.
 
@@ -144,7 +136,7 @@ class Bounds:
         """Variants that differ in what is stored where alone, as far as time and saved tensors go."""
         found: dict[object, list[int]] = {}
         for i, variant in enumerate(self.space.variants):
-            found.setdefault((variant.recompute, self._data(i), i if self._narrow else -1), []).append(i)
+            found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
         return [tuple(variants) for variants in found.values()]
 
     def count(self, sizes: tuple[int, ...]) -> int:
@@ -156,7 +148,7 @@ class Bounds:
         """The layouts on a mesh, by what is run again and by their batches."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.alike:
-            axes = self._data(variants[0])
+            axes = self._data[variants[0]]
             if axes not in known:
                 known[axes] = self.data_parallel(variants[0], sizes), self._inside(variants[0], sizes)
             data, inside = known[axes]
@@ -169,17 +161,12 @@ class Bounds:
         """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
         ranks, copies, times = family.ranks, self.copies(family), family.microbatches
         forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
-        last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks(ranks))
+        last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
-    def _last_ranks(self, ranks: int) -> set[tuple[int, int]]:
+    def _ends(self, ranks: int) -> set[tuple[int, int]]:
         """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
-        known = self._ends.get(ranks)
-        if known is None:
-            known = self._ends[ranks] = {
-                last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)
-            }
-        return known
+        return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
 
     # Shapes.
 
@@ -191,18 +178,15 @@ class Bounds:
             if first_bytes <= room:
                 yield Shape(family, pipeline, paths, family.microbatches // paths.copies, kept, first_bytes)
 
+    @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
     def _paths_of(self, family: Family) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
         """The pipelines that take a family's microbatches, and what the first rank holds of those at least."""
-        ranks, microbatches = family.ranks, family.microbatches
-        known = self._fitting.get((ranks, microbatches))
-        if known is None:
-            space, known = self.space, []
-            for pipeline in space.pipelines(ranks):
-                if pipeline is None or space.fits_schedule(pipeline, ranks, microbatches):
-                    paths = self._pipeline_paths(family.first, pipeline)
-                    known.append((pipeline, paths, paths.held(microbatches, 0)))
-            self._fitting[ranks, microbatches] = known
-        return known
+        ranks, microbatches, found = family.ranks, family.microbatches, []
+        for pipeline in self.space.pipelines(ranks):
+            if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
+                paths = self._pipeline_paths(family.first, pipeline)
+                found.append((pipeline, paths, paths.held(microbatches, 0)))
+        return found
 
     def _saved_bytes(self, shape: Shape) -> list[float]:
         """Bytes of the microbatches in flight on the first rank of each class, at least."""
@@ -275,86 +259,73 @@ class Bounds:
         """The axes that figures of one copy depend on: those inside a data-parallel rank; all, where experts take
         tokens from everywhere."""
         plan = self.space.plan
-        outside = set() if plan.model.top_k else {*self._data(variant)}
+        outside = set() if plan.model.top_k else {*self._data[variant]}
         outside |= {plan.split.axis} if plan.split else set()
         mesh = self.space.mesh(sizes)
         return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
 
+    @cached_on(lambda b, family: b._copies_place(family))
     def copies(self, family: Family) -> MicrobatchSeconds:
         """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
         as often as they are gathered."""
-        narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
-        known = self._copies.get(key := (family.microbatch, narrow, family.inside))
-        if known is None:
-            known = self._copies[key] = microbatch_seconds(self._sharded_as(family), self._links)
-        return known
+        return microbatch_seconds(self._sharded_as(family), self._links)
 
+    def _copies_place(self, family: Family) -> tuple[Cache, Hashable]:
+        narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
+        return self.cache, (family.microbatch, narrow, family.inside)
+
+    @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
     def _kept_of(self, family: Family) -> SavedActivations:
         """Bytes of a family's microbatch."""
-        known = self._kept.get(key := (family.microbatch, family.inside))
-        if known is None:
-            if self._linear and family.microbatch > 1:
-                known = self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
-            else:
-                known = saved_activations(self._sharded_as(family))
-            self._kept[key] = known
-        return known
+        if self._linear and family.microbatch > 1:
+            return self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
+        return saved_activations(self._sharded_as(family))
 
     def _sharded_as(self, family: Family) -> Sharded:
         """The layouts of a family with its first variant and pipeline; an op and a transfer take as long
         whatever is run again."""
         point = replace(family.first, pipeline=self.space.pipelines(family.ranks)[0])
         sharded = self.sharded(point)
-        same = (self._stored_as[point.variant], point.sizes, point.sequences, point.microbatch)
-        first = self._alike.setdefault(same, sharded)
-        sharded.memo.update(first.memo)
-        sharded.plan.memo.update(first.plan.memo)
+        first = self._first_of(point, sharded)
+        sharded.cache.share(first.cache)
+        sharded.plan.cache.share(first.plan.cache)
         return sharded
 
+    @cached_on(lambda b, p, _: (b.cache, (b._stored_as[p.variant], p.sizes, p.sequences, p.microbatch)))
+    def _first_of(self, point: Point, sharded: Sharded) -> Sharded:
+        return sharded
+
+    @cached_on(lambda b, point: (b.cache, (b._stored_as[point.variant], point.sizes)))
     def _stored_of(self, point: Point) -> StateBytes:
-        known = self._stored.get(key := (self._stored_as[point.variant], *point.sizes))
-        if known is None:
-            known = self._stored[key] = state_bytes(self.sharded(point))
-        return known
+        return state_bytes(self.sharded(point))
 
+    @cached_on(lambda b, point, times: (b.cache, (b._stored_as[point.variant], times == 1, point.sizes)))
     def _moved_of(self, point: Point, times: int) -> StateSeconds:
-        known = self._moved.get(key := (self._stored_as[point.variant], times == 1, *point.sizes))
-        if known is None:
-            sharded, links = self.sharded(point), self._links
-            transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
-            known = self._moved[key] = StateSeconds(transfers, update_seconds(sharded), shared)
-        return known
+        sharded, links = self.sharded(point), self._links
+        transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
+        return StateSeconds(transfers, update_seconds(sharded), shared)
 
+    @cached_on(lambda b, point, shape: (b.cache, (id(shape.paths), b._stored_as[point.variant], point.sizes)))
     def _resting_bytes(self, point: Point, shape: Shape) -> list[tuple[float, tuple[float, float]]]:
         """Bytes of state on a rank of each class, and those of them that are there for a while only."""
-        key = (id(shape.paths), self._stored_as[point.variant], *point.sizes)
-        known = self._resting.get(key)
-        if known is None:
-            stored, blocks = self._stored_of(point), self.space.plan.model.blocks
-            known = self._resting[key] = [
-                (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
-            ]
-        return known
+        stored, blocks = self._stored_of(point), self.space.plan.model.blocks
+        return [
+            (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
+        ]
 
+    @cached_on(lambda b, shape: (b.cache, (id(shape.paths), id(shape.kept))))
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
         """Recompute workspace of the backward on a rank of each class (bytes)."""
-        key = id(shape.paths), id(shape.kept)
-        known = self._replayed.get(key)
-        if known is None:
-            replays = shape.kept.replays
-            known = self._replayed[key] = [replay_buffers(replays, ranks.on) for ranks in shape.paths.classes]
-        return known
+        return [replay_buffers(shape.kept.replays, ranks.on) for ranks in shape.paths.classes]
 
-    def _data(self, variant: int) -> tuple[str, ...]:
-        known = self._data_axes.get(variant)
-        if known is None:
-            plan = self.space.variants[variant].plan
-            known = self._data_axes[variant] = tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
-        return known
+    def _data_axes(self, variant: int) -> tuple[str, ...]:
+        """The axes that share the batch."""
+        plan = self.space.variants[variant].plan
+        return tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
         """Ranks that share the batch."""
-        data, n = self._data(variant), 1
+        data, n = self._data[variant], 1
         for name, size in zip(self._names, sizes, strict=True):
             n *= size if name in data else 1
         return n
@@ -364,12 +335,9 @@ class Bounds:
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 
+    @cached_on(lambda b, _, pipeline: (b.cache, id(pipeline)))
     def _pipeline_paths(self, first: Point, pipeline: Pipeline | None) -> PipelinePaths:
-        known = self._paths.get(id(pipeline))
-        if known is None:
-            plan = self.space.plan_of(replace(first, pipeline=pipeline))
-            known = self._paths[id(pipeline)] = PipelinePaths(plan)
-        return known
+        return PipelinePaths(self.space.plan_of(replace(first, pipeline=pipeline)))
 
 
 def _one_batch(plan: Plan) -> bool:

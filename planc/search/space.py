@@ -13,6 +13,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
+from planc.ir.cache import Computed
 from planc.ir.mesh import Mesh
 from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.language.build import build_file
@@ -86,7 +87,7 @@ class Space:
         for free in self._of("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
         self.variants = tuple(self._variants())
-        self._meshes: dict[tuple[int, ...], Mesh] = {}
+        self._meshes: Computed[tuple[int, ...], Mesh] = Computed(lambda sizes: self.plan.mesh.resized(sizes))
         self._first: dict[object, Plan] = {}
         """A plan of each variant for each set of axes in use."""
 
@@ -98,6 +99,7 @@ class Space:
         words = self._of_words()
         again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
         built: dict[tuple[str, ...], Plan] = {}
+        meant: dict[str, Recompute] = {}
         for chosen in itertools.product(*(self._words(f) for f in words)):
             values = dict(zip((f.span for f in words), chosen, strict=True))
             if again is None:
@@ -106,19 +108,11 @@ class Space:
             rest = (*chosen[:again], *chosen[again + 1 :])
             if rest not in built:
                 built[rest] = self._built(values)
-                self._recomputes.setdefault(chosen[again], built[rest].recompute)
-            plan = replace(built[rest], recompute=self._recompute(chosen[again], values))
+                meant.setdefault(chosen[again], built[rest].recompute)
+            if chosen[again] not in meant:
+                meant[chosen[again]] = self._built(values).recompute
+            plan = replace(built[rest], recompute=meant[chosen[again]])
             yield Variant(plan, values, chosen[again])
-
-    def _recompute(self, word: str, values: Mapping[Span, str]) -> Recompute:
-        """What a word means, whatever the other words are."""
-        if word not in self._recomputes:
-            self._recomputes[word] = self._built(values).recompute
-        return self._recomputes[word]
-
-    @cached_property
-    def _recomputes(self) -> dict[str, Recompute]:
-        return {}
 
     @cached_property
     def _norms(self) -> str:
@@ -171,14 +165,11 @@ class Space:
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
         """(sequences, microbatch) pairs that this many data-parallel ranks can share evenly."""
-        known = self._batches.get(data_parallel)
-        if known is None:
-            known = self._batches[data_parallel] = tuple(self._shared(data_parallel))
-        return known
+        return self._batches[data_parallel]
 
     @cached_property
-    def _batches(self) -> dict[int, tuple[tuple[int, int], ...]]:
-        return {}
+    def _batches(self) -> Computed[int, tuple[tuple[int, int], ...]]:
+        return Computed(lambda data_parallel: tuple(self._shared(data_parallel)))
 
     def _shared(self, data_parallel: int) -> Iterator[tuple[int, int]]:
         batch = self.plan.batch
@@ -195,14 +186,11 @@ class Space:
 
     def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
         """The schedules for this many ranks; a plan without `split` has one way: none."""
-        known = self._pipelines.get(ranks)
-        if known is None:
-            known = self._pipelines[ranks] = tuple(self._schedules(ranks))
-        return known
+        return self._pipelines[ranks]
 
     @cached_property
-    def _pipelines(self) -> dict[int, tuple[Pipeline | None, ...]]:
-        return {}
+    def _pipelines(self) -> Computed[int, tuple[Pipeline | None, ...]]:
+        return Computed(lambda ranks: tuple(self._schedules(ranks)))
 
     def _schedules(self, ranks: int) -> Iterator[Pipeline | None]:
         split = self.plan.split
@@ -264,10 +252,7 @@ class Space:
 
     def mesh(self, sizes: tuple[int, ...]) -> Mesh:
         """The mesh of a point with these sizes."""
-        known = self._meshes.get(sizes)
-        if known is None:
-            known = self._meshes[sizes] = self.plan.mesh.resized(sizes)
-        return known
+        return self._meshes[sizes]
 
     def _batch(self, sequences: int, microbatch: int) -> Batch:
         return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)

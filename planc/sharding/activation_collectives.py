@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Literal
 
 from planc.ir.base import Cause
+from planc.ir.cache import cached_on
 from planc.ir.collective import Phase
 from planc.ir.model import Section
 from planc.ir.sharding import Layout, Move, OpSharding, Sharded, Step
@@ -61,11 +62,14 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
             yield from _calls(sharded, back, _turned(o.settle), "backward")
         if o.ring:
             yield from _ring(sharded, o, "backward")
-    known: list[Move] | None = sharded.told.get(key := ("gradients", section))
-    if known is None:
-        known = sharded.told[key] = [move for move in _gradients(sharded, section) if move.steps]
-    for move in known:
+    for move in _moving_gradients(sharded, section):
         yield from _calls(sharded, move.steps, move, "backward")
+
+
+@cached_on(lambda sharded, section: (sharded.layout_cache, section))
+def _moving_gradients(sharded: Sharded, section: Section) -> list[Move]:
+    """The moves of gradients that take any steps."""
+    return [move for move in _gradients(sharded, section) if move.steps]
 
 
 def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:

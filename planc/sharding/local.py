@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import ceil, prod
 
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import SLOTS
 from planc.ir.plan import Plan
@@ -37,26 +38,19 @@ def local_length(plan: Plan, dim: str, axes: tuple[str, ...]) -> float:
     return share if dim == SLOTS else ceil(share)
 
 
+@cached_on(lambda plan, tensor, layout: (plan.cache, (tensor, *layout.items())))
 def tensor_bytes(plan: Plan, tensor: str, layout: Layout) -> float:
     """Bytes of one activation on one device, for one microbatch."""
-    key = ("tensor_bytes", tensor, *layout.items())
-    known = plan.memo.get(key)
-    if known is None:
-        t = plan.model.tensor[tensor]
-        dtype = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}[t.dtype]
-        known = plan.memo[key] = local_elements(plan, t.dims, layout) * DTYPE_BYTES[dtype]
-    return float(known)
+    t = plan.model.tensor[tensor]
+    dtype = {"compute": plan.precision.compute, "fp32": "fp32", "int": "int64"}[t.dtype]
+    return local_elements(plan, t.dims, layout) * DTYPE_BYTES[dtype]
 
 
+@cached_on(lambda plan, p: (plan.cache, (p.param.name, p.compute)))
 def param_elements(plan: Plan, p: ParamSharding) -> int:
     """Elements of one copy of a parameter on one device while it is used (after TP)."""
-    key = ("param_elements", p.param.name, p.compute)
-    known = plan.memo.get(key)
-    if known is None:
-        shape = plan.model.shape(p.param)
-        known = prod(ceil(n / plan.mesh.size(*axes)) for n, axes in zip(shape, p.compute, strict=True))
-        plan.memo[key] = known
-    return int(known)
+    shape = plan.model.shape(p.param)
+    return prod(ceil(n / plan.mesh.size(*axes)) for n, axes in zip(shape, p.compute, strict=True))
 
 
 def stored_elements(plan: Plan, p: ParamSharding, axes: tuple[str, ...]) -> float:

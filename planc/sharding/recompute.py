@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.model import Model, Op, Section
 from planc.ir.plan import Plan
 
@@ -22,20 +23,16 @@ def names_op(word: str, op: Op) -> bool:
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
     """Saved tensors and recomputed ops of one kind of block under the plan."""
-    known: Replay | None = plan.model.memo.get(key := ("replay", section, plan.recompute.ops, plan.recompute.kept))
-    if known is None:
-        known = plan.model.memo[key] = _replay(plan, section)
-    return known
+    return _replay(plan, section)
 
 
+@cached_on(lambda model, section: (model.cache, section))
 def everything_kept(model: Model, section: Section) -> tuple[str, ...]:
     """Tensors that one kind of block saves without recomputation."""
-    known: tuple[str, ...] | None = model.memo.get(key := ("everything kept", section))
-    if known is None:
-        known = model.memo[key] = close(model, model.ops[section], set()).kept
-    return known
+    return close(model, model.ops[section], set()).kept
 
 
+@cached_on(lambda plan, section: (plan.model.cache, (section, plan.recompute.ops, plan.recompute.kept)))
 def _replay(plan: Plan, section: Section) -> Replay:
     block = plan.model.ops[section]
     again = {o.name for o in block if (plan.recompute.blocks or _named(plan.recompute.ops, o))}

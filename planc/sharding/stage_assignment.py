@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.model import Param
 from planc.ir.plan import Plan
 from planc.pipeline.split import microbatch_copies, stages_of
@@ -20,15 +21,9 @@ def microbatches_each(plan: Plan) -> int:
     return plan.microbatches // microbatch_copies(plan.split)
 
 
+@cached_on(lambda plan, rank: (plan.cache, rank))
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
     """Number of copies of each section on a pipeline rank; `step` stands for what every rank does once."""
-    known = plan.memo.get(("sections_on", rank))
-    if known is None:
-        known = plan.memo["sections_on", rank] = _sections_on(plan, rank)
-    return known
-
-
-def _sections_on(plan: Plan, rank: int) -> dict[str, int]:
     held = virtual_stages(plan, rank)
     sections = {"first": int(0 in held)}
     for kind in plan.model.blocks:
@@ -72,15 +67,9 @@ def replayed_copies(plan: Plan, rank: int) -> dict[str, int]:
     return {s: replayed_on(plan, rank, s, n) for s, n in load_of(plan, rank).items()}
 
 
+@cached_on(lambda plan, stage: (plan.cache, stage))
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
     """Number of copies of each section in one virtual stage."""
-    known = plan.memo.get(("sections_of", stage))
-    if known is None:
-        known = plan.memo["sections_of", stage] = _sections_of(plan, stage)
-    return known
-
-
-def _sections_of(plan: Plan, stage: int) -> dict[str, int]:
     sections = {"first": int(stage == 0)}
     sections |= {kind: plan.model.layers_of(kind, *plan.stages[stage]) for kind in plan.model.blocks}
     sections["last"] = int(stage == len(plan.stages) - 1)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.mesh import Axis, View
 from planc.ir.plan import Plan
 
@@ -22,12 +23,16 @@ class Atom:
     stride: int
 
 
+@cached_on(lambda plan: (plan.cache, ()))
 def atoms(plan: Plan) -> tuple[Atom, ...]:
     """The axes of the emitted mesh, outermost first."""
-    known = plan.memo.get("atoms")
-    if known is None:
-        known = plan.memo["atoms"] = _atoms(plan)
-    return tuple(known)
+    assert fits(plan), "refused before"
+    covered = {a for view in plan.mesh.views for a in view.of}
+    found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
+    for view in plan.mesh.views:
+        found += [Atom(_name(plan, view, a, b), b // a, a) for a, b in pairwise(_points(plan, view))]
+    order = {a.name: i for i, a in enumerate(plan.mesh.axes)}
+    return tuple(sorted(found, key=lambda a: (-a.stride, order.get(a.name, -1))))
 
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
@@ -44,16 +49,6 @@ def aliases(plan: Plan) -> dict[str, tuple[str, ...]]:
     """The axes of the plan that have no axis of the emitted mesh to themselves, and what they are made of."""
     every = {a: parts(plan, (a,)) for a in plan.mesh.every if plan.mesh.size(a) > 1}
     return {name: made for name, made in every.items() if made != (name,)}
-
-
-def _atoms(plan: Plan) -> list[Atom]:
-    assert fits(plan), "refused before"
-    covered = {a for view in plan.mesh.views for a in view.of}
-    found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
-    for view in plan.mesh.views:
-        found += [Atom(_name(plan, view, a, b), b // a, a) for a, b in pairwise(_points(plan, view))]
-    order = {a.name: i for i, a in enumerate(plan.mesh.axes)}
-    return sorted(found, key=lambda a: (-a.stride, order.get(a.name, -1)))
 
 
 def _points(plan: Plan, view: View) -> list[int]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
+from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES
+from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op
 from planc.ir.plan import Kernel, Plan
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length, param_elements, tensor_bytes
+
+
+def cache_of(sharded: Sharded, chip: Chip) -> Cache:
+    """The cache of a plan for its own chip; for another chip nothing is kept."""
+    return sharded.cache if chip is sharded.plan.cluster.chip else Cache()
 
 
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
@@ -86,18 +93,12 @@ def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
     return local_length(sharded.plan, dim, o.layout.get(dim, ()))
 
 
+@cached_on(lambda model, sequence_tokens: (model.cache, sequence_tokens))
 def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
     """6 per matmul parameter that a token uses, and causal attention: three times the forward's work.
 
     A token uses `top_k` of the experts. Sliding windows count the keys they see.
     """
-    known: float | None = model.memo.get(key := ("model_flops_per_token", sequence_tokens))
-    if known is None:
-        known = model.memo[key] = _model_flops_per_token(model, sequence_tokens)
-    return known
-
-
-def _model_flops_per_token(model: Model, sequence_tokens: int) -> float:
     total = 0.0
     for section, ops in model.ops.items():
         copies = model.layers_of(section) if section in model.blocks else 1

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import ceil, prod
 
-from planc.cost.compute.flops import local_dim
+from planc.cost.compute.flops import cache_of, local_dim
 from planc.cost.compute.quantize import casts_s, quantized, s_per_flop
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Op
@@ -33,28 +35,23 @@ class Gemm:
         return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
+@cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))
 def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
     """The product that a matmul's forward is: rows of its input by columns of its weight.
 
     Dims that input, weight and output share (experts) count the products.
     """
-    key = ("gemm", o.op.name, o.op.output)
-    known: Gemm | None = sharded.plan.memo.get(key)
-    if known is not None:
-        return known
     model = sharded.model
     taken = model.tensor[o.op.inputs[0]].dims
     made = model.tensor[o.op.output].dims
     weight = tuple(dict.fromkeys(d for p in o.op.params for d in model.param[p].dims))
     sizes = {d: local_dim(sharded, o, d) for d in dict.fromkeys((*taken, *weight))}
-    known = Gemm(
+    return Gemm(
         m=prod(sizes[d] for d in taken if d not in weight),
         n=prod(sizes[d] for d in weight if d not in taken),
         k=prod(sizes[d] for d in weight if d in taken and d not in made),
         groups=prod(sizes[d] for d in weight if d in taken and d in made),
     )
-    sharded.plan.memo[key] = known
-    return known
 
 
 def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> float:
@@ -85,35 +82,38 @@ def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
     query, key and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of
     tiles, one cast of the input, and the input's gradient contracts over all columns.
     """
-    memo, key = sharded.plan.memo, ("fused", o.op.name, o.op.output)
-    if key not in memo:
-        for ops in sharded.ops.values():
-            memo.update(_fused(sharded, [other for other in ops if other.op.kind == "matmul"]))
-    known: tuple[Gemm, float] = memo[key]
-    return known
+    return _fused_products(sharded)[o.op.name, o.op.output]
 
 
-def _fused(sharded: Sharded, matmuls: list[OpSharding]) -> dict[tuple[str, str, str], tuple[Gemm, float]]:
-    """For each matmul of a section: those with the same input, module, dtype and size, as one."""
-    alike: dict[object, list[tuple[Op, Gemm]]] = {}
+@cached_on(lambda sharded: (sharded.plan.cache, ()))
+def _fused_products(sharded: Sharded) -> dict[tuple[str, str], tuple[Gemm, float]]:
+    """The fused product of every matmul, by the names of op and output."""
+    found = {}
+    for ops in sharded.ops.values():
+        for parts in _fused_groups(sharded, [o for o in ops if o.op.kind == "matmul"]):
+            columns = sum(gemm.n for _, gemm in parts)
+            for op, gemm in parts:
+                whole = Gemm(gemm.m, columns, gemm.k, gemm.groups)
+                found[op.name, op.output] = whole, gemm.n / columns if columns else 1.0
+    return found
+
+
+def _fused_groups(sharded: Sharded, matmuls: list[OpSharding]) -> Iterable[list[tuple[Op, Gemm]]]:
+    """Matmuls of a section with the same input, module, dtype and size, together."""
+    groups: dict[object, list[tuple[Op, Gemm]]] = {}
     for o in matmuls:
         gemm = gemm_of(sharded, o)
         same = (o.op.inputs, _parent(o.op), id(quantized(sharded.plan, o.op)), gemm.m, gemm.k, gemm.groups)
-        alike.setdefault(same, []).append((o.op, gemm))
-    found = {}
-    for parts in alike.values():
-        columns = sum(gemm.n for _, gemm in parts)
-        for op, gemm in parts:
-            whole = Gemm(gemm.m, columns, gemm.k, gemm.groups)
-            found["fused", op.name, op.output] = whole, gemm.n / columns if columns else 1.0
-    return found
+        groups.setdefault(same, []).append((o.op, gemm))
+    return groups.values()
 
 
 def _parent(op: Op) -> str:
     return op.module.rpartition(".")[0]
 
 
-def products_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> tuple[float, ...]:
+@cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, backward)))
+def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
     """Seconds of the forward's product, or of the backward's two: the input's gradient and the weight's."""
     gemm, share = fused_of(sharded, o)
     one = s_per_flop(sharded.plan, o.op, chip)
@@ -127,15 +127,15 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -
 
 def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     """Seconds of a matmul op: its products, the casts of a quantized one, the biases of experts."""
-    gemm, share = gemm_of(sharded, o), fused_of(sharded, o)[1]
-    products = sum(products_s(sharded, o, chip, backward=backward))
-    casts = casts_s(sharded, o, gemm, share, chip, backward=backward)
-    return products + casts + _biases_s(sharded, o, chip, backward=backward)
+    seconds = sum(products_s(sharded, o, chip, backward))
+    if sharded.plan.quantize:
+        seconds += casts_s(sharded, o, gemm_of(sharded, o), fused_of(sharded, o)[1], chip, backward=backward)
+    return seconds + _biases_s(sharded, o, chip, backward=backward)
 
 
 def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     """Seconds of the part of a matmul's backward that only its weights' gradient takes."""
-    return products_s(sharded, o, chip, backward=True)[1]
+    return products_s(sharded, o, chip, True)[1]
 
 
 BIAS_PASSES = {False: 4, True: 2}
@@ -146,8 +146,7 @@ written with its bias added, then again to join the parts; back, the gradient is
 
 def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     """Seconds of the biases of experts, one a group of rows."""
-    gemm = gemm_of(sharded, o)
-    if gemm.groups == 1 or len(o.op.params) == 1:
+    if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
     size = DTYPE_BYTES[sharded.plan.precision.compute]
     return BIAS_PASSES[backward] * gemm.groups * gemm.m * gemm.n * size / memory_bytes_per_s(chip) + chip.launch_s

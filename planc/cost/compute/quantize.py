@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Op
@@ -19,15 +20,10 @@ if TYPE_CHECKING:
 
 def quantized(plan: Plan, op: Op) -> Quantize | None:
     """The `quantize` sentence that an op falls under."""
-    if op.kind != "matmul" or not plan.quantize:
-        return None
-    key = ("quantized", op.name, op.region)
-    if key not in plan.memo:
-        plan.memo[key] = _quantized(plan, op)
-    found: Quantize | None = plan.memo[key]
-    return found
+    return _quantized(plan, op) if op.kind == "matmul" and plan.quantize else None
 
 
+@cached_on(lambda plan, op: (plan.cache, (op.name, op.region)))
 def _quantized(plan: Plan, op: Op) -> Quantize | None:
     for q in plan.quantize:
         if any(names_op(w, op) for w in q.ops) and not any(names_op(w, op) for w in q.kept):

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from planc.cost.compute.attention import attention_s
-from planc.cost.compute.flops import op_bytes
+from planc.cost.compute.flops import cache_of, op_bytes
 from planc.cost.compute.gemm import matmul_op_s, weights_s
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
 from planc.ir.sharding import OpSharding, Sharded
@@ -28,38 +29,36 @@ class SectionTime:
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """All ops of a section, forward, backward and run again."""
-    plan = sharded.plan
-    again = set(replay(plan, section).ops) if section in plan.model.blocks else set()
-    rerun = dispatched_s((op_s(sharded, o, chip) for o in sharded.ops[section] if o.op.name in again), chip)
+    """All ops of a section, forward, backward and recompute."""
+    plan, forward = sharded.plan, ops_s(sharded, section, chip)
+    again = replay(plan, section).ops if section in plan.model.blocks else ()
+    rerun = dispatched_s([forward[name] for name in again], chip)
     return replace(_once_each(sharded, section, chip), recompute_s=rerun / plan.recompute.every)
 
 
+@cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
 def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """All ops of a section, whatever is run again."""
-    key, ours = ("section_time", section), chip is sharded.plan.cluster.chip
-    known: SectionTime | None = sharded.memo.get(key) if ours else None
-    if known is None:
-        ops = sharded.ops[section]
-        known = SectionTime(
-            forward_s=dispatched_s((op_s(sharded, o, chip) for o in ops), chip),
-            backward_s=dispatched_s((op_s(sharded, o, chip, backward=True) for o in ops), chip),
-            weight_s=sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul"),
-        )
-        if ours:
-            sharded.memo[key] = known
-    return known
+    """All ops of a section, without recompute."""
+    return SectionTime(
+        forward_s=dispatched_s(ops_s(sharded, section, chip).values(), chip),
+        backward_s=dispatched_s(ops_s(sharded, section, chip, backward=True).values(), chip),
+        weight_s=sum(weights_s(sharded, o, chip) for o in sharded.ops[section] if o.op.kind == "matmul"),
+    )
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
-    """Of a section's seconds, those that wait for the host: forward and backward, and what is run again."""
-    plan, ops = sharded.plan, sharded.ops[section]
-    again = set(replay(plan, section).ops) if section in plan.model.blocks else set()
-    forward = [op_s(sharded, o, chip) for o in ops]
-    backward = [op_s(sharded, o, chip, backward=True) for o in ops]
-    rerun = [s for o, s in zip(ops, forward, strict=True) if o.op.name in again]
-    wait = dispatched_s(forward, chip) - sum(forward) + dispatched_s(backward, chip) - sum(backward)
+    """Seconds of a section in which the device waits for the host: (forward and backward, recompute)."""
+    plan = sharded.plan
+    forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
+    rerun = [forward[name] for name in (replay(plan, section).ops if section in plan.model.blocks else ())]
+    wait = dispatched_s(forward.values(), chip) - sum(forward.values()) + dispatched_s(backward, chip) - sum(backward)
     return wait, (dispatched_s(rerun, chip) - sum(rerun)) / plan.recompute.every
+
+
+@cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
+def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
+    """Seconds of each op of a section for one microbatch, by name, in order of execution."""
+    return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in sharded.ops[section]}
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
@@ -71,18 +70,14 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
     return max(sum(seconds), len(seconds) * chip.dispatch_s)
 
 
+@cached_on(
+    lambda sharded, o, chip, backward=False: (
+        cache_of(sharded, chip),
+        (o.op.name, o.op.output, o.op.window, backward),
+    )
+)
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
     """Seconds of one op for one microbatch: its kernels one after the other, each with its launch."""
-    if chip is not sharded.plan.cluster.chip:
-        return _op_s(sharded, o, chip, backward=backward)
-    key = ("op_s", o.op.name, o.op.output, o.op.window, backward)
-    known: float | None = sharded.memo.get(key)
-    if known is None:
-        known = sharded.memo[key] = _op_s(sharded, o, chip, backward=backward)
-    return known
-
-
-def _op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     if o.op.kind == "matmul":
         return matmul_op_s(sharded, o, chip, backward=backward)
     if o.op.kind == "attention":

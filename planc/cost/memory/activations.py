@@ -8,6 +8,7 @@ from planc.cost.compute.quantize import quantized
 from planc.cost.memory.state import by_xla
 from planc.cost.step.offload import kept_bytes, offloaded
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.plan import Plan
@@ -95,35 +96,32 @@ def _kept_of_block(sharded: Sharded, kind: Section) -> float:
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
     kept = everything_kept(sharded.model, kind) if everything else replay(sharded.plan, kind).kept
-    away = offloaded(sharded.plan)
-    return sum(_saved_bytes(sharded, name, kind) for name in kept if name not in away)
+    saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
+    return sum([saved[name] for name in kept if name not in away])
 
 
 def _section_saved(sharded: Sharded, section: str) -> float:
-    ops = [o.op for s, ops in sharded.ops.items() if s == section for o in ops]
-    names = dict.fromkeys(t for op in ops for t in op.saves)
-    return sum(_saved_bytes(sharded, name, section) for name in names)
+    names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
+    saved = _saved_bytes(sharded, section)
+    return sum([saved[name] for name in names])
 
 
-def _saved_bytes(sharded: Sharded, name: str, section: str) -> float:
-    """A tensor is saved in the layout its consumer asked for: gathered, if it was gathered."""
-    known = sharded.plan.memo.get(("saved_bytes", name, section))
-    if known is None:
-        share = sharded.told.get(("narrowing", name, section))
-        if share is None:
-            savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
-            share = sharded.told["narrowing", name, section] = _narrowing(sharded, section, savers)
-        known = sharded.plan.memo["saved_bytes", name, section] = kept_bytes(sharded, name, section) * share
-    return float(known)
+@cached_on(lambda sharded, section: (sharded.plan.cache, section))
+def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
+    """Bytes of each tensor of a section when it is saved, in the layout its consumer asked for: gathered, if it was."""
+    names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
+    return {name: kept_bytes(sharded, name, section) * _narrowing(sharded, section, name) for name in names}
 
 
-def _narrowing(sharded: Sharded, section: str, consumers: list[Op]) -> float:
+@cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
+def _narrowing(sharded: Sharded, section: str, name: str) -> float:
     """What is saved for matmuls with scales by tile alone, or to make their inputs anew, has their dtype.
 
     DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the
     backward and save what they were given.
     """
-    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in consumers}
+    savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
+    dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in savers}
     if len(dtypes) != 1 or "" in dtypes:
         return 1.0
     return DTYPE_BYTES[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]

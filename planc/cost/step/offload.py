@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Sharded
@@ -63,11 +64,13 @@ def kept_bytes(sharded: Sharded, tensor: str, section: str) -> float:
 
     It is needed by the ops that save it; if none does, to run others again that take it.
     """
-    known: list[Layout] | None = sharded.told.get(key := ("kept", tensor, section))
-    if known is None:
-        dims = sharded.model.tensor[tensor].dims
-        ops = sharded.ops[section]
-        later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
-        unique = {repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}
-        known = sharded.told[key] = list(unique.values())
-    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in known)
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in _kept_layouts(sharded, tensor, section))
+
+
+@cached_on(lambda sharded, tensor, section: (sharded.layout_cache, (tensor, section)))
+def _kept_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
+    """The layouts in which a tensor is kept, each once."""
+    dims = sharded.model.tensor[tensor].dims
+    ops = sharded.ops[section]
+    later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
+    return list({repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}.values())

@@ -7,11 +7,12 @@ it; what does not fit there is exposed. Transfers once a step hide behind one mi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from planc.cost.compute.gemm import weights_s
-from planc.cost.compute.section import op_s
+from planc.cost.compute.section import ops_s
 from planc.cost.step.transfers import Transfer
+from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Sharded
 from planc.sharding.activation_collectives import ActivationPhase
@@ -28,33 +29,48 @@ def exposed_activations(
     weights' gradients; other methods run transfers beside the matmuls that make or take what is moved.
     """
     wire_s = [t.calls * t.transfer_s for t in transfers]
-    plan = sharded.plan
-    if plan.overlaps or any(t.op == "send_recv" for t in transfers):
-        ops, chip = sharded.ops[section], plan.cluster.chip
-
-        def compute_s(*kinds: str) -> float:
-            chosen = [o for o in ops if o.op.kind in kinds or not kinds]
-            return sum(op_s(sharded, o, chip, backward=phase == "backward") for o in chosen)
-
-        rings = [i for i, t in enumerate(transfers) if t.op == "send_recv"]
-        windows = [(rings, compute_s("attention"), chip.contention)]
-        for overlap in (o for o in plan.overlaps if o.method != "none"):
-            over = [i for i, t in enumerate(transfers) if overlap.axis in t.axes and t.op != "send_recv"]
-            if overlap.method == "weight_gradients":
-                sums = [i for i in over if phase == "backward" and transfers[i].op in ("all_reduce", "reduce_scatter")]
-                products_s = sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
-                windows.append((sums, products_s, chip.contention))
-            elif overlap.method == "dual_batch":
-                windows.append((over, compute_s(), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention))
-            else:
-                windows.append((over, compute_s("matmul"), chip.contention))
-        full_s = list(wire_s)
-        for members, cover_s, contention in windows:
-            total_s = sum(full_s[i] for i in members)
-            share = slowed_share(max(0.0, 1 - cover_s / total_s), contention) if total_s else 0.0
+    full_s = list(wire_s)
+    for members, kinds, contention in _windows(sharded, phase, transfers):
+        total_s = sum(full_s[i] for i in members)
+        if total_s:
+            cover_s = _cover_s(sharded, section, phase, kinds)
+            share = slowed_share(max(0.0, 1 - cover_s / total_s), contention)
             for i in members:
                 wire_s[i] = full_s[i] * share
     return [s + t.calls * t.launch_s for s, t in zip(wire_s, transfers, strict=True)]
+
+
+WEIGHTS = ("weights",)
+"""Compute of the products that make the weights' gradients, beside kinds of op."""
+
+
+def _windows(
+    sharded: Sharded, phase: ActivationPhase, transfers: Sequence[Transfer]
+) -> Iterator[tuple[list[int], tuple[str, ...], float]]:
+    """Transfers that run beside compute: their positions, the kinds of op beside them (none: all), the contention."""
+    plan, chip = sharded.plan, sharded.plan.cluster.chip
+    rings = [i for i, t in enumerate(transfers) if t.op == "send_recv"]
+    if rings:
+        yield rings, ("attention",), chip.contention
+    for overlap in plan.overlaps:
+        over = [i for i, t in enumerate(transfers) if overlap.axis in t.axes and t.op != "send_recv"]
+        if overlap.method == "weight_gradients":
+            sums = [i for i in over if phase == "backward" and transfers[i].op in ("all_reduce", "reduce_scatter")]
+            yield sums, WEIGHTS, chip.contention
+        elif overlap.method == "dual_batch":
+            yield over, (), DUAL_BATCH_CORES / chip.cores if chip.cores else chip.contention
+        elif overlap.method != "none":
+            yield over, ("matmul",), chip.contention
+
+
+@cached_on(lambda sharded, section, phase, kinds: (sharded.cache, (section, phase == "backward", kinds)))
+def _cover_s(sharded: Sharded, section: Section, phase: ActivationPhase, kinds: tuple[str, ...]) -> float:
+    """Seconds of one copy's compute of these kinds of op, in the forward or the backward."""
+    ops, chip = sharded.ops[section], sharded.plan.cluster.chip
+    if kinds == WEIGHTS:
+        return sum(weights_s(sharded, o, chip) for o in ops if o.op.kind == "matmul")
+    seconds = ops_s(sharded, section, chip, backward=phase == "backward")
+    return sum(seconds[o.op.name] for o in ops if o.op.kind in kinds or not kinds)
 
 
 DUAL_BATCH_CORES = 20

@@ -6,7 +6,7 @@ on where state lies. A search costs thousands of layouts that share most of both
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 
 from planc.cost.compute.section import SectionTime, section_time
 from planc.cost.memory.activations import Replays, replays_of, saved_by_section
@@ -15,6 +15,7 @@ from planc.cost.step.optimizer import Sections, by_sections, held_by
 from planc.cost.step.overlap import exposed_activations
 from planc.cost.step.transfers import LinkTimes, TransferGroup, axes_that_wait, transfers_of_calls
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import Cache, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -84,16 +85,16 @@ def microbatch_seconds(sharded: Sharded, links: LinkTimes) -> MicrobatchSeconds:
 
 
 def _section_seconds(sharded: Sharded, section: Section, links: LinkTimes) -> SectionSeconds:
-    """One copy of a section; the transfers of forward and backward are the same whatever is run again."""
-    key = "exposed_activations", section
-    known: dict[ActivationPhase, list[float]] | None = sharded.memo.get(key)
-    if known is None:
-        both: tuple[ActivationPhase, ...] = ("forward", "backward")
-        known = sharded.memo[key] = {phase: _exposed(sharded, section, phase, links) for phase in both}
-    exposed = {**known, "recompute": _exposed(sharded, section, "recompute", links)}
+    exposed = {phase: _exposed(sharded, section, phase, links) for phase in PHASES}
     return section_seconds(section_time(sharded, section, sharded.plan.cluster.chip), exposed)
 
 
+def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: LinkTimes) -> tuple[Cache, Hashable]:
+    """Transfers of forward and backward are the same whatever the backward runs again."""
+    return sharded.cache if phase != "recompute" else Cache(), (section, phase)
+
+
+@cached_on(_store)
 def _exposed(sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes) -> list[float]:
     transfers = transfers_of_calls(sharded, section, moves(sharded, section, phase), links)
     return exposed_activations(sharded, section, phase, transfers)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.topology import Span, span_of
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES, Carries, Collective, CollectiveOp, Per, Phase
 from planc.ir.model import Section
 from planc.ir.plan import Plan
@@ -30,25 +31,21 @@ class LinkTimes:
     """Spans of device groups and seconds of transfers over them, cached for all layouts of one cluster."""
 
     def __init__(self) -> None:
-        self._spans: dict[object, Span] = {}
-        self._transfer_s: dict[object, float] = {}
+        self.cache = Cache()
 
+    @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.every_size)))
     def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
         """Span of the group over these mesh axes. It depends on the mesh alone, not on what is stored where."""
-        key = axes, plan.mesh.every_size
-        known = self._spans.get(key)
-        if known is None:
-            known = self._spans[key] = span_of(plan.mesh, plan.cluster, axes)
-        return known
+        return span_of(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
         """Seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one device."""
         span = self.span(plan, axes)
-        key = op, buffer_bytes, id(span)
-        known = self._transfer_s.get(key)
-        if known is None:
-            known = self._transfer_s[key] = transfer_s(op, buffer_bytes, span)
-        return known, span.call_s
+        return self._transfer_s(op, buffer_bytes, span), span.call_s
+
+    @cached_on(lambda links, op, buffer_bytes, span: (links.cache, (op, buffer_bytes, id(span))))
+    def _transfer_s(self, op: CollectiveOp, buffer_bytes: float, span: Span) -> float:
+        return transfer_s(op, buffer_bytes, span)
 
 
 class Transfer(NamedTuple):

@@ -29,8 +29,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="links of meshes that differ in a view's sizes are taken for the same",
         file="planc/cost/step/transfers.py",
-        text="key = axes, plan.mesh.every_size",
-        planted="key = axes, *plan.mesh.sizes.values()",
+        text="(links.cache, (axes, plan.mesh.every_size))",
+        planted="(links.cache, (axes, *plan.mesh.sizes.values()))",
         test="tests/search/test_search.py::test_it_equals_brute_force",
     ),
     Fault(

@@ -93,9 +93,16 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an op of one kind of block has the seconds of its namesake in another",
         file="planc/cost/compute/section.py",
-        text='("op_s", o.op.name, o.op.output, o.op.window, backward)',
-        planted='("op_s", o.op.name, o.op.output, backward)',
+        text="(o.op.name, o.op.output, o.op.window, backward)",
+        planted="(o.op.name, o.op.output, backward)",
         test="tests/cost/test_compute.py::test_ops_of_one_name_in_two_kinds_of_block_are_two",
+    ),
+    Fault(
+        name="a cached result is kept for all keys",
+        file="planc/ir/cache.py",
+        text="results = cache[function]",
+        planted="results, key = cache[function], None",
+        test="tests/ir/test_cache.py::test_results_are_kept_by_key_on_their_owner",
     ),
     Fault(
         name="state is counted whole on every device",

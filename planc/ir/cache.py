@@ -1,0 +1,90 @@
+"""Caches: results of pure functions, kept where they stay valid and looked up by key. They are no part of any meaning.
+
+`Cache` holds the results of several functions beside the value that they depend on: `Plan.cache`, `Sharded.cache`,
+`Sharded.layout_cache`, `Model.cache`. `cached_on` puts a function's results into one. `Computed` is a table that fills
+itself, for one function of one key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
+    """Results of functions, by function and key."""
+
+    def __missing__(self, function: Callable[..., Any]) -> dict[Hashable, Any]:
+        results: dict[Hashable, Any] = {}
+        self[function] = results
+        return results
+
+    def __reduce__(self) -> tuple[type[Cache], tuple[()]]:
+        """Pickled empty: results are computed again where they are needed."""
+        return Cache, ()
+
+    def share(self, other: Cache, *functions: Callable[..., Any]) -> None:
+        """Use one store with another owner for results that are equal for both: of these cached functions, or of all
+        that the other has."""
+        if not functions:
+            self.update(other)
+        for function in functions:
+            raw = function.__wrapped__  # type: ignore[attr-defined]
+            self[raw] = other[raw]
+
+
+def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator that keeps a function's results in a cache.
+
+    Args:
+        where: from the function's arguments, the cache and the key of the result.
+
+    >>> class Owner:
+    ...     cache = Cache()
+    >>> @cached_on(lambda owner, n: (owner.cache, n))
+    ... def square(owner, n):
+    ...     print("computed")
+    ...     return n * n
+    >>> square(Owner, 3), square(Owner, 3)
+    computed
+    (9, 9)
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def look_up(*args: P.args, **kwargs: P.kwargs) -> T:
+            cache, key = where(*args, **kwargs)
+            results = cache[function]
+            try:
+                return results[key]  # type: ignore[no-any-return]
+            except KeyError:
+                pass  # computed outside, so that its own errors have no other behind them
+            found = results[key] = function(*args, **kwargs)
+            return found
+
+        return look_up
+
+    return decorate
+
+
+class Computed(dict[K, V]):
+    """A table that computes an entry when it is first looked up.
+
+    >>> squares = Computed(lambda n: n * n)
+    >>> squares[3], squares
+    (9, {3: 9})
+    """
+
+    def __init__(self, compute: Callable[[K], V]) -> None:
+        super().__init__()
+        self._compute = compute
+
+    def __missing__(self, key: K) -> V:
+        value = self[key] = self._compute(key)
+        return value
