@@ -1,4 +1,4 @@
-"""`as csv("FILE")`: a pipeline schedule of one's own, read from the plan's folder or below."""
+"""`as csv("FILE")`: a pipeline schedule from a file in the plan's folder or below."""
 
 from __future__ import annotations
 

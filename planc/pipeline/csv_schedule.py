@@ -1,8 +1,8 @@
-"""A schedule of one's own: torch's CSV, a row a rank, a cell an action.
+"""Schedules from a file: the CSV format of torch's pipeline schedules, one row per rank, one action per cell.
 
-`0F0` is forward of microbatch 0 on stage 0; B is its whole backward, I and W are the parts of it;
-`(0F1;3B0)OVERLAP_F_B` runs two at once; an empty cell is idle time and means nothing. The file says where
-the stages lie.
+`0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W the gradients of inputs and of weights;
+`(0F1;3B0)OVERLAP_F_B` runs two actions at once; an empty cell is idle time and has no meaning. A stage lies on the
+rank whose row runs it. Format: `_load_csv` of torch.distributed.pipelining.schedules.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import NamedTuple
 from planc.pipeline.actions import KINDS, LETTERS, Action
 
 ACTION = re.compile(r"(\d{1,7})([FBIW])(\d{1,7})", re.ASCII)
-TOGETHER = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
+OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
 
 
 class Place(NamedTuple):
-    """A cell: line and columns, from 1, the end exclusive."""
+    """Where a cell stands in the file: line and columns, from 1, the end exclusive."""
 
     line: int
     column: int
@@ -27,33 +27,38 @@ class Place(NamedTuple):
 
 
 class Problem(NamedTuple):
+    """A mistake in the file."""
+
     place: Place
     message: str
     help: str = ""
 
 
 class Cell(NamedTuple):
+    """A cell with one action, or with two that overlap."""
+
     place: Place
     actions: tuple[Action, ...]
 
 
 @lru_cache(maxsize=8)
 def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
-    """The lists of a schedule that was read before."""
+    """The action list of each rank, from the normalized rows that a plan keeps."""
     return tuple(tuple(a for text in row.split(",") for a in _cell(text)) for row in order)
 
 
 def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
-    """The virtual stages of a rank, in order."""
+    """The virtual stages of a rank, in order, from normalized rows."""
     return tuple(sorted({a.stage for a in rows(order)[rank]}))
 
 
 def microbatches(order: tuple[str, ...]) -> int:
+    """The number of microbatches that normalized rows run."""
     return 1 + max(a.microbatch for row in rows(order) for a in row)
 
 
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
-    """The rows without idle time and blanks: what a plan keeps."""
+    """Normalized rows, which a plan keeps: without idle time and blanks."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
 
 
@@ -63,7 +68,7 @@ def _text(actions: tuple[Action, ...]) -> str:
 
 
 def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
-    """A row of cells for each line, and the cells that are not actions."""
+    """A row of cells for each line of the file, and a problem for each cell that is not an action."""
     table: list[list[Cell]] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.rstrip().split("\n"), 1):
@@ -91,7 +96,7 @@ def _not_an_action(place: Place, text: str) -> Problem:
 
 def _cell(text: str) -> tuple[Action, ...]:
     """The actions of a cell; none when it is not one."""
-    if both := TOGETHER.fullmatch(text):
+    if both := OVERLAP.fullmatch(text):
         first, second = (_cell(part.strip()) for part in both.groups())
         return (first[0]._replace(overlaps_next=True), second[0]) if len(first) == len(second) == 1 else ()
     one = ACTION.fullmatch(text)
@@ -99,7 +104,7 @@ def _cell(text: str) -> tuple[Action, ...]:
 
 
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
-    """What is wrong with a table whose cells can all be read."""
+    """Mistakes of a table whose cells can all be read: of the first rule that it breaks."""
     last = Place(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")
@@ -116,7 +121,7 @@ def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
 
 
 def _homes(table: list[list[Cell]]) -> Iterator[Problem]:
-    """A stage lies on one rank."""
+    """Stages that lie on two ranks."""
     home: dict[int, int] = {}
     for rank, row in enumerate(table):
         for cell in row:
@@ -127,7 +132,7 @@ def _homes(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _twice(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Every action once; a backward whole or in two parts."""
+    """Actions that run twice; a backward runs whole or in two parts, not both."""
     seen: dict[tuple[str, int, int], Cell] = {}
     for row in table:
         for cell in row:
@@ -142,7 +147,7 @@ def _twice(table: list[list[Cell]]) -> Iterator[Problem]:
 
 
 def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
-    """Every stage from 0 on, and every microbatch on it, forward and backward."""
+    """Missing stages, which count from 0, and microbatches that a stage does not run forward and backward."""
     places = {(LETTERS[a.kind], a.stage, a.microbatch): c for row in table for c in row for a in c.actions}
     present = {s for _, s, _ in places}
     count, top = len(present), max(present)

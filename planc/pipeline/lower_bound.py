@@ -77,13 +77,13 @@ class CriticalPaths:
         F, B, W are the seconds of a stage's forward, backward and its weights' part, m the microbatches. For a rank
         whose first stage is a and last stage b, the longer of
 
-            fill + m * sum(F + B of its stages) + drain         fill  = sum(F + send, stages before a)
-            turn + m * sum(B of its stages)     + drain         turn  = sum(F, all stages) + sum(B, stages after b)
-                                                                drain = sum(B + send, stages before a)
+            fill + m * sum(F + B of its stages) + drain        fill = sum(F + send, stages before a)
+            wait + m * sum(B of its stages) + drain            wait = sum(F, all stages) + sum(B, stages after b)
+                                                               drain = sum(B + send, stages before a)
 
         The first microbatch comes to the rank through the stages before it (fill), or its first backward through all
-        stages and back (turn); after the rank's last backward this microbatch returns through the stages before it
-        (drain). Where the schedule splits the backward, B - W stands for B in `turn`, and drain is 0: the rank may
+        stages and back (wait); after the rank's last backward this microbatch returns through the stages before it
+        (drain). Where the schedule splits the backward, B - W stands for B in `wait`, and drain is 0: the rank may
         compute gradients of weights while the last microbatch returns. Schedules from a file, or with two copies of
         each stage, may begin anywhere: the busiest rank alone bounds them.
 
@@ -99,9 +99,9 @@ class CriticalPaths:
             send_s = path.hand_overs * times.send_s
             fill_s = _sum(forward_s, path.before) + send_s
             drain_s = 0.0 if self._splits_backward else _sum(backward_s, path.before) + send_s
-            turn_s = all_forwards_s + _sum(inputs_s, path.after)
+            wait_s = all_forwards_s + _sum(inputs_s, path.after)
             backwards_s = microbatches * _sum(backward_s, path.on)
-            bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, turn_s + backwards_s + drain_s)
+            bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, wait_s + backwards_s + drain_s)
         return bound_s
 
 

@@ -51,7 +51,7 @@ def _warm_up(made: _RankList, ranks: int, rank: int) -> None:
 
 
 def _steady(made: _RankList, microbatches: int) -> None:
-    """A forward and a backward of each chunk in turn, until the forwards of chunk 0 and then of chunk 1 run out."""
+    """A forward and a backward of chunk 0, the same of chunk 1, until their forwards run out."""
     left = microbatches - made.count("forward", 0)
     made.add(left, ("forward", 0), *BACKWARD[0], ("forward", 1), *BACKWARD[1])
     left = microbatches - made.count("forward", 1)

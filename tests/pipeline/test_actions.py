@@ -1,4 +1,4 @@
-"""Lists are made of turns: what is said of the turns holds for every action."""
+"""Action lists are made of repeats: results for the repeats hold for the list action by action."""
 
 import pytest
 
@@ -11,17 +11,17 @@ from planc.schedules import schedules
 from tests.schedules.splits import NAMES
 
 
-def test_rows_interleave_take_turns() -> None:
-    """The second row begins after one turn and goes on alone."""
+def test_streams_are_interleaved() -> None:
+    """The second stream begins one slot later and goes on alone."""
     forward = [Repeat(2, (Action("forward", 0, 0),)), Repeat(1, (Action("forward", 1, 0),))]
-    turns = interleave(InstructionStream(0, forward), InstructionStream(1, [Repeat(3, (Action("backward", 1, 0),))]))
-    assert [a.text for a in unrolled(turns)] == ["0F0", "0F1", "1B0", "1F0", "1B1", "1B2"]
+    repeats = interleave(InstructionStream(0, forward), InstructionStream(1, [Repeat(3, (Action("backward", 1, 0),))]))
+    assert [a.text for a in unrolled(repeats)] == ["0F0", "0F1", "1B0", "1F0", "1B1", "1B2"]
 
 
-def test_turns_go_by_their_step() -> None:
-    turns = Repeat(3, (Action("backward", 0, 4, overlaps_next=True), Action("forward", 1, 9)), -2)
-    assert [a.text for a in unrolled([turns])] == ["0B4", "1F9", "0B2", "1F7", "0B0", "1F5"]
-    assert unrolled([turns.without_first(1)]) == unrolled([turns])[2:]
+def test_repeats_go_by_their_step() -> None:
+    repeats = Repeat(3, (Action("backward", 0, 4, overlaps_next=True), Action("forward", 1, 9)), -2)
+    assert [a.text for a in unrolled([repeats])] == ["0B4", "1F9", "0B2", "1F7", "0B0", "1F5"]
+    assert unrolled([repeats.without_first(1)]) == unrolled([repeats])[2:]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -29,9 +29,9 @@ def test_turns_go_by_their_step() -> None:
 def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
     size = Shape(ranks, schedules()[name].chunks, microbatches)
     for rank in range(ranks):
-        turns = schedules()[name].rank_actions(size, rank)
-        every = [Repeat(1, (action,)) for action in unrolled(turns)]
-        assert most_in_flight(turns) == most_in_flight(every) == most_in_flight([Repeat(1, tuple(unrolled(turns)))])
+        repeats = schedules()[name].rank_actions(size, rank)
+        every = [Repeat(1, (action,)) for action in unrolled(repeats)]
+        assert most_in_flight(repeats) == most_in_flight(every) == most_in_flight([Repeat(1, tuple(unrolled(repeats)))])
 
 
 def test_a_rank_that_does_nothing_holds_nothing() -> None:

@@ -1,7 +1,6 @@
 """Schedules in seconds against published formulas, and long steps against whole simulations."""
 
 import random
-from itertools import product
 
 import pytest
 
@@ -15,6 +14,7 @@ from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule, timeline
 from planc.schedules import schedules
 from tests.pipeline.plain import plain_ends_s
+from tests.pipeline.test_dag import some_shape
 from tests.schedules.splits import NAMES, split_of, stages_by_rank
 
 FORWARD, BACKWARD = 1.0, 2.0
@@ -32,7 +32,7 @@ def run(name: str, ranks: int, microbatches: int, chunks: int = 0, send_s: float
 
 
 def busy(name: str, ranks: int, microbatches: int, chunks: int = 0) -> list[float]:
-    """Seconds that each rank works."""
+    """Seconds that each rank computes."""
     split = split_of(name, ranks, chunks)
     each = microbatches / microbatch_copies(split)
     return list(busy_s(stages_by_rank(split, ranks), each, times_of(split)))
@@ -109,7 +109,7 @@ def test_in_flight_microbatches() -> None:
     assert held["dualpipev"] == [9] * 4
 
 
-def test_what_waits_for_its_weights_gradient_is_told_apart() -> None:
+def test_microbatches_that_await_gradients_of_weights_are_counted() -> None:
     t = run("interleaved_zero_bubble", 4, 16)
     assert [sum(w.values()) for w in t.weight_waits] == [0, 1, 2, 3]
     assert all(w[s] <= t.in_flight[rank][s] for rank, w in enumerate(t.weight_waits) for s in w)
@@ -118,28 +118,25 @@ def test_what_waits_for_its_weights_gradient_is_told_apart() -> None:
 
 @pytest.mark.parametrize("schedule", ["gpipe", "looped_bfs"])
 def test_the_first_and_the_last_microbatch_are_handed_over_once_a_stage(schedule: str) -> None:
-    """Down and back up again: the other hand-overs are hidden, or the next chunk's are."""
+    """Down the ranks and back up: all other hand-overs are hidden."""
     sent = run(schedule, 4, 16, send_s=0.1).makespan_s - run(schedule, 4, 16).makespan_s
     assert sent == pytest.approx(2 * 3 * 0.1)
 
 
 @pytest.mark.parametrize("schedule", NAMES)
-def test_sending_takes_its_time(schedule: str) -> None:
+def test_hand_overs_make_a_step_longer(schedule: str) -> None:
     assert run(schedule, 4, 16, send_s=0.1).makespan_s > run(schedule, 4, 16).makespan_s
 
 
-def _shape(schedule: str, ranks: int, microbatches: int) -> Shape:
-    return shape_of(split_of(schedule, ranks), ranks, microbatches)
+SIZES = [(ranks, microbatches) for ranks in (2, 4, 6) for microbatches in (8, 12, 24)]
 
 
-POSSIBLE = [shape for shape in product(NAMES, (2, 4, 6), (8, 12, 24)) if not schedules()[shape[0]].need(_shape(*shape))]
-"""Schedules, ranks and microbatches that go together."""
-
-
-@pytest.mark.parametrize(("schedule", "ranks", "microbatches"), POSSIBLE)
-def test_every_action_runs_once(schedule: str, ranks: int, microbatches: int) -> None:
-    """On the rank that holds its stage; the backward whole or in its two parts; and nothing waits forever."""
-    split = split_of(schedule, ranks)
+@pytest.mark.parametrize(
+    ("schedule", "shape"), [(n, s) for n in NAMES for size in SIZES if (s := some_shape(n, *size))]
+)
+def test_every_action_runs_once(schedule: str, shape: Shape) -> None:
+    """On the rank that holds its stage; the backward whole or in its two parts; and no rank waits forever."""
+    split, ranks, microbatches = split_of(schedule, shape.ranks), shape.ranks, shape.microbatches
     lists = action_lists(split, ranks, microbatches)
     stages = len(split.stages)
     wanted = {(s, m) for s in range(stages) for m in range(microbatches)}
@@ -155,10 +152,10 @@ KINDS = ("forward", "backward", "backward_input", "backward_weight")
 
 @pytest.mark.parametrize("schedule", NAMES)
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 64), (4, 128), (4, 130), (6, 96)])
-def test_a_long_step_is_extended_exactly(schedule: str, ranks: int, microbatches: int) -> None:
-    """Uneven stages and slow links: the extension equals running every action."""
+def test_a_long_step_is_extrapolated_exactly(schedule: str, ranks: int, microbatches: int) -> None:
+    """With uneven stages and slow links it takes as long as all of its actions simulated."""
     split = split_of(schedule, ranks)
-    if schedules()[schedule].need(_shape(schedule, ranks, microbatches)):
+    if schedules()[schedule].need(shape_of(split, ranks, microbatches)):
         microbatches -= microbatches % ranks
     chance = random.Random(f"{schedule} {ranks} {microbatches}")
     for _ in range(3):
@@ -177,8 +174,8 @@ def test_a_long_step_is_extended_exactly(schedule: str, ranks: int, microbatches
         assert extended.weight_waits == whole.weight_waits
 
 
-def test_a_step_of_a_million_microbatches_is_extended() -> None:
-    """Otherwise this would run for minutes."""
+def test_a_step_of_a_million_microbatches_is_extrapolated() -> None:
+    """Simulated action by action it would take minutes."""
     times = stage_times([1.0] * 4, [2.0] * 4)
     for name in ("gpipe", "1f1b"):
         assert run_schedule(split_of(name, 4), 4, 10**6, times).makespan_s == pytest.approx(3.0 * (10**6 + 3))

@@ -291,7 +291,7 @@ FAULTS: tuple[Fault, ...] = (
         file="planc/pipeline/steady_state.py",
         text="if max(growth) - min(growth) <= tolerance_s:",
         planted="if growth:",
-        test="tests/pipeline/test_timeline.py::test_a_long_step_is_extended_exactly",
+        test="tests/pipeline/test_timeline.py::test_a_long_step_is_extrapolated_exactly",
     ),
     Fault(
         name="ranks that send differently are taken for alike",
