@@ -101,6 +101,8 @@ class Entries:
         self.always = 2 * self.stages * self.microbatches
         self.unread = self.always + 1
         self.ended = [NOT_ENDED] * self.always + [NO_WAIT, NO_WAIT]
+        self.first_cost = {kind: 1 + i * self.stages for i, kind in enumerate(COST_KINDS)}
+        """Where `costs_s` has the seconds of each kind of action on stage 0; other stages follow."""
         self.pairs: dict[tuple[int, int], int] = {}
         self._kinds: dict[tuple[int, int, int], int] = {}
         self._shared = self._shared_ends()
@@ -120,10 +122,6 @@ class Entries:
         if kind == "backward_weight":
             return self.unread
         return (stage if kind == "forward" else self.stages + stage) * self.microbatches
-
-    def cost(self, kind: Kind, stage: int) -> int:
-        """Where `costs_s` has the seconds of an action."""
-        return 1 + COST_KINDS.index(kind) * self.stages + stage
 
     def pair_cost(self, cost: int, other: int) -> int:
         """Where `costs_s` has the seconds of two overlapped actions."""
@@ -187,7 +185,7 @@ class Entries:
 
     def _places(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
         """For microbatch 0: where to look for the action it waits for, where to write its end, and its cost."""
-        end, cost = self.place(kind, stage), self.cost(kind, stage)
+        end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1
         if kind == "backward_weight" or needed in own or not 0 <= needed < self.stages:
             return self.always, end, cost

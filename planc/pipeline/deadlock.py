@@ -17,6 +17,7 @@ class Wait(NamedTuple):
     owner: int
 
     def text(self) -> str:
+        """The wait as a sentence, for diagnostics."""
         where = "itself" if self.owner == self.rank else f"rank {self.owner}"
         return f"rank {self.rank} waits at {self.action.text} for {self.needs.text} of {where}"
 

@@ -92,4 +92,5 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
 
 @lru_cache(maxsize=4096)
 def rank_in_flight(schedule: Schedule, shape: Shape, rank: int) -> dict[int, int]:
+    """The microbatches in flight of each virtual stage of one rank."""
     return most_in_flight(schedule.rank_actions(shape, rank)).held

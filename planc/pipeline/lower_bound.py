@@ -203,15 +203,27 @@ def followed(microbatches: int, copies: int, count: int) -> list[int]:
     return sorted(copies * m + direction for m in some for direction in range(copies))
 
 
+class _Met(NamedTuple):
+    """A followed action of a `Repeat`."""
+
+    again: int
+    """How often the whole `Repeat` ran before."""
+    before: int
+    """How many of its actions ran since. Overlapped actions start together."""
+    at: int
+    """Place among its actions."""
+    microbatch: int
+
+
 class _Relaxation:
     """The followed actions of all ranks. In the table of ends they have the numbers of the followed microbatches."""
 
     def __init__(self, lists: Sequence[Sequence[Repeat]], shape: Shape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
-        met = [[list(self._met(repeat)) for repeat in mine] for mine in lists]
-        self.entries = Entries(
-            [[Repeat(1, tuple(self._actions(mine, places)))] for mine, places in zip(lists, met, strict=True)]
-        )
+        self._residues: dict[int, dict[int, list[int]]] = {}
+        met = [[self._met(repeat) for repeat in mine] for mine in lists]
+        followed_lists = [[Repeat(1, tuple(self._actions(*rank)))] for rank in zip(lists, met, strict=True)]
+        self.entries = Entries(followed_lists)
         assert self.entries.stages == shape.stages
         self.rank: list[int] = []
         self.cost: list[int] = []
@@ -221,6 +233,7 @@ class _Relaxation:
         ]
 
     def order(self) -> RelaxedOrder:
+        """The topological order of the followed actions."""
         ranks, begin = [], 0
         for mine in self.entries.ranks:
             end = begin + len(mine.kinds)
@@ -231,37 +244,42 @@ class _Relaxation:
         assert complete, "a schedule that ends with all its waits ends with fewer"
         return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
-    def _met(self, repeat: Repeat) -> Iterator[tuple[int, int, int, int]]:
-        """The followed actions of a repeat, in order: how often it ran before, how many of its actions, the place of
-        this one, its microbatch. Overlapped actions start together."""
+    def _met(self, repeat: Repeat) -> list[_Met]:
+        """The followed actions of a repeat, in order."""
         times, actions, step = repeat
-        residues: dict[int, list[int]] = {}
-        for m in self.number:
-            residues.setdefault(m % step, []).append(m)
+        by_residue = self._by_residue(step)
         found = []
-        for i, (kind, _, first, _) in enumerate(actions):
+        overlapped = 0
+        for at, (kind, _, first, overlaps_next) in enumerate(actions):
             if kind != "backward_weight":
-                before = i - int(i > 0 and actions[i - 1].overlaps_next)
-                for m in residues.get(first % step, ()):
+                for m in by_residue.get(first % step, ()):
                     if 0 <= (again := (m - first) // step) < times:
-                        found.append((again, before, i, m))
-        return iter(sorted(found))
+                        found.append(_Met(again, at - overlapped, at, m))
+            overlapped = int(overlaps_next)
+        return sorted(found)
 
-    def _actions(self, mine: Sequence[Repeat], met: list[list[tuple[int, int, int, int]]]) -> Iterator[Action]:
+    def _by_residue(self, step: int) -> dict[int, list[int]]:
+        """The followed microbatches by their remainder of a repeat's step."""
+        known = self._residues.get(step)
+        if known is None:
+            known = self._residues[step] = {}
+            for m in self.number:
+                known.setdefault(m % step, []).append(m)
+        return known
+
+    def _actions(self, mine: Sequence[Repeat], met: list[list[_Met]]) -> Iterator[Action]:
         """A rank's followed actions, renumbered; each waits by itself."""
         for repeat, places in zip(mine, met, strict=True):
-            for _, _, i, m in places:
-                yield repeat.actions[i]._replace(microbatch=self.number[m], overlaps_next=False)
+            for _, _, at, m in places:
+                kind, stage, _, _ = repeat.actions[at]
+                yield Action(kind, stage, self.number[m])
 
-    def _followed(self, rank: int, repeat: Repeat, met: list[tuple[int, int, int, int]]) -> FollowedRepeat:
-        actions = repeat.actions
-        costs = [self.entries.cost(a.kind, a.stage) for a in actions]
-        for _, _, i, _ in met:
+    def _followed(self, rank: int, repeat: Repeat, met: list[_Met]) -> FollowedRepeat:
+        """Adds the rank and the cost of each followed action."""
+        actions, first = repeat.actions, self.entries.first_cost
+        costs = [first[kind] + stage for kind, stage, _, _ in actions]
+        for _, before, at, _ in met:
             self.rank.append(rank)
-            if actions[i].overlaps_next:
-                self.cost.append(self.entries.pair_cost(costs[i], costs[i + 1]))
-            elif i > 0 and actions[i - 1].overlaps_next:
-                self.cost.append(self.entries.pair_cost(costs[i - 1], costs[i]))
-            else:
-                self.cost.append(costs[i])
+            pair = actions[before].overlaps_next
+            self.cost.append(self.entries.pair_cost(costs[before], costs[before + 1]) if pair else costs[at])
         return FollowedRepeat(repeat.times, costs, [(again, before) for again, before, _, _ in met])

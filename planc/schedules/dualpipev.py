@@ -21,6 +21,7 @@ class _RankList:
         self.postponed: list[Action] = []
 
     def forward(self, chunk: int, *, overlaps_next: bool = False) -> None:
+        """The next forward of a chunk."""
         self.pending.append(Action("forward", self.stages[chunk], self.forwards[chunk], overlaps_next))
         self.forwards[chunk] += 1
 
@@ -111,6 +112,7 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
+    """Rank r holds stage r of the first half of the V and stage 2 P - 1 - r of the second."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
