@@ -15,6 +15,8 @@ EXAMPLES = 3
 """Sentences shown for a verb."""
 HARDWARE = ("chip", "link", "node", "network", "torus")
 """Verbs of hardware files."""
+WRITTEN = {"attention": "attention.core"}
+"""How a file writes a verb, where its reader's name differs."""
 DECLARATION = re.compile(rf"^({'|'.join(HARDWARE)})\s+(\w+)", re.MULTILINE)
 
 
@@ -51,7 +53,7 @@ def _verbs() -> dict[str, str]:
     from planc.language import imports
     from planc.language.verbs import hardware, readers
 
-    documented = {verb: inspect.getmodule(read) for verb, (_, read) in readers().items()}
+    documented = {WRITTEN.get(verb, verb): inspect.getmodule(read) for verb, (_, read) in readers().items()}
     modules = {**documented, "import": imports, **dict.fromkeys(HARDWARE, hardware)}
     return {verb: inspect.getdoc(module) or "" for verb, module in modules.items()}
 
@@ -65,7 +67,7 @@ def _verb(name: str) -> Topic:
 
 def _sentences(verb: str) -> list[str]:
     """Different sentences of this verb in the bundled plans, without their comments."""
-    words = verb.replace("_", " ")
+    words = re.escape(verb.replace("_", " "))
     found: dict[str, None] = {}
     for _, text in sorted(_texts("", "field").items()):
         for line in text.splitlines():

@@ -1,4 +1,4 @@
-"""What planc says about a user's mistake: a code, a place, the arithmetic, and an edit that works."""
+"""Diagnostics: findings about a user's file, with a code, a place, the arithmetic, and an edit that works."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Diagnostic:
 
     @property
     def severity(self) -> Severity:
-        """Told by the first letter of the code: E error, W warning, N note."""
+        """The severity that the first letter of the code stands for: E error, W warning, N note."""
         kinds: dict[str, Severity] = {"E": "error", "W": "warning", "N": "note"}
         return kinds[self.code[0]]
 
@@ -88,7 +88,7 @@ def _place(span: Span) -> dict[str, Any]:
 
 
 def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
-    """Whether any of these is an error (exit status 1)."""
+    """True when any of these is an error (exit status 1)."""
     return any(d.severity == "error" for d in diagnostics)
 
 

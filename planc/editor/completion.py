@@ -1,4 +1,4 @@
-"""Completion: a name that no plan has is put at the place, and the readers say what could stand there."""
+"""Completion: a placeholder name is put at the cursor, and the readers' legal names there are the candidates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_FILES = 200
 
 @dataclass(frozen=True)
 class Candidate:
-    """What may be put in place of the word from `start` up to the asked place; `about` says what it is."""
+    """A replacement of the word from `start` up to the cursor; `about` describes it."""
 
     text: str
     kind: Kind
@@ -45,7 +45,7 @@ class _Place:
 
 
 def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings: Settings) -> list[Candidate]:
-    """What may stand at an offset, in the order in which planc lists it."""
+    """Completions at an offset, in planc's order."""
     place = _place(opened.text, offset)
     if place is None:
         return []
@@ -110,7 +110,7 @@ def _names(
 def _asked(
     opened: Opened, place: _Place, what: Follow, unsaved: Mapping[Path, str], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
-    """What the readers wanted at the mark, with what the sentence already says after it, or else the least."""
+    """Legal names at the mark, by description: the rest of the sentence follows it, else the shortest ending."""
     line_end = place.text.find("\n", place.offset)
     line_end = len(place.text) if line_end < 0 else line_end
     rest = re.sub(r"^[\w.*]+", "", place.text[place.offset : line_end])

@@ -23,7 +23,7 @@ KINDS = {
     "a chip": ("chip",),
     "a link": ("link",),
 }
-"""What readers look names up as (its beginning), and what declares it."""
+"""Kinds of declaration, by how the readers describe a name that they look up (its first words)."""
 
 
 def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | None:
@@ -62,7 +62,7 @@ def _reach(opened: Opened, word: Word) -> Iterator[Declared]:
 
 
 def declarations(file: Tree) -> Iterator[Declared]:
-    """What the sentences of a file declare, in order."""
+    """Declarations of a file's sentences, in order."""
     if file.header is not None and file.header.verb == "layout":
         words = file.header.node.words("NAME")
         yield "layout", words[0].text, words[0].span

@@ -39,7 +39,7 @@ def _word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[s
 
 
 def meaning(opened: Opened, sentence: Sentence) -> list[str]:
-    """What a sentence stands for, and its part of the report."""
+    """Expansion of a sentence, and its part of the report."""
     parts = [_expansion(opened, sentence)]
     report = opened.checked.report if opened.checked else None
     if report is None or report.step is None:
@@ -200,4 +200,4 @@ FACTS: dict[str, Callable[[Report], str]] = {
     "recompute": _recompute,
     "expect": _expect,
 }
-"""Which figures of the report a verb is answerable for."""
+"""Figures of the report that depend on a verb."""

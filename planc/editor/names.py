@@ -1,4 +1,4 @@
-"""What a name is: told by what planc looked it up as, with the figure that belongs to it."""
+"""Descriptions of names for hovers: what planc looked a name up as, and a figure that belongs to it."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ FACTS: dict[str, Callable[[str, Opened], str]] = {
     "a model": _model,
     "a unit": _unit,
 }
-"""What readers look names up as (its beginning), and the fact to add."""
+"""The fact to add, by how the readers describe a name that they look up (its first words)."""

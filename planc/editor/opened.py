@@ -23,7 +23,7 @@ LIBRARY = ("plans/hardware/", "plans/layouts/")
 
 @dataclass(frozen=True)
 class Settings:
-    """What an editor may set: the target whose collectives are shown, and params."""
+    """Settings of an editor: the target whose collectives are shown, and numbers that `let` names."""
 
     target: Target | None = None
     set: Mapping[str, int] | None = None

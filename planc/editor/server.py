@@ -211,7 +211,7 @@ def _texts(server: PlanServer) -> None:
 
 
 def _questions(server: PlanServer) -> None:
-    """What a client asks about an open text."""
+    """Requests of a client about an open text."""
 
     def asked(
         params: lsp.HoverParams | lsp.DefinitionParams | lsp.CompletionParams,

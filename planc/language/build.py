@@ -33,7 +33,7 @@ ONCE = (
     "attention",
 )
 TARGETS = ("cuda", "xla")
-"""What may stand after `on`."""
+"""Targets, as `on TARGET:` names them."""
 NEEDED = {
     "model": "model llama3_8b",
     "batch": "batch 512 x 8192 tokens microbatch 1",
@@ -44,7 +44,7 @@ NEEDED = {
 
 @dataclass(frozen=True)
 class Built:
-    """What reading a file gave: a plan unless there are errors, and every file's text."""
+    """Result of reading a file: a plan unless there are errors, and every file's text."""
 
     plan: Plan | None
     diagnostics: tuple[Diagnostic, ...]

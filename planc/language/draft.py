@@ -56,7 +56,7 @@ class Asked:
 
 @dataclass
 class Draft:
-    """Filled in by the verbs' readers, one sentence at a time."""
+    """The sentences read so far, as plan nodes, and the findings. The verbs' readers fill it in."""
 
     root: Path = field(default_factory=Path)
     """The folder of the plan: nothing outside it is read."""
@@ -188,7 +188,7 @@ class Draft:
     # Numbers.
 
     def free(self, part: Node | Word | None, what: str) -> bool:
-        """Whether `?` stands here, for `planc search` to fill in; reported."""
+        """True for `?`, which `planc search` fills in; reported as E0115."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
         self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")

@@ -1,4 +1,4 @@
-"""How a sentence names ops: by dotted name, or by the beginning of one: `ffn` is every op under `ffn.`.
+"""Names of ops in sentences: a dotted name, or the beginning of one: `ffn` is every op under `ffn.`.
 
 Until version 0.2 a word could also be an op's kind, its last part or its region, and `attention.proj` the projections
 into and out of attention. Such words are old spellings of the names they stood for.

@@ -1,4 +1,4 @@
-"""What stands in the brackets of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
+"""Options in the brackets of a method: `ring(balance = headtail)`, `float8(rowwise)`."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from planc.language.draft import Draft
 from planc.syntax.tree import Node, Sentence, Word
 
 Subject = tuple[str, str, str]
-"""What a sentence lays out: verb, dim or noun, region."""
+"""Verb, dim or noun, and region that a sentence lays out."""
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:

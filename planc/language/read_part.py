@@ -16,7 +16,7 @@ IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
 
 
 def read_part(file: Tree) -> Draft:
-    """What reading the file's sentences finds, with what parsing found."""
+    """Read a layout or hardware file; the draft holds its findings, those of parsing included."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
     if file.header.verb == "hardware":

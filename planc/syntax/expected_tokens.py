@@ -1,4 +1,4 @@
-"""What may follow an unfinished sentence, asked of the parser: keywords, and whether a name fits."""
+"""Continuations of an unfinished sentence, from the parser's state: keywords, and endings after a name."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _NEVER_NEEDED = {"PLUS", "MINUS", "STAR", "SLASH", "COMMA", "MORETHAN"}
 """Signs that only make a sentence longer; so does an opening bracket where a number would do."""
 
 MOST_STATES = 400
-"""A search that meets more states of the parser than these has lost its way."""
+"""Limit of parser states visited in the search for an ending."""
 
 SAMPLES = {"INT": "1", "NAME": "a", "STRING": '"a"', "CODE": "E0101", "CMP": "<=", "SHAPE": "1x1", "UNIT": "s"}
-"""How kinds of words are written where any would do."""
+"""A sample of each kind of word."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +31,11 @@ class Follow:
     keywords: tuple[str, ...]
     endings: tuple[str, ...]
     code: bool
-    """Whether the code of a diagnostic may come next."""
+    """True when the code of a diagnostic may come next."""
 
 
 def follow(before: str) -> Follow | None:
-    """What may come after the beginning of a sentence; None when the beginning is mistaken already."""
+    """Continuations of the beginning of a sentence; None when the beginning is already wrong."""
     from lark.exceptions import UnexpectedInput
 
     verb = before.split(maxsplit=1)[:1]
@@ -53,7 +53,7 @@ def follow(before: str) -> Follow | None:
 
 
 def _written(terminal: str) -> str:
-    """How a terminal is written: a keyword or sign as it is, a sample of the others, or nothing."""
+    """Text of a terminal: a keyword or sign itself, a sample of the others, or nothing."""
     from lark.lexer import PatternStr
 
     if terminal in SAMPLES or terminal == "$END":

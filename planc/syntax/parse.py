@@ -58,7 +58,7 @@ def parse_text(text: str, file: str) -> Tree:
 
 
 def _meant_header(source: Source) -> bool:
-    """Whether the first sentence is a header with a mistake of its own, which is reported."""
+    """True when the first sentence is a header with a mistake of its own, which is reported."""
     line = next(logical_lines(source), None)
     word = line.text.split(maxsplit=1)[0] if line is not None else ""
     return word in HEADERS or (word not in VERBS and bool(nearest(word, HEADERS, 1)))
@@ -122,7 +122,7 @@ def _placed(mistake: Diagnostic, line: Line) -> Diagnostic:
 
 
 def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:
-    """What is wrong with the form of a line."""
+    """The first mistake in the form of a line; None for a sentence of the grammar."""
     span = line.span(source)
     verb = line.text.split(maxsplit=1)[0]
     if verb not in VERBS and verb not in OLD_VERBS:

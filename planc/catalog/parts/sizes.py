@@ -40,7 +40,7 @@ class Size:
     dense_layers: int = 0
     """The first layers, which have no experts."""
     window: int = 0
-    """How many tokens back attention sees in the layers that slide; 0: all."""
+    """Tokens back that attention sees in sliding layers; 0: all."""
     kinds: tuple[Section, ...] = ()
     """Each layer's kind of block, where a config gives it; () leaves it to the family."""
     biased: bool = False

@@ -18,7 +18,7 @@ METRICS: dict[str, str] = {
     "bubble": "share",
     "exposed_comm": "share",
 }
-"""What each metric is measured in. `bubble` and `exposed_comm` are shares of the step's time."""
+"""Quantity of each metric. `bubble` and `exposed_comm` are shares of the step's time."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:

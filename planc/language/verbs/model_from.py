@@ -39,7 +39,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def _other(config: dict[str, Any]) -> str:
-    """What to write instead of an unknown `model_type`. Some configs hold their language model's inside."""
+    """Suggestion for an unknown `model_type`. Some configs hold their language model's inside."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():

@@ -54,7 +54,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 class Pipeline(NamedTuple):
-    """What the schedule and its arguments say: stages in all, and the most a rank holds."""
+    """Stages of the pipeline, and the most that one rank holds, by the schedule and its arguments."""
 
     stages: int
     chunks: int

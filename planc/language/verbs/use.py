@@ -15,7 +15,7 @@ from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
 SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
-"""How a sentence of a layout says for what `use ... for REGION` holds: where, or whose state."""
+"""The keyword that a layout's sentence takes under `use ... for REGION`: where, or whose state."""
 OLD_NAMES = {"dp": "ddp", "zero3": "fsdp"}
 """Layouts that had two names."""
 

@@ -21,6 +21,7 @@ from planc.files import read_bounded
 from planc.ir.field_types import shortened
 from planc.ir.plan import Plan
 from planc.language.build import build_file
+from planc.sharding.recompute import unknown_names
 from planc.syntax.suggest import nearest
 from planc.trainer.preset.compiled import checksum, from_text
 from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
@@ -156,7 +157,10 @@ def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
         if expected != checksum(data):
             what = "has no sum beside it" if expected is None else "is not what was embedded: its sum differs"
             return Diagnostic("E1006", f"the compiled plan {what}", span, help=help_text)
-        return Plan.from_json(data)
+        plan = Plan.from_json(data)
+        if unknown := unknown_names(plan):
+            raise ValueError(f"{', '.join(map(repr, unknown))} names no op of {plan.model.name}")
+        return plan
     except ValueError as error:
         message = f"the compiled plan is none that this version of planc reads: {first_mistake(error)}"
         return Diagnostic("E1006", message, span, help=help_text)
