@@ -49,6 +49,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = import_module(f"planc.cli.commands.{options.command}").run(options)
         sys.stdout.flush()
         return status
+    except ModuleNotFoundError as error:
+        return _not_installed(error, options)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
@@ -60,6 +62,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(f"planc {options.command}: {where}{error.strerror or error}", file=sys.stderr)
         return 2
+
+
+def _not_installed(error: ModuleNotFoundError, options: argparse.Namespace) -> int:
+    """E1009 where a command needs a framework that is not installed; other modules that are missing are our mistake."""
+    from planc.cli.common import refused
+    from planc.diag.span import Span
+    from planc.ir.program import FRAMEWORKS, Target, missing_framework
+
+    if (error.name or "").partition(".")[0] not in FRAMEWORKS:
+        raise error
+    target: Target = getattr(options, "target", None) or "cuda"
+    file = str(getattr(options, "preset", None) or getattr(options, "file", None) or f"planc {options.command}")
+    return refused(missing_framework(error, target, Span(file, 1, 1, 1, 1)).diagnostics, options.format)
 
 
 def _open_streams() -> bool:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
 from planc.diag import Diagnostic, PlanError, Span
@@ -52,7 +55,8 @@ class Program:
         """Import the emitted text as a module (cached by its content)."""
         from planc.ir.emitted import import_text
 
-        return import_text(self.text, f"planc_{self.target}_{self.plan.name}")
+        with framework_needed(self.target, self.plan.mesh.cause.span):
+            return import_text(self.text, f"planc_{self.target}_{self.plan.name}")
 
     def parallelize(self, model: Any) -> Any:
         """Torch: divide a user's own module over the running process group, as the plan says.
@@ -60,11 +64,35 @@ class Program:
         The module has the op graph's names, or is a causal model of the transformers package, which is
         renamed in place. Returns the module (without a pipeline) or this rank's list of stage modules.
         """
-        return self.backend.parallelize(self, model)
+        with framework_needed(self.target, self.plan.mesh.cause.span):
+            return self.backend.parallelize(self, model)
 
     def shardings(self, tree: Any) -> Any:
         """JAX: a NamedSharding for every leaf of a parameter pytree, by the leaf's path."""
-        return self.backend.shardings(self, tree)
+        with framework_needed(self.target, self.plan.mesh.cause.span):
+            return self.backend.shardings(self, tree)
+
+
+FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy", "safetensors")
+"""Modules that a compiler-only installation lacks."""
+
+
+@contextmanager
+def framework_needed(target: Target, span: Span) -> Iterator[None]:
+    """Raise E1009 (a PlanError) where the body imports a framework that is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in FRAMEWORKS:
+            raise
+        raise missing_framework(error, target, span) from None
+
+
+def need_framework(target: Target, span: Span) -> None:
+    """Raise E1009 (a PlanError) unless the framework of a target is installed; nothing is imported."""
+    name = {"cuda": "torch", "xla": "jax"}[target]
+    if find_spec(name) is None:
+        raise missing_framework(ModuleNotFoundError(name=name), target, span)
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:

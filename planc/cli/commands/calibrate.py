@@ -11,8 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_target, print_diagnostics, print_json, width
+from planc.cli.common import add_target, print_json, refused, width
 from planc.diag.errors import PlanError
+from planc.diag.span import Span
+from planc.ir.program import need_framework
 
 if TYPE_CHECKING:
     from planc.calibration.fit_machine import Calibrated
@@ -60,10 +62,11 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc calibrate: no bundled hardware file has a node `{options.machine}`", file=sys.stderr)
         return 2
     try:
+        need_framework(options.target, Span("planc calibrate", 1, 1, 1, 1))
         with tempfile.TemporaryDirectory() as folder:
             found = _found(options, Path(folder))
     except PlanError as error:
-        print_diagnostics(error.diagnostics)
+        refused(error.diagnostics, options.format)
         return 2
     except MeasuringError as error:
         print(f"planc calibrate: {error}", file=sys.stderr)

@@ -48,6 +48,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cli/test_fix.py::test_what_changes_the_plan_is_not_applied",
     ),
     Fault(
+        name="an emitted program without its framework is a traceback",
+        file="planc/ir/program.py",
+        text="raise missing_framework(error, target, span) from None",
+        planted="raise",
+        test="tests/cli/test_not_installed.py::test_programs_name_what_is_missing",
+    ),
+    Fault(
         name="fix drops the byte-order mark",
         file="planc/cli/apply_fixes.py",
         text="write_atomically(path, mark + text.encode())",
