@@ -36,6 +36,11 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
     return data
 
 
+def leads_out(path: Path) -> bool:
+    """True for a link to something outside the folder in which the link stands."""
+    return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent))
+
+
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace a file's content; text is written as UTF-8, with its line ends as they are.
 

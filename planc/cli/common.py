@@ -13,12 +13,17 @@ from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.span import Source
+from planc.files import leads_out, read_bounded
 
 MOST_SET = 10**12
 """The largest number that `--set` takes."""
 DIAGNOSTICS = "planc.diagnostics/1"
 UNREADABLE = ("E0104", "E0105", "E1001")
 """Codes of plans and presets that cannot be read, or are no text."""
+
+
+MAX_BYTES = 16_000_000
+"""Largest file that is quoted: a preset may be so large."""
 
 
 def add_set(
@@ -103,6 +108,7 @@ def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, S
 
 def _readable(file: str) -> Source | None:
     try:
-        return Source.of(file, Path(file).read_text())
+        path = Path(file)
+        return None if leads_out(path) else Source.of(file, read_bounded(path, MAX_BYTES).decode("utf-8-sig"))
     except (OSError, UnicodeDecodeError):
         return None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
-from urllib.parse import quote
 
 from planc.diag.diagnostic import Diagnostic, Fix
+from planc.diag.quoting import uri_path, workflow_message, workflow_property
 from planc.diag.registry import Rule
 from planc.diag.span import Span
 
@@ -57,7 +57,7 @@ def _fix(fix: Fix) -> dict[str, Any]:
 
 
 def _file(span: Span) -> dict[str, Any]:
-    return {"uri": quote(span.file)}
+    return {"uri": uri_path(span.file)}
 
 
 def _region(span: Span) -> dict[str, int]:
@@ -72,17 +72,7 @@ def _region(span: Span) -> dict[str, int]:
 def github(diagnostics: Iterable[Diagnostic]) -> str:
     """GitHub's workflow commands, one a line."""
     return "\n".join(
-        f"::{'notice' if d.severity == 'note' else d.severity} file={_property(d.span.file)},line={d.span.line},"
-        f"col={d.span.column},title={d.code}::{_escaped(d.message)}"
+        f"::{'notice' if d.severity == 'note' else d.severity} file={workflow_property(d.span.file)},"
+        f"line={d.span.line},col={d.span.column},title={d.code}::{workflow_message(d.message)}"
         for d in diagnostics
     )
-
-
-def _escaped(text: str) -> str:
-    """Text of a workflow command: a line break would begin another one."""
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    """Value of a workflow command's property, which ends at a comma or colon."""
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")

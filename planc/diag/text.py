@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import wrap
 
 from planc.diag.diagnostic import Diagnostic
+from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
 
 SHOWN = 160
@@ -44,9 +45,9 @@ class _Painter:
 
 def _one(d: Diagnostic, sources: Mapping[str, Source], width: int, paint: _Painter) -> str:
     head = paint(f"{d.severity}[{d.code}]", d.severity)
-    lines = wrap(f"{d.severity}[{d.code}]: {d.message}", width) or [""]
+    lines = wrap(f"{d.severity}[{d.code}]: {_line(d.message)}", width) or [""]
     lines[0] = lines[0].replace(f"{d.severity}[{d.code}]", head, 1)
-    lines.append(f"  {paint('-->', 'frame')} {d.span.where()}")
+    lines.append(f"  {paint('-->', 'frame')} {printable(d.span.where())}")
     lines += _quotes(d, sources, paint)
     if d.help:
         lines += _labelled("help", d.help, width, paint)
@@ -55,7 +56,7 @@ def _one(d: Diagnostic, sources: Mapping[str, Source], width: int, paint: _Paint
 
 
 def _labelled(label: str, text: str, width: int, paint: _Painter) -> list[str]:
-    wrapped = wrap(text, width - 6) or [""]
+    wrapped = wrap(_line(text), width - 6) or [""]
     return [f"{paint(label + ':', 'bold'):<6}{wrapped[0]}", *(" " * 6 + w for w in wrapped[1:])]
 
 
@@ -69,12 +70,17 @@ def _quotes(d: Diagnostic, sources: Mapping[str, Source], paint: _Painter) -> li
     for span, mark, text in marks:
         line = sources[span.file].line(span.line)
         if span.file != d.span.file:
-            out.append(f"  {paint('::', 'frame')} {span.where()}")
+            out.append(f"  {paint('::', 'frame')} {printable(span.where())}")
         out.append(f"{paint(f'{span.line:>{gutter}} |', 'frame')} {_visible(line)}")
         underline = (" " * (span.column - 1) + mark * _width(span, line))[:SHOWN]
         role = d.severity if mark == "^" else "frame"
-        out.append(f"{' ' * gutter} {paint('|', 'frame')} {paint(f'{underline} {text}'.rstrip(), role)}")
+        out.append(f"{' ' * gutter} {paint('|', 'frame')} {paint(f'{underline} {printable(text)}'.rstrip(), role)}")
     return out
+
+
+def _line(text: str) -> str:
+    """Prose on one line, to be wrapped."""
+    return printable(text.replace("\n", " "))
 
 
 def _width(span: Span, line: str) -> int:

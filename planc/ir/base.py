@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import python_comment
 from planc.ir.field_types import Line, Place
 
 
@@ -44,7 +45,7 @@ class Cause(Value):
 
     def comment(self) -> str:
         """How emitted code names this cause: file name, line and sentence."""
-        return f"{plain_name(self.span.file)}:{self.span.line}  {self.via or self.sentence}"
+        return f"{plain_name(self.span.file)}:{self.span.line}  {python_comment(self.via or self.sentence)}"
 
 
 def plain_name(file: str) -> str:

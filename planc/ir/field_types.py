@@ -115,6 +115,8 @@ NameOrEmpty = Annotated[str, Matching(f"({NAME})?", "a name")]
 Method = Annotated[str, Matching(f"{NAME}|{METHOD}", "a name")]
 MethodOrEmpty = Annotated[str, Matching(f"({NAME}|{METHOD})?", "a name")]
 Glob = Annotated[str, Matching(GLOB, "a pattern of parameter names")]
+ModulePath = Annotated[str, Matching(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*", "a path of modules")]
+"""`*` stands for a layer's number."""
 ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
 """A model's name may be that of its config's file."""
 Code = Annotated[str, Matching(r"[EWN][0-9]{4}", "a diagnostic's code")]

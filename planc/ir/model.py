@@ -14,7 +14,7 @@ from typing import Literal
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.cache import Cache
-from planc.ir.field_types import Count, Glob, Line, ModelName, Name, NameOrEmpty, NotNegative, Positive
+from planc.ir.field_types import Count, Line, ModelName, ModulePath, Name, NameOrEmpty, NotNegative, Positive
 
 OpKind = Literal["embedding", "matmul", "norm", "rope", "attention", "elementwise", "add", "route", "combine", "loss"]
 """`route` picks experts for each token and lays the tokens out by expert; `combine` is its inverse."""
@@ -37,7 +37,7 @@ class Param(Value):
     for the layer's number.
     """
 
-    name: Glob
+    name: ModulePath
     shape_dims: tuple[tuple[Name, ...], ...]
     section: Section
     also: tuple[Section, ...] = ()
@@ -80,10 +80,10 @@ class Op(Value):
     name: Name
     kind: OpKind
     region: Name
-    module: Glob
+    module: ModulePath
     """Path of the runtime's module that does this op; `*` stands for the layer's number."""
     inputs: tuple[Name, ...]
-    params: tuple[Glob, ...] = ()
+    params: tuple[ModulePath, ...] = ()
     output: Name
     whole: tuple[Name, ...] = ()
     saves: tuple[Name, ...] = ()

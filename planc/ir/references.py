@@ -32,6 +32,8 @@ def _model(model: Model) -> Iterator[str]:
     yield from _unknown("dim", [d for p in model.params for d in p.dims], model.sizes)
     yield from _unknown("dim", [d for t in model.tensors for d in t.dims], dims)
     for op in (op for ops in model.ops.values() for op in ops):
+        if not op.inputs:
+            yield f"the op `{op.name}` has no input"
         yield from _unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
         yield from _unknown("parameter", op.params, model.param)
         yield from _unknown("input", op.whole_of, op.inputs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.files import TooLargeError, leads_out, read_bounded
 from planc.language.draft import Draft
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence
@@ -34,14 +36,16 @@ class Files:
         """Read and parse one file. A file that cannot be read as text is a diagnostic."""
         at = place or Span(name, 1, 1, 1, 1)
         try:
-            unsaved = self.unsaved.get(path.resolve()) if self.unsaved else None
-            if unsaved is None and not path.is_dir() and path.exists() and not path.is_file():
-                return Diagnostic("E0104", f"{name} is not a regular file", at, help="name a plan file")
-            data = _small(path) if unsaved is None else unsaved.encode()[: MAX_BYTES + 1]
-        except (OSError, ValueError) as error:
+            unsaved = self.unsaved.get(Path(os.path.realpath(path))) if self.unsaved else None
+            if unsaved is None and leads_out(path):
+                return Diagnostic("E0111", f"{name} is a link out of its folder", at, help="copy the file")
+            data: bytes | None = read_bounded(path, MAX_BYTES) if unsaved is None else unsaved.encode()
+        except TooLargeError:
+            data = None
+        except OSError as error:
             reason = getattr(error, "strerror", None) or str(error)
             return Diagnostic("E0104", f"{name} cannot be read: {reason}", at, help="name a plan file")
-        if len(data) > MAX_BYTES:
+        if data is None or len(data) > MAX_BYTES:
             return Diagnostic("E0105", f"{name} is larger than {MAX_BYTES // 1000} kB, no plan is", at)
         try:
             text = data.decode("utf-8-sig")
@@ -61,12 +65,6 @@ class Files:
         for name, (source, data) in read.items():
             self.sources[name] = source
             self.sha256[name] = hashlib.sha256(data).hexdigest()
-
-
-def _small(path: Path) -> bytes:
-    """The file's bytes, and no more than tells that it is too large."""
-    with path.open("rb") as file:
-        return file.read(MAX_BYTES + 1)
 
 
 def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:

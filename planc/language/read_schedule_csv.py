@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from planc.diag.diagnostic import Related
 from planc.diag.span import Source, Span
+from planc.files import TooLargeError, read_bounded
 from planc.language.draft import Draft
 from planc.pipeline.actions import Action
 from planc.syntax.tree import Word
@@ -28,18 +29,14 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
         return None
     name = path.relative_to(draft.root.resolve()).as_posix()
     try:
-        if path.exists() and not path.is_file():
-            draft.report("E0104", word.span, f"{name} is not a regular file", help="name a csv file")
-            return None
-        with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+        data = read_bounded(path, MAX_BYTES)
         text = data.decode("utf-8-sig")
+    except TooLargeError:
+        draft.report("E0104", word.span, f"{name} is larger than {MAX_BYTES // 1000} kB, no schedule is")
+        return None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         draft.report("E0104", word.span, f"{name} cannot be read: {reason}")
-        return None
-    if len(data) > MAX_BYTES:
-        draft.report("E0104", word.span, f"{name} is larger than {MAX_BYTES // 1000} kB, no schedule is")
         return None
     draft.read[name] = (Source.of(name, text), data)
     table, problems = csv_schedule.read(text)

@@ -18,6 +18,7 @@ from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.placements import WHOLE
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import tuple_of
+from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
@@ -152,7 +153,7 @@ class Styler:
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
         """Everything said: where the weights, the input and the output are divided."""
-        weights = ", ".join(f'"{name}": {at}' for name, at in b.weights.items())
+        weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
             arguments.append(("input_layouts", str(b.resting())))

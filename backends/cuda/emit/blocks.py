@@ -5,6 +5,7 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.diag.quoting import python_string
 from planc.ir.model import Op
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
@@ -119,21 +120,29 @@ def compiling(roles: Roles) -> str:
     sentence = roles.plan.compiled("blocks")
     if sentence is None:
         return ""
-    overlaps = [fill(PIECES, cause=because(o.cause), axis=roles.name("tensor")) for o in roles.plan.overlaps]
+    overlaps = [
+        fill(PIECES, cause=because(o.cause), axis=python_string(roles.name("tensor"))) for o in roles.plan.overlaps
+    ]
     mesh = ", mesh: DeviceMesh" if overlaps else ""
-    return fill(COMPILE, method=sentence.method, cause=because(sentence.cause), mesh=mesh, overlap="\n".join(overlaps))
+    return fill(
+        COMPILE,
+        method=python_string(sentence.method),
+        cause=because(sentence.cause),
+        mesh=mesh,
+        overlap="\n".join(overlaps),
+    )
 
 
 PIECES = """
 <cause>
 inductor_config._micro_pipeline_tp = True
 if mesh.device_type == "cuda":  # whose devices write into each other's memory
-    enable_symm_mem_for_group(mesh.get_group("<axis>").group_name)
+    enable_symm_mem_for_group(mesh.get_group(<axis>).group_name)
 """
 
 
 COMPILE = '''
-COMPILER = "<method>"
+COMPILER = <method>
 
 
 def apply_compile(model: nn.Module<mesh>) -> None:

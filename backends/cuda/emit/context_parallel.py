@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Step
 
 PASSES_KEYS = ("ring", "all_gather")
@@ -68,17 +69,17 @@ def _mesh(roles: Roles) -> str:
     factor = next(f for f in roles.factors if set(roles.context) <= set(f.axes))
     name = roles.context_name
     if set(factor.axes) == set(roles.context):
-        body = f'return mesh["{name}"]'
+        body = f"return mesh[{python_string(name)}]"
     else:
         body = fill(
             """
             ranks = mesh.mesh.movedim(<dim>, -1).reshape(-1, <size>)
-            group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc="<name>")
-            return DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=("<name>",))
+            group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc=<name>)
+            return DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=(<name>,))
             """,
             dim=str(roles.factors.index(factor)),
             size=str(roles.plan.mesh.size(*roles.context)),
-            name=name,
+            name=python_string(name),
         )
     return fill(
         '''

@@ -9,6 +9,7 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.expert_mesh import Experts
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
 from planc.ir.sharding import ParamSharding
@@ -20,7 +21,7 @@ def functions(roles: Roles) -> str:
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
         _mesh(roles) if experts.own_mesh else "",
-        MODULES.replace("<module>", experts.module) if experts.apart or experts.styled else "",
+        MODULES.replace("<module>", python_string(experts.module)) if experts.apart or experts.styled else "",
         SIZES if sorts else "",
         UNSORTED if sorts else "",
         TAKEN if experts.capacity else "",
@@ -43,7 +44,7 @@ def _mesh(roles: Roles) -> str:
     return fill(
         BUILD_MESH,
         cause=because(_view_cause(roles)),
-        sizes=call("EXPERT_MESH = {", [f'"{f.name}": {f.size}' for f in experts.factors]),
+        sizes=call("EXPERT_MESH = {", [f"{python_string(f.name)}: {f.size}" for f in experts.factors]),
         laid=f"# Ranks lie as {' > '.join(f'{a} {mesh.size(a)}' for a in laid)}." if moved else "",
         ranks=ranks,
     )
@@ -78,7 +79,7 @@ def build_expert_mesh(mesh: DeviceMesh) -> DeviceMesh:
 MODULES = '''
 def expert_modules(model: nn.Module) -> list[nn.Module]:
     """The experts of each block that has them."""
-    return [module for path, module in model.named_modules() if path.endswith("<module>")]
+    return [module for path, module in model.named_modules() if path.endswith(<module>)]
 '''
 
 SIZES = '''
@@ -127,8 +128,10 @@ def _around(roles: Roles) -> str:
         EXPERT_PARALLEL,
         what=_what(experts),
         arguments=", mesh: DeviceMesh" if experts.apart else "",
-        group=f'self.group = mesh.get_group("{experts.name(experts.exchange)}")' if experts.exchange else "",
-        sharing=f'self.sharing = mesh["{experts.name(experts.tensor)}"]' if experts.tensor else "",
+        group=f"self.group = mesh.get_group({python_string(experts.name(experts.exchange))})"
+        if experts.exchange
+        else "",
+        sharing=f"self.sharing = mesh[{python_string(experts.name(experts.tensor))}]" if experts.tensor else "",
         there=lines(*there),
         each=each,
         back=_returning(lines(*back)),
@@ -325,7 +328,7 @@ TAKE = "rows = Taken.apply(F.pad(rows, (0, 0, 0, 1)), self.taken)"
 def _apply(roles: Roles) -> str:
     """apply_ep: experts divided, and ExpertParallel around them."""
     experts = roles.experts
-    dims = ", ".join(f'"{d}"' for d in experts.divided_dims)
+    dims = ", ".join(map(python_string, experts.divided_dims))
     return fill(
         APPLY,
         mesh=", mesh: DeviceMesh" if experts.apart else "",
@@ -357,7 +360,10 @@ for path, placements in weights.items():
 
 def _weights(experts: Experts) -> str:
     prefix = f"layers.*.{experts.module}."
-    rows = [f'"{p.param.name.removeprefix(prefix)}": {tuple_of(_placements(experts, p))}' for p in experts.params]
+    rows = [
+        f"{python_string(p.param.name.removeprefix(prefix))}: {tuple_of(_placements(experts, p))}"
+        for p in experts.params
+    ]
     return call("weights = {", rows, depth=1)
 
 
@@ -380,7 +386,7 @@ def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
     experts = roles.experts
     if not experts.apart or not roles.uses_fsdp:
         return ""
-    dims = ", ".join(f'"{d}"' for d in experts.stored_dims)
+    dims = ", ".join(map(python_string, experts.stored_dims))
     arguments = [f'"mesh": {"expert_mesh" if experts.own_mesh else "mesh"}[{dims}]']
     arguments += ['"mp_policy": expert_policy'] if policy else []
     arguments += ['"shard_placement_fn": placement'] if placed else []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import fill, lines
+from planc.diag.quoting import python_string
 
 
 def mean_over_batch(roles: Roles) -> str:
@@ -32,7 +33,7 @@ for axis in DATA_AXES:
 def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
     if not roles.pipeline:
         return ""
-    return f'# {why}\ndist.all_reduce({value}, group=mesh.get_group("{roles.name("pipeline")}"))'
+    return f"# {why}\ndist.all_reduce({value}, group=mesh.get_group({python_string(roles.name('pipeline'))}))"
 
 
 def sums_left(roles: Roles) -> bool:

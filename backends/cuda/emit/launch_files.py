@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 
 from planc.backends.cuda.emit.source_writer import fill
+from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 
 
@@ -19,16 +20,22 @@ def launch_file(plan: Plan, kind: str) -> str:
     return (
         fill(
             KINDS[kind](plan),
-            name=plan.name,
+            name=python_comment(plan.name),
             digest=plan.sha256[:16],
-            job=re.sub(r"[^a-z0-9-]+", "-", plan.name.lower()).strip("-"),
-            mesh=" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
+            job=_job(plan.name),
+            quoted_job=yaml_string(_job(plan.name)),
+            mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
             nodes=str(nodes),
             others=str(nodes - 1),
             devices=str(plan.mesh.devices // nodes),
         )
         + "\n"
     )
+
+
+def _job(name: str) -> str:
+    """A name that Slurm and Kubernetes accept: lower-case letters, digits and hyphens, at most 50 characters."""
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower())[:50].strip("-") or "plan"
 
 
 def _torchrun(plan: Plan) -> str:
@@ -83,16 +90,16 @@ KUBERNETES = """
 apiVersion: v1
 kind: Service
 metadata:
-  name: <job>
+  name: <quoted_job>
 spec:
   clusterIP: None
   selector:
-    job-name: <job>
+    job-name: <quoted_job>
 ---
 apiVersion: batch/v1
 kind: Job
 metadata:
-  name: <job>
+  name: <quoted_job>
 spec:
   completions: <nodes>
   parallelism: <nodes>
@@ -100,7 +107,7 @@ spec:
   backoffLimit: 0
   template:
     spec:
-      subdomain: <job>
+      subdomain: <quoted_job>
       restartPolicy: Never
       containers:
         - name: train

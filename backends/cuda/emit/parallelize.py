@@ -9,6 +9,7 @@ from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
 from planc.backends.cuda.emit import blocks as emit_blocks
 from planc.backends.cuda.emit import experts as emit_experts
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
@@ -25,12 +26,12 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
             """Divide weights and activations over the tensor axis; the styles issue the collectives."""
-            tp = mesh["<axis>"]
+            tp = mesh[<axis>]
             <top>
             <block>
             <clone>
         ''',
-        axis=roles.name("tensor"),
+        axis=python_string(roles.name("tensor")),
         top=lines(_styles("top", top), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if top else "",
         block=lines(_styles("inside", block), _apply_blocks(styler)) if block else "",
         clone=_clone(roles, styler),
@@ -113,7 +114,7 @@ def _styles(name: str, styles: tuple[Style, ...]) -> str:
         rows.append(reason if reason != said else "")
         said = reason
         arguments = [f"{k}={v}" for k, v in style.arguments]
-        rows.append(call(f'"{style.path}": {style.name}(', arguments, tail=",", depth=2))
+        rows.append(call(f"{python_string(style.path)}: {style.name}(", arguments, tail=",", depth=2))
     return fill(f"{name} = {{\n    <rows>\n}}", rows=lines(*rows))
 
 
@@ -172,7 +173,7 @@ def _wraps(sharded: Sharded) -> str:
             if path in <paths>:
                 module.forward = partial(again, module.forward)
         """,
-        paths=tuple_of([f'"{path}"' for path in paths]),
+        paths=tuple_of([python_string(path) for path in paths]),
     )
 
 
@@ -189,7 +190,7 @@ def fsdp(roles: Roles) -> str:
         return ""
     dims = _stored_dims(roles)
     policy = _policy(roles.plan)
-    mesh = ", ".join(f'"{f.name}"' for f in roles.factors if f.role in ("replicate", "shard"))
+    mesh = ", ".join(python_string(f.name) for f in roles.factors if f.role in ("replicate", "shard"))
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
     arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
@@ -270,7 +271,7 @@ def _placement(roles: Roles, dims: dict[str, int]) -> str:
         placement = {p: Shard(dims.get(name, 0)) for p, name in inside.items()}.get
         """,
         cause=because(cause, "" if cause else _why_placed(roles)),
-        dims=call("dims = {", [f'"{name}": {dim}' for name, dim in sorted(dims.items())], depth=1),
+        dims=call("dims = {", [f"{python_string(name)}: {dim}" for name, dim in sorted(dims.items())], depth=1),
     )
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines
+from planc.diag.quoting import python_string
 from planc.ir.plan import Split
 
 Layout = Literal["one", "loop", "v"]
@@ -41,7 +42,7 @@ SCHEDULES: dict[str, Schedule] = {
 
 HELD = {
     "one": ("One a rank.", "[rank]"),
-    "loop": ("They go round the ranks.", 'list(range(rank, len(STAGES), MESH["<axis>"]))'),
+    "loop": ("They go round the ranks.", "list(range(rank, len(STAGES), MESH[<axis>]))"),
     "v": ("They go down the ranks and back.", "[rank, len(STAGES) - 1 - rank]"),
 }
 """For each layout: what is said of it, and a rank's virtual stages."""
@@ -71,9 +72,9 @@ def split(roles: Roles) -> str:
     doc, value = HELD[SCHEDULES[_split(roles).schedule].layout]
     return fill(
         SPLIT,
-        axis=axis,
+        axis=python_string(axis),
         doc=doc,
-        value=value.replace("<axis>", axis),
+        value=value.replace("<axis>", python_string(axis)),
         first=lines(*(f"stage.{m} = None" for m in first)),
         last=lines(*(f"stage.{m} = None" for m in last)),
     )
@@ -82,7 +83,7 @@ def split(roles: Roles) -> str:
 SPLIT = '''
 def stage_indices(mesh: DeviceMesh) -> list[int]:
     """The virtual stages of this rank, in order. <doc>"""
-    rank = mesh.get_local_rank("<axis>")
+    rank = mesh.get_local_rank(<axis>)
     return <value>
 
 
@@ -115,7 +116,7 @@ def schedule(roles: Roles) -> str:
         def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> <kind>:
             """The order of forwards and backwards. Activations go from stage to stage, point to point."""
             <cause>
-            group = mesh.get_group("<axis>")
+            group = mesh.get_group(<axis>)
             device = next(stages[0].parameters()).device
             pipeline = [
                 PipelineStage(stage, index, len(STAGES), device, group=group)
@@ -125,7 +126,7 @@ def schedule(roles: Roles) -> str:
         ''',
         kind=kind.name,
         cause=because(split.cause),
-        axis=roles.name("pipeline"),
+        axis=python_string(roles.name("pipeline")),
         held="pipeline[0]" if kind.single else "pipeline",
     )
 

@@ -20,6 +20,7 @@ from planc.backends.cuda.emit import pipeline as emit_pipeline
 from planc.backends.cuda.emit import quantize as emit_quantize
 from planc.backends.cuda.emit import step as emit_step
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
+from planc.diag.quoting import python_comment, python_docstring, python_string
 from planc.ir.sharding import Sharded
 
 IMPORTS: tuple[tuple[str, str], ...] = (
@@ -97,7 +98,7 @@ def _build_mesh(roles: Roles) -> str:
             ranks = torch.arange(<devices>).view(<sizes>).permute(<order>).reshape(tuple(MESH.values()))
             return DeviceMesh(device_type, ranks, mesh_dim_names=tuple(MESH))
             """,
-            laid=" > ".join(f"{a.name} {a.size}" for a in axes),
+            laid=python_comment(" > ".join(f"{a.name} {a.size}" for a in axes)),
             devices=str(roles.plan.mesh.devices),
             sizes=", ".join(str(a.size) for a in axes),
             order=", ".join(str(names.index(a)) for a in roles.arranged),
@@ -135,12 +136,12 @@ def _docstring(sharded: Sharded) -> str:
             norm = clip_grad_norm(model, mesh, 1.0)
         """
         ''',
-        name=plan.name,
-        model=plan.model.name,
+        name=python_docstring(plan.name),
+        model=python_docstring(plan.model.name),
         devices=f"{plan.mesh.devices} device{'s' if plan.mesh.devices > 1 else ''}",
         digest=plan.sha256[:16],
-        mesh=" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes),
-        cluster=f"{plan.cluster.count} x {plan.cluster.name}",
+        mesh=python_docstring(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
+        cluster=f"{plan.cluster.count} x {python_docstring(plan.cluster.name)}",
     )
 
 
@@ -189,7 +190,7 @@ def _constants(roles: Roles) -> str:
         """,
         mesh_cause=because(plan.mesh.cause),
         whole=_why_whole(roles) if whole else "",
-        mesh=call("MESH = {", [f'"{f.name}": {f.size}' for f in roles.factors]),
+        mesh=call("MESH = {", [f"{python_string(f.name)}: {f.size}" for f in roles.factors]),
         batch_cause=because(plan.batch.cause),
         microbatch=str(plan.batch.microbatch_sequences),
         tokens=f"SEQUENCE_TOKENS = {plan.batch.sequence_tokens}" if roles.context else "",
@@ -207,7 +208,7 @@ def _why_whole(roles: Roles) -> str:
 def _data_axes(roles: Roles) -> str:
     if not roles.data:
         return ""
-    names = tuple_of([f'"{f.name}"' for f in roles.data])
+    names = tuple_of([python_string(f.name) for f in roles.data])
     dim, axes = ("batch", roles.plan.data_axes) if roles.plan.data_axes else ("sequence", roles.context)
     return lines(because(roles.plan.cause_of_shard(dim, axes[0])), f"DATA_AXES = {names}")
 

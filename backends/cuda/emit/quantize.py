@@ -8,6 +8,7 @@ from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines
 from planc.cost.compute.quantize import quantized
+from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, Op
 from planc.ir.plan import Quantize
@@ -42,7 +43,7 @@ def _sentence(sharded: Sharded, q: Quantize) -> str:
         f'config = Float8LinearConfig.from_recipe_name("{RECIPES[q.recipe]}")',
         fill(
             BLOCKS,
-            narrow=call("narrow = {", [f'"{path}"' for path in blocks], depth=1),
+            narrow=call("narrow = {", [python_string(path) for path in blocks], depth=1),
             chosen=_chosen(q),
         )
         if blocks

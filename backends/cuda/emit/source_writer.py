@@ -6,6 +6,7 @@ import re
 import textwrap
 from collections.abc import Sequence
 
+from planc.diag.quoting import python_comment
 from planc.ir.base import Cause
 
 WIDTH = 110
@@ -63,7 +64,7 @@ def tuple_of(items: Sequence[str]) -> str:
 def because(cause: Cause | None, said: str = "") -> str:
     """The comment that traces a line to its sentence, and says what happens there. `fill` wraps it."""
     place = cause.comment() if cause is not None else ""
-    return f"# {': '.join(t for t in (place, said) if t)}" if said or place else ""
+    return f"# {python_comment(': '.join(t for t in (place, said) if t))}" if said or place else ""
 
 
 def lines(*parts: str) -> str:

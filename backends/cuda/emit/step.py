@@ -7,12 +7,13 @@ from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import global_ops as emit_whole
 from planc.backends.cuda.emit import pipeline as emit_pipeline
 from planc.backends.cuda.emit.source_writer import because, fill, lines
+from planc.diag.quoting import python_string
 
 
 def loss(styler: Styler) -> str:
     """loss_fn. Over a divided vocab the logits are a DTensor."""
     sentence = styler.roles.plan.compiled("loss")
-    whole = f'{because(sentence.cause)}\n@torch.compile(backend="{sentence.method}")' if sentence else ""
+    whole = f"{because(sentence.cause)}\n@torch.compile(backend={python_string(sentence.method)})" if sentence else ""
     return fill(
         '''
         <compiled>

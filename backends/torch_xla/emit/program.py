@@ -9,6 +9,7 @@ from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPO
 from planc.backends.xla.analysis.layouts import Spec, activation_spec
 from planc.backends.xla.emit.source_writer import causes, comment, entry
 from planc.backends.xla.emit.tables import constants, not_decayed, param_tables
+from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
 from planc.ir.model import Op
 from planc.ir.sharding import Sharded
@@ -69,9 +70,9 @@ def _docstring(sharded: Sharded) -> str:
     plan = sharded.plan
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
     return DOCSTRING.strip().format(
-        name=plan.name,
-        model=plan.model.name,
-        mesh=f"{axes} = {plan.mesh.devices} devices, outermost first",
-        batch=" ".join(plan.batch.cause.sentence.split()[1:]),
+        name=python_docstring(plan.name),
+        model=python_docstring(plan.model.name),
+        mesh=f"{python_docstring(axes)} = {plan.mesh.devices} devices, outermost first",
+        batch=python_docstring(" ".join(plan.batch.cause.sentence.split()[1:])),
         file=plain_name(plan.file),
     )

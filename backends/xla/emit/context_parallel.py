@@ -7,7 +7,8 @@ are gathered for it, or travel round the ranks.
 from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
-from planc.backends.xla.emit.source_writer import beside, causes, quoted, spec_text
+from planc.backends.xla.emit.source_writer import beside, causes, spec_text
+from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
 
@@ -321,13 +322,13 @@ def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
 
 def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> str:
     half = balanced(sharded)
-    entry = quoted(axes[0]) if len(axes) == 1 else f"({', '.join(map(quoted, axes))})"
+    entry = python_string(axes[0]) if len(axes) == 1 else f"({', '.join(map(python_string, axes))})"
     meeting, meet = PIECES if half else STRETCHES
-    out = quoted(attentions(sharded)[0].op.output)
+    out = python_string(attentions(sharded)[0].op.output)
     values = {
         "axes": " and ".join(axes),
         "cause": _cause(sharded),
-        "names": ", ".join(map(quoted, axes)),
+        "names": ", ".join(map(python_string, axes)),
         "size": "q.shape[1] // 2" if half else "q.shape[1]",
         "hide": "" if half else HIDE.rstrip("\n"),
         "visible": "" if half else ", step <= jax.lax.axis_index({entry})",

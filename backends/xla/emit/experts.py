@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, quoted
+from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry
+from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
 JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
@@ -244,7 +245,7 @@ def _experts(experts: Experts) -> str:
         "{places}": _said(experts),
         "{number}": str(_size(experts, experts.tokens)),
         "{total}": "_total" if experts.sequence else "lambda counts: counts",
-        "{out}": quoted(experts.combine.output),
+        "{out}": python_string(experts.combine.output),
         "{manual}": _manual(experts),
         "{count}": f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
         "{sent}": f"\n{INDENT}".join(f"{part} = {routed.replace('{0}', part)}" for part in ("sent", "weighed")),
@@ -260,7 +261,7 @@ def _experts(experts: Experts) -> str:
 def _manual(experts: Experts) -> str:
     """Every axis but the pipeline's, over which `layers` is written for one rank already."""
     split = experts.plan.split
-    return f"set(MESH) - {{{quoted(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
+    return f"set(MESH) - {{{python_string(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
 
 
 def _said(experts: Experts) -> str:
@@ -327,7 +328,7 @@ def _size(experts: Experts, axes: tuple[str, ...]) -> int:
 
 
 def _tuple(axes: tuple[str, ...]) -> str:
-    return f"({', '.join(map(quoted, axes))}{',' if len(axes) == 1 else ''})"
+    return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
 
 
 def _pair(dim: int, axes: tuple[str, ...]) -> str:
@@ -335,4 +336,4 @@ def _pair(dim: int, axes: tuple[str, ...]) -> str:
 
 
 def _row(name: str, value: str) -> str:
-    return f"{INDENT}{quoted(name)}: {value},"
+    return f"{INDENT}{python_string(name)}: {value},"

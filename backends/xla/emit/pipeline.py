@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
-from planc.backends.xla.emit.source_writer import beside, comment, entry, quoted
+from planc.backends.xla.emit.source_writer import beside, comment, entry
 from planc.backends.xla.emit.tables import kept
+from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -17,9 +18,9 @@ def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: An
     """
     pipeline = jax.shard_map(
         functools.partial(_pipeline, block),
-        in_specs=(P({quoted}), P(*STACK)),
-        out_specs=P({quoted}),
-        axis_names={{{quoted}}},
+        in_specs=(P({python_string}), P(*STACK)),
+        out_specs=P({python_string}),
+        axis_names={{{python_string}}},
     )
     return _joined(pipeline(_microbatches(x), stack))
 
@@ -30,7 +31,7 @@ def _pipeline(block: Callable[..., jax.Array], waiting: jax.Array, stack: Any) -
     In each iteration a rank hands its result to the next one. The microbatches that wait move towards rank 0
     and make room for results at the last rank: at the end each rank has its share of them.
     """
-    rank, ranks, slots = jax.lax.axis_index({quoted}), MESH[{quoted}], len(waiting)
+    rank, ranks, slots = jax.lax.axis_index({python_string}), MESH[{python_string}], len(waiting)
     onward = [({from_to}) for i in range({senders})]
     back = [(i, i - 1) for i in range(1, ranks)]
     {body}
@@ -40,7 +41,7 @@ def _pipeline(block: Callable[..., jax.Array], waiting: jax.Array, stack: Any) -
         slot = i % slots
 {enter}
         {through}
-        moved = jax.lax.ppermute(waiting[slot], {quoted}, back)
+        moved = jax.lax.ppermute(waiting[slot], {python_string}, back)
         waiting = waiting.at[slot].set(jnp.where(rank == ranks - 1, y, moved))
         return ({given}), None
 
@@ -53,7 +54,7 @@ def _microbatches(x: jax.Array) -> jax.Array:
     """[sequences, S, E] -> [microbatches, MICROBATCH, S, E]: each rank cuts its own sequences."""
     mine = x.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, *x.shape[1:])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, *x.shape[1:])
-    return with_sharding_constraint(batches, P({quoted}, *ACTIVATIONS[{hidden}]))
+    return with_sharding_constraint(batches, P({python_string}, *ACTIVATIONS[{hidden}]))
 
 
 def _joined(batches: jax.Array) -> jax.Array:
@@ -103,7 +104,7 @@ CONSTRAIN_ENDS = '''
 def _resting(name: str) -> P:
     """In a stage of the pipeline, or before and after it, where its ranks share the sequences."""
     tables = {{True: ACTIVATIONS, False: ENDS}}
-    return tables[{quoted} in jax.sharding.get_abstract_mesh().manual_axes][name]
+    return tables[{python_string} in jax.sharding.get_abstract_mesh().manual_axes][name]
 '''
 
 
@@ -114,7 +115,7 @@ def constants(sharded: Sharded) -> list[str]:
         return []
     assert plan.split is not None
     dims = "[layers]" if chunks(plan) == 1 else f"[{chunks(plan)} chunks, layers of a chunk on all ranks]"
-    entries = ", ".join(quoted(a[0]) if a else "None" for a in stack_axes(plan))
+    entries = ", ".join(python_string(a[0]) if a else "None" for a in stack_axes(plan))
     trailing = "," if len(stack_shape(plan)) == 1 else ""
     said = f"leading dims of the layers' parameters, {dims}; {plan.split.cause.comment()}"
     count = f"{chunks(plan)} x {plan.microbatches} microbatches, and {plan.pipeline - 1} to fill the pipeline"
@@ -151,12 +152,12 @@ def layers_function(sharded: Sharded) -> str:
     enter = (ENTER_STORED if stored else ENTER_CIRCULAR if circular else ENTER).strip("\n")
     if circular:
         enter += "\n" + CHUNK.format(last=chunks(plan) - 1).strip("\n")
-    hidden = quoted(sharded.model.block_output)
+    hidden = python_string(sharded.model.block_output)
     names = ", ".join([hidden, *(["*KEPT"] if kept(sharded) else [])])
-    sent = f"jax.lax.ppermute(y, {quoted(plan.split.axis)}, onward), waiting"
+    sent = f"jax.lax.ppermute(y, {python_string(plan.split.axis)}, onward), waiting"
     return LAYERS.format(
         axis=plan.split.axis,
-        quoted=quoted(plan.split.axis),
+        python_string=python_string(plan.split.axis),
         order=ORDER[circular],
         from_to="i, (i + 1) % ranks" if circular else "i, i + 1",
         senders="ranks" if circular else "ranks - 1",
@@ -180,4 +181,4 @@ def names_activations(sharded: Sharded) -> bool:
 def resting_function(plan: Plan) -> str:
     """`_resting`: the spec of an activation, in a stage or outside."""
     assert plan.split is not None
-    return CONSTRAIN_ENDS.format(quoted=quoted(plan.split.axis))
+    return CONSTRAIN_ENDS.format(python_string=python_string(plan.split.axis))

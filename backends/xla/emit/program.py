@@ -13,6 +13,7 @@ from planc.backends.xla.emit.pipeline import ends_table, names_activations
 from planc.backends.xla.emit.source_writer import WIDTH
 from planc.backends.xla.emit.step import mesh_function, step_functions
 from planc.backends.xla.emit.tables import activation_table, constants, kept_table, not_decayed, param_tables
+from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -56,8 +57,8 @@ def _docstring(plan: Plan) -> str:
     text = DOCSTRING.replace(" only. Written by planc", WITH_EXPERTS) if plan.model.top_k else DOCSTRING
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
     return text.format(
-        name=plan.name,
-        model=plan.model.name,
+        name=python_docstring(plan.name),
+        model=python_docstring(plan.model.name),
         mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
         cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
         batch=_field("Batch", _words(plan.batch.cause.sentence)),
@@ -67,7 +68,7 @@ def _docstring(plan: Plan) -> str:
 
 def _field(name: str, text: str) -> str:
     """A line of the docstring's table."""
-    return textwrap.fill(f"{name:<9}{text}", WIDTH, subsequent_indent=" " * 9)
+    return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
 
 
 def _words(sentence: str) -> str:

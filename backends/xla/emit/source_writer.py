@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Iterable
 
 from planc.backends.xla.analysis.layouts import Spec
+from planc.diag.quoting import python_comment, python_string
 from planc.ir.base import Cause
 
 WIDTH = 110
@@ -15,14 +16,14 @@ INDENT = "    "
 def comment(text: str, indent: int = 0) -> list[str]:
     """`text` as comment lines within the width."""
     prefix = INDENT * indent + "# "
-    return textwrap.wrap(text, WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
+    return textwrap.wrap(python_comment(text), WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
 
 
 def beside(code: str, said: str) -> list[str]:
     """A line of code with a comment after it, or above it where the line would be too long."""
     if not said:
         return [code]
-    line = f"{code}  # {said}"
+    line = f"{code}  # {python_comment(said)}"
     if len(line) <= WIDTH:
         return [line]
     indent = len(code) - len(code.lstrip())
@@ -42,23 +43,19 @@ def spec_text(spec: Spec) -> str:
 
 def entry(key: str, spec: Spec, said: str = "") -> list[str]:
     """One row of a table of specs, over several lines where one is too short."""
-    code = f"{INDENT}{quoted(key)}: {spec_text(spec)},"
+    code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
     if len(code) <= WIDTH:
         return beside(code, said)
     parts = [_entry(axes) for axes in spec]
     inner = [f"{INDENT * 2}{', '.join(parts)}"]
     if len(inner[0]) > WIDTH:
         inner = [f"{INDENT * 2}{part}," for part in parts]
-    return [*(comment(said, 1) if said else []), f"{INDENT}{quoted(key)}: P(", *inner, f"{INDENT}),"]
+    return [*(comment(said, 1) if said else []), f"{INDENT}{python_string(key)}: P(", *inner, f"{INDENT}),"]
 
 
 def _entry(axes: tuple[str, ...]) -> str:
     if not axes:
         return "None"
     if len(axes) == 1:
-        return quoted(axes[0])
-    return f"({', '.join(map(quoted, axes))})"
-
-
-def quoted(text: str) -> str:
-    return f'"{text}"'
+        return python_string(axes[0])
+    return f"({', '.join(map(python_string, axes))})"

@@ -9,7 +9,8 @@ from itertools import chain
 from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.emit.context_parallel import given_spec
-from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, quoted, spec_text
+from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, spec_text
+from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor
 from planc.ir.sharding import Move, OpSharding, Sharded, Step
@@ -21,7 +22,7 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 def constants(sharded: Sharded) -> list[str]:
     """The mesh, the batch and the dtype."""
     plan = sharded.plan
-    sizes = ", ".join(f"{quoted(a.name)}: {a.size}" for a in atoms(plan))
+    sizes = ", ".join(f"{python_string(a.name)}: {a.size}" for a in atoms(plan))
     other = [f"{name} is {' and '.join(made)}" for name, made in aliases(plan).items()]
     sequences = plan.batch.microbatch_sequences * plan.data_parallel
     batch = [s.cause for s in plan.shards if s.dim == "batch"]
@@ -88,7 +89,7 @@ def _param_rows(sharded: Sharded, use: Use) -> list[str]:
 
 def not_decayed(sharded: Sharded) -> list[str]:
     """Names of the parameters without weight decay."""
-    names = [quoted(p.name) for p in sharded.model.params if not p.decay]
+    names = [python_string(p.name) for p in sharded.model.params if not p.decay]
     return ["NOT_DECAYED = {", *(f"{INDENT}{name}," for name in names), "}"]
 
 
@@ -163,4 +164,4 @@ def kept_table(sharded: Sharded) -> list[str]:
         return []
     cause = sharded.plan.recompute.cause
     head = comment("What the backward keeps of a block besides its input; the rest is run again.")
-    return [*head, *causes([cause]), "KEPT = (", *(f"{INDENT}{quoted(n)}," for n in names), ")"]
+    return [*head, *causes([cause]), "KEPT = (", *(f"{INDENT}{python_string(n)}," for n in names), ")"]

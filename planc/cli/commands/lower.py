@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
+from planc.diag.quoting import printable
 from planc.driver import examine, lower
 from planc.lowering import RUNTIMES
 
@@ -60,4 +61,4 @@ def _warn(options: argparse.Namespace) -> None:
     report = examine(options.file, set=dict(options.set), target=options.target).report
     for d in report.diagnostics:
         if d.severity == "error":
-            print(f"warning: {d.code} {d.span.where()}: {d.message}", file=sys.stderr)
+            print(f"warning: {d.code} {printable(f'{d.span.where()}: {d.message}')}", file=sys.stderr)

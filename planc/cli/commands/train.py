@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from planc.cli.common import add_target, print_json, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
+from planc.diag.quoting import printable
 from planc.diag.span import Span
 
 if TYPE_CHECKING:
@@ -180,7 +181,7 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
         flush=True,
     )
     for note in ready.notes:
-        print(f"{note.severity}[{note.code}]: {note.message}", file=stream, flush=True)
+        print(f"{note.severity}[{note.code}]: {printable(note.message)}", file=stream, flush=True)
 
 
 def _steps_of(ready: Prepared) -> str:

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from planc.catalog import config_types
+from planc.files import TooLargeError, read_bounded
+from planc.ir.base import plain_name
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
@@ -28,7 +30,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         draft.report("E0112", word.span, message, help=_other(config))
         return
     try:
-        model, ignored = family.read_config(Path(word.text.strip('"')).stem, config)
+        model, ignored = family.read_config(plain_name(Path(word.text.strip('"')).stem), config)
     except ValueError as error:
         draft.report("E0112", word.span, f"this config is not a model that planc compiles: {error}")
         return
@@ -54,8 +56,9 @@ def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        text = path.read_text(encoding="utf-8") if path.stat().st_size <= MAX_BYTES else None
-        config = json.loads(text) if text is not None else None
+        config = json.loads(read_bounded(path, MAX_BYTES).decode("utf-8-sig"))
+    except TooLargeError:
+        config = None
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8"
         draft.report("E0104", word.span, f"{name} cannot be read: {reason}")

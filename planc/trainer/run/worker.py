@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, get_args
 from planc import __version__
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
+from planc.diag.quoting import printable
 from planc.ir.plan import Plan
 from planc.ir.program import Target, missing_framework
 from planc.lowering import load_backend, lower_plan
@@ -90,7 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
         receipt = work(request, started)
     except PlanError as error:
         for found in error.diagnostics:
-            print(f"{found.severity}[{found.code}]: {found.message}", file=sys.stderr)
+            print(f"{found.severity}[{found.code}]: {printable(found.message)}", file=sys.stderr)
         return 1
     except PreemptedError:
         return launch.PREEMPTED

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
 from math import isfinite
+
+from planc.diag.quoting import xml_text
 
 Say = Callable[[float], str]
 MOST_LABELS = 16
@@ -84,9 +85,9 @@ def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, sa
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
         'font-family="sans-serif" font-size="12" fill="#57606a">',
-        f"<title>{escape(title)}</title>",
+        f"<title>{xml_text(title)}</title>",
         f'<rect width="{frame.width}" height="{frame.height}" fill="#ffffff"/>',
-        f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{escape(title)}</text>',
+        f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{xml_text(title)}</text>',
         *_axes(frame, say),
         *_below(frame, across or _steps(curves)),
         *(
@@ -128,7 +129,7 @@ def _axes(frame: _Frame, say: Say) -> list[str]:
         y = frame.y(value)
         lines.append(
             f'<path d="M{frame.left} {y:.1f}H{frame.right}" stroke="#d0d7de"/>'
-            f'<text x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{escape(say(value))}</text>'
+            f'<text x="{frame.left - 6}" y="{y + 4:.1f}" text-anchor="end">{xml_text(say(value))}</text>'
         )
     return lines
 
@@ -136,14 +137,14 @@ def _axes(frame: _Frame, say: Say) -> list[str]:
 def _below(frame: _Frame, across: Across) -> list[str]:
     """Every label at its value, or the first and the last where there are many."""
     y = frame.bottom + 18
-    what, labels = escape(across.what), across.labels
+    what, labels = xml_text(across.what), across.labels
     lines = [
-        f'<text x="{frame.left}" y="{y}">{what} {escape(labels[0])}</text>',
-        f'<text x="{frame.right}" y="{y}" text-anchor="end">{what} {escape(labels[-1])}</text>',
+        f'<text x="{frame.left}" y="{y}">{what} {xml_text(labels[0])}</text>',
+        f'<text x="{frame.right}" y="{y}" text-anchor="end">{what} {xml_text(labels[-1])}</text>',
     ]
     if 2 < len(labels) <= MOST_LABELS:
         inner = list(enumerate(labels))[1:-1]
-        middle = [f'<text x="{frame.x(i):.1f}" y="{y}" text-anchor="middle">{escape(n)}</text>' for i, n in inner]
+        middle = [f'<text x="{frame.x(i):.1f}" y="{y}" text-anchor="middle">{xml_text(n)}</text>' for i, n in inner]
         lines[1:1] = middle
     return lines
 
@@ -160,7 +161,7 @@ def _curve(frame: _Frame, curve: Curve, number: int, of: int, wide: float) -> li
     x = frame.left + number * (frame.right - frame.left) / of
     return [
         f'<polyline points="{points}" fill="none" stroke="{hue}" stroke-width="{wide}"/>',
-        f'<text x="{x:.1f}" y="{frame.height - 6}" fill="{hue}">{escape(curve.name)}</text>',
+        f'<text x="{x:.1f}" y="{frame.height - 6}" fill="{hue}">{xml_text(curve.name)}</text>',
     ]
 
 

@@ -1,0 +1,74 @@
+"""Text of strangers inside other languages: one function for each place in which such text may stand.
+
+Names, sentences and file names come from plans, presets and configs that anybody may have written. Whatever is
+passed here comes back as data of that language: it ends no string, comment, line or tag.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+
+def printable(text: str) -> str:
+    r"""One line for a terminal or a log: whatever is not printable is escaped (`\n`, `\x1b`, `\u202e`)."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
+
+
+def python_string(text: str) -> str:
+    """A Python string literal, in double quotes where it needs no escapes."""
+    plain = text.isprintable() and not set('"\\') & set(text)
+    return f'"{text}"' if plain else repr(text)
+
+
+def python_comment(text: str) -> str:
+    """Text after a `#` in Python, in a shell script or in YAML."""
+    return printable(text)
+
+
+def python_docstring(text: str) -> str:
+    '''Text inside a docstring between `"""`.'''
+    return printable(text.replace("\\", "\\\\")).replace('"', '\\"')
+
+
+def yaml_string(text: str) -> str:
+    """A YAML scalar in double quotes: never a number, null or a boolean."""
+    quoted = json.dumps(text, ensure_ascii=False)
+    return "".join(c if c.isprintable() else _escape(c) for c in quoted)
+
+
+def xml_text(text: str) -> str:
+    """Text or an attribute's value in XML, such as SVG."""
+    names = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
+    return "".join(names.get(c, c) for c in printable(text))
+
+
+def markdown_cell(text: str) -> str:
+    """Text in a cell of a Markdown table, without any markup of its own."""
+    return re.sub(r"([\\`*_{}\[\]()<>#+!|~&$:@])", r"\\\1", printable(text))
+
+
+def uri_path(path: str) -> str:
+    """A file's path as a relative or absolute URI reference, as SARIF wants it."""
+    from urllib.parse import quote
+
+    return quote(path, safe="/")
+
+
+def workflow_message(text: str) -> str:
+    """The message of one of GitHub's workflow commands."""
+    return printable(text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A"))
+
+
+def workflow_property(text: str) -> str:
+    """The value of a property of one of GitHub's workflow commands, such as `file=`."""
+    return workflow_message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def _escape(character: str) -> str:
+    r"""An escape that Python and YAML read alike, but for `\r`, `\n` and `\t`, which have names."""
+    number = ord(character)
+    named = {"\n": r"\n", "\r": r"\r", "\t": r"\t"}
+    if character in named:
+        return named[character]
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
