@@ -5,13 +5,16 @@ from __future__ import annotations
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
 from types import TracebackType
 from typing import TextIO
 
 TERMINAL_AFTER_S = 0.5
 """Commands that end sooner show nothing on a terminal."""
 TERMINAL_EVERY_S = 0.2
+TICK_S = 1.0
 LOG_AFTER_S = 10.0
 """Where standard error is a file or a pipe, nothing is written in the first seconds, and then one line this often."""
 
@@ -35,6 +38,23 @@ class Progress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self.shown and self.terminal:
             self._write("\r\033[K")
+
+    @contextmanager
+    def during(self, text: str) -> Iterator[None]:
+        """Say so for as long as the body runs, which reports nothing itself."""
+        ended = Event()
+
+        def tick() -> None:
+            while not ended.wait(TICK_S):
+                self.show(text)
+
+        ticker = Thread(target=tick, daemon=True)
+        ticker.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            ticker.join()
 
     def show(self, text: str) -> None:
         """Say what is being done, if enough time has passed since the last line."""

@@ -1,6 +1,7 @@
 """Progress goes to standard error: at once and in place on a terminal, seldom and in lines elsewhere."""
 
 import io
+from threading import Event
 
 from planc.cli.progress import LOG_AFTER_S, Progress
 
@@ -53,3 +54,17 @@ def test_a_closed_stream_does_not_end_the_command() -> None:
         clock.now_s = 1.0
         stream.close()
         progress.show("1 layout costed")
+
+
+def test_a_body_that_reports_nothing_is_named_while_it_runs() -> None:
+    stream, clock, shown = Terminal(), Clock(), Event()
+
+    class Watched(Progress):
+        def show(self, text: str) -> None:
+            super().show(text)
+            shown.set()
+
+    with Watched("audit", stream, clock) as progress, progress.during("compiling"):
+        clock.now_s = 3.0
+        assert shown.wait(20)
+    assert "planc audit: compiling (3 s)" in stream.getvalue() and stream.getvalue().endswith("\r\033[K")

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from planc.cli.common import add_set, add_target, print_json, refused
+from planc.cli.progress import Progress
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerSays, Total
@@ -57,7 +58,11 @@ def run(options: argparse.Namespace) -> int:
         print("planc audit: a FILE with --target, or --portability MODULE", file=sys.stderr)
         return 2
     try:
-        found = _audited(options)
+        with (
+            Progress("audit") as progress,
+            progress.during(f"tracing or compiling {options.file} for {options.target}"),
+        ):
+            found = _audited(options)
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     if options.format == "json":

@@ -19,6 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from planc.cli.common import print_json
+from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.driver import examine, load
@@ -52,7 +53,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     if options.what in OTHERS:
-        return int(import_module(f"planc.cli.bench.{OTHERS[options.what]}").run(options))
+        with Progress("bench") as progress, progress.during(f"measuring {options.what}"):
+            return int(import_module(f"planc.cli.bench.{OTHERS[options.what]}").run(options))
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))
