@@ -161,6 +161,20 @@ def test_every_flipped_bit_of_a_manifest_is_found(whole: Path) -> None:
                 read(hurt.decode())
 
 
+def test_a_checkpoint_under_another_steps_name_is_refused(whole: Path) -> None:
+    other = whole.parent / "step-00000099"
+    whole.rename(other)
+    with pytest.raises(PlanError) as raised:
+        folder.verify(other)
+    assert [d.code for d in raised.value.diagnostics] == ["E1021"]
+
+
+def test_a_name_with_other_digits_is_no_checkpoint(whole: Path) -> None:
+    before = folder.kept(whole.parent)
+    (whole.parent / "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0669\u0669").mkdir()
+    assert folder.kept(whole.parent) == before
+
+
 def test_boxes_that_do_not_make_up_a_tensor(whole: Path) -> None:
     found = folder.read_manifest(whole)
     stored = found.tensors["exp_avg.b"]

@@ -28,7 +28,7 @@ WAIT_S = 10.0
 """Longest time (s) that the ranks of a run that was just ended may take to exit."""
 BLOCK = 1 << 20
 
-_NAME = re.compile(r"step-(\d{8,})(?:\.(\d+))?")
+_NAME = re.compile(r"step-([0-9]{8,})(?:\.([0-9]+))?")
 
 
 class Kept(NamedTuple):
@@ -140,6 +140,9 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
     are looked at for presence and size.
     """
     manifest = read_manifest(path)
+    named = _NAME.fullmatch(path.name)
+    if named and int(named[1]) != manifest.step:
+        raise _refused("E1021", path, f"it holds step {manifest.step}, not the one in its name")
     missing = [name for name in manifest.files if not (path / name).is_file()]
     if missing:
         raise _refused("E1019", path, f"{_listed(missing)} of {len(manifest.files)} files {_are(missing)} missing")
