@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     try:
         with (
             Progress("audit") as progress,
-            progress.during(f"tracing or compiling {options.file} for {options.target}"),
+            progress.during(f"compiling {options.file} for {options.target}"),
         ):
             found = _audited(options)
     except PlanError as error:
