@@ -35,7 +35,7 @@ time, and overheads of a step, an op and a call can stand in for each other."""
 ITERATIONS = 20
 TRIED = 4
 """Iterations from each start; the best one is continued."""
-WORTH = 2e-3
+MIN_IMPROVEMENT = 2e-3
 """Relative improvement of the loss below which the iteration stops."""
 
 
@@ -116,7 +116,7 @@ def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
         errors, slopes = problem.linear(x)
         x = problem.better(x, solved(x, errors, slopes, problem.weights, problem.parameters))
         before, now = now, problem.loss(x)
-        if now > before * (1 - WORTH):
+        if now > before * (1 - MIN_IMPROVEMENT):
             break
     return x
 

@@ -76,9 +76,9 @@ class MeasuredStep:
         return step_time(replace(self.sharded, plan=plan), self.rows).step.time_s
 
 
-def _as_many(cluster: Cluster, like: Cluster) -> Cluster:
+def _as_many(cluster: Cluster, template: Cluster) -> Cluster:
     """This cluster with the node count and shape of the plan's."""
-    return replace(cluster, count=like.count, shape=like.shape, host_chips=like.host_chips)
+    return replace(cluster, count=template.count, shape=template.shape, host_chips=template.host_chips)
 
 
 # The probes.

@@ -39,10 +39,10 @@ def apart(one: Plan, other: Plan) -> list[Apart]:
 def _reason(what: str, values: tuple[Any, Any], causes: tuple[Cause | None, Cause | None]) -> Iterator[Apart]:
     if values[0] != values[1]:
         a, b = (str(v) for v in values)
-        yield Apart(what=what, a=a, b=b, sentence_a=_said(causes[0]), sentence_b=_said(causes[1]))
+        yield Apart(what=what, a=a, b=b, sentence_a=_sentence(causes[0]), sentence_b=_sentence(causes[1]))
 
 
-def _said(cause: Cause | None) -> str:
+def _sentence(cause: Cause | None) -> str:
     return " ".join(cause.sentence.split()) if cause else ""
 
 

@@ -92,24 +92,24 @@ def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
     return any(d.severity == "error" for d in diagnostics)
 
 
-MOST_ALIKE = 100
+MAX_OF_ONE_CODE = 100
 """Findings of one code that are kept."""
 
 
 def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
     """The first findings of each code, in order; N0114 says how many more there are, and where they end."""
     counts = Counter(d.code for d in diagnostics)
-    if max(counts.values(), default=0) <= MOST_ALIKE:
+    if max(counts.values(), default=0) <= MAX_OF_ONE_CODE:
         return diagnostics
     kept: list[Diagnostic] = []
     seen: Counter[str] = Counter()
     last = {d.code: d for d in diagnostics}
     for d in diagnostics:
         seen[d.code] += 1
-        if seen[d.code] <= MOST_ALIKE:
+        if seen[d.code] <= MAX_OF_ONE_CODE:
             kept.append(d)
         elif d is last[d.code]:
-            more = counts[d.code] - MOST_ALIKE
+            more = counts[d.code] - MAX_OF_ONE_CODE
             kept.append(Diagnostic("N0114", f"{more:,} more {d.code} are not shown, the last one here", d.span))
     return tuple(kept)
 

@@ -19,7 +19,7 @@ from planc.syntax.tree import Node, Sentence, Word
 
 MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
-MOST_MENDS = 4
+MAX_FIXES = 4
 """Mistakes of one sentence that are mended to find the next."""
 
 
@@ -94,7 +94,7 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
     """
     mistakes: list[Diagnostic] = []
     read = line
-    for _ in range(MOST_MENDS):
+    for _ in range(MAX_FIXES):
         mistake = _mistake(source, read, first=first)
         if mistake is None:
             found += mistakes

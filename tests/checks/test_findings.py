@@ -9,7 +9,7 @@ from planc.checks import rules
 from planc.cli import main
 from planc.cli.apply_fixes import fix_file
 from planc.diag import PlanError
-from planc.diag.diagnostic import MOST_ALIKE
+from planc.diag.diagnostic import MAX_OF_ONE_CODE
 from planc.diag.edits import apply_edits
 from planc.diag.text import SHOWN, render
 from planc.driver import check
@@ -24,7 +24,7 @@ def test_findings_of_one_code_are_bounded_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "x.plan"
     path.write_text(PLAN + "bogus line\n" * 5000 + "shard foo over tp\n")
     report = check(path)
-    assert [d.code for d in report.diagnostics].count("E0101") == MOST_ALIKE
+    assert [d.code for d in report.diagnostics].count("E0101") == MAX_OF_ONE_CODE
     (note,) = [d for d in report.diagnostics if d.code == "N0114"]
     assert "4,900 more E0101" in note.message and note.span.line == len(PLAN.splitlines()) + 5000
     assert "E0108" in [d.code for d in report.diagnostics] and not report.ok

@@ -52,26 +52,23 @@ REFUSED = {
 """A private word, and what the field says instead."""
 
 ALLOWED: dict[str, int] = {
-    "alike": 3,
-    "asked": 12,
+    "alike": 2,
+    "asked": 8,
     "keeping": 1,
     "kept": 34,
-    "least": 18,
-    "like": 2,
-    "mend": 7,
-    "mends": 4,
-    "moved": 12,
-    "moves": 9,
-    "quiet": 3,
-    "said": 18,
+    "least": 15,
+    "like": 1,
+    "mend": 1,
+    "mends": 3,
+    "moved": 11,
+    "moves": 7,
+    "quiet": 1,
+    "said": 9,
     "says": 1,
-    "told": 13,
-    "turn": 4,
-    "turns": 1,
+    "told": 8,
     "uncollected": 1,
     "way": 2,
     "ways": 6,
-    "worth": 2,
 }
 """Names with a refused word that still stand, by word. A count goes down or goes away, and never up."""
 

@@ -133,22 +133,22 @@ class Styler:
         arguments, collectives = [], []
         if not prepared_by_parent:
             arguments.append(("input_layouts", str(b.resting())))
-            collectives.append(self._said(b.move(), b.summed_back()))
+            collectives.append(self._comment(b.move(), b.summed_back()))
         if self._feeds_loss(b):
             arguments += [("output_layouts", "Shard(-1)"), ("use_local_output", "False")]
         elif b.settle is not None:
             arguments.append(("output_layouts", str(b.left)))
-            collectives.append(self._said(b.settle))
+            collectives.append(self._comment(b.settle))
         return self._made(b, b.path, "ColwiseParallel", arguments, collectives)
 
     def _rowwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments = [("output_layouts", str(b.left))]
-        collectives = [self._said(b.settle)]
+        collectives = [self._comment(b.settle)]
         if b.o.op.kind == "embedding":
             arguments.insert(0, ("input_layouts", "Replicate()"))
         elif b.move() is not None and not prepared_by_parent:
             arguments.insert(0, ("input_layouts", str(b.resting())))
-            collectives.insert(0, self._said(b.move()))
+            collectives.insert(0, self._comment(b.move()))
         return self._made(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
@@ -157,9 +157,9 @@ class Styler:
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
             arguments.append(("input_layouts", str(b.resting())))
-            collectives.append(self._said(b.move(), b.summed_back()))
+            collectives.append(self._comment(b.move(), b.summed_back()))
         arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
-        return self._made(b, b.path, DIVIDED, arguments, [*collectives, self._said(b.settle)])
+        return self._made(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b.settle)])
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
         """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
@@ -177,8 +177,8 @@ class Styler:
         if not arguments:
             return None
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
-        said = list(dict.fromkeys(self._said(m) for m in moves))
-        return self._made(b, b.path, name, arguments, [*said, self._said(b.settle)])
+        said = list(dict.fromkeys(self._comment(m) for m in moves))
+        return self._made(b, b.path, name, arguments, [*said, self._comment(b.settle)])
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
         """One move for all children that read the parent's input; undivided ones take a plain tensor."""
@@ -188,7 +188,9 @@ class Styler:
         ]
         if b.weight == WHOLE:
             arguments.append(("use_local_output", "True"))
-        return self._made(b, relative(parent), "PrepareModuleInput", arguments, [self._said(b.move(), b.summed_back())])
+        return self._made(
+            b, relative(parent), "PrepareModuleInput", arguments, [self._comment(b.move(), b.summed_back())]
+        )
 
     def _made(
         self, b: Boundary, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
@@ -213,7 +215,7 @@ class Styler:
     def _feeds_loss(self, b: Boundary) -> bool:
         return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b))
 
-    def _said(self, move: Move | None, summed_back: bool = False) -> str:
+    def _comment(self, move: Move | None, summed_back: bool = False) -> str:
         """The collectives of a move in words: forward, and what its backward does."""
         names = " + ".join(self.roles.tensor)
         if move is None:

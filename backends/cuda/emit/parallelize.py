@@ -281,7 +281,7 @@ def _why_placed(roles: Roles) -> str:
     return "tensor parallelism divides these inside their first dimension"
 
 
-SAID = {
+COMMENTS = {
     "pass": "all-gather in each forward and again in each backward",
     "microbatch": "all-gather once a microbatch: kept from its forward to its backward",
     "step": "all-gather once a step: kept from the first forward to the last backward",
@@ -306,7 +306,7 @@ def _groups(roles: Roles) -> str:
         fully_shard(model, **config, reshard_after_forward=<again>)
         """,
         again=str(per == "pass"),
-        cause=because(plan.gather.cause if plan.gather else None, SAID[per] if roles.shard else ""),
+        cause=because(plan.gather.cause if plan.gather else None, COMMENTS[per] if roles.shard else ""),
         first=lines(*(_if_present(roles, m, _group(f"model.{m}", per == "pass")) for m in first)),
         why="# The backward starts with these, so they stay gathered." if per == "pass" else "",
         last=_if_present(roles, last[0], _group(f"[{tail}]", False)),

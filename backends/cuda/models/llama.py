@@ -142,12 +142,12 @@ class Rotary(nn.Module):
         self.head_dim, self.theta = head_dim, theta
 
     def forward(self, x: Tensor) -> Tensor:
-        cos, sin = self._turns(x.shape[1], x.device)
+        cos, sin = self._rotations(x.shape[1], x.device)
         first, second = x.float().chunk(2, dim=-1)
         turned = torch.cat((first * cos - second * sin, first * sin + second * cos), dim=-1)
         return turned.to(x.dtype)
 
-    def _turns(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    def _rotations(self, tokens: int, device: torch.device) -> tuple[Tensor, Tensor]:
         """Cosine and sine of each angle, [S, 1, E/2], fp32."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
         positions = torch.arange(tokens, device=device) if self.positions is None else self.positions

@@ -111,10 +111,10 @@ def _shared_out(mine: dict[Key, tuple[int, ...]]) -> set[Key]:
         for key in keys:
             holders.setdefault(key, []).append(rank)
     here = dist.get_rank()
-    return {key for key in mine if holders[key][_turn(key, len(holders[key]))] == here}
+    return {key for key in mine if holders[key][_round_robin(key, len(holders[key]))] == here}
 
 
-def _turn(key: Key, count: int) -> int:
+def _round_robin(key: Key, count: int) -> int:
     return zlib.crc32(repr(key).encode()) % count
 
 

@@ -119,10 +119,10 @@ class XlaSession:
             f"{kind}.{name}"
             for kind, tensors in self.state().items()
             for name in tensors
-            if found[f"{kind}.{name}"] != self._said(expected[kind][self._emitted._pattern(name)])
+            if found[f"{kind}.{name}"] != self._sharding_text(expected[kind][self._emitted._pattern(name)])
         ]
 
-    def _said(self, spec: tuple[Any, ...]) -> str:
+    def _sharding_text(self, spec: tuple[Any, ...]) -> str:
         """A spec in XLA's words, as it prints them for a tensor that was placed by it."""
         if spec not in (known := self.__dict__.setdefault("_words", {})):
             xs: Any = import_module("torch_xla.distributed.spmd")

@@ -31,7 +31,7 @@ NOT_CALLED = frozenset(
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 NO_ESTIMATE = 2**63 - 1
 """The compiler's value for no estimate."""
-_MOVES = re.compile(r"\b(replica_groups|source_target_pairs)=")
+_GROUPS = re.compile(r"\b(replica_groups|source_target_pairs)=")
 _CHAIN = re.compile(r'\bchain_id="(\d+)"')
 _CALLS = ("calls", "to_apply", "called_computations", "async_execution_thread_computation")
 
@@ -108,7 +108,7 @@ class _Reading:
             if op is not None:
                 if not self._goes_on(computation, i):
                     self.out.found += self._collective(computation, i, op, times)
-            elif _MOVES.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
+            elif _GROUPS.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
             self._enter(computation, i, times)
 

@@ -54,7 +54,7 @@ def told(sharded: Sharded, answer: Compiled) -> Audit:
         traced_devices=plan.mesh.devices,
         rows=() if answer.refused else compared(0, totals, observed),
         memory=_memory(sharded, answer),
-        normalisations=_said(plan, answer),
+        normalisations=_normalisations(plan, answer),
         wire=() if answer.refused else _wire(totals, observed),
         compiler=_compiler(sharded, answer, found),
     )
@@ -102,7 +102,7 @@ def _held_bytes(sharded: Sharded) -> float:
     return max(peak.bytes for peak in peak_memory(sharded))
 
 
-def _said(plan: Plan, answer: Compiled) -> tuple[str, ...]:
+def _normalisations(plan: Plan, answer: Compiled) -> tuple[str, ...]:
     if not answer.topology:
         sliced = any(plan.store(noun) for noun in ("grads", "optimizer"))
         narrow = plan.precision.compute != "fp32"

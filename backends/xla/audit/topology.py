@@ -6,20 +6,20 @@ from planc.diag import Diagnostic, PlanError
 from planc.ir.plan import Plan
 
 
-def topology_of(plan: Plan, asked: str | None) -> str:
+def topology_of(plan: Plan, requested: str | None) -> str:
     """The plan's own topology, which is what may be asked for; empty for virtual CPU devices.
 
     Raises PlanError when another one is asked for, or the plan's is none that the compiler describes.
     """
     cluster = plan.cluster
     if cluster.kind != "torus":
-        if asked:
-            message = f"the plan's cluster is no torus of TPUs: it cannot be compiled for {asked}"
+        if requested:
+            message = f"the plan's cluster is no torus of TPUs: it cannot be compiled for {requested}"
             raise PlanError([Diagnostic("E0902", message, cluster.cause.span)])
         return ""
     own = f"{cluster.chip.name}:{'x'.join(str(n) for n in cluster.shape)}"
-    if asked and asked != own:
-        message = f"the plan's cluster is {own}, not {asked}"
+    if requested and requested != own:
+        message = f"the plan's cluster is {own}, not {requested}"
         raise PlanError([Diagnostic("E0902", message, cluster.cause.span, help=f"--topology {own}, or none")])
     if cluster.count > 1:
         message = f"an audit compiles one slice; the plan has {cluster.count} of {own}"

@@ -65,17 +65,17 @@ class _State:
         self._first = _tuple(_value(module, where, loop.operands[0], []))
         self._known: dict[tuple[int, int], Value] = {}
 
-    def at(self, turn: int) -> Values:
-        return lambda place: self._element(place, turn)
+    def at(self, iteration: int) -> Values:
+        return lambda place: self._element(place, iteration)
 
-    def _element(self, place: int, turn: int) -> Value:
-        if (place, turn) not in self._known:
-            found = self._first(place) if turn == 0 else self._after(place, turn)
-            self._known[place, turn] = found
-        return self._known[place, turn]
+    def _element(self, place: int, iteration: int) -> Value:
+        if (place, iteration) not in self._known:
+            found = self._first(place) if iteration == 0 else self._after(place, iteration)
+            self._known[place, iteration] = found
+        return self._known[place, iteration]
 
-    def _after(self, place: int, turn: int) -> Value:
-        return _tuple(_result(self._module, self._body, [self.at(turn - 1)]))(place)
+    def _after(self, place: int, iteration: int) -> Value:
+        return _tuple(_result(self._module, self._body, [self.at(iteration - 1)]))(place)
 
 
 def _result(module: Module, computation: Computation, arguments: list[Value]) -> Value:

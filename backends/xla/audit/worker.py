@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
     from planc.ir.program import Program
 
-QUIET = {
+LOG_LEVELS = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_LOG_DIR": "disabled",
     "TPU_STDERR_LOG_LEVEL": "3",
@@ -50,7 +50,7 @@ def main(folder: Path) -> None:
     request = json.loads((folder / "request.json").read_text())
     plan = Plan.from_json(json.loads((folder / "plan.json").read_text()))
     if request["topology"]:
-        os.environ.update(QUIET, JAX_PLATFORMS="cpu")
+        os.environ.update(LOG_LEVELS, JAX_PLATFORMS="cpu")
     else:
         prepare_environment(plan.mesh.devices)
     kept = asked(plan, request["topology"], Path(request["kept"]))

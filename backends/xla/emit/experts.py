@@ -225,12 +225,12 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
         return []
     found = [NAMED if names else UNNAMED, _experts(experts)]
     found += [TOTAL.replace("{axes}", _tuple(experts.sequence))] if experts.sequence else []
-    found += [_sent(experts)] if _moves(experts) else []
+    found += [_sent(experts)] if _exchanges(experts) else []
     return [*found, *_expert(experts)]
 
 
 def _experts(experts: Experts) -> str:
-    moves = _moves(experts)
+    moves = _exchanges(experts)
     named = 'named("moe.routed", {0})' if not moves else 'named("moe.routed", _sent({0}))'
     routed = named.replace("moe.routed", experts.ops[0].op.inputs[0])
     changed = experts.in_use or _casts(experts)
@@ -242,7 +242,7 @@ def _experts(experts: Experts) -> str:
         # Each of these ranks does a part of every row: the rows' gradients are sums over them.
         routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
     parts = {
-        "{places}": _said(experts),
+        "{places}": _comment(experts),
         "{number}": str(_size(experts, experts.tokens)),
         "{total}": "_total" if experts.sequence else "lambda counts: counts",
         "{out}": python_string(experts.combine.output),
@@ -264,7 +264,7 @@ def _manual(experts: Experts) -> str:
     return f"set(MESH) - {{{python_string(split.axis)}}}" if split and experts.plan.pipeline > 1 else "set(MESH)"
 
 
-def _said(experts: Experts) -> str:
+def _comment(experts: Experts) -> str:
     if experts.capacity:
         return "\n    ".join(
             (
@@ -277,7 +277,7 @@ def _said(experts: Experts) -> str:
     )
 
 
-def _moves(experts: Experts) -> bool:
+def _exchanges(experts: Experts) -> bool:
     return bool(experts.exchange or experts.gathers)
 
 

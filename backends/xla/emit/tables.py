@@ -117,7 +117,7 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
     """Redistributions of a tensor where it is made, and for its consumers."""
-    settled = [_said(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
+    settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
     return list(dict.fromkeys(s for s in (*settled, *_readied(sharded, tensor)) if s))
 
 
@@ -129,14 +129,14 @@ def _readied(sharded: Sharded, tensor: str) -> Iterator[str]:
             if name == tensor and move is not None:
                 readers.setdefault(repr(move.after), (move, []))[1].append(o.op.name)
     for move, names in readers.values():
-        yield _said(move, f"for {', '.join(names)}")
+        yield _comment(move, f"for {', '.join(names)}")
 
 
 def _ops(sharded: Sharded) -> Iterator[OpSharding]:
     yield from chain.from_iterable(sharded.ops.values())
 
 
-def _said(move: Move | None, where: str) -> str:
+def _comment(move: Move | None, where: str) -> str:
     steps = [_step(s) for s in move.steps if s.kind != "slice"] if move else []
     return f"{', '.join(steps)} {where}" if steps else ""
 

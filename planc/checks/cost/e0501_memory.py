@@ -25,7 +25,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         return
     parts = {k: v for k, v in asdict(need).items() if k != "total" and v >= 0.05}
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda p: -p[1]))
-    help, fix = _mend(costed)
+    help, fix = _fix(costed)
     stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"
     yield Diagnostic(
         "E0501",
@@ -38,7 +38,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _mend(costed: CostedPlan) -> tuple[str, Fix | None]:
+def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
     from planc.checks.memory_fixes import mends, together, tried
     from planc.checks.recost import recost

@@ -10,13 +10,13 @@ from planc.diag.registry import Rule
 
 SHARE = 0.5
 """Of the step's time."""
-LEAST_FLOPS_PER_S = 1e13
+MIN_FLOPS_PER_S = 1e13
 """A plan for the machine at hand, which is no accelerator, is there to be right and not to be fast."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     step, plan = costed.step, costed.sharded.plan
-    if step.exposed_comm_s <= SHARE * step.time_s or max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:
+    if step.exposed_comm_s <= SHARE * step.time_s or max(plan.cluster.chip.flops_per_s.values()) < MIN_FLOPS_PER_S:
         return
     rows = sorted(costed.collectives, key=lambda r: -r.exposed_s)
     by_axis: dict[str, float] = {}

@@ -30,7 +30,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         if total <= SHARE * model.parameters:
             continue
         largest = max(whole, key=lambda p: elements[p.param.name])
-        fix = _mend(sharded, largest, axis.name)
+        fix = _fix(sharded, largest, axis.name)
         causes = [s.cause.span for s in plan.shards if axis.name in s.axes]
         yield Diagnostic(
             "W0304",
@@ -48,7 +48,7 @@ def _was_forgotten(plan: Plan, p: ParamSharding, axis: str) -> bool:
     return plan.exists(axis, p.param.region) and override_of(plan, p.param) is None
 
 
-def _mend(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
+def _fix(sharded: Sharded, p: ParamSharding, axis: str) -> Fix | None:
     """Divide a dim of it that nothing divides."""
     plan = sharded.plan
     free = [d for d in ("vocab", "ffn", "heads") if d in p.param.dims and not any(s.dim == d for s in plan.shards)]

@@ -18,14 +18,14 @@ TILE = 128
 a TPU's systolic array, and the block of the usual fp8 scalings."""
 WASTE = 0.15
 SHARE = 0.05
-LEAST_FLOPS_PER_S = 1e13
+MIN_FLOPS_PER_S = 1e13
 """Slower chips are no accelerators and have no such tiles."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     sharded = costed.sharded
     plan = sharded.plan
-    if max(plan.cluster.chip.flops_per_s.values()) < LEAST_FLOPS_PER_S:
+    if max(plan.cluster.chip.flops_per_s.values()) < MIN_FLOPS_PER_S:
         return
     done = flops(sharded)
     total = sum(amount for _, amount in done)

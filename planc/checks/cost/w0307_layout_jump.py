@@ -49,7 +49,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
     plan = sharded.plan
     steps = [f"{s.kind} over {', '.join(s.axes)}" for s in move.steps]
     moved = [s for s in move.steps if s.kind != "slice"]
-    whole = tensor_bytes(plan, move.tensor, _least(move)) * len(moved)
+    whole = tensor_bytes(plan, move.tensor, _smallest(move)) * len(moved)
     causes = _causes(plan, move)
     return Diagnostic(
         "W0307",
@@ -62,7 +62,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
     )
 
 
-def _least(move: Move) -> Layout:
+def _smallest(move: Move) -> Layout:
     """What both sides divide alike."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 

@@ -30,7 +30,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
             uses[0].cause.span if uses else plan.mesh.cause.span,
             help=f"`{axis.name}` divides {_dims(plan, axis.name)}, which is not what the matmuls are made of:"
             " divide heads and ffn, or the batch, over it",
-            fix=_mend(plan, axis.name, axis.size),
+            fix=_fix(plan, axis.name, axis.size),
         )
 
 
@@ -39,7 +39,7 @@ def _dims(plan: Plan, axis: str) -> str:
     return ", ".join(sorted(found)) or "nothing"
 
 
-def _mend(plan: Plan, axis: str, size: int) -> Fix | None:
+def _fix(plan: Plan, axis: str, size: int) -> Fix | None:
     """`use tp over AXIS`, where nothing else divides those dims and each comes out even."""
     dims = ("heads", "kv_heads", "ffn", "vocab")
     taken = any(s.dim in dims for s in plan.shards)

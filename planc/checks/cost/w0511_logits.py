@@ -24,7 +24,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     if gib <= SHARE * costed.memory.capacity_gib:
         return
     batch = plan.batch
-    fix = _mend(plan)
+    fix = _fix(plan)
     helps = [fix.title] if fix else []
     if not by_xla(plan) and plan.compiled("loss") is None:
         helps.append("on torch, `compile loss` makes their gradient alone")
@@ -39,7 +39,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _mend(plan: Plan) -> Fix | None:
+def _fix(plan: Plan) -> Fix | None:
     batch = plan.batch
     if batch.microbatch_sequences > 1:
         text = f"{batch.sequences} x {batch.sequence_tokens} tokens microbatch 1"

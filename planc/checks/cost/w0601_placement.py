@@ -22,18 +22,18 @@ MOST_AXES = 5
 """120 orders are tried at most."""
 TRIED = 3
 """Orders whose whole step is costed."""
-WORTH = 0.02
+MIN_GAIN = 0.02
 """Orders that win less of the step than this are left alone."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
-    if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < WORTH * costed.step.time_s:
+    if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
         return
     before = costed.step.time_s
     timed = [(recost(replace(plan, mesh=mesh)).step.time_s, mesh) for mesh in _promising(costed)]
     after, best = min(timed, key=lambda found: found[0], default=(before, plan.mesh))
-    if before - after < WORTH * before:
+    if before - after < MIN_GAIN * before:
         return
     yield Diagnostic(
         "W0601",
@@ -60,7 +60,7 @@ def _promising(costed: CostedPlan) -> list[Mesh]:
     def visible_s(mesh: Mesh) -> float:
         return sum(share * s for share, s in zip(shares, _seconds(plan, mesh, rows), strict=True))
 
-    enough = sum(r.exposed_s for r in shown) - WORTH * costed.step.time_s
+    enough = sum(r.exposed_s for r in shown) - MIN_GAIN * costed.step.time_s
     timed = sorted((visible_s(mesh), i) for i, mesh in enumerate(orders))
     return [orders[i] for seconds, i in timed[:TRIED] if seconds < enough]
 
@@ -110,7 +110,7 @@ def _orders(mesh: Mesh) -> Iterator[Mesh]:
         if all(_together(names, view.of) for view in mesh.views):
             axes = strided({name: mesh.sizes[name] for name in names})
             moved = Mesh(axes=axes, cause=mesh.cause)
-            yield replace(moved, views=tuple(_moved(view, moved) for view in mesh.views))
+            yield replace(moved, views=tuple(_permuted(view, moved) for view in mesh.views))
 
 
 def _together(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
@@ -118,7 +118,7 @@ def _together(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
     return names[first : first + len(covered)] == covered
 
 
-def _moved(view: View, mesh: Mesh) -> View:
+def _permuted(view: View, mesh: Mesh) -> View:
     """The view over the same axes of another mesh."""
     innermost = min(mesh.axis(name).stride for name in view.of)
     return replace(view, axes=strided({a.name: a.size for a in view.axes}, innermost))

@@ -16,7 +16,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     if wanted == there:
         return
     factors = " x ".join(str(a.size) for a in plan.mesh.axes)
-    help, fix = _mend(plan)
+    help, fix = _fix(plan)
     yield Diagnostic(
         "E0203",
         f"the mesh asks for {wanted} devices, the cluster has {there}",
@@ -37,7 +37,7 @@ def cluster_size(plan: Plan) -> str:
     return f"{cluster.count} {kind} x {each}{pair} = {cluster.devices}"
 
 
-def _mend(plan: Plan) -> tuple[str, Fix | None]:
+def _fix(plan: Plan) -> tuple[str, Fix | None]:
     """Change one axis, the data-parallel ones first, so that the product fits."""
     sizes, there = plan.mesh.sizes, plan.cluster.devices
     order = [*reversed(plan.data_axes), *reversed(sizes)]

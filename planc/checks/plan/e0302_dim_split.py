@@ -24,7 +24,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             f"{dim} {length} over {' x '.join(axes)} = {ranks} ranks: {length / ranks:g} each",
             cause.span if cause else plan.mesh.cause.span,
             help=f"sizes that divide {length}: {', '.join(map(str, legal))}. {_nearest(dim, length, ranks)}",
-            fix=_mend(plan, dim, axes, legal),
+            fix=_fix(plan, dim, axes, legal),
         )
 
 
@@ -39,7 +39,7 @@ def _nearest(dim: str, length: int, ranks: int) -> str:
     return f"Nearest lengths: {below} or {above}" if below else f"Nearest length: {above}"
 
 
-def _mend(plan: Plan, dim: str, axes: tuple[str, ...], legal: list[int]) -> Fix | None:
+def _fix(plan: Plan, dim: str, axes: tuple[str, ...], legal: list[int]) -> Fix | None:
     """Another size of the axis; for the sequence, the nearest length."""
     if dim == "sequence":
         batch, ranks = plan.batch, plan.mesh.size(*axes)

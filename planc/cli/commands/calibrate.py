@@ -104,7 +104,7 @@ def _found(options: argparse.Namespace, folder: Path) -> Calibrated:
     loaded = {path.stem: load(path, target=options.target) for path in plans}
     cluster = next(iter(loaded.values())).cluster
     wanted = probes(options.devices, options.dtype or ("fp32",), large=bool(cluster.chip.cores))
-    tell = _told if sys.stderr.isatty() else _quiet
+    tell = _print_progress if sys.stderr.isatty() else _no_progress
     took = measure(options.target, options.devices, wanted, plans, window_s=options.window, tell=tell)
     steps = [step_of(plan, took.step_s(name), options.target) for name, plan in loaded.items()]
     return calibrate(cluster, took.probes, steps)
@@ -165,9 +165,9 @@ def note(options: argparse.Namespace) -> list[str]:
     ]
 
 
-def _told(done: int, of: int) -> None:
+def _print_progress(done: int, of: int) -> None:
     print(f"\r{done} of {of}", end="" if done < of else "\n", file=sys.stderr, flush=True)
 
 
-def _quiet(done: int, of: int) -> None:
+def _no_progress(done: int, of: int) -> None:
     """Nobody watches."""

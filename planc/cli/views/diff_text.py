@@ -43,7 +43,7 @@ def lines(found: Diff) -> Iterator[str]:
 def _numbers(part: Part, changes: Sequence[Change]) -> Iterator[str]:
     if not changes:
         return
-    rows = [(_label(c), _said(c.a, c.unit), _said(c.b, c.unit), _ratio(c.a, c.b)) for c in changes]
+    rows = [(_label(c), _formatted(c.a, c.unit), _formatted(c.b, c.unit), _ratio(c.a, c.b)) for c in changes]
     yield ""
     heads = ("", "A", "B", "") if part == "plan" else ("", "A", "B", "change")
     yield strong(TITLES[part])
@@ -71,7 +71,7 @@ def _kind(name: str) -> list[str]:
 def _counts(change: Change | None, unit: str) -> list[str]:
     if change is None:
         return ["=", "=", *([""] if unit else [])]  # as many in both
-    pair = [_said(change.a, unit), _said(change.b, unit)]
+    pair = [_formatted(change.a, unit), _formatted(change.b, unit)]
     return [*pair, _ratio(change.a, change.b)] if unit else pair
 
 
@@ -131,7 +131,7 @@ def _label(change: Change) -> str:
     return LABELS.get(change.name, change.name.removesuffix("_s"))
 
 
-def _said(value: float | str | None, unit: str) -> str:
+def _formatted(value: float | str | None, unit: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):

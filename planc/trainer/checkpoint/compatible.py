@@ -85,11 +85,11 @@ def _course(here: Mapping[str, Any], manifest: Manifest, span: Span, allowed: se
     there = manifest.course
     changed = [n for n in {**here, **there} if here.get(n) != there.get(n) and n not in allowed]
     if changed:
-        said = ", ".join(f"{n} was {_said(there, n)} and is {_said(here, n)}" for n in changed)
+        said = ", ".join(f"{n} was {_shown(there, n)} and is {_shown(here, n)}" for n in changed)
         names = ", ".join(f'"{n}"' for n in changed)
         help_text = f"write the old values, or `allow = [{names}]` under [checkpoint] to go on with the new ones"
         yield Diagnostic("E1024", f"the run would not be the one that was saved: {said}", span, help=help_text)
 
 
-def _said(values: Mapping[str, Any], name: str) -> str:
+def _shown(values: Mapping[str, Any], name: str) -> str:
     return str(values[name]) if name in values else "not set"

@@ -41,7 +41,7 @@ class Keeper:
             self._open(folder)
         where = Where(folder, run_name(), self._settings.keep, self._settings.asynchronous, self._settings.timeout_s)
         self._saver = Saver(session, where)
-        self._asked = False
+        self._save_requested = False
         self._last = 0
         self.shown = (0, 0)
         """A step, and the sequences that the run had been shown by its end."""
@@ -63,7 +63,7 @@ class Keeper:
     def after_step(self, step: int, history: History) -> None:
         """Save if it is time. Raises PreemptedError when any process was asked to end, once all is saved."""
         self._say()
-        preempted = self._session.any(self._asked)
+        preempted = self._session.any(self._save_requested)
         every = self._settings.every_steps
         if preempted or (every and step % every == 0):
             self._save(step, history)
@@ -89,7 +89,7 @@ class Keeper:
         folders.tidy(folder)
 
     def _ask(self, _number: int, _frame: Any) -> None:
-        self._asked = True
+        self._save_requested = True
 
     def _save(self, step: int, history: History) -> None:
         if step == self._last:

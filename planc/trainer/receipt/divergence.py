@@ -15,7 +15,7 @@ from planc.trainer.receipt.receipt import Receipt
 TOLERANCES = {"fp32": 1e-4, "bf16": 5e-2}
 """Largest relative difference of first gradient norms, by compute dtype."""
 
-TOLD = ("runtime", "versions", "features", "compile", "routing_flips")
+REPORTED = ("runtime", "versions", "features", "compile", "routing_flips")
 """Fields that may differ between runs that agree, and that may explain why they do not."""
 
 
@@ -82,5 +82,5 @@ def _depth(name: str) -> tuple[int, int]:
 
 
 def _lines(receipts: Sequence[Receipt]) -> dict[str, tuple[Any, ...]]:
-    values = {name: tuple(r.to_json()[name] for r in receipts) for name in TOLD}
+    values = {name: tuple(r.to_json()[name] for r in receipts) for name in REPORTED}
     return {name: found for name, found in values.items() if any(v != found[0] for v in found)}

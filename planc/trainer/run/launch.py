@@ -79,11 +79,11 @@ def run(
     rank that keeps the others waiting, and why: then all are ended.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
-    stop, asked = threading.Event(), threading.Event()
+    stop, term_requested = threading.Event(), threading.Event()
     ranks: list[_Rank] = []
 
     def ask() -> None:
-        asked.set()
+        term_requested.set()
         for rank in ranks:
             with suppress(ProcessLookupError):
                 rank.process.terminate()
@@ -93,7 +93,7 @@ def run(
             common = {**(env or {}), ATTEMPT: uuid4().hex, "MASTER_PORT": str(free_port())}
             for rank in range(processes):
                 ranks.append(_Rank(rank, argv, _environment(rank, processes, common), on_line))
-            ending = _wait(ranks, deadline, stop, asked, stuck)
+            ending = _wait(ranks, deadline, stop, term_requested, stuck)
         finally:
             _end(ranks)
     return Finished(ending.returncode, tuple(r.output() for r in ranks), ending.rank, ending.why)
@@ -197,14 +197,14 @@ def _wait(
     ranks: list[_Rank],
     deadline: float,
     stop: threading.Event,
-    asked: threading.Event,
+    term_requested: threading.Event,
     stuck: Callable[[], tuple[int, str] | None],
 ) -> _Ending:
     """Until all ranks ended well, one failed or is stuck, time is up, or a signal came."""
     while not stop.wait(POLL_S):
         codes = [r.process.poll() for r in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0, PREEMPTED)), None)
-        if failed is not None and asked.is_set() and codes[failed] == -signal.SIGTERM:
+        if failed is not None and term_requested.is_set() and codes[failed] == -signal.SIGTERM:
             return _Ending(PREEMPTED)  # it had not come so far as to have anything to save
         if failed is not None:
             return _Ending(_exit_status(codes[failed] or 1), failed)
@@ -254,12 +254,12 @@ def _signals_set(stop: threading.Event, on_term: Callable[[], None] | None = Non
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    asked = False
+    term_requested = False
 
     def handle(number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if number == signal.SIGTERM and on_term is not None and not asked:
-            asked = True
+        nonlocal term_requested
+        if number == signal.SIGTERM and on_term is not None and not term_requested:
+            term_requested = True
             on_term()
         else:
             stop.set()

@@ -22,7 +22,7 @@ EVENTS = "PLANC_EVENTS"
 PREDICTED = "PLANC_PREDICTED"
 """Environment variable with the cost model's predictions for the run, as JSON."""
 
-Told = Callable[[Event], None]
+Listener = Callable[[Event], None]
 
 
 class Watching:
@@ -32,7 +32,7 @@ class Watching:
         self._preset, self._target, self._rank, self._path = preset, target, rank, path
         self._metrics: Metrics | None = None
         self._boards: list[Board] = []
-        self._told: list[Told] = [_teller(preset.train.log_every)] if rank == 0 else []
+        self._listeners: list[Listener] = [_teller(preset.train.log_every)] if rank == 0 else []
 
     def open(self, began: float, done: int) -> None:
         """Begin to write: the run has taken `done` steps before this start, which began at this UNIX time."""
@@ -46,11 +46,11 @@ class Watching:
             "start", time=began, **said, tokens_per_step=plan.batch.tokens, done=done, predicted=predicted
         )
         self._boards = boards(self._preset)
-        self._told += [self._metrics.event, *self._boards]
+        self._listeners += [self._metrics.event, *self._boards]
 
     def tell(self, event: Event) -> None:
-        for told in self._told:
-            told(event)
+        for listener in self._listeners:
+            listener(event)
 
     def goodput(self) -> MeasuredGoodput | None:
         """Goodput of the run until now, over all its starts; None without a metrics file."""
@@ -77,7 +77,7 @@ def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
     return Path("runs") / f"{preset.path.stem}-{target}.{NAME}"
 
 
-def _teller(log_every: int) -> Told:
+def _teller(log_every: int) -> Listener:
     if EVENTS in os.environ:
         return lambda event: say(encode(event))
     return Table(sys.stdout, log_every)

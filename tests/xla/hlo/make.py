@@ -13,9 +13,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[2]))
 
-from planc.backends.xla.audit.worker import OPTIONS, QUIET  # noqa: E402
+from planc.backends.xla.audit.worker import LOG_LEVELS, OPTIONS  # noqa: E402
 
-os.environ.update(QUIET, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=8")
+os.environ.update(LOG_LEVELS, JAX_PLATFORMS="cpu", XLA_FLAGS="--xla_force_host_platform_device_count=8")
 
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
