@@ -16,16 +16,16 @@ from planc.diag.span import Source, Span
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.program import Program, Target
-from planc.ir.report import Report
+from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.language.build import Built, build_file
-from planc.lowering import RUNTIMES, lower_plan, realise_plan
+from planc.language.target import NO_TARGET, TARGETS, AnyTarget, target_of_cluster
+from planc.lowering import RUNTIMES, lower_plan, realise_for, refusals
 from planc.sharding import propagate
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
+    from planc.ir.sharding import Sharded
     from planc.search import Found
-
-TARGETS: tuple[Target, ...] = ("cuda", "xla")
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,8 @@ class Examined:
     built: Built | None = None
     """What reading gave; its places name files by their path from the plan's folder."""
     costed: CostedPlan | None = None
+    explicit: bool = False
+    """True if the caller or a sentence names the target; a plan that its cluster's target refuses is then wrong."""
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
@@ -51,13 +53,28 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     return checked.plan
 
 
-def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Report:
-    """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised."""
+def target_of(source: str | Path, *, set: dict[str, int] | None = None) -> Target:
+    """The target of a plan file: that of its `target` sentence, else its cluster's. Raises PlanError.
+
+    A plan with `target none` has a program too: its cluster's.
+    """
+    plan, built = load(source, set=set), build_file(Path(source), set)
+    return built.target if built.target in TARGETS else target_of_cluster(plan.cluster)
+
+
+def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
+    """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised.
+
+    `target` names the program that is costed: "cuda", "xla", or "none" for what any correct program must keep and
+    send. None is the plan's own: its `target` sentence, else its cluster's (TPUs: xla; all others: cuda) unless that
+    target refuses the plan. `Report.target` says which one it was, `Report.targets` what each of them refuses.
+    """
     return examine(source, set=set, target=target).report
 
 
-def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: Target | None = None) -> Report:
-    """The report of a plan that must be right. Raises PlanError when the plan has errors of its own.
+def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
+    """The report of a plan that must be right, for a target as in `check`. Raises PlanError when the plan has errors
+    of its own.
 
     An expectation that does not hold, or memory that does not suffice, is part of the answer.
     """
@@ -122,7 +139,7 @@ def examine(
     source: str | Path | Plan,
     *,
     set: dict[str, int] | None = None,
-    target: Target | None = None,
+    target: AnyTarget | None = None,
     unsaved: Mapping[Path, str] | None = None,
 ) -> Examined:
     """`check`, with the texts of the files read beside the report.
@@ -131,25 +148,28 @@ def examine(
     """
     given = set or {}
     _sound(given, target)
-    if isinstance(source, Plan):
-        path, built = None, Built(source, (), {})
-    else:
-        path = Path(source)
-        built = build_file(path, given, target or "", unsaved)
+    path = None if isinstance(source, Plan) else Path(source)
+    asked = _Asked(source, given, target, unsaved or {})
+    built, answer = asked.built, Answer()
     checked, found = _check(built.plan)
-    costed, more = _cost(checked, target) if checked else (None, [])
+    if checked is not None:
+        answer = _cost(checked, asked)
+        if answer.target is None and asked.target in built.on and not asked.explicit:
+            return examine(source, set=set, target=NO_TARGET, unsaved=unsaved)  # without the sentences for it
+    more = answer.diagnostics
     if built.plan is None and built.mended is not None:
-        more = _behind(built, built.mended, target)
+        more = tuple(_behind(built, built.mended, asked))
     found = _promised(built.plan, [*built.diagnostics, *found, *more])
     diagnostics = bounded(in_order([_at(d, path, built) for d in found]))
     shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
-    return Examined(_report(built, given, target, diagnostics, costed), built.plan, shown, built, costed)
+    report = _report(built, given, answer, diagnostics)
+    return Examined(report, built.plan, shown, built, answer.costed, asked.explicit)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:
     """The caller's mistakes, not the plan's: raised at once."""
-    if target is not None and target not in TARGETS:
-        raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
+    if target is not None and target not in (*TARGETS, NO_TARGET):
+        raise ValueError(f"target {target!r} is not one of {', '.join((*TARGETS, NO_TARGET))}")
     for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= 10**12:
             raise ValueError(f"set[{name!r}] = {value!r} is not a whole number up to 10**12")
@@ -166,28 +186,77 @@ def _check(plan: Plan | None) -> tuple[CheckedPlan | None, list[Diagnostic]]:
     return checked, list(checked.diagnostics)
 
 
-def _cost(checked: CheckedPlan, target: Target | None) -> tuple[CostedPlan | None, list[Diagnostic]]:
-    """The cost with semantic collectives, or with what a target makes of them."""
+class _Asked:
+    """A plan as it was asked about: what reading it gave, and the target that it is costed for."""
+
+    def __init__(
+        self, source: str | Path | Plan, given: dict[str, int], target: AnyTarget | None, unsaved: Mapping[Path, str]
+    ) -> None:
+        self._source, self._given, self._unsaved = source, given, unsaved
+        self.built = self.built_for(target or NO_TARGET)
+        said = target or self.built.target
+        self.explicit = said is not None
+        plan = self.built.plan or self.built.mended
+        self.target: AnyTarget = said or (target_of_cluster(plan.cluster) if plan else NO_TARGET)
+        if self.target in self.built.on and target is None:
+            self.built = self.built_for(self.target)
+
+    def built_for(self, target: AnyTarget) -> Built:
+        """The plan with the sentences that are written after `on TARGET:`, if there are any."""
+        if isinstance(self._source, Plan):
+            return Built(self._source, (), {})
+        on = "" if target == NO_TARGET else target
+        return build_file(Path(self._source), self._given, on, self._unsaved)
+
+    def refusals(self, target: Target, sharded: Sharded) -> list[Diagnostic]:
+        """What a target refuses of the plan with the sentences for it; `sharded` has those for `self.target`."""
+        if not {target, self.target} & self.built.on or target == self.target:
+            return refusals(sharded, target)
+        other = self.built_for(target)
+        checked, found = _check(other.plan)
+        if checked is None:
+            return [d for d in in_order([*other.diagnostics, *found]) if d.severity == "error"]
+        return refusals(propagate(checked), target)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The cost of a plan for the target that was asked for, if it can be costed, and what each target refuses."""
+
+    costed: CostedPlan | None = None
+    target: Target | None = None
+    targets: tuple[TargetAnswer, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+
+def _cost(checked: CheckedPlan, asked: _Asked) -> Answer:
+    """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
     from planc.cost import cost_plan
 
-    if target is None:
-        costed = cost_plan(propagate(checked))
-    else:
-        try:
-            realised = realise_plan(checked, target)
-        except PlanError as refused:
-            return None, list(refused.diagnostics)
-        costed = cost_plan(realised.sharded, realised.collectives)
-    return costed, judge_plan(costed)
+    sharded = propagate(checked)
+    refused = {target: asked.refusals(target, sharded) for target in TARGETS}
+    targets = tuple(_answer_of(target, found) for target, found in refused.items())
+    target = None if asked.target == NO_TARGET else asked.target
+    if target is not None and refused[target]:
+        if asked.explicit:
+            return Answer(None, target, targets, tuple(refused[target]))
+        target = None
+    costed = cost_plan(sharded, realise=realise_for(target))
+    return Answer(costed, target, targets, tuple(judge_plan(costed)))
 
 
-def _behind(built: Built, mended: Plan, target: Target | None) -> list[Diagnostic]:
+def _answer_of(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
+    found = tuple(Refusal(code=d.code, line=d.span.line, message=d.message) for d in in_order(refused))
+    return TargetAnswer(target=target, lowers=not found, refusals=found)
+
+
+def _behind(built: Built, mended: Plan, asked: _Asked) -> list[Diagnostic]:
     """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere."""
     if built.left_out:
         found = plan_findings(mended, built.left_out)
     else:
         checked, found = _check(mended)
-        found += _cost(checked, target)[1] if checked else []
+        found += _cost(checked, asked).diagnostics if checked else ()
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 
@@ -207,23 +276,18 @@ def _promised(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
     return found + broken
 
 
-def _report(
-    built: Built,
-    given: dict[str, int],
-    target: Target | None,
-    diagnostics: tuple[Diagnostic, ...],
-    costed: CostedPlan | None,
-) -> Report:
+def _report(built: Built, given: dict[str, int], answer: Answer, diagnostics: tuple[Diagnostic, ...]) -> Report:
     plan = built.plan
     facts: dict[str, Any] = {} if plan is None else _plan_facts(plan)
-    costs: dict[str, Any] = {} if costed is None else _cost_facts(costed)
+    costs: dict[str, Any] = {} if answer.costed is None else _cost_facts(answer.costed)
     return Report(
         planc_version=__version__,
         plan=plan.name if plan else None,
         plan_sha256=plan.sha256 if plan else None,
         source_sha256=next(iter(plan.sources.values()), None) if plan else None,
         set=given,
-        target=target,
+        target=answer.target,
+        targets=answer.targets,
         diagnostics=diagnostics,
         **facts,
         **costs,

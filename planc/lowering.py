@@ -1,4 +1,4 @@
-"""Lowering: a plan's collectives as a target realises them, and its program.
+"""Lowering: what a target makes of a plan (collectives, attention, memory), and its program.
 
 One function loads a backend by name, and one lowers: propagate, refuse, emit. Backends are described by
 `planc.ir.backend.Backend`.
@@ -6,19 +6,21 @@ One function loads a backend by name, and one lowers: propagate, refuse, emit. B
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
-from planc.diag.fast_dataclass import dataclass
 from planc.ir.program import Program, Target
+from planc.ir.realised import Realise, Realised
 from planc.sharding import propagate
 
 if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic
     from planc.ir.backend import Backend
     from planc.ir.checked import CheckedPlan
-    from planc.ir.collective import Collective
     from planc.ir.sharding import Sharded
 
 RUNTIMES: dict[Target, tuple[str, ...]] = {"cuda": ("torch",), "xla": ("jax", "torch_xla")}
@@ -36,23 +38,32 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
     return backend
 
 
-@dataclass(frozen=True, kw_only=True)
-class Realised:
-    """A plan's layouts, and its collectives per device and optimizer step."""
-
-    sharded: Sharded
-    collectives: tuple[Collective, ...]
-
-
-def realise_plan(checked: CheckedPlan, target: Target) -> Realised:
-    """The collectives of a plan as a target issues them.
+def realise(target: Target, sharded: Sharded) -> Realised:
+    """A propagated plan as a target's program runs it: attention, collectives and memory.
 
     Raises PlanError with the refusals when the target cannot do all sentences of the plan.
     """
-    sharded, backend = propagate(checked), load_backend(target)
+    backend = load_backend(target)
     if refused := backend.refusals(sharded):
         raise PlanError(refused)
-    return Realised(sharded=sharded, collectives=backend.realise(sharded))
+    sharded = replace(sharded, attention=backend.attention_kernel(sharded))
+    collectives = backend.realise(sharded)
+    return Realised(
+        target=target,
+        sharded=sharded,
+        collectives=collectives,
+        peak_memory=partial(backend.peak_memory, sharded, collectives),
+    )
+
+
+def realise_for(target: Target | None) -> Realise | None:
+    """`realise` for a target, as `planc.cost.cost_plan` takes it; None for no target."""
+    return None if target is None else partial(realise, target)
+
+
+def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
+    """An error for every sentence of a propagated plan that a target cannot do."""
+    return load_backend(target).refusals(sharded)
 
 
 def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:

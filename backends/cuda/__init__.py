@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
-    from planc.ir.backend import Backend, Peak, StateLayout
+    from planc.ir.backend import Backend, StateLayout
     from planc.ir.collective import Collective
     from planc.ir.plan import Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program, Target
+    from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
 
@@ -40,10 +41,17 @@ class Cuda:
 
         return realise(sharded, semantic_collectives(sharded))
 
-    def peak_memory(self, sharded: Sharded) -> tuple[Peak, ...]:
+    def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
+        from planc.backends.cuda.analysis.attention import attention_kernel
+
+        return attention_kernel(sharded)
+
+    def peak_memory(
+        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
+    ) -> tuple[TensorBytes, ...]:
         from planc.backends.cuda.analysis.peak_memory import peak_memory
 
-        return peak_memory(sharded)
+        return peak_memory(sharded, collectives, in_flight)
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
         from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout

@@ -7,6 +7,7 @@ from dataclasses import replace as replaced
 
 from planc.checks.edits import add, mesh_sentence, replace, sentence
 from planc.checks.recost import gib, recost
+from planc.cost import CostedPlan
 from planc.diag.diagnostic import Fix
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause
@@ -48,23 +49,26 @@ class Tried:
         return Fix(", ".join(f.title for f in fixes if f), edits)
 
 
-def tried(plan: Plan, *mends: Mend) -> Tried:
-    """The plan with these changes, costed."""
+def tried(costed: CostedPlan, *mends: Mend) -> Tried | None:
+    """A costed plan with these changes, costed for the same target; None when the target refuses them."""
+    plan = costed.sharded.plan
     for mend in mends:
         plan = mend.change(plan)
-    costed = recost(plan)
-    return Tried(mends, gib(costed), costed.step.time_s)
+    other = recost(plan, costed)
+    return None if other is None else Tried(mends, gib(other), other.step.time_s)
 
 
-def together(plan: Plan, singles: list[Tried], capacity_gib: float, most: int = 4) -> Tried | None:
+def together(costed: CostedPlan, singles: list[Tried], capacity_gib: float, most: int = 4) -> Tried | None:
     """Changes added one by one, the most helpful first, until the plan fits; None when none do."""
     chosen: tuple[Mend, ...] = ()
     for single in sorted(singles, key=lambda t: t.gib):
         mend = single.mends[0]
         if any(m.kind == mend.kind for m in chosen) or len(chosen) == most:
             continue
+        answer = tried(costed, *chosen, mend)
+        if answer is None:
+            continue
         chosen = (*chosen, mend)
-        answer = tried(plan, *chosen)
         if answer.gib <= capacity_gib:
             return answer
     return None

@@ -1,26 +1,25 @@
-"""The plan with something changed, costed like the plan itself: what an edit would really bring.
-
-Semantic collectives on both sides, so that a difference is the edit's and not a target's.
-"""
+"""A plan with something changed, costed as the plan itself was: what an edit brings."""
 
 from __future__ import annotations
 
 from planc.checks import assume_checked
 from planc.cost import CostedPlan, cost_plan
+from planc.diag.errors import PlanError
 from planc.ir.plan import Plan
 from planc.sharding import propagate
 
 
-def recost(plan: Plan) -> CostedPlan:
-    """Memory and time of a plan that would pass its checks."""
-    return cost_plan(propagate(assume_checked(plan)))
+def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
+    """Memory and time of a changed plan that would pass its checks, for the target that `costed` is for.
+
+    None when that target refuses the changed plan: an edit that it cannot do helps nobody.
+    """
+    try:
+        return cost_plan(propagate(assume_checked(plan)), realise=costed.realise)
+    except PlanError:
+        return None
 
 
 def gib(costed: CostedPlan) -> float:
     """GiB of the fullest device."""
     return costed.memory.per_device_gib.total
-
-
-def fits(costed: CostedPlan) -> bool:
-    """Whether the fullest device has room."""
-    return gib(costed) <= costed.memory.capacity_gib

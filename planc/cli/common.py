@@ -14,6 +14,7 @@ from typing import Any
 from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.span import Source
 from planc.files import leads_out, read_bounded
+from planc.language.target import NO_TARGET, TARGETS
 
 MOST_SET = 10**12
 """The largest number that `--set` takes."""
@@ -34,7 +35,17 @@ def add_set(
 
 
 def add_target(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    parser.add_argument("--target", choices=("cuda", "xla"), required=required, help="which stack")
+    """`--target cuda|xla` of commands that write, run or measure a program."""
+    parser.add_argument("--target", choices=TARGETS, required=required, help="which stack")
+
+
+def add_costed_target(parser: argparse.ArgumentParser) -> None:
+    """`--target cuda|xla|none` of commands that cost a plan."""
+    parser.add_argument(
+        "--target",
+        choices=(*TARGETS, NO_TARGET),
+        help="cost this stack's program, or with none what any correct program needs (the plan's: TPUs xla, else cuda)",
+    )
 
 
 def _setting(text: str) -> tuple[str, int]:

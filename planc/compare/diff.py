@@ -50,6 +50,7 @@ class Diff:
     a: str
     b: str
     target: Target | None
+    """The target of both; None: no target, or two different ones, which `changes` then name."""
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
     checkpoint: Moved | None
@@ -71,21 +72,33 @@ class Diff:
         }
 
 
-def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str], target: Target | None = None) -> Diff:
-    """Compare two costed plans; both were costed for the same target."""
+def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
+    """Compare two costed plans: both as the same target's program, or each as its own."""
     one, other = a.sharded, b.sharded
-    changes = (*_plan(one.plan, other.plan), *_shards(one, other), *_collectives(a, b), *_memory(a, b), *_step(a, b))
+    changes = (
+        *_targets(a, b),
+        *_plan(one.plan, other.plan),
+        *_shards(one, other),
+        *_collectives(a, b),
+        *_memory(a, b),
+        *_step(a, b),
+    )
     return Diff(
         a=names[0],
         b=names[1],
-        target=target,
+        target=a.target if a.target == b.target else None,
         changes=changes,
         apart=tuple(apart(one.plan, other.plan)),
-        checkpoint=_moved(one, other, target),
+        checkpoint=_moved(a, b),
     )
 
 
 # The plan.
+
+
+def _targets(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+    if a.target != b.target:
+        yield Change(part="plan", name="target", unit="", a=a.target, b=b.target)
 
 
 def _plan(one: Plan, other: Plan) -> Iterator[Change]:
@@ -242,12 +255,13 @@ def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) 
 # The checkpoint.
 
 
-def _moved(one: Sharded, other: Sharded, target: Target | None) -> Moved | None:
+def _moved(a: CostedPlan, b: CostedPlan) -> Moved | None:
+    one, other = a.sharded, b.sharded
     shapes = [[(p.param.name, s.model.shape(p.param), s.model.copies(p.param)) for p in s.params] for s in (one, other)]
     if shapes[0] != shapes[1] or one.model.kinds != other.model.kinds:
         return None
     same = one.plan.cluster.name == other.plan.cluster.name
-    return moved(one, other, (rest(one, target), rest(other, target)), same_machine=same)
+    return moved(one, other, (rest(one, a.target), rest(other, b.target)), same_machine=same)
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:

@@ -13,7 +13,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
-from planc.ir.program import Target
+from planc.language.target import NO_TARGET, AnyTarget
 from planc.syntax import parse_text
 
 
@@ -79,9 +79,9 @@ NAMES = tuple(Costs.__dataclass_fields__)
 
 def sweep(
     path: Path, over: Over, *, axis: str = "", weak: bool = False, set: dict[str, int] | None = None,
-    target: Target | None = None,
+    target: AnyTarget | None = None,
 ) -> Sweep:  # fmt: skip
-    """Cost the plan at each value.
+    """Cost the plan at each value, all as programs of one target: the plan's own unless one is given.
 
     Raises PlanError when it is no plan without a change, NotWrittenError when it has nothing of that name.
     """
@@ -89,10 +89,11 @@ def sweep(
     base = examine(path, set=given, target=target)
     if base.plan is None:
         raise PlanError(base.report.diagnostics)
+    one: AnyTarget = target or base.report.target or NO_TARGET
     text = read(path)
     params = [s.node.words("NAME")[0].text for s in parse_text(text, "").sentences if s.verb == "let"]
     if over.name in params:
-        checks = (examine(path, set={**given, over.name: value}, target=target) for value in over.values)
+        checks = (examine(path, set={**given, over.name: value}, target=one) for value in over.values)
         rows = tuple(_row(value, checked) for value, checked in zip(over.values, checks, strict=True))
         return Sweep(file=str(path), over=over, rows=rows)
     known = (*WORDS, *base.plan.mesh.sizes, *params)
@@ -101,10 +102,10 @@ def sweep(
     varied = Varied(text, base.plan, axis, weak)
     if over.name == "devices" or over.name not in WORDS:
         replace(varied, axis=axis if over.name == "devices" else over.name).grown()
-    return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, target)))
+    return Sweep(file=str(path), over=over, rows=tuple(_rows(path, varied, over, given, one)))
 
 
-def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: Target | None) -> Iterator[Row]:
+def _rows(path: Path, varied: Varied, over: Over, given: dict[str, int], target: AnyTarget) -> Iterator[Row]:
     for value in over.values:
         try:
             text = at(varied, over.name, value)

@@ -10,6 +10,8 @@ from planc.cost.step.step_time import Timed, axis_spans, step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
+from planc.ir.program import Target
+from planc.ir.realised import Realise
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
 from planc.ir.sharding import Sharded
 
@@ -29,6 +31,10 @@ class CostedPlan:
     goodput: Goodput
     model: ModelFacts
     cluster: ClusterFacts
+    realise: Realise | None = None
+    """What the plan was costed with; None: any correct program, with the collectives of its sentences."""
+    target: Target | None = None
+    """The target of `realise`."""
 
     @property
     def collectives(self) -> tuple[TimedCollective, ...]:
@@ -36,13 +42,22 @@ class CostedPlan:
         return self.timed.collectives
 
 
-def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...] | None = None) -> CostedPlan:
-    """Time, memory and limits of a plan that passed its checks: with its own collectives, or with what a target
-    makes of them."""
-    plan = sharded.plan
+def cost_plan(
+    sharded: Sharded, collectives: tuple[Collective, ...] | None = None, *, realise: Realise | None = None
+) -> CostedPlan:
+    """Time, memory and limits of a plan that passed its checks.
+
+    `realise` is a target's: collectives, attention and memory are then those of its program, and PlanError is raised
+    when the target refuses the plan. Without it they are those of any correct program; `collectives`, where the
+    caller has them already.
+    """
+    plan, realised = sharded.plan, None
+    if realise is not None:
+        realised = realise(sharded)
+        sharded, collectives = realised.sharded, realised.collectives
     timed = step_time(sharded, collectives)
     spans = axis_spans(sharded)
-    used = memory(sharded, timed.timeline, timed.rows)
+    used = memory(sharded, timed.timeline, realised, timed.rows)
     return CostedPlan(
         sharded=sharded,
         memory=used,
@@ -64,6 +79,8 @@ def cost_plan(sharded: Sharded, collectives: tuple[Collective, ...] | None = Non
             devices=plan.cluster.devices,
             chip=plan.cluster.chip.name,
         ),
+        realise=realise,
+        target=realised.target if realised else None,
     )
 
 

@@ -11,10 +11,10 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
 from planc.driver import Examined, examine
-from planc.ir.program import Target
 from planc.language.build import build_file
 from planc.language.draft import Asked
 from planc.language.read_part import read_part
+from planc.language.target import TARGETS, AnyTarget
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence, Word
 
@@ -25,7 +25,7 @@ LIBRARY = ("plans/hardware/", "plans/layouts/")
 class Settings:
     """Settings of an editor: the target whose collectives are shown, and numbers that `let` names."""
 
-    target: Target | None = None
+    target: AnyTarget | None = None
     set: Mapping[str, int] | None = None
 
 
@@ -99,7 +99,8 @@ def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Setti
     if file.header is not None and file.header.verb != "plan":
         return tuple(read_part(file).asked)
     texts = {**unsaved, path.resolve(): text}
-    return build_file(path, dict(settings.set or {}), settings.target or "", texts).asked
+    on = settings.target if settings.target in TARGETS else ""
+    return build_file(path, dict(settings.set or {}), on or "", texts).asked
 
 
 def locate(file: str, folder: Path) -> Path:

@@ -19,7 +19,6 @@ from pygls.lsp.server import LanguageServer
 from planc import __version__
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
-from planc.driver import TARGETS
 from planc.editor.completion import Candidate, complete
 from planc.editor.definition import definition
 from planc.editor.diagnostics import quick_fix, shown
@@ -28,6 +27,7 @@ from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
 from planc.language.modernize import modernize
+from planc.language.target import NO_TARGET, TARGETS
 from planc.syntax.fmt import format_text
 
 DELAY_S = 0.15
@@ -169,7 +169,7 @@ def settings(options: Any) -> Settings:
     given = options if isinstance(options, dict) else {}
     target, values = given.get("target"), given.get("set")
     whole = {n: v for n, v in values.items() if type(v) is int and 0 <= v <= 10**12} if isinstance(values, dict) else {}
-    return Settings(target if target in TARGETS else None, whole)
+    return Settings(target if target in (*TARGETS, NO_TARGET) else None, whole)
 
 
 def make_server() -> PlanServer:

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from planc.diag.fast_dataclass import dataclass
-
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
@@ -18,19 +16,12 @@ if TYPE_CHECKING:
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program, Target
+    from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
 
 StateLayout = Callable[["ParamSharding", "Noun"], tuple[tuple[str, ...], "int | None"]]
 """The axes that a parameter's noun is stored over, and the storage dimension that they divide; None: stored whole."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Peak:
-    """Bytes on one device at the fullest moment of a step, and that moment's name."""
-
-    bytes: float
-    moment: str
 
 
 class Backend(Protocol):
@@ -68,8 +59,17 @@ class Backend(Protocol):
         """The collectives that the emitted program issues, per device and optimizer step."""
         ...
 
-    def peak_memory(self, sharded: Sharded) -> tuple[Peak, ...]:
-        """The predicted peak of each pipeline rank: tensors of the program, without what the runtime reserves."""
+    def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
+        """The kernel of attention that the emitted program calls; None: the one that the plan names."""
+        ...
+
+    def peak_memory(
+        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
+    ) -> tuple[TensorBytes, ...]:
+        """Tensors of the emitted program on each pipeline rank at its fullest moment (bytes, by part).
+
+        `collectives` are those that `realise` returns; the runtime's own memory is not counted.
+        """
         ...
 
     def state_layout(self, sharded: Sharded) -> StateLayout:

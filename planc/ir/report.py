@@ -9,6 +9,7 @@ from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
+from planc.ir.program import Target
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
 
@@ -59,6 +60,11 @@ class MemoryParts:
     buffers: float
     comm_buffers: float
     reserve: float
+
+    @property
+    def tensors(self) -> float:
+        """GiB of the program's tensors: without the communicators and the reserve. `planc audit` compares them."""
+        return self.params + self.grads + self.optimizer + self.activations + self.buffers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,6 +156,24 @@ class TimedCollective:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A sentence that a target cannot do."""
+
+    code: str
+    line: int
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class TargetAnswer:
+    """What a target says to the plan: it lowers the plan unless it refuses a sentence."""
+
+    target: Target
+    lowers: bool
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class Report(Value):
     """Everything planc says about a plan. The costed fields are None when the plan has errors."""
 
@@ -158,7 +182,9 @@ class Report(Value):
     plan_sha256: str | None
     source_sha256: str | None
     set: dict[str, int]
-    target: str | None
+    target: Target | None
+    """The target whose program is costed; None: what any correct program must keep and send."""
+    targets: tuple[TargetAnswer, ...] = ()
     model: ModelFacts | None = None
     tokens_per_step: int | None = None
     global_batch: int | None = None

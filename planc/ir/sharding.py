@@ -16,6 +16,7 @@ from planc.ir.base import Cause
 from planc.ir.cache import Cache
 from planc.ir.model import Model, Op, Param, Section
 from planc.ir.plan import Noun, Plan
+from planc.ir.realised import AttentionKernel
 
 Layout = dict[str, tuple[str, ...]]
 StepKind = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "slice"]
@@ -97,6 +98,8 @@ class Sharded:
     plan: Plan
     ops: dict[Section, tuple[OpSharding, ...]]
     params: tuple[ParamSharding, ...]
+    attention: AttentionKernel | None = None
+    """The kernel of attention that a target's program calls; None: the one that the plan names, or a fused one."""
     layout_cache: Cache = field(default_factory=Cache, compare=False, repr=False)
     """Results that depend on layouts only, not on axis sizes or batch."""
 
@@ -115,7 +118,13 @@ class Sharded:
 
     def resized(self, plan: Plan) -> Sharded:
         """These layouts for a plan of the same sentences with other sizes, and the same axes in use."""
-        return Sharded(plan=plan, ops=self.ops, params=self.params, layout_cache=self.layout_cache)
+        return Sharded(
+            plan=plan,
+            ops=self.ops,
+            params=self.params,
+            attention=self.attention,
+            layout_cache=self.layout_cache,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled without what has been worked out."""

@@ -13,6 +13,7 @@ from planc.ir.plan import Plan
 from planc.language.draft import Asked, Draft
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
+from planc.language.target import TARGETS, AnyTarget
 from planc.language.verbs import readers
 from planc.language.verbs.use import expand
 from planc.syntax import Tree
@@ -31,9 +32,8 @@ ONCE = (
     "recompute",
     "route",
     "attention",
+    "target",
 )
-TARGETS = ("cuda", "xla")
-"""Targets, as `on TARGET:` names them."""
 NEEDED = {
     "model": "model llama3_8b",
     "batch": "batch 512 x 8192 tokens microbatch 1",
@@ -58,6 +58,10 @@ class Built:
     """Where there are errors: the plan with every edit of theirs, as far as it can be known, to find other mistakes."""
     left_out: frozenset[str] = frozenset()
     """Verbs of sentences that are missing from `mended`."""
+    target: AnyTarget | None = None
+    """What a `target` sentence says."""
+    on: frozenset[str] = frozenset()
+    """Targets that the file has sentences for, written after `on TARGET:`."""
 
 
 def build_file(
@@ -86,6 +90,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
         return Built(None, in_order(draft.diagnostics), files.sources)
     left_out = _unread(file, draft)
     own = read_imports(file.sentences, files, draft)
+    on = frozenset(s.target for s in own if s.target)
     meant = [s for s in own if _applies(s, target, draft)]
     expanded = expand(meant, files.layouts, draft)
     left_out |= {"use"} if draft.losses else set()
@@ -100,7 +105,9 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     plan = None if header is None else _plan(draft, header, files)
     right, mended = (None, plan) if has_errors(diagnostics) else (plan, None)
     asked, read = tuple(draft.asked), tuple(draft.files)
-    return Built(right, diagnostics, files.sources, tuple(sentences), asked, read, mended, frozenset(left_out))
+    return Built(
+        right, diagnostics, files.sources, tuple(sentences), asked, read, mended, frozenset(left_out), draft.target, on
+    )
 
 
 def _unread(file: Tree, draft: Draft) -> set[str]:
@@ -120,6 +127,10 @@ def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:
     if sentence.target and sentence.target not in TARGETS:
         legal = f"legal: {', '.join(TARGETS)}"
         draft.report("E0108", sentence.span, f"`{sentence.target}` is not a target", help=legal)
+    if sentence.target and sentence.verb == "target":
+        help = "write it alone: it says for which target the sentences after `on` are read"
+        draft.report("E0108", sentence.span, "`target` is no sentence of one target", help=help)
+        return False
     return sentence.target in ("", target)
 
 

@@ -35,6 +35,7 @@ from planc.ir.plan import (
     Split,
     Store,
 )
+from planc.language.target import AnyTarget
 from planc.language.units import UNITS, kind_of
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
@@ -91,6 +92,7 @@ class Draft:
     overlaps: list[Overlap] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
     overrides: list[Override] = field(default_factory=list)
+    target: AnyTarget | None = None
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic, Edit
 from planc.diag.edits import apply_edits
-from planc.language.build import TARGETS, build_file
+from planc.language.build import build_file
 from planc.language.read_part import read_part
+from planc.language.target import TARGETS
 from planc.syntax import parse_text
 from planc.syntax.old_spellings import CODE
 

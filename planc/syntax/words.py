@@ -77,6 +77,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "compile": ("compile blocks as inductor", "compile blocks, loss as inductor"),
     "use": ("use fsdp over fsdp", "use pp over pp as 1f1b"),
     "override": ("override layers.*.attention.wq = replicated", "override output = vocab over tp and embed over fsdp"),
+    "target": ("target xla",),
     "expect": ("expect memory <= 72 GiB", "expect no W0601"),
     "chip": ("chip h100(bf16 = 989 TFLOP/s, memory = 80 GiB, memory_bandwidth = 3350 GB/s)",),
     "link": ("link nvlink4(bandwidth = 450 GB/s, latency = 3 us)",),

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.audit.predict import by_axis, predicted
+from planc.lowering import realise
 from tests.plans import propagated
 
 from .tpu_cases import CASES, plan_of
@@ -20,11 +20,11 @@ FIRST = Path(__file__).with_name("tpu_first_predictions.json")
 def prediction(name: str) -> dict[str, Any]:
     """Bytes sent by axis and by operation, and the fullest moment."""
     sharded = propagated(plan_of(name))
-    totals, fullest = predicted(sharded), peak_memory(sharded)[0]
+    totals, held = predicted(sharded), realise("xla", sharded).peak_memory(())[0]
     return {
         "wire_bytes": by_axis(totals),
-        "peak_bytes": round(fullest.bytes),
-        "fullest_at": fullest.moment,
+        "peak_bytes": round(held.total),
+        "fullest_at": held.moment,
         "rows": [
             f"{op} over {axis} in {dtype}: {total.count} calls, {total.bytes} bytes sent"
             for (op, axis, dtype), total in sorted(totals.items())

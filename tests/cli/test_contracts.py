@@ -68,6 +68,13 @@ REPORT = exactly(
     source_sha256=nullable(TEXT),
     set={"type": "object"},
     target=nullable(TEXT),
+    targets=array(
+        exactly(
+            target=TEXT,
+            lowers={"type": "boolean"},
+            refusals=array(exactly(code=TEXT, line=WHOLE, message=TEXT)),
+        )
+    ),
     model=nullable(
         exactly(name=TEXT, params=WHOLE, active_params=WHOLE, model_flops_per_token=NUMBER, flops_convention=TEXT)
     ),

@@ -77,7 +77,7 @@ def between(tmp_path: Path, one: str, other: str, target: Target | None = None) 
         checked = examine(path, target=target)
         assert checked.costed is not None, checked.report.diagnostics
         costed.append(checked.costed)
-    return diff(costed[0], costed[1], names=("a", "b"), target=target)
+    return diff(costed[0], costed[1], names=("a", "b"))
 
 
 PLAN = HEAD + BODY + "compute   bf16 reduce fp32\n"

@@ -210,8 +210,8 @@ def test_what_hides_slows_compute_down(tmp_path: Path) -> None:
 def test_sums_of_gradients_hide_behind_the_weights_products(tmp_path: Path) -> None:
     """`weight_gradients`: in the backward alone, and gathers wait as before."""
     text = HEAD + "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\n" + BF16
-    waits = examine(plan_of(tmp_path, text)).costed
-    beside = examine(plan_of(tmp_path, text + "overlap tp as weight_gradients\n")).costed
+    waits = examine(plan_of(tmp_path, text), target="none").costed
+    beside = examine(plan_of(tmp_path, text + "overlap tp as weight_gradients\n"), target="none").costed
     assert waits is not None and beside is not None
     contention = waits.sharded.plan.cluster.chip.contention
     hidden = 0

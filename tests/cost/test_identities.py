@@ -14,7 +14,7 @@ MEMORY = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffer
 STEP = ("compute_s", "recompute_s", "exposed_comm_s", "bubble_s", "optimizer_s", "offload_s", "overhead_s")
 
 
-PLANS = [(p, t) for p in BUNDLED for t in (None, "cuda", "xla")] + [(p, None) for p in FIELD]
+PLANS = [(p, t) for p in BUNDLED for t in (None, "none", "cuda", "xla")] + [(p, None) for p in FIELD]
 
 
 @pytest.mark.parametrize(("path", "target"), PLANS, ids=lambda v: getattr(v, "stem", v))
@@ -70,7 +70,7 @@ def test_activations_of_a_block_by_hand(tmp_path: Path) -> None:
     """fp32, tp 8 with sequence parallel, nothing recomputed. Per layer and token, in elements:
     two norm inputs /8, two gathered inputs whole, q k v mixed /8, gate up mid /8."""
     text = HEAD.replace("llama3_8b", "llama3_8b(layers = 1)") + BODY.replace("blocks", "none")
-    report = check(plan_of(tmp_path, text))
+    report = check(plan_of(tmp_path, text), target="none")
     e, kv, f = 4096, 1024, 14336
     block = 2 * e / 8 + 2 * e + (2 * e + 2 * kv) / 8 + 3 * f / 8
     last = e / 8 + e + 128256 / 8

@@ -16,7 +16,7 @@ from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.language.build import build_plan
-from planc.lowering import lower_plan, realise_plan
+from planc.lowering import lower_plan, refusals
 from planc.sharding import propagate
 from planc.syntax import Tree
 from tests.house.test_floors import ROOT, source_files
@@ -78,7 +78,7 @@ def test_plans_are_assumed_checked_in_few_places() -> None:
         (build_plan, Tree),
         (check_plan, Plan),
         (propagate, CheckedPlan),
-        (realise_plan, CheckedPlan),
+        (refusals, Sharded),
         (lower_plan, CheckedPlan),
         (cost_plan, Sharded),
         (judge_plan, CostedPlan),

@@ -1,24 +1,23 @@
-"""What torch holds at the fullest moment of a step: tensors of the program, without the runtime.
+"""Tensors that torch holds at the fullest moment of a step, by part, for each pipeline rank.
 
-`planc.cost.memory` says what any correct program must keep. Here is what eager torch keeps: compared, tensor
-by tensor, with traces of emitted programs (`planc audit`). Three moments compete: the backward of the loss,
-that of the last block, and the update.
+`planc.cost.memory` counts what any correct program must keep. This module counts what eager torch keeps: it was
+compared, tensor by tensor, with traces of emitted programs (`planc audit`). Four moments compete: the backward of
+the loss, of the last block and of the embedding, and the optimizer's update.
 """
 
 from __future__ import annotations
 
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.rules import realise
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
-from planc.cost import cost_plan
-from planc.cost.step.offload import kept_bytes
-from planc.ir.backend import Peak
-from planc.ir.collective import DTYPE_BYTES
+from planc.cost.step.offload import kept_bytes, offloaded
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import Op, Section
+from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import Layout, ParamSharding, Sharded
 from planc.ir.updates import moments_of
-from planc.sharding import semantic_collectives
 from planc.sharding.local import local_elements, param_elements
 from planc.sharding.recompute import close, replay
 from planc.sharding.redistribute import restrict
@@ -31,12 +30,25 @@ DIVIDED_LOSS_COPIES = 3
 """The same under loss_parallel, whose backward is several ops."""
 BLOCKS_GATHERED = 2
 """The block in use and the next one."""
+UPDATE = "optimizer update"
 
 
-def peak_memory(sharded: Sharded) -> tuple[Peak, ...]:
-    """The fullest moment of each pipeline rank."""
-    timeline = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).timed.timeline
-    return tuple(Rank(sharded, rank, timeline.in_flight[rank]).peak() for rank in range(sharded.plan.pipeline))
+def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight) -> tuple[TensorBytes, ...]:
+    """The fullest moment of each pipeline rank (bytes of tensors, by part).
+
+    torch keeps what its modules hold, whatever the collectives are.
+    """
+    return tuple(Rank(sharded, rank, dict(in_flight[rank])).peak() for rank in range(sharded.plan.pipeline))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Bytes of what comes and goes: gradients that are there, activations that are gone, and buffers."""
+
+    name: str
+    grads: float = 0.0
+    activations: float = 0.0
+    buffers: float = 0.0
 
 
 class Rank:
@@ -50,40 +62,71 @@ class Rank:
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
+        self.on_host = bool(offloaded(self.plan))
 
-    def peak(self) -> Peak:
-        state = self._resting() + self._moments() + self._passed_on()
-        always = state + self._saved()
-        moments = {
-            "backward of the last block": always + self._of_blocks() - self._of_loss(1) + self._grads(),
-            "update": state + 2 * self._resting() + self._copies_kept(),
-        }
+    def peak(self) -> TensorBytes:
+        """The fullest moment, with the state that is always there."""
+        fullest = max(self._moments(), key=lambda m: m.grads + m.activations + m.buffers)
+        return TensorBytes(
+            params=self._resting() + self._copies_kept(),
+            grads=fullest.grads,
+            optimizer=self._optimizer(),
+            activations=fullest.activations,
+            buffers=self._passed_on() + fullest.buffers,
+            moment=fullest.name if fullest.name == UPDATE else during(fullest.name, sum(self.flying.values())),
+        )
+
+    def _moments(self) -> list[Moment]:
+        saved = self._saved()
+        found = [
+            Moment(
+                name="backward of the last block",
+                grads=self._grads(),
+                activations=saved - self._saved_by_loss(),
+                buffers=self._of_blocks(),
+            ),
+            Moment(name=UPDATE, grads=self._resting(), buffers=self._resting()),
+        ]
         if "first" in self.sections:
-            moments["backward of the embedding"] = (
-                state + self._saved(done=1) + self._of_embedding() + self._resting_or_whole()
+            found.append(
+                Moment(
+                    name="backward of the embedding",
+                    grads=self._resting_or_whole(),
+                    activations=self._saved(done=1),
+                    buffers=self._of_embedding(),
+                )
             )
         if "last" in self.sections:
-            copies = DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES
             first = self.flying.get(len(self.plan.stages) - 1, 0) == self.plan.microbatches  # and no backward before
-            grads = 0.0 if first else self._grads(begun=False)
-            moments["backward of the loss"] = always + self._of_loss(copies) + self._gathered("last") + grads
-        moment = max(moments, key=lambda name: moments[name])
-        return Peak(bytes=moments[moment], moment=moment)
+            found.append(
+                Moment(
+                    name="backward of the loss",
+                    grads=0.0 if first else self._grads(begun=False),
+                    activations=saved,
+                    buffers=self._loss_buffers() + self._gathered("last"),
+                )
+            )
+        return found
 
     # State.
 
     def _resting(self) -> float:
-        """One noun of state where it rests, in fp32; masters, gradients and moments rest alike."""
-        return sum(n * self._share(p) * FP32 for p, n in self.held)
+        """Bytes of one noun of state between uses, in fp32: masters, gradients and moments have one layout.
 
-    def _moments(self) -> float:
-        """The optimizer's moments, in fp32."""
+        CPUOffloadPolicy keeps all of them on the host.
+        """
+        return 0.0 if self.on_host else sum(n * self._share(p) * FP32 for p, n in self.held)
+
+    def _optimizer(self) -> float:
+        """Bytes of the optimizer's moments, in fp32."""
+        if self.on_host:
+            return 0.0
         return sum(n * moments_of(self.plan, p.param.name) * self._share(p) * FP32 for p, n in self.held)
 
     def _share(self, p: ParamSharding) -> float:
         if not self.roles.uses_fsdp:
             return param_elements(self.plan, p)
-        return padded_elements(self.roles, p.param.name) / self.plan.mesh.size(*self.roles.shard)
+        return padded_elements(self.roles, p.param.name) / self.plan.mesh.size(*stored_over(self.roles, p))
 
     def _whole(self, p: ParamSharding) -> float:
         return padded_elements(self.roles, p.param.name) if self.roles.uses_fsdp else param_elements(self.plan, p)
@@ -105,9 +148,9 @@ class Rank:
         return sum(n * self._whole(p) for p, n in self.held) * self.computed if self._keeps_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
-        """Compute copies that are there while a section is used."""
+        """Compute copies that come and go with a section; none where they stay (`_copies_kept`)."""
         if self._keeps_copies or not self.roles.uses_fsdp:
-            return self._copies_kept()
+            return 0.0
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
@@ -116,7 +159,7 @@ class Rank:
         if self._adds_up:
             whole = sum(n * self._whole(p) for p, n in self.held) * self.reduced
             return whole if earlier else 0.0
-        if earlier:
+        if earlier or self.on_host:
             return self._resting()
         return sum(self._share(p) * FP32 for p, _ in self.held if begun and "last" in p.param.sections)
 
@@ -183,12 +226,25 @@ class Rank:
         return 0.0
 
     def _outcome(self) -> float:
-        """The saved log-probabilities, and the logits too where a schedule holds on to what a stage gave."""
-        saved = self._of_loss(1)
-        return saved + (saved / FP32 * self.computed if self.roles.pipeline else 0.0)
+        """What the loss saves, and the logits too where a schedule holds on to what a stage gave."""
+        return self._saved_by_loss() + (self._logits() if self.roles.pipeline else 0.0)
+
+    def _saved_by_loss(self) -> float:
+        """Log-probabilities in fp32; of a loss that is compiled as one region the logits alone."""
+        return self._logits() if self.plan.compiled("loss") else self._of_loss(1)
+
+    def _loss_buffers(self) -> float:
+        """Bytes that the backward of the loss makes: gradients, op by op unless it is compiled."""
+        if self.plan.compiled("loss"):
+            return self._logits()
+        return self._of_loss(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
+
+    def _logits(self) -> float:
+        """Bytes of one microbatch's logits on this rank, in the compute dtype."""
+        return self._of_loss(1) / FP32 * self.computed
 
     def _of_loss(self, copies: int) -> float:
-        """So many fp32 tensors of one microbatch like this rank's logits."""
+        """Bytes of so many fp32 tensors of one microbatch like this rank's logits."""
         if "last" not in self.sections:
             return 0.0
         loss = self.sharded.ops["last"][-1]
@@ -198,9 +254,7 @@ class Rank:
     def _of_blocks(self) -> float:
         """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
-        gathered = max((self._gathered(kind) for kind in blocks), default=0.0)
-        if not self._keeps_copies:
-            gathered *= BLOCKS_GATHERED
+        gathered = BLOCKS_GATHERED * max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max((self._everything(kind) - self._of_section(kind) for kind in blocks), default=0.0)
         return gathered + back + self._reducing()
 

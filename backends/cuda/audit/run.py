@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from planc.backends.common.shrunk import said, shrunk
-from planc.backends.cuda.analysis.peak_memory import peak_memory
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.audit.trace import Traced
 from planc.checks import check_plan
+from planc.cost import cost_plan
+from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, PeakMemory, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.lowering import lower_plan
+from planc.lowering import lower_plan, realise_for
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
@@ -39,8 +40,11 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
-    predicted_peaks = peak_memory(sharded)
-    return tuple(
-        PeakMemory(stage=t.stage, predicted_bytes=predicted_peaks[t.stage].bytes, observed_bytes=t.peak_bytes)
-        for t in traced
-    )
+    held = predicted_bytes(sharded)
+    return tuple(PeakMemory(stage=t.stage, predicted_bytes=held[t.stage], observed_bytes=t.peak_bytes) for t in traced)
+
+
+def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:
+    """Tensors on each pipeline stage: what `planc check --target cuda` shows, less communicators and reserve."""
+    stages = cost_plan(sharded, realise=realise_for("cuda")).memory.stages
+    return tuple(stage.per_device_gib.tensors * GIB for stage in stages)

@@ -1,25 +1,26 @@
-"""What a compiled XLA program holds of a device at its fullest moment, without running it.
+"""Tensors of a compiled XLA program at its fullest moment, by part, without running it.
 
-`planc.cost.memory` says what any correct program must keep. This adds what XLA makes of plain attention and of
-the loop over microbatches, from programs whose `peak_memory_in_bytes` is known: the scores of all local
-heads twice in fp32 (probabilities and their gradient), the head's gathered copy where it left the loop, gradients of
-tables that are summed whole, experts' weights cast before the loop over the layers.
+`planc.cost.memory` counts what any correct program must keep. This module adds what XLA makes of plain attention and
+of the loop over microbatches, from programs whose `peak_memory_in_bytes` is known: the scores of all local heads
+twice in fp32 (probabilities and their gradient), the head's gathered copy where it left the loop, gradients of tables
+that are summed whole, experts' weights cast before the loop over the layers. Every rank of a pipeline runs the same
+program, so that all of them hold as much.
 """
 
 from __future__ import annotations
 
 from functools import cached_property
 
-from planc.backends.xla.analysis.layouts import cut
-from planc.backends.xla.rules import realise, sum_thin_parts
-from planc.cost import cost_plan
-from planc.ir.backend import Peak
+from planc.backends.xla.analysis.layouts import cut, gathers_in_use
+from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
+from planc.backends.xla.rules import sum_thin_parts
+from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import Noun
+from planc.ir.realised import InFlight, TensorBytes
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
-from planc.sharding import semantic_collectives
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
 from planc.sharding.recompute import replay
 from planc.sharding.redistribute import restrict
@@ -30,68 +31,126 @@ SCORES = 2
 LOGITS = 2
 """Tensors like the logits in the compute dtype: what the loss is made of, and its gradient. The fp32 of the loss is
 never kept whole; the head's whole gradient comes with them."""
+WAITING = 2
+"""Buffers of a pipeline's microbatches on a rank: those that wait or are done, and their gradient."""
 
 
-def peak_memory(sharded: Sharded) -> tuple[Peak, ...]:
-    """The fullest moment of each pipeline rank; of a pipeline, what any correct program keeps on it."""
-    if sharded.plan.pipeline == 1:
-        moments = Moments(sharded).all()
-        name = max(moments, key=lambda n: moments[n])
-        return (Peak(bytes=moments[name], moment=name),)
-    stages = cost_plan(sharded, realise(sharded, semantic_collectives(sharded))).memory.stages
-    parts = [(stage.per_device_gib, stage.peak_at) for stage in stages]
-    return tuple(Peak(bytes=(gib.total - gib.reserve) * 2**30, moment=moment) for gib, moment in parts)
+def peak_memory(
+    sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight = ()
+) -> tuple[TensorBytes, ...]:
+    """The fullest moment of each pipeline rank (bytes of tensors, by part), with the collectives that XLA issues.
+
+    A pipeline is one loop, whose iterations keep what they need whatever the schedule has in flight.
+    """
+    return (Moments(sharded, collectives).peak(),) * sharded.plan.pipeline
+
+
+@dataclass(frozen=True, kw_only=True)
+class Moment:
+    """Bytes that come and go, beside the state: saved activations, and all else."""
+
+    name: str
+    activations: float = 0.0
+    buffers: float = 0.0
 
 
 class Moments:
-    def __init__(self, sharded: Sharded) -> None:
+    """The moments of a step that compete to be the fullest."""
+
+    def __init__(self, sharded: Sharded, collectives: tuple[Collective, ...]) -> None:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
+        self._sums = tuple(r for r in collectives if r.carries == "grad")
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
 
-    def all(self) -> dict[str, float]:
-        always = self._state() + self._hoisted() + self._narrow_experts()
-        blocks = {f"backward of {kind}": self._saved() + self._backward(kind) for kind in self.model.blocks}
-        moments = {**blocks, "loss": self._saved() + self._loss(), "sums": self._whole_sums(), "update": 0.0}
-        return {name: always + held for name, held in moments.items()}
+    def peak(self) -> TensorBytes:
+        """The fullest moment, with the state that is always there."""
+        fullest = max(self._moments(), key=lambda m: m.activations + m.buffers)
+        return TensorBytes(
+            params=self._resting("params") + self._copies(),
+            grads=self._resting("grads"),
+            optimizer=self._resting("optimizer", moments=True),
+            activations=fullest.activations,
+            buffers=self._hoisted() + self._waiting() + fullest.buffers,
+            moment=fullest.name,
+        )
 
-    def _state(self) -> float:
-        """Parameters and moments where they rest, and the gradients that add up."""
-        kept = self._resting("params") + self._resting("optimizer", moments=True) + self._resting("grads")
-        return kept * FP32
+    def _moments(self) -> list[Moment]:
+        saved = self._saved()
+        blocks = [
+            Moment(name=f"backward of {kind}", activations=saved, buffers=self._backward(kind))
+            for kind in self.model.blocks
+        ]
+        loss = Moment(name="loss", activations=saved, buffers=self._loss())
+        return [*blocks, loss, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
+
+    # State.
 
     def _resting(self, noun: Noun, *, moments: bool = False) -> float:
-        """Elements on one device, each as often as it has moments if asked. XLA stores whole what it cannot divide."""
-        times = {p.param.name: moments_of(self.plan, p.param.name) if moments else 1 for p in self.sharded.params}
-        return sum(times[p.param.name] * self.model.copies(p.param) * self._kept(p, noun) for p in self.sharded.params)
+        """Bytes on one device of a noun between uses, in fp32: a parameter's once, or once for each of its moments.
+
+        XLA stores whole what it cannot divide.
+        """
+        return FP32 * sum(
+            (moments_of(self.plan, p.param.name) if moments else 1) * self._copies_of(p) * self._kept(p, noun)
+            for p in self.sharded.params
+        )
+
+    def _copies_of(self, p: ParamSharding) -> float:
+        """Layers of one rank that have the parameter; both ends of the model are on every rank of a pipeline."""
+        copies = self.model.copies(p.param)
+        blocks = {*p.param.sections} & {*self.model.blocks}
+        return copies / self.plan.pipeline if blocks and pipelined(self.plan) else copies
 
     def _kept(self, p: ParamSharding, noun: Noun) -> float:
         whole = param_elements(self.plan, p)
         divided = cut(self.plan, p, noun) is not None
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
 
-    def _hoisted(self) -> float:
-        """The head's weight, gathered once for all microbatches."""
-        if self.plan.microbatches == 1:
-            return 0.0
-        return sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
+    def _copies(self) -> float:
+        """Bytes of compute copies that outlive a pass: whole parameters that are gathered before, or experts."""
+        if self.plan.store("params") and not gathers_in_use(self.plan):
+            return sum(self._copies_of(p) * param_elements(self.plan, p) for p in self.sharded.params) * self.computed
+        return self._narrow_experts()
 
     def _narrow_experts(self) -> float:
         """The parts of the experts' weights that a device stores, cast before the loops over the layers."""
         if self.computed == FP32:
             return 0.0
         experts = (p for p in self.sharded.params if p.param.region == EXPERTS)
-        return sum(self.model.copies(p.param) * self._kept(p, "params") for p in experts) * self.computed
+        return sum(self._copies_of(p) * self._kept(p, "params") for p in experts) * self.computed
+
+    def _hoisted(self) -> float:
+        """The head's weight, gathered once for all microbatches."""
+        if self.plan.microbatches == 1 or pipelined(self.plan):
+            return 0.0
+        return sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
 
     def _of_head(self, p: ParamSharding) -> bool:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
+    # Activations.
+
     def _saved(self) -> float:
-        """What one microbatch leaves for its backward: of each block what its replay starts from."""
+        """What a microbatch leaves for its backward: of each block what its replay starts from. The loop of a
+        pipeline leaves as much in each of its iterations, those that fill and drain it too."""
         each = {
             kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).kept)
             for kind in self.model.blocks
         }
-        return sum(self.model.layers_of(kind) * held for kind, held in each.items())
+        layers = sum(self.model.layers_of(kind) * held for kind, held in each.items())
+        if not pipelined(self.plan):
+            return layers
+        return layers / (self.plan.pipeline * chunks(self.plan)) * iterations(self.plan)
+
+    def _waiting(self) -> float:
+        """A pipeline's microbatches before their first stage and after their last one: each rank has a share."""
+        if not pipelined(self.plan):
+            return 0.0
+        hidden = self.sharded.ops[self.model.blocks[-1]][-1].op.output
+        one = tensor_bytes(self.plan, hidden, self.sharded.declared(hidden))
+        shares = WAITING / self.plan.pipeline
+        stored = chunks(self.plan) > 1 and self.plan.microbatches > self.plan.pipeline
+        return (shares + stored) * self.plan.microbatches * one
 
     def _backward(self, kind: Section) -> float:
         """A block's weights as they are multiplied, and the scores of its attention."""
@@ -99,23 +158,26 @@ class Moments:
         return weights * self.computed + self._scores(kind) + self._head_waits()
 
     def _scores(self, kind: Section) -> float:
+        """Bytes of the scores of a block; rows that stay divided meet the keys of one rank at a time in a ring."""
         total = 0.0
         for o in self.sharded.ops[kind]:
             if o.op.kind == "attention":
                 rows = local_elements(self.plan, _ROWS, restrict(o.layout, _ROWS))
-                keys = local_length(self.plan, "sequence", ())
+                keys = local_length(self.plan, "sequence", o.layout.get("sequence", ()) if o.ring else ())
                 total = max(total, SCORES * rows * keys * FP32)
         return total
 
     def _logits(self) -> float:
-        """Bytes of one tensor like the logits, in the compute dtype."""
+        """Bytes of one tensor like the logits, in the compute dtype: of a microbatch, or of a pipeline rank's share of
+        all microbatches at once."""
         loss = self.sharded.ops["last"][-1]
         dims = self.model.tensor[loss.op.inputs[0]].dims
-        return local_elements(self.plan, dims, restrict(loss.layout, dims)) * self.computed
+        share = self.plan.microbatches / self.plan.pipeline if pipelined(self.plan) else 1
+        return share * local_elements(self.plan, dims, restrict(loss.layout, dims)) * self.computed
 
     def _loss(self) -> float:
         head = sum(param_elements(self.plan, p) * self.computed for p in self.sharded.params if self._of_head(p))
-        once = 0.0 if self.plan.microbatches > 1 else head
+        once = 0.0 if self._hoisted() else head
         return LOGITS * self._logits() + once + head / self.computed * FP32
 
     def _head_waits(self) -> float:
@@ -129,12 +191,6 @@ class Moments:
         """Gradients that are summed whole, each beside its sum while that is made."""
         sums = [gradient for _, gradient in self._summed_whole]
         return sum(sums) + max(sums, default=0.0)
-
-    @cached_property
-    def _sums(self) -> tuple[Collective, ...]:
-        """The sums of gradients that XLA makes."""
-        rows = realise(self.sharded, semantic_collectives(self.sharded))
-        return tuple(r for r in rows if r.carries == "grad")
 
     @cached_property
     def _summed_whole(self) -> tuple[tuple[ParamSharding, float], ...]:

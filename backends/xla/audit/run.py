@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections import Counter
 
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.analysis.peak_memory import peak_memory
 from planc.backends.xla.audit.compile import TIMEOUT_S, Compiled, compiled
 from planc.backends.xla.audit.hlo import HloError
 from planc.backends.xla.audit.inventory import Found, Inventory, inventory
 from planc.backends.xla.audit.predict import by_axis, predicted
 from planc.backends.xla.audit.topology import topology_of
 from planc.checks import check_plan
+from planc.cost import cost_plan
+from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
 from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.lowering import lower_plan
+from planc.lowering import lower_plan, realise_for
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
@@ -94,12 +95,13 @@ def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
     """Nothing on virtual devices, whose compiler plans no memory; nothing where a refusal names no size."""
     if not answer.topology or answer.peak_bytes is None:
         return ()
-    return (PeakMemory(stage=0, predicted_bytes=_held_bytes(sharded), observed_bytes=answer.peak_bytes),)
+    return (PeakMemory(stage=0, predicted_bytes=predicted_bytes(sharded), observed_bytes=answer.peak_bytes),)
 
 
-def _held_bytes(sharded: Sharded) -> float:
-    """The peak of the fullest pipeline rank."""
-    return max(peak.bytes for peak in peak_memory(sharded))
+def predicted_bytes(sharded: Sharded) -> float:
+    """Tensors on the fullest pipeline rank: what `planc check --target xla` shows, less the reserve."""
+    stages = cost_plan(sharded, realise=realise_for("xla")).memory.stages
+    return max(stage.per_device_gib.tensors for stage in stages) * GIB
 
 
 def _normalisations(plan: Plan, answer: Compiled) -> tuple[str, ...]:
@@ -117,7 +119,7 @@ def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerS
     return CompilerSays(
         topology=answer.topology or "virtual CPU devices",
         fits=not answer.refused,
-        predicted_to_fit=not answer.topology or _held_bytes(sharded) <= room,
+        predicted_to_fit=not answer.topology or predicted_bytes(sharded) <= room,
         capacity_bytes=capacity,
         message=answer.refused,
         cycles=found.cycles,

@@ -41,16 +41,15 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
     from planc.checks.memory_fixes import mends, together, tried
-    from planc.checks.recost import recost
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
-    base = recost(plan)
-    singles = [t for m in mends(plan) if (t := tried(plan, m)).gib < base.memory.per_device_gib.total - 0.05]
+    every = (tried(costed, m) for m in mends(plan))
+    singles = [t for t in every if t and t.gib < costed.memory.per_device_gib.total - 0.05]
     fitting = sorted((t for t in singles if t.gib <= capacity), key=lambda t: t.time_s)
-    if not fitting and (both := together(plan, singles, capacity)):
+    if not fitting and (both := together(costed, singles, capacity)):
         fitting = [both]
     rest = sorted((t for t in singles if t not in fitting), key=lambda t: t.gib)
-    said = [_line(t, base, fits=t in fitting) for t in (fitting + rest)[:SHOWN]]
+    said = [_line(t, costed, fits=t in fitting) for t in (fitting + rest)[:SHOWN]]
     if not fitting:
         said.append("more is needed: more devices, or more of them for each copy of the model")
     return "; ".join(said), fitting[0].fix if fitting else None

@@ -29,13 +29,12 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         return
     if waits < EXPOSED * costed.step.time_s:
         return
-    base = recost(plan)
-    tried = [(per, recost(_with(plan, per))) for per in PERIODS if per != plan.gather_per]
-    fitting = [(per, other) for per, other in tried if gib(other) <= FULL * other.memory.capacity_gib]
+    tried = [(per, recost(_with(plan, per), costed)) for per in PERIODS if per != plan.gather_per]
+    fitting = [(per, other) for per, other in tried if other and gib(other) <= FULL * other.memory.capacity_gib]
     if not fitting:
         return
     per, other = min(fitting, key=lambda t: t[1].step.time_s)
-    gain = 1 - other.step.time_s / base.step.time_s
+    gain = 1 - other.step.time_s / costed.step.time_s
     if gain < GAIN:
         return
     text = sentence("gather", f"params per {per}")
@@ -45,7 +44,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         f"{waits / costed.step.time_s:.0%} of the step waits for parameters and gradients: parameters are gathered"
         f" per {plan.gather_per}, and a step has {plan.microbatches} microbatches",
         (cause or plan.mesh.cause).span,
-        help=f"`gather params per {per}` makes the step {gain:.0%} shorter and takes {gib(other) - gib(base):+.1f}"
+        help=f"`gather params per {per}` makes the step {gain:.0%} shorter and takes {gib(other) - gib(costed):+.1f}"
         f" GiB, {gib(other):.1f} of {other.memory.capacity_gib:.0f}",
         fix=replace(plan.gather.cause, text) if plan.gather else add(plan.mesh, text),
     )
@@ -64,7 +63,7 @@ the same bytes travel many times. Where memory allows, keeping them for the micr
 hides the transfers. Tools choose a default for everybody; here both are costed.""",
     bad="""plan example
 model     llama3_8b
-batch     512 x 3072 tokens microbatch 1
+batch     512 x 2048 tokens microbatch 1
 cluster   8 x h100_node
 mesh      fsdp 64
 use       fsdp over fsdp
@@ -73,7 +72,7 @@ recompute attention.core
 """,
     good="""plan example
 model     llama3_8b
-batch     512 x 3072 tokens microbatch 1
+batch     512 x 2048 tokens microbatch 1
 cluster   8 x h100_node
 mesh      fsdp 64
 use       fsdp over fsdp

@@ -30,9 +30,11 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     if seconds[slowest] < SKEW * mean:
         return
     stages = even_stages(sharded)
-    base, other = recost(plan), recost(replaced(plan, split=replaced(split, stages=stages)))
-    gain = 1 - other.step.time_s / base.step.time_s
-    if gain < GAIN or gib(other) > max(gib(base), other.memory.capacity_gib):
+    other = recost(replaced(plan, split=replaced(split, stages=stages)), costed)
+    if other is None:
+        return
+    gain = 1 - other.step.time_s / costed.step.time_s
+    if gain < GAIN or gib(other) > max(gib(costed), other.memory.capacity_gib):
         return
     text = stages_text(stages)
     used = ", ".join(f"{s.per_device_gib.total:.0f}" for s in costed.memory.stages)
@@ -40,7 +42,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         "W0405",
         f"stage {slowest} works {seconds[slowest] / mean - 1:.0%} longer than the mean of the stages",
         split.cause.span,
-        help=f"stages {text} make the step {gain:.0%} shorter, the fullest device {gib(other) - gib(base):+.1f} GiB"
+        help=f"stages {text} make the step {gain:.0%} shorter, the fullest device {gib(other) - gib(costed):+.1f} GiB"
         f" (GiB by stage now: {used})",
         fix=_write(plan, split, text),
     )

@@ -11,7 +11,7 @@ from planc.checks.recost import recost
 from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
-from planc.ir.plan import Plan, Split
+from planc.ir.plan import Split
 
 SHARE = 0.3
 """Of the step's time."""
@@ -27,7 +27,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     ranks, count = plan.pipeline, plan.microbatches
     wanted = ceil((ranks - 1) * (1 - GOAL) / GOAL / split.chunks / ranks) * ranks
     sequences = wanted * plan.data_parallel * plan.batch.microbatch_sequences
-    better, fix = _interleaved(plan, split, share)
+    better, fix = _interleaved(costed, split, share)
     formula = (
         f"(ranks - 1) / (microbatches x chunks + ranks - 1) ="
         f" {(ranks - 1) / (count * split.chunks + ranks - 1):.0%}; {wanted} microbatches"
@@ -44,16 +44,19 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _interleaved(plan: Plan, split: Split, share: float) -> tuple[str, Fix | None]:
+def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, Fix | None]:
     """Two stages a rank, where the schedule, the layers and the microbatches allow it."""
+    plan = costed.sharded.plan
     stages = 2 * plan.pipeline
     if split.schedule != "1f1b" or plan.microbatches % plan.pipeline or stages > plan.model.layers:
         return "", None
     changed = replaced(split, schedule="interleaved_1f1b", chunks=2, stages=_halved(split))
     if any(a == b for a, b in changed.stages):
         return "", None
-    step = recost(replaced(plan, split=changed)).step
-    other = step.bubble_s / step.time_s
+    better = recost(replaced(plan, split=changed), costed)
+    if better is None:
+        return "", None
+    other = better.step.bubble_s / better.step.time_s
     text = sentence("split", f"layers over {split.axis} as interleaved_1f1b(chunks = 2)")
     if other >= share:
         return "", None

@@ -24,14 +24,15 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         return
     axes = plan.data_axes
     cause = plan.cause_of_shard("batch", axes[0]) or plan.mesh.cause
-    other = recost(replaced(plan, stores=(*plan.stores, Store(noun="optimizer", axes=axes, cause=cause))))
-    base = recost(plan)
+    other = recost(replaced(plan, stores=(*plan.stores, Store(noun="optimizer", axes=axes, cause=cause))), costed)
+    if other is None:
+        return
     yield Diagnostic(
         "W0505",
         f"each of the {plan.data_parallel} data-parallel ranks keeps the same {state:.1f} GiB of optimizer state",
         cause.span,
-        help=f"dividing it (ZeRO-1) saves {gib(base) - gib(other):.1f} GiB on each device, step time"
-        f" {other.step.time_s / base.step.time_s - 1:+.1%}",
+        help=f"dividing it (ZeRO-1) saves {gib(costed) - gib(other):.1f} GiB on each device, step time"
+        f" {other.step.time_s / costed.step.time_s - 1:+.1%}",
         fix=add(plan.mesh, sentence("store", f"optimizer over {', '.join(axes)}")),
     )
 

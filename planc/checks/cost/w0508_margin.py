@@ -37,7 +37,7 @@ RULE = Rule(
 for hours and then fail on fragmentation, on an evaluation, or while a checkpoint is gathered.""",
     bad="""plan example
 model     llama3_8b
-batch     72 x 9856 tokens microbatch 1
+batch     72 x 9216 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 4 > tp 2
 use       fsdp over fsdp
@@ -47,7 +47,7 @@ recompute attention.core
 """,
     good="""plan example
 model     llama3_8b
-batch     72 x 9856 tokens microbatch 1
+batch     72 x 9216 tokens microbatch 1
 cluster   1 x h100_node
 mesh      fsdp 4 > tp 2
 use       fsdp over fsdp

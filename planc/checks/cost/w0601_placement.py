@@ -31,7 +31,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
         return
     before = costed.step.time_s
-    timed = [(recost(replace(plan, mesh=mesh)).step.time_s, mesh) for mesh in _promising(costed)]
+    tried = [(recost(replace(plan, mesh=mesh), costed), mesh) for mesh in _promising(costed)]
+    timed = [(other.step.time_s, mesh) for other, mesh in tried if other is not None]
     after, best = min(timed, key=lambda found: found[0], default=(before, plan.mesh))
     if before - after < MIN_GAIN * before:
         return

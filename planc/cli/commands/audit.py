@@ -54,8 +54,8 @@ def run(options: argparse.Namespace) -> int:
         from planc.cli import portability
 
         return portability.run(options.portability, options.format)
-    if options.portability is not None or options.file is None or options.target is None:
-        print("planc audit: a FILE with --target, or --portability MODULE", file=sys.stderr)
+    if options.portability is not None or options.file is None:
+        print("planc audit: a FILE, or --portability MODULE", file=sys.stderr)
         return 2
     try:
         with (
@@ -74,15 +74,16 @@ def run(options: argparse.Namespace) -> int:
 
 def _audited(options: argparse.Namespace) -> Audit:
     from planc.checks import check_plan
-    from planc.driver import load
+    from planc.driver import load, target_of
     from planc.lowering import lower_to_train
 
-    plan = load(options.file, set=dict(options.set), target=options.target)
-    backend = lower_to_train(check_plan(plan), options.target).backend
+    target = options.target or target_of(options.file, set=dict(options.set))
+    plan = load(options.file, set=dict(options.set), target=target)
+    backend = lower_to_train(check_plan(plan), target).backend
     try:
         return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s))
     except ModuleNotFoundError as error:
-        raise missing_framework(error, options.target, plan.mesh.cause.span) from None
+        raise missing_framework(error, target, plan.mesh.cause.span) from None
 
 
 def lines(found: Audit) -> list[str]:

@@ -146,9 +146,10 @@ def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
     """A measured step with the collectives that the target makes of the plan."""
     from planc.calibration.probes import MeasuredStep
     from planc.checks import check_plan
-    from planc.lowering import realise_plan
+    from planc.lowering import realise
+    from planc.sharding import propagate
 
-    realised = realise_plan(check_plan(plan), target)
+    realised = realise(target, propagate(check_plan(plan)))
     return MeasuredStep(name=plan.name, sharded=realised.sharded, rows=realised.collectives, seconds=seconds)
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json, print_json_list
+from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
 from planc.driver import Examined, examine
 
 
@@ -15,7 +15,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
-    add_target(parser, required=False)
+    add_costed_target(parser)
     add_set(parser)
 
 
@@ -91,3 +91,7 @@ def show(checked: Examined, *, brief: bool = False) -> None:
     if report.diagnostics:
         print() if report.step is not None else None
         print_diagnostics(report.diagnostics, checked.sources)
+    if report.targets and not brief:
+        from planc.cli.views.report_text import targets_line
+
+        print(f"\n{targets_line(report)}")

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from planc.cli.commands.check import show
-from planc.cli.common import add_set, add_target, exit_status, print_diagnostics, print_json
+from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json
 from planc.driver import Examined, examine
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--explain", action="store_true", help="name every second, its reason and its sentence")
-    add_target(parser, required=False)
+    add_costed_target(parser)
     add_set(parser)
 
 

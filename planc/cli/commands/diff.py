@@ -7,8 +7,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import DIAGNOSTICS, add_set, add_target, exit_status, print_diagnostics, print_json
+from planc.cli.common import DIAGNOSTICS, add_costed_target, add_set, exit_status, print_diagnostics, print_json
 from planc.driver import Examined, examine
+from planc.language.target import NO_TARGET
 
 if TYPE_CHECKING:
     from planc.compare.diff import Diff
@@ -19,7 +20,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("b", metavar="B", nargs="?", help="the other plan (A itself, with what --cluster or --to say)")
     parser.add_argument("--cluster", metavar="CLUSTER", help='machines of B, such as "2 x tpu_v5p(4x4x4)"')
     add_set(parser, "--to", "change a number that `let` names, in B alone")
-    add_target(parser, required=False)
+    add_costed_target(parser)
     add_set(parser)
 
 
@@ -33,6 +34,9 @@ def run(options: argparse.Namespace) -> int:
     a = examine(options.a, set=given, target=options.target)
     try:
         b = _other(options, given)
+        if options.target is None and a.report.target != b.report.target and None in (a.report.target, b.report.target):
+            options.target = NO_TARGET  # one of them has no program to compare with the other's
+            a, b = examine(options.a, set=given, target=NO_TARGET), _other(options, given)
     except NotWrittenError as error:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2
@@ -40,7 +44,7 @@ def run(options: argparse.Namespace) -> int:
         return _refused([c for c in (a, b) if c.costed is None], options.format)
     from planc.compare.diff import diff
 
-    found = diff(a.costed, b.costed, names=_names(options), target=options.target)
+    found = diff(a.costed, b.costed, names=_names(options))
     if options.format == "json":
         print_json(found.to_json())
     else:

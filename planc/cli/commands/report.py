@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from planc.cli.common import add_set, add_target, print_json, refused
+from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.driver import examine
 
 
@@ -18,7 +18,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--trace", action="store_true", help="the step in the Trace Event format")
     what.add_argument("--accuracy", action="store_true", help="predicted beside measured, of receipts")
     parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
-    add_target(parser, required=False)
+    add_costed_target(parser)
     add_set(parser)
 
 

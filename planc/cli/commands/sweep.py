@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, add_target, print_json, refused, width
+from planc.cli.common import add_costed_target, add_set, print_json, refused, width
 from planc.diag.errors import PlanError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help="write .svg, .csv or .json",
     )
-    add_target(parser, required=False)
+    add_costed_target(parser)
     add_set(parser)
 
 

@@ -17,6 +17,8 @@ from planc.diag.quoting import printable
 from planc.diag.span import Span
 
 if TYPE_CHECKING:
+    from planc.ir.plan import Plan
+    from planc.ir.program import Target
     from planc.trainer.receipt.receipt import Receipt
     from planc.trainer.run.train import Prepared
 
@@ -102,21 +104,26 @@ def _try_to_write(path: Path) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
 
 
-def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
+def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
+    """What a receipt says was predicted: the figures of `planc cost` for the target that is trained on."""
     from planc.driver import cost
-    from planc.trainer.run.train import train
-    from planc.trainer.telemetry.events import Table
 
-    report = cost(ready.preset.plan, target=options.target)
+    report = cost(plan, target=target)
     assert report.step is not None and report.memory is not None
-    predicted = {
+    return {
         "step_time_s": report.step.time_s,
         "memory_gib": report.memory.per_device_gib.total,
         "exposed_comm_s": report.step.exposed_comm_s,
         "mfu": report.step.mfu,
-        "tokens_per_s": report.step.tokens_per_s_per_device * ready.preset.plan.mesh.devices,
+        "tokens_per_s": report.step.tokens_per_s_per_device * plan.mesh.devices,
         **({"goodput": report.goodput.runtime} if report.goodput else {}),
     }
+
+
+def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
+    from planc.trainer.run.train import train
+    from planc.trainer.telemetry.events import Table
+
     stream = sys.stderr if options.format == "json" else sys.stdout
     return train(
         options.preset,
@@ -129,7 +136,7 @@ def _train(ready: Prepared, options: argparse.Namespace) -> Receipt:
         runtime=options.runtime or "",
         python=options.python,
         devices=options.devices,
-        predicted=None if options.single else predicted,
+        predicted=None if options.single else predicted_figures(ready.preset.plan, options.target),
         on_event=Table(stream, ready.preset.train.log_every),
     )
 
@@ -168,6 +175,7 @@ def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, An
         "resumes_from": ready.start.name if ready.start else None,
         "devices": 1 if options.single else plan.mesh.devices,
         "notes": [d.to_json() for d in ready.notes],
+        "predicted": None if options.single else predicted_figures(plan, ready.target),
         "traced": traced,
     }
     if options.format == "json" and options.dry_run:

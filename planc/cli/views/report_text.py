@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from planc.cli.common import colour
 from planc.cli.views.table import table
-from planc.ir.report import Report, Step, TimedCollective
+from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
 
 
 def strong(text: str) -> str:
@@ -61,9 +61,26 @@ def _headline(report: Report) -> list[str]:
     return [
         f"{title}: {report.model.name} on {devices}, mesh {mesh}",
         f"{count(report.model.params)} parameters, {count(report.tokens_per_step)} tokens a step"
-        f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)"
-        + (f", collectives as {report.target} issues them" if report.target else ""),
+        f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)",
+        f"target {report.target}: attention, collectives and memory of its program"
+        if report.target
+        else "target none: what any correct program keeps and sends",
     ]
+
+
+def targets_line(report: Report) -> str:
+    """What each target says to the plan: `cuda: lowers; xla: E0901 at line 12`."""
+    return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
+
+
+def _refusals(answer: TargetAnswer) -> str:
+    """Codes with their lines, as in `E0901 at lines 4, 9`."""
+    lines: dict[str, dict[int, None]] = {}
+    for refusal in answer.refusals:
+        lines.setdefault(refusal.code, {})[refusal.line] = None
+    return ", ".join(
+        f"{code} at line{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}" for code, found in lines.items()
+    )
 
 
 def _memory(report: Report) -> list[str]:

@@ -9,7 +9,9 @@ from planc.cost.compute.gemm import Gemm, gemm_s
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s, peak_flops_per_s
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
+from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.recompute import replay
 
 FLASH_BACKWARD = 2.5
 """Work of flash attention's backward in units of its forward: it makes the scores again (Dao 2023)."""
@@ -20,13 +22,21 @@ reads each score once more, beside its arithmetic."""
 
 
 def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of attention's core: one kernel that never stores a score, or products with scores between."""
-    plan = sharded.plan
-    if plan.attention is not None and plan.attention.method == "unfused":
+    """Seconds of attention's core for one microbatch on one device.
+
+    It is one fused kernel that stores no score, or products with the scores between them in memory: as the program
+    of a target has it (`Sharded.attention`), or else as the plan's `attention core` says.
+    """
+    plan, kernel = sharded.plan, sharded.attention
+    if kernel is not None and kernel.stores_scores:
+        return _stored_scores_s(sharded, o, chip, kernel, backward=backward)
+    if kernel is None and plan.attention is not None and plan.attention.method == "unfused":
         return _unfused_s(sharded, o, chip, backward=backward)
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
-    arithmetic = times * op_flops(sharded, o) / (peak * attention_efficiency(sharded, o, chip))
+    masked = kernel is not None and kernel.windows_by_mask and o.op.window
+    flops = _product_flops(sharded, o, _scores(sharded, o)) if masked else op_flops(sharded, o)
+    arithmetic = times * flops / (peak * attention_efficiency(sharded, o, chip))
     traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
     return max(arithmetic, traffic_s) + chip.launch_s * (2 if backward else 1)
 
@@ -51,6 +61,48 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 def head_share(width: float) -> float:
     """The efficiency of attention with heads of this width, in units of that with usual ones."""
     return (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
+
+
+def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:
+    """Seconds of products over scores that a target's program keeps in memory, all of them computed.
+
+    The backward has four products, or five and the softmax once more where the block's replay did not make the
+    probabilities again: a replay keeps tensors that have names, and probabilities have none.
+    """
+    scores = _scores(sharded, o)
+    times, score_bytes = 1.0, kernel.forward_bytes
+    if backward:
+        again = o.ring or o.op.name not in _replayed(sharded, o)
+        times = 2.5 if again else 2.0
+        score_bytes = kernel.backward_bytes + (kernel.replay_bytes if again else 0.0)
+    arithmetic_s = times * _product_flops(sharded, o, scores) * dtype_s_per_flop(chip, sharded.plan.precision.compute)
+    traffic = score_bytes * scores + times * op_bytes(sharded, o)
+    return arithmetic_s + traffic / memory_bytes_per_s(chip) + 2 * times * chip.launch_s
+
+
+def _scores(sharded: Sharded, o: OpSharding) -> float:
+    """Scores of a microbatch that one device computes, masked ones too.
+
+    A ring whose ranks have one piece from each end of a sequence leaves out the half of its later turns.
+    """
+    plan = sharded.plan
+    rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
+    scores = rows * plan.batch.sequence_tokens
+    ranks = plan.mesh.size(*o.layout.get("sequence", ()))
+    if o.ring and plan.attention is not None and plan.attention.balance == "headtail":
+        scores *= (ranks + 1) / (2 * ranks)
+    return scores
+
+
+def _product_flops(sharded: Sharded, o: OpSharding, scores: float) -> float:
+    """FLOPs of the forward's two products over so many scores."""
+    return 2.0 * scores * head_widths(sharded.model, o.op)
+
+
+def _replayed(sharded: Sharded, o: OpSharding) -> tuple[str, ...]:
+    """Names of the ops that run again in the backward of an op's block."""
+    kind = next((kind for kind in sharded.model.blocks if o in sharded.ops[kind]), None)
+    return replay(sharded.plan, kind).ops if kind is not None else ()
 
 
 def _unfused_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:

@@ -14,37 +14,66 @@ from planc.cost.memory.state import communicators, resting, state_buffers
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
+from planc.ir.realised import Realised, TensorBytes, during
 from planc.ir.report import Memory, MemoryParts, StageMemory
 from planc.ir.sharding import Sharded
 from planc.pipeline.timeline import Timeline
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
 
 GIB = 2.0**30
+TENSORS = ("params", "grads", "optimizer", "activations", "buffers")
+"""The parts of a report's memory that are tensors of the program."""
 
 
-def memory(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -> Memory:
+def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows: tuple[Collective, ...]) -> Memory:
     """The memory of every pipeline stage; the fullest one speaks for the plan.
 
-    Gradients that `rows` reduce once a step are held whole until then, whatever the plan stores.
+    The tensors are those of a target's program, or with None those that any correct program must keep. Gradients
+    that `rows` reduce once a step are then held whole until the reduction, whatever the plan stores.
     """
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
-    whole = _whole_until_the_end(sharded, rows)
-    saved, replays = saved_by_section(sharded), replays_of(sharded)
-    alike: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
-    stages = []
-    for rank in range(sharded.plan.pipeline):
-        held = tuple(sections_on(sharded.plan, rank).items())
-        if held not in alike:
-            alike[held] = _state(sharded, rank, whole, replays)
-        stages.append(_stage(sharded, timeline, rank, *alike[held], saved))
-    worst = max(stages, key=lambda s: s.per_device_gib.total)
+    tensors = realised.peak_memory(timeline.in_flight) if realised else least_tensors(sharded, timeline, rows)
+    stages = tuple(_stage(sharded, rank, held) for rank, held in enumerate(tensors))
     return Memory(
         capacity_gib=capacity / GIB,
         usable_gib=(capacity - chip.runtime_bytes) / (1 + chip.runtime_fraction) / GIB,
-        per_device_gib=worst.per_device_gib,
-        stages=tuple(stages),
+        per_device_gib=max(stages, key=lambda s: s.per_device_gib.total).per_device_gib,
+        stages=stages,
     )
+
+
+def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
+    """A rank's tensors with the communicators and the reserve, which no tensor is in."""
+    plan = sharded.plan
+    parts = {name: getattr(tensors, name) for name in TENSORS}
+    parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
+    allocated = sum(parts.values())
+    parts["reserve"] = with_reserve(plan.cluster.chip, allocated) - allocated
+    gib = {name: amount / GIB for name, amount in parts.items()}
+    return StageMemory(
+        stage=rank,
+        layers=sum(sections_on(plan, rank).get(kind, 0) for kind in plan.model.blocks),
+        ranks=plan.mesh.devices // plan.pipeline,
+        per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
+        peak_at=tensors.moment,
+    )
+
+
+def least_tensors(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
+    """Tensors that any correct program keeps on each pipeline rank; ranks that hold the same sections share them."""
+    whole = _whole_until_the_end(sharded, rows)
+    saved, replays = saved_by_section(sharded), replays_of(sharded)
+    states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
+    found = []
+    for rank in range(sharded.plan.pipeline):
+        held = tuple(sections_on(sharded.plan, rank).items())
+        if held not in states:
+            states[held] = _state(sharded, rank, whole, replays)
+        state, in_loss = states[held]
+        activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
+        found.append(TensorBytes(**state, activations=activations, moment=moment))
+    return tuple(found)
 
 
 def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool:
@@ -54,36 +83,13 @@ def _whole_until_the_end(sharded: Sharded, rows: tuple[Collective, ...]) -> bool
 
 
 def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[dict[str, float], bool]:
-    """Bytes of all that does not depend on the schedule, and whether they are the most in the backward of the loss;
-    ranks that hold alike sections have alike state."""
+    """Bytes of all that does not depend on the schedule, and True if they are the most in the backward of the loss."""
     plan = sharded.plan
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    parts = {
-        **resting(sharded, held, whole=whole),
-        "buffers": at_the_fullest(*moments),
-        "comm_buffers": communicators(sharded) * plan.cluster.chip.communicator_bytes,
-    }
+    parts = {**resting(sharded, held, whole=whole), "buffers": at_the_fullest(*moments)}
     return parts, loss_is_fullest(*moments)
-
-
-def _stage(
-    sharded: Sharded, timeline: Timeline, rank: int, state: dict[str, float], in_loss: bool, saved: dict[Section, float]
-) -> StageMemory:
-    plan = sharded.plan
-    activations, moment = _activations(sharded, timeline, rank, in_loss, saved)
-    parts = {**state, "activations": activations}
-    allocated = sum(parts.values())
-    parts["reserve"] = with_reserve(plan.cluster.chip, allocated) - allocated
-    gib = {name: amount / GIB for name, amount in parts.items()}
-    return StageMemory(
-        stage=rank,
-        layers=sum(sections_on(plan, rank).get(kind, 0) for kind in plan.model.blocks),
-        ranks=plan.mesh.devices // plan.pipeline,
-        per_device_gib=MemoryParts(total=sum(gib.values()), **gib),
-        peak_at=moment,
-    )
 
 
 def _activations(
@@ -96,11 +102,10 @@ def _activations(
         microbatches * sum(n * saved[section] for section, n in sections_of(plan, stage).items())
         for stage, microbatches in flying.items()
     )
-    count = sum(flying.values())
     where = "loss" if in_loss else "last layer"
     if len(plan.stages) > 1 and not in_loss:
         where = f"last layer of virtual stage {max(flying, default=0)}"
-    return total, f"backward of the {where}, {count} microbatch{'es' if count > 1 else ''} in flight"
+    return total, during(f"backward of the {where}", sum(flying.values()))
 
 
 def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> float:

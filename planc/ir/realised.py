@@ -1,0 +1,79 @@
+"""What a target makes of a propagated plan, as far as its cost depends on it: collectives, attention, memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.collective import Collective
+from planc.ir.program import Target
+
+if TYPE_CHECKING:
+    from planc.ir.sharding import Sharded
+
+InFlight = Sequence[Mapping[int, int]]
+"""For each pipeline rank the microbatches held at its fullest moment, by virtual stage."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionKernel:
+    """How a program computes softmax(q k^T) v, for the time that its scores take.
+
+    `forward_bytes` and `backward_bytes` are read and written in device memory for each score, by the products too;
+    0: a fused kernel, which stores no score. `replay_bytes` is what the backward reads and writes besides to make
+    the probabilities again where the forward's are gone.
+    """
+
+    forward_bytes: float = 0.0
+    backward_bytes: float = 0.0
+    replay_bytes: float = 0.0
+    windows_by_mask: bool = False
+    """A window of tokens is a mask over scores that are all computed, and no shorter loop."""
+
+    @property
+    def stores_scores(self) -> bool:
+        """True unless the kernel is fused."""
+        return self.forward_bytes > 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorBytes:
+    """Bytes of the tensors on one device at the fullest moment of the step, by part, for one pipeline rank.
+
+    The communicators, the runtime and fragmentation are not among them.
+    """
+
+    params: float
+    grads: float
+    optimizer: float
+    activations: float
+    buffers: float
+    moment: str
+    """The moment in words, as in `backward of the loss`."""
+
+    @property
+    def total(self) -> float:
+        """All parts (bytes)."""
+        return self.params + self.grads + self.optimizer + self.activations + self.buffers
+
+
+def during(moment: str, microbatches: int) -> str:
+    """A moment of the step with the microbatches in flight, in words."""
+    return f"{moment}, {microbatches} microbatch{'es' if microbatches != 1 else ''} in flight"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Realised:
+    """A plan as a target's program runs it."""
+
+    target: Target
+    sharded: Sharded
+    """The layouts, with the program's kernel of attention."""
+    collectives: tuple[Collective, ...]
+    peak_memory: Callable[[InFlight], tuple[TensorBytes, ...]]
+    """Tensors of each pipeline rank, from the microbatches in flight on it."""
+
+
+Realise = Callable[["Sharded"], Realised]
+"""A target's answer for a propagated plan. Raises PlanError when the target refuses the plan."""

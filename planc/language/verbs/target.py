@@ -1,0 +1,22 @@
+"""`target cuda | xla | none`: the program that the plan is costed as; without it that of the cluster's chips.
+
+It asks for another answer and changes nothing of the plan: no layout, mesh or batch depends on it.
+"""
+
+from __future__ import annotations
+
+from typing import cast, get_args
+
+from planc.ir.program import Target
+from planc.language.draft import Draft
+from planc.language.target import NO_TARGET, AnyTarget
+from planc.syntax.tree import Sentence
+
+VERBS = ("target",)
+ORDER = 5
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    word = draft.one_of(sentence.node.words("NAME")[0], (*get_args(Target), NO_TARGET), "a target")
+    if word is not None:
+        draft.target = cast(AnyTarget, word)

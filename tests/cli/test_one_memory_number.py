@@ -1,0 +1,106 @@
+"""One question, one answer: the memory of a plan on a target is one number, whichever command is asked."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planc.backends.cuda.audit.run import predicted_bytes as predicted_by_cuda_audit
+from planc.backends.xla.audit.run import predicted_bytes as predicted_by_xla_audit
+from planc.cli import main
+from planc.cli.commands.train import predicted_figures
+from planc.cli.views.report_text import gib
+from planc.cost.memory.peak import GIB
+from planc.driver import check, cost, examine, load
+from planc.language.target import AnyTarget
+from planc.trainer.preset.load import load_preset
+from tests.plans import BUNDLED, FIELD, ROOT, propagated
+
+PRESET_PLANS = sorted((ROOT / "plans" / "presets").glob("*.plan"))
+PRESETS = sorted((ROOT / "plans" / "presets").glob("*.toml"))
+PLANS = [*BUNDLED, *FIELD, *PRESET_PLANS]
+AUDITED_LLAMA3_70B_V5P_GIB = 16.18
+"""`peak_memory_in_bytes` of libtpu 0.0.42.1 for the step of llama3_70b_v5p (docs/measured/audit-tpu.md)."""
+
+
+def answered(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    main(list(words))
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_every_command_shows_one_number(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    report = check(path)
+    assert report.memory is not None
+    parts = report.memory.per_device_gib
+    for command in ("check", "cost"):
+        told: dict[str, Any] = json.loads(answered(capsys, command, str(path), "--format", "json"))
+        assert (told["memory"]["per_device_gib"]["total"], told["target"]) == (parts.total, report.target)
+    text = answered(capsys, "check", str(path))
+    table = text.split("GiB on each device")[1].split("fullest at")[0]
+    rows = re.findall(r"^(\d+) +\d+ +([\d.]+) ", table, re.MULTILINE)
+    shown = [gib(stage.per_device_gib.total) for stage in report.memory.stages]
+    assert [total for _, total in rows] == shown and gib(parts.total) in shown
+    assert f"target {report.target or 'none'}:" in text
+
+
+@pytest.mark.parametrize("target", ["cuda", "xla", "none"])
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
+def test_a_named_target_has_one_number_too(path: Path, target: AnyTarget) -> None:
+    """From the file, and from the plan that a preset embeds."""
+    report = check(path, target=target)
+    if report.memory is None:
+        refused = next(t for t in report.targets if t.target == target)
+        assert not refused.lowers and {d.code for d in report.diagnostics} == {"E0901"}
+        return
+    plan = load(path, target="" if target == "none" else target)
+    assert cost(plan, target=target).memory == report.memory
+    if target != "none":
+        assert predicted_figures(plan, target)["memory_gib"] == report.memory.per_device_gib.total
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda p: f"{p.parent.name}-{p.stem}")
+def test_an_audit_compares_the_tensors_of_that_number(path: Path) -> None:
+    """The total less the communicators and the reserve, which no tensor is in; both are named parts."""
+    report = check(path)
+    assert report.memory is not None
+    tensors = [(p.total - p.comm_buffers - p.reserve) * GIB for p in (s.per_device_gib for s in report.memory.stages)]
+    if report.target == "xla":
+        sharded = propagated(load(path, target="xla"))
+        assert math.isclose(predicted_by_xla_audit(sharded), max(tensors), rel_tol=1e-9)
+    elif report.target == "cuda":
+        sharded = propagated(load(path, target="cuda"))
+        assert predicted_by_cuda_audit(sharded) == pytest.approx(tensors, rel=1e-9)
+
+
+@pytest.mark.parametrize("path", PRESETS, ids=lambda p: p.stem)
+def test_a_preset_predicts_what_its_plan_s_check_shows(path: Path) -> None:
+    preset = load_preset(path)
+    report = check(preset.plan)
+    assert report.target is not None and report.memory is not None
+    shown = report.memory.per_device_gib.total
+    assert predicted_figures(preset.plan, report.target)["memory_gib"] == shown
+    source = next(p for p in (path.with_suffix(".plan"), ROOT / "plans" / f"{path.stem}.plan") if p.exists())
+    assert check(source, set=preset.plan.set).memory == report.memory
+
+
+def test_the_number_is_the_compiler_s() -> None:
+    report = check(ROOT / "plans" / "llama3_70b_v5p.plan")
+    assert report.target == "xla" and report.memory is not None
+    assert abs(report.memory.per_device_gib.tensors / AUDITED_LLAMA3_70B_V5P_GIB - 1) < 0.1
+    assert abs(report.memory.per_device_gib.total / AUDITED_LLAMA3_70B_V5P_GIB - 1) < 0.1
+
+
+def test_targets_differ_where_their_programs_do() -> None:
+    """XLA has no fused attention: its scores take memory and time that torch's kernel does not."""
+    path = ROOT / "plans" / "llama3_70b_v5p.plan"
+    of = {target: examine(path, target=target).costed for target in ("cuda", "xla", "none")}
+    gibs = {t: c.memory.per_device_gib.total for t, c in of.items() if c}
+    seconds = {t: c.step.compute_s + c.step.recompute_s for t, c in of.items() if c}
+    assert gibs["xla"] > 1.2 * gibs["none"] and seconds["xla"] > 1.2 * seconds["none"]
+    assert math.isclose(seconds["cuda"], seconds["none"]) and gibs["cuda"] != gibs["none"]
