@@ -56,13 +56,13 @@ def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Di
 
 
 def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> bool:
-    """Whether a plan rule finds an error: one of these rules, or any but those."""
+    """True if a plan rule finds an error: one of the rules `among`, or any but those in `besides`."""
     asked = [r for r in _of("plan") if r.check and (r.code in among if among else r.code not in besides)]
     return any(d.severity == "error" for rule in asked if rule.check for d in rule.check(plan))
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
-    """What the cost rules and the plan's own expectations find."""
+    """The findings of the cost rules and of the plan's own expectations."""
     return [d for rule in _of("cost") if rule.check for d in rule.check(costed)]
 
 

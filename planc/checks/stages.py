@@ -1,4 +1,4 @@
-"""How evenly a pipeline's work lies on its ranks, and stages that divide it better."""
+"""Balance of a pipeline's work over its ranks, and stages that balance it better."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
 
 
 def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
-    """As a `split` sentence writes them: `[embed + 9, 8 x 2, 7 + head]`."""
+    """Stages in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
     sizes = [b - a for a, b in stages]
     parts: list[str] = []
     index = 1

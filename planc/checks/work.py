@@ -1,4 +1,4 @@
-"""Which axes divide the work of the matmuls and attention, and how much of it each leaves whole."""
+"""Division of matmul and attention work: the axes that divide it, and the work that each leaves undivided."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from planc.sharding.propagate import override_of
 
 
 def copies(sharded: Sharded, section: str) -> int:
-    """How often a section is in the whole model."""
+    """Number of copies of a section in the whole model."""
     model = sharded.model
     return model.layers_of(section) if section in model.blocks else 1
 

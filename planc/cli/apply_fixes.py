@@ -38,13 +38,13 @@ class Applied:
 
 @dataclass(frozen=True)
 class Fixed:
-    """What was done to one file: the fixes applied, in order, and the findings whose fixes were not."""
+    """Result for one file: the applied fixes in order, and the findings whose fixes were not applied."""
 
     applied: tuple[Applied, ...]
     left: tuple[Diagnostic, ...]
 
     def lines(self) -> Iterator[str]:
-        """As text: each edit as a diff, then what was not applied, and why."""
+        """Text for people: each edit as a diff, then the fixes not applied, with the reason."""
         for one in self.applied:
             assert one.finding.fix is not None
             yield f"fixed {one.finding.code} {one.finding.span.where()}: {one.finding.fix.title}"

@@ -1,4 +1,4 @@
-"""What commands share: arguments of plans, the terminal, printing diagnostics and JSON."""
+"""Helpers of the commands: plan arguments, the terminal, printing diagnostics and JSON."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _setting(text: str) -> tuple[str, int]:
 
 
 def colour() -> bool:
-    """Whether standard output wants colour: a terminal, and NO_COLOR unset."""
+    """True if standard output wants colour: a terminal, and NO_COLOR unset."""
     return sys.stdout.isatty() and "NO_COLOR" not in os.environ
 
 

@@ -16,7 +16,7 @@ TERMINAL_AFTER_S = 0.5
 TERMINAL_EVERY_S = 0.2
 TICK_S = 1.0
 LOG_AFTER_S = 10.0
-"""Where standard error is a file or a pipe, nothing is written in the first seconds, and then one line this often."""
+"""Interval (s) of progress lines where standard error is a file or a pipe; nothing is written before the first."""
 
 
 class Progress:

@@ -16,7 +16,7 @@ EXAMPLES = 3
 HARDWARE = ("chip", "link", "node", "network", "torus")
 """Verbs of hardware files."""
 WRITTEN = {"attention": "attention.core"}
-"""How a file writes a verb, where its reader's name differs."""
+"""Spelling of a verb in a file, where its reader's name differs."""
 DECLARATION = re.compile(rf"^({'|'.join(HARDWARE)})\s+(\w+)", re.MULTILINE)
 
 
@@ -87,7 +87,7 @@ def _layout(name: str) -> Topic:
 
 
 def _hardware_names() -> dict[str, dict[str, Callable[[str], Topic]]]:
-    """What the bundled hardware files declare, by kind."""
+    """Names declared by the bundled hardware files, by kind."""
     found: dict[str, dict[str, Callable[[str], Topic]]] = {}
     for text in _texts("hardware").values():
         for kind, name in DECLARATION.findall(text):

@@ -1,4 +1,4 @@
-"""What changes from one costed plan to another: `planc.diff/1`."""
+"""Differences between two costed plans: `planc.diff/1`."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Change:
     a: float | str | None
     b: float | str | None
     names: tuple[str, ...] = ()
-    """Of a changed layout: every parameter or activation that it is the layout of."""
+    """For a changed layout, every parameter or activation that has it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +57,7 @@ class Diff:
 
     @property
     def comparable(self) -> bool:
-        """Whether the losses of runs of both are expected to agree."""
+        """True if the losses of runs of both plans are expected to agree."""
         return not self.apart
 
     def to_json(self) -> dict[str, Any]:
@@ -158,7 +158,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "overlap": _written("overlaps"),
     "compile": _written("compiles"),
 }
-"""What a plan settles beside its layouts, as a reader would say it."""
+"""Decisions of a plan beside its layouts, as a reader would name them."""
 
 
 # Layouts.
@@ -265,5 +265,5 @@ def _moved(a: CostedPlan, b: CostedPlan) -> Moved | None:
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:
-    """Where a target keeps state between steps; without one, as the sentences say."""
+    """The layout of state between steps on a target; without a target, as the sentences say."""
     return as_said if target is None else load_backend(target).state_layout(sharded)

@@ -30,9 +30,9 @@ class Moved:
     same_machine: bool
     checkpoint_bytes: int
     needed_bytes: int
-    """What B's devices hold together: more than the checkpoint where some hold the same."""
+    """Bytes that B's devices hold together: more than the checkpoint where some hold the same."""
     moved_bytes: int
-    """Of these, what a device does not hold already."""
+    """Bytes of these that a device does not hold already."""
     worst_device_bytes: int
     worst_device: int
 
@@ -40,7 +40,7 @@ class Moved:
 def moved(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
 ) -> Moved:
-    """What moves from one layout of a model to another; all of it on another machine.
+    """Bytes that move from one layout of a model to another; all of them on another machine.
 
     Both plans have the same parameters.
     """

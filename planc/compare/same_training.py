@@ -1,4 +1,4 @@
-"""Whether two plans train the same losses: what would part them beside rounding.
+"""Comparison of two plans: do they train to the same losses, apart from rounding?
 
 A layout over devices changes the order of sums and nothing else; so do microbatches, recomputation and
 kernels. The model, the tokens of a step, what is rounded, and which tokens an expert turns away do more.

@@ -1,4 +1,4 @@
-"""Which piece of each parameter a device keeps between steps: what a checkpoint of a layout is made of.
+"""Shard intervals: the part of each parameter that a device holds between steps, as a checkpoint stores it.
 
 A tensor's piece is, for each of its dimensions, some runs of neighbouring indices: what tensor parallelism
 leaves of the dimension, and of that the share that state is stored in. Dimensions that do not divide are
@@ -26,16 +26,16 @@ Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 
 
 def as_said(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
-    """As the sentences say: the dimension that they name, else the first.
+    """The layout that the sentences say: on the dimension that they name, else the first.
 
-    Masters that no sentence stores rest with the optimizer's state.
+    Masters that no sentence stores have the layout of the optimizer's state.
     """
     return p.stored[noun] or (p.stored["optimizer"] if noun == "params" else ()), p.on_dim or 0
 
 
 @dataclass(frozen=True)
 class Kept:
-    """How one noun of a parameter is kept: per storage dimension the cuts of use, then those of storage."""
+    """The layout of one noun of a parameter: per storage dimension the cuts of use, then those of storage."""
 
     used: tuple[Cut, ...]
     stored: tuple[Axis, ...]
@@ -48,7 +48,7 @@ class Kept:
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
-        """What a rank keeps of each storage dimension."""
+        """The intervals of each storage dimension that a rank holds."""
         return self._piece(tuple(rank // a.stride % a.size for a in self.axes), rank)
 
     @cached_property
@@ -71,7 +71,7 @@ class Kept:
 
 
 def kept(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> Kept:
-    """How a noun of a parameter is kept."""
+    """The layout of a noun of a parameter between steps."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
@@ -114,7 +114,7 @@ def _part(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
 
 
 def _within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
-    """Of runs that hold whole repeats of a dim of `length` x `inside` elements, this part of every repeat."""
+    """Part `part` of every repeat of a dim of `length` x `inside` elements, in runs that hold whole repeats."""
     block = length * inside
     return tuple(
         (start + part[0] * inside, start + part[1] * inside)

@@ -19,7 +19,7 @@ from planc.syntax import parse_text
 
 @dataclass(frozen=True, kw_only=True)
 class Costs:
-    """What a sweep shows of a report, in its units."""
+    """Figures of a report that a sweep shows, with units."""
 
     time_s: float
     mfu: float
@@ -43,7 +43,7 @@ class Row:
 
     @property
     def ok(self) -> bool:
-        """Whether the plan can run at this value."""
+        """True if the plan can run at this value."""
         return not self.why and not self.errors
 
     @property

@@ -1,4 +1,4 @@
-"""What a sweep varies: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a name of `let`.
+"""Values of a sweep: `devices=8,16`, `batch=64..1024`, `sequence=...`, an axis of the mesh, a name of `let`.
 
 Each value is the plan's own text with a number or two written otherwise, so that it is checked as any plan is.
 """
@@ -110,7 +110,7 @@ def _scaled(number: int, devices: int, before: int, what: str) -> int:
 
 
 def _factors(text: str, verb: str, sizes: Mapping[str, int]) -> dict[Span, str]:
-    """Where the sizes of these axes stand, and what is to stand there."""
+    """Source places of these axes' sizes, with their replacements."""
     sentence = own_sentence(text, verb)
     factors = [f for group in sentence.node.nodes("factors") for f in group.nodes("factor")]
     return {f.parts[1].span: str(sizes[name]) for f in factors if (name := f.words()[0].text) in sizes}

@@ -42,13 +42,13 @@ class Opened:
 
     @property
     def sentences(self) -> tuple[Sentence, ...]:
-        """As they are written, the header first."""
+        """The sentences as written, the header first."""
         header = self.file.header
         return (header, *self.file.sentences) if header else self.file.sentences
 
     @property
     def meant(self) -> tuple[Sentence, ...]:
-        """As they are read: shorthands replaced, beaten sentences left out."""
+        """The sentences as read: shorthands replaced, overridden sentences left out."""
         built = self.checked.built if self.checked else None
         return built.sentences if built else ()
 

@@ -27,14 +27,14 @@ Totals = dict[Key, Total]
 
 @dataclass(frozen=True)
 class AuditOptions:
-    """What the user asks of an audit beside the plan."""
+    """Options of an audit."""
 
     world_scale: int | None = None
     """Trace with fewer data-parallel ranks, at most this many devices; None: the plan's own."""
     topology: str | None = None
     """Ask the compiler of these TPUs, like `v5p:4x4x4`; None: the plan's own."""
     timeout_s: float | None = None
-    """How long a compiler may take; None: the backend's default."""
+    """Time limit (s) for a compiler; None for the backend's default."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ class PeakMemory:
 
     @property
     def relative(self) -> float:
-        """How far the prediction is off, as a share of what was seen; negative when it is too low."""
+        """Relative error of the prediction; negative when it is too low."""
         return self.predicted_bytes / self.observed_bytes - 1
 
     def to_json(self) -> dict[str, float]:
@@ -101,7 +101,7 @@ class AxisWire:
 
     @property
     def relative(self) -> float:
-        """How far the prediction is off, as a share of what was seen; negative when it is too low."""
+        """Relative error of the prediction; negative when it is too low."""
         if self.observed_bytes == 0:
             return 0.0 if self.predicted_bytes == 0 else float("inf")
         return self.predicted_bytes / self.observed_bytes - 1

@@ -73,7 +73,7 @@ class Backend(Protocol):
         ...
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
-        """Where the program keeps parameters, gradients and optimizer state between steps."""
+        """The layout of parameters, gradients and optimizer state between steps."""
         ...
 
     def emit(self, sharded: Sharded) -> str:
@@ -95,7 +95,7 @@ class Backend(Protocol):
         ...
 
     def runtime(self) -> Runtime:
-        """What starts a training session in a worker process."""
+        """The functions that start a training session in a worker process."""
         ...
 
     def ranks(self, devices: int) -> Ranks:

@@ -44,7 +44,7 @@ class Cause(Value):
     via: Line = ""
 
     def comment(self) -> str:
-        """How emitted code names this cause: file name, line and sentence."""
+        """Name of this cause in emitted code: file name, line and sentence."""
         return f"{plain_name(self.span.file)}:{self.span.line}  {python_comment(self.via or self.sentence)}"
 
 

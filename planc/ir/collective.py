@@ -10,7 +10,7 @@ from planc.ir.base import Cause
 CollectiveOp = Literal["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv"]
 Phase = Literal["forward", "backward", "recompute", "optimizer"]
 Per = Literal["microbatch", "step"]
-"""How often a collective is issued: by every microbatch, or once a step."""
+"""Period of a collective: every microbatch, or once a step."""
 Carries = Literal["activation", "param", "grad", "update", "scalar"]
 """`update`: a matrix that Muon makes orthogonal, gathered for that."""
 

@@ -61,7 +61,7 @@ class Ranks(Protocol):
 
 
 class Prober(Protocol):
-    """What times probes on one process. All ranks call it with the same probes in the same order."""
+    """Times probes on one process. All ranks call it with the same probes in the same order."""
 
     def seconds(self, probe: Probe) -> float:
         """Seconds of one call of the probe on all devices at once, in the fastest window."""

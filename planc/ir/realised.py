@@ -1,4 +1,4 @@
-"""What a target makes of a propagated plan, as far as its cost depends on it: collectives, attention, memory."""
+"""A propagated plan on a target, as far as its cost depends on it: collectives, attention, memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ InFlight = Sequence[Mapping[int, int]]
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionKernel:
-    """How a program computes softmax(q k^T) v, for the time that its scores take.
+    """The attention kernel of a program, for the time that its scores take.
 
     `forward_bytes` and `backward_bytes` are read and written in device memory for each score, by the products too;
     0: a fused kernel, which stores no score. `replay_bytes` is what the backward reads and writes besides to make

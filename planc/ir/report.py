@@ -166,7 +166,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class TargetAnswer:
-    """What a target says to the plan: it lowers the plan unless it refuses a sentence."""
+    """A target's answer to a plan: it lowers the plan unless it refuses a sentence."""
 
     target: Target
     lowers: bool

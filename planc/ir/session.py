@@ -30,8 +30,8 @@ Read = Callable[[str, tuple[slice, ...]], "Weights"]
 """(tensor of the state by name, a box of it) -> the values there."""
 
 STATE = ("params", "exp_avg", "exp_avg_sq")
-"""What a session's state is made of: parameters and AdamW's two moments. A tensor of the state is called
-by its kind and the parameter's full name: `exp_avg.layers.3.attention.wq.weight`."""
+"""Kinds of state of a session: parameters and AdamW's two moments. A tensor of the state is called by its kind and the
+parameter's full name: `exp_avg.layers.3.attention.wq.weight`."""
 
 
 SECOND_MOMENT = "exp_avg_sq"
@@ -169,8 +169,8 @@ class Session(Protocol):
 
 
 class Runtime(Protocol):
-    """What `Backend.runtime` gives. It imports its framework inside these functions,
-    as `prepare_environment` must come before that import."""
+    """The result of `Backend.runtime`. It imports its framework inside these functions, since `prepare_environment`
+    must come before that import."""
 
     def prepare_environment(self, devices: int) -> None:
         """Set what the framework reads at start-up: virtual devices, threads, log levels."""

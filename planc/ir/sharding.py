@@ -1,4 +1,4 @@
-"""What propagation says: the layout of every op, the redistributions between them, the state's places.
+"""The result of propagation: the layout of every op, the redistributions between ops, the layout of state.
 
 A layout maps a tensor dim to the mesh axes that divide it, outermost first; dims that are whole are
 left out. These are derived and never read back from JSON, so they are plain dataclasses: making them

@@ -55,7 +55,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
 
 
 def _facts(sharded: Sharded, call: Call) -> dict[str, Any]:
-    """What a call's rows share on every stage."""
+    """Fields that a call's rows share on every stage."""
     mesh = sharded.plan.mesh
     return {
         "op": call.op,

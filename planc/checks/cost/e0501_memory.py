@@ -56,7 +56,7 @@ def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
 
 
 def _line(one: Tried, base: CostedPlan, *, fits: bool) -> str:
-    """What a change saves and costs."""
+    """One proposed change: its edit, the memory that it saves, and its cost in time."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1
     fit = "fits" if len(one.mends) == 1 else "together fit"

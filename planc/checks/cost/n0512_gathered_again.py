@@ -16,7 +16,7 @@ EXPOSED = 0.1
 """Share of the step that waits for parameters and gradients, which share the links."""
 GAIN = 0.1
 FULL = 0.9
-"""Of a device's memory: the change must leave more than a thin margin."""
+"""Largest share of a device's memory after the change: it must leave more than a thin margin."""
 
 PERIODS: tuple[Period, ...] = ("microbatch", "step")
 """In order of the memory that they take."""

@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 
 SHARE = 0.5
-"""Of the step's time."""
+"""Share of the step's time from which the note is given."""
 MIN_FLOPS_PER_S = 1e13
 """A plan for the machine at hand, which is no accelerator, is there to be right and not to be fast."""
 

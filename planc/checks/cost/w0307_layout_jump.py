@@ -63,7 +63,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
 
 
 def _smallest(move: Move) -> Layout:
-    """What both sides divide alike."""
+    """The part of a layout that both sides have in common."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 
 

@@ -16,7 +16,7 @@ from planc.ir.plan import Plan, Split
 SKEW = 1.1
 """The slowest stage over the mean: below this nothing is tried."""
 GAIN = 0.05
-"""Of the step's time: a smaller one is not worth uneven stages."""
+"""Smallest gain, as a share of the step's time, that justifies uneven stages."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

@@ -14,7 +14,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Split
 
 SHARE = 0.3
-"""Of the step's time."""
+"""Share of the step's time from which the bubble is reported."""
 GOAL = 0.1
 """The bubble that the help's number of microbatches gives."""
 
@@ -64,7 +64,7 @@ def _interleaved(costed: CostedPlan, split: Split, share: float) -> tuple[str, F
 
 
 def _halved(split: Split) -> tuple[tuple[int, int], ...]:
-    """As many layers a stage as an even split into twice the stages gives."""
+    """Stages of an even split into twice as many, with as many layers each."""
     layers, count = split.stages[-1][1], 2 * len(split.stages)
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]

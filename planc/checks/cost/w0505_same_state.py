@@ -13,7 +13,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import NOUNS, Store
 
 SHARE = 0.15
-"""Of a device's memory."""
+"""Share of a device's memory from which replicated state is reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

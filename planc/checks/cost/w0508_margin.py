@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 
 LEFT = 0.04
-"""Of a device's memory."""
+"""Share of a device's memory that should stay free."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

@@ -14,7 +14,7 @@ from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 
 SHARE = 0.2
-"""Of a device's memory."""
+"""Share of a device's memory from which the logits are reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

@@ -74,7 +74,7 @@ def _outside_s(costed: CostedPlan) -> float:
 
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
-    """Whether activations, for which every layer waits, would cross more nodes than they do."""
+    """True if activations, which every layer waits for, would cross more nodes than before."""
     here, there = ({g: span_of(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
     return any(there[g] > here[g] for g in groups)
 
@@ -96,7 +96,7 @@ def _gained(costed: CostedPlan, best: Mesh) -> str:
 
 
 def _seconds(plan: Plan, mesh: Mesh, rows: list[Collective]) -> list[float]:
-    """What each row takes when the axes lie in the order of `mesh`."""
+    """Seconds of each row with the axes in the order of `mesh`."""
     spans = {axes: span_of(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
     return [r.count * collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows]
 

@@ -41,7 +41,7 @@ def _matches(param: Param, override: Override) -> bool:
 
 
 def _changes(plan: Plan, override: Override, param: Param) -> bool:
-    """Whether the parameter, or where it rests, is laid out differently without the override."""
+    """True if the override changes the layout of the parameter, in use or stored."""
     stored = set(plan.store("params"))
     if any(stored & set(axes) for axes in override.layout.values()):
         return True

@@ -68,7 +68,7 @@ def _figures(held: Errors, used: Errors, plain: Errors) -> list[str]:
 
 
 def sentences(found: Accuracy) -> Iterator[str]:
-    """What the table does not hold: the sweep, memory, another model's validation, rows left out."""
+    """Sentences beside the table: the sweep, memory, another model's validation, rows left out."""
     if found.rankings:
         low = min(r.spearman for r in found.rankings)
         within = sum(r.spearman >= 0.9 for r in found.rankings)

@@ -21,7 +21,7 @@ from planc.ir.program import Target
 
 NODES = {"H100": "h100_node", "H200": "h200_node", "H800": "h800_node", "A100": "a100_node", "L40S": "l40s_node"}
 NODES |= {"GB300": "gb300_nvl72", "GB200": "gb200_nvl72", "B300": "b300_node", "B200": "b200_node"}
-"""What a device calls itself, and the bundled machine with it; the first that is in the name."""
+"""Device names with the bundled machine of each; the first that occurs in the name counts."""
 SMALL = "llama3_8b(layers = 16, embed = 2048, heads = 32, head_dim = 64, ffn = 8192)"
 LARGE = "llama3_8b(layers = {layers})"
 LAYERS = range(32, 0, -2)

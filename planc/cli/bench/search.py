@@ -57,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _quickest(path: Path, most_sequences: int | None) -> tuple[Found, float]:
-    """What is found, and the least CPU seconds of a search that knows nothing yet."""
+    """Result of a search and the least CPU seconds of several cold runs."""
     least = float("inf")
     for _ in range(RUNS):
         clear_caches()

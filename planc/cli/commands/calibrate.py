@@ -154,7 +154,7 @@ def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
 
 
 def note(options: argparse.Namespace) -> list[str]:
-    """What the file says of itself: when, how and under which load it was measured."""
+    """Header of the hardware file: when, how and under which load it was measured."""
     from datetime import UTC, datetime
 
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0

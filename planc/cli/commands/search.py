@@ -72,7 +72,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _none(found: Found) -> str:
-    """What to say where no layout fits."""
+    """The message for a space without a layout that fits."""
     near = found.nearest_miss
     if near is None:
         return "every layout breaks a rule of the language: fill in the `?` by hand, and `planc check` names the rule"

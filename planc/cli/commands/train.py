@@ -105,7 +105,7 @@ def _try_to_write(path: Path) -> None:
 
 
 def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
-    """What a receipt says was predicted: the figures of `planc cost` for the target that is trained on."""
+    """Predictions for a receipt: the figures of `planc cost` for the target that is trained on."""
     from planc.driver import cost
 
     report = cost(plan, target=target)
@@ -164,7 +164,7 @@ def _dry_run(ready: Prepared, options: argparse.Namespace) -> int:
 
 
 def _announce(ready: Prepared, options: argparse.Namespace, traced: dict[str, Any] | None = None) -> None:
-    """What will run; on standard error when standard output is for JSON. `traced`: what fake devices showed."""
+    """Announce the run; on standard error when standard output is for JSON. `traced` is the dry run's result."""
     plan, stream = ready.preset.plan, sys.stderr if options.format == "json" and not options.dry_run else sys.stdout
     facts = {
         "plan": plan.name,
@@ -210,7 +210,7 @@ def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
 
 
 def _beside(receipt: Receipt) -> list[str]:
-    """What was predicted beside what was measured."""
+    """Predicted figures beside measured ones."""
     told = receipt.predicted
     if told is None:
         return []

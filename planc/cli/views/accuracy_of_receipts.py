@@ -17,7 +17,7 @@ QUANTITIES = {
     "memory_gib": ("peak_memory_gib", "GiB"),
     "exposed_comm_s": ("exposed_comm_s", "s"),
 }
-"""What a receipt predicts: the field that measures it, and its unit. What was not measured has no error."""
+"""Predicted figures of a receipt: the field that measures each, and its unit."""
 
 
 def run(paths: Sequence[str], *, as_json: bool) -> int:

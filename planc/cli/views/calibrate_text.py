@@ -1,4 +1,4 @@
-"""What a calibration found, for people: the numbers, fitted beside measured, and curves of the collectives."""
+"""Result of a calibration for people: parameters fitted beside measured, and curves of the collectives."""
 
 from __future__ import annotations
 

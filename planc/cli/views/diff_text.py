@@ -1,4 +1,4 @@
-"""What changes between two plans, as text: only what differs, the largest matters first."""
+"""Differences of two plans as text: only changes, the largest first."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _formatted(value: float | str | None, unit: str) -> str:
 
 
 def _ratio(a: float | str | None, b: float | str | None) -> str:
-    """How much more B has than A; nothing where a number is missing or 0."""
+    """Relative change from A to B; empty where a number is missing or 0."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str) or not a or not b:
         return ""
     return f"{b / a - 1:+.1%}" if b < 10 * a else f"{b / a:,.0f} x"

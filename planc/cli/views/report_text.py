@@ -69,7 +69,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def targets_line(report: Report) -> str:
-    """What each target says to the plan: `cuda: lowers; xla: E0901 at line 12`."""
+    """One line with each target's answer to the plan: `cuda: lowers; xla: E0901 at line 12`."""
     return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
 
 
@@ -120,7 +120,7 @@ def _step(report: Report) -> list[str]:
 
 
 def _goodput(report: Report) -> list[str]:
-    """What failures leave of the time."""
+    """The goodput line."""
     good = report.goodput
     assert good
     return [

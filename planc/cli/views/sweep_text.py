@@ -19,7 +19,7 @@ SHARES: dict[str, Callable[[Costs], float]] = {
     "bubble / step": lambda c: c.bubble_s / c.time_s,
     "memory / device": lambda c: c.memory_gib / c.capacity_gib,
 }
-"""What is drawn: shares, so that all fit on one scale."""
+"""Plotted figures: shares, so that all fit on one scale."""
 
 
 def lines(found: Sweep, width: int) -> Iterator[str]:
