@@ -16,10 +16,9 @@ from unittest.mock import patch
 from torch import Tensor
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.models import moe
+from planc.backends.cuda.rules.rows_of_a_rank import rows_sent
 from planc.ir.sharding import Sharded
-
-from ..models import moe
-from ..rules.rows_of_a_rank import rows_sent
 
 
 @contextmanager

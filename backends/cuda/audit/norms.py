@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .memory import MemoryTracker
+from planc.backends.cuda.audit.memory import MemoryTracker
 
 
 @contextmanager

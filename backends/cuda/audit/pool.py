@@ -11,9 +11,8 @@ from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from os import cpu_count
 
+from planc.backends.cuda.audit.trace import Traced, trace
 from planc.ir.program import Program
-
-from .trace import Traced, trace
 
 
 def traces(program: Program, stages: list[int]) -> list[Traced]:

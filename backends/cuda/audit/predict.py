@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules import realise
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.sharding import Sharded
 from planc.sharding import semantic_collectives
-
-from ..rules import realise
 
 
 def predicted(sharded: Sharded, stage: int) -> Totals:

@@ -22,6 +22,10 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.audit.balance import balanced
+from planc.backends.cuda.audit.memory import MemoryTracker
+from planc.backends.cuda.audit.norms import one_kernel_norms
+from planc.backends.cuda.audit.observe import Observer, meshes_of
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.audit import Totals
@@ -29,11 +33,6 @@ from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding.local import local_length
-
-from .balance import balanced
-from .memory import MemoryTracker
-from .norms import one_kernel_norms
-from .observe import Observer, meshes_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 

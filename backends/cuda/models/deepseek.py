@@ -8,10 +8,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from planc.backends.cuda.models.llama import Block, Core, FeedForward, Llama, Rotary
+from planc.backends.cuda.models.moe import MoE
 from planc.ir.model import Model, Section
-
-from .llama import Block, Core, FeedForward, Llama, Rotary
-from .moe import MoE
 
 
 def build(model: Model) -> nn.Module:

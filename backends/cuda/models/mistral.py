@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from .llama import build
+from planc.backends.cuda.models.llama import build
 
 __all__ = ["build"]

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
+from planc.backends.cuda.models.llama import Attention, Block, Llama
+from planc.backends.cuda.models.moe import MoE
 from planc.ir.model import Model, Section
-
-from .llama import Attention, Block, Llama
-from .moe import MoE
 
 
 def build(model: Model) -> nn.Module:

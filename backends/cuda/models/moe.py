@@ -14,10 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from planc.backends.cuda.models.balance import Balance
+from planc.backends.cuda.models.llama import FeedForward
 from planc.ir.model import Model, Routing
-
-from .balance import Balance
-from .llama import FeedForward
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from planc.backends.cuda.models.llama import Attention, Block, FeedForward, Llama
 from planc.ir.model import Model, Section
-
-from .llama import Attention, Block, FeedForward, Llama
 
 
 def build(model: Model) -> nn.Module:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from torch import nn
 
+from planc.backends.cuda.models.llama import Block, Llama
+from planc.backends.cuda.models.moe import MoE
+from planc.backends.cuda.models.qwen3 import NormedAttention, dense
 from planc.ir.model import Model, Section
-
-from .llama import Block, Llama
-from .moe import MoE
-from .qwen3 import NormedAttention, dense
 
 
 def build(model: Model) -> nn.Module:

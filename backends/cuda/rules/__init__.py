@@ -20,10 +20,9 @@ from planc.backends.cuda.rules import (
 )
 from planc.backends.cuda.rules import exchange_gate_weights as weights_travel
 from planc.backends.cuda.rules import exchange_token_counts as counts_travel
+from planc.backends.cuda.rules.rule import Rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-
-from .rule import Rows
 
 ORDER = (
     gather_per_sibling,

@@ -8,10 +8,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import Collective
 from planc.sharding.stage_assignment import sections_on
-
-from .rule import Rows, changed, of_state
 
 NAME = "all_reduce_last"
 

@@ -11,11 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.rules.rule import Rows, changed, of_experts, over
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 from planc.sharding.stage_assignment import sections_on
-
-from .rule import Rows, changed, of_experts, over
 
 NAME = "dtensor_gradients"
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
+from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import Collective
-
-from .rule import Rows, changed
 
 NAME = "gather_per_sibling"
 

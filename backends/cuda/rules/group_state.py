@@ -6,9 +6,8 @@ Experts that lie on a mesh of their own are a group apart from the rest of their
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed, of_experts, of_state
 from planc.ir.collective import Collective
-
-from .rule import Rows, changed, of_experts, of_state
 
 NAME = "group_state"
 

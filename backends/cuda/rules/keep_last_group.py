@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
-
-from .rule import Rows, of_state
+from planc.backends.cuda.rules.rule import Rows, of_state
 
 NAME = "keep_last_group"
 

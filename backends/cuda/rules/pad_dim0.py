@@ -6,10 +6,9 @@ from math import ceil
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
-
-from .rule import Rows, changed, of_state
 
 NAME = "pad_dim0"
 

@@ -8,13 +8,12 @@ gathers if a forward came before it. Otherwise parameters are gathered once a st
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.pipeline.actions import Action
 from planc.pipeline.split import action_lists
 from planc.sharding.stage_assignment import sections_on, virtual_stages
-
-from .rule import Rows, changed, of_state
 
 NAME = "pipeline_keeps_state"
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed
 from planc.ir.collective import DTYPE_BYTES, Collective
-
-from .rule import Rows, changed
 
 NAME = "ring_gradients"
 

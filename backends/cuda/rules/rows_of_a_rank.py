@@ -8,11 +8,10 @@ from __future__ import annotations
 from math import ceil
 
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import Collective
 from planc.ir.model import ROUTED, SLOTS
 from planc.sharding.local import local_length
-
-from .rule import Rows, changed, routed_tensors
 
 NAME = "rows_of_a_rank"
 

@@ -11,11 +11,10 @@ from collections import Counter
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.roles import Factor, Roles
+from planc.backends.cuda.rules.rule import Rows, changed, over
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding
 from planc.sharding.stage_assignment import copies_on, sections_on
-
-from .rule import Rows, changed, over
 
 NAME = "scalars_by_dimension"
 

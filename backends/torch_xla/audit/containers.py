@@ -16,9 +16,8 @@ from typing import Any
 
 from torch import nn
 
+from planc.backends.torch_xla.audit.places import Place, is_watched
 from planc.diag.fast_dataclass import dataclass
-
-from .places import Place, is_watched
 
 CONTAINERS = (
     *(MutableSequence, MutableMapping, MutableSet),

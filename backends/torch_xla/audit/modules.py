@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from planc.backends.torch_xla.audit.places import Place
 from planc.catalog import build_model, model_names
-
-from .places import Place
 
 SEQUENCES, TOKENS = 2, 32
 MAKER, INPUTS = "build", "example_inputs"

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from planc.backends.torch_xla.audit.places import Place, here
 from planc.diag.fast_dataclass import dataclass
-
-from .places import Place, here
 
 MASKS = (torch.bool, torch.uint8)
 INDEXED = ("index", "index_put", "index_put_", "_index_put_impl_")

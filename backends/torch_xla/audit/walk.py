@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
+from planc.backends.torch_xla.audit.containers import Containers
+from planc.backends.torch_xla.audit.operations import Operation, Watch
+from planc.backends.torch_xla.audit.places import Place, here
+from planc.backends.torch_xla.audit.stand_in import StandIn
 from planc.diag.fast_dataclass import dataclass
-
-from .containers import Containers
-from .operations import Operation, Watch
-from .places import Place, here
-from .stand_in import StandIn
 
 STEPS = 3
 READ, CONSTANT, CONTAINER, SHAPE = "E1201", "E1202", "E1203", "E1204"
