@@ -10,10 +10,8 @@ from typing import Any
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import Observer
-from planc.backends.cuda.rules import exchange_gate_weights as weights_travel
-from planc.backends.cuda.rules import exchange_token_counts as counts_travel
-from planc.backends.cuda.rules import realise, rows_of_a_rank
-from planc.backends.cuda.rules.rows_of_a_rank import rows_sent
+from planc.backends.cuda.rules import exchange_gate_weights, exchange_token_counts, expert_rows_per_rank, realise
+from planc.backends.cuda.rules.expert_rows_per_rank import rows_sent
 from planc.ir.audit import Total, Totals
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -57,8 +55,8 @@ def as_routed(sharded: Sharded, stage: int, expected: Totals, counted: list[Any]
 
 
 def _of_rows(row: Collective) -> bool:
-    named = {rows_of_a_rank.NAME, weights_travel.NAME} & set(row.realised_by)
-    return bool(named) and counts_travel.NAME not in row.realised_by
+    named = {expert_rows_per_rank.NAME, exchange_gate_weights.NAME} & set(row.realised_by)
+    return bool(named) and exchange_token_counts.NAME not in row.realised_by
 
 
 def _times(roles: Roles, row: Collective, counted: list[Any]) -> float:

@@ -73,7 +73,7 @@ def test_one_sequence_a_rank_costs_the_scatters() -> None:
 def test_gradients_over_the_whole_machine_are_summed_whole() -> None:
     grads = [r for r in rows("whole_v5p") if r.carries == "grad"]
     assert {r.op for r in grads} == {"all_reduce"}
-    assert all("reduce_whole_machine" in r.realised_by for r in grads)
+    assert all("all_reduce_whole_torus" in r.realised_by for r in grads)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.models import moe
-from planc.backends.cuda.rules.rows_of_a_rank import rows_sent
+from planc.backends.cuda.rules.expert_rows_per_rank import rows_sent
 from planc.ir.sharding import Sharded
 
 

@@ -6,8 +6,7 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
-from planc.backends.cuda.emit import blocks as emit_blocks
-from planc.backends.cuda.emit import experts as emit_experts
+from planc.backends.cuda.emit import blocks, experts
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
@@ -152,8 +151,8 @@ def recompute(sharded: Sharded) -> str:
         what="each block" if whole else "these modules",
         their="its" if whole else "their",
         cause=because(sharded.plan.recompute.cause),
-        again=emit_blocks.again(sharded),
-        selected=emit_blocks.selected(sharded),
+        again=blocks.again(sharded),
+        selected=blocks.selected(sharded),
         wraps=_wraps(sharded),
     )
 
@@ -208,7 +207,7 @@ def fsdp(roles: Roles) -> str:
         ''',
         doc=_fsdp_doc(roles),
         experts_mesh=", expert_mesh: DeviceMesh" if roles.experts.own_mesh else "",
-        experts=emit_experts.fsdp(
+        experts=experts.fsdp(
             roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_again(roles)
         ),
         policy=policy,

@@ -11,14 +11,16 @@ import re
 from planc.backends.cuda.analysis.placements import STRIDED
 from planc.backends.cuda.analysis.roles import WHOLE, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import blocks as emit_blocks
-from planc.backends.cuda.emit import context_parallel as emit_context
-from planc.backends.cuda.emit import experts as emit_experts
-from planc.backends.cuda.emit import global_ops as emit_whole
-from planc.backends.cuda.emit import parallelize as emit_apply
-from planc.backends.cuda.emit import pipeline as emit_pipeline
-from planc.backends.cuda.emit import quantize as emit_quantize
-from planc.backends.cuda.emit import step as emit_step
+from planc.backends.cuda.emit import (
+    blocks,
+    context_parallel,
+    experts,
+    global_ops,
+    parallelize,
+    pipeline,
+    quantize,
+    step,
+)
 from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
 from planc.diag.quoting import python_comment, python_docstring, python_string
 from planc.ir.sharding import Sharded
@@ -56,24 +58,24 @@ def emit(sharded: Sharded) -> str:
     functions = (
         _constants(roles),
         _build_mesh(roles),
-        emit_pipeline.split(roles),
-        emit_quantize.functions(roles),
-        emit_apply.tensor_parallel(roles, styler),
-        emit_context.context(roles),
-        emit_experts.functions(roles),
-        emit_blocks.kernel(roles),
-        emit_apply.recompute(sharded),
-        emit_blocks.compiling(roles),
-        emit_apply.fsdp(roles),
+        pipeline.split(roles),
+        quantize.functions(roles),
+        parallelize.tensor_parallel(roles, styler),
+        context_parallel.context(roles),
+        experts.functions(roles),
+        blocks.kernel(roles),
+        parallelize.recompute(sharded),
+        blocks.compiling(roles),
+        parallelize.fsdp(roles),
         _parallelize(roles, sharded),
-        emit_step.loss(styler),
-        emit_pipeline.schedule(roles),
-        emit_whole.sum_gradients(roles),
-        emit_step.step(roles, styler),
-        emit_step.evaluate(roles, styler),
-        emit_whole.mean_over_batch(roles),
-        emit_whole.clip(roles),
-        emit_whole.data_rank(roles),
+        step.loss(styler),
+        pipeline.schedule(roles),
+        global_ops.sum_gradients(roles),
+        step.step(roles, styler),
+        step.evaluate(roles, styler),
+        global_ops.mean_over_batch(roles),
+        global_ops.clip(roles),
+        global_ops.data_rank(roles),
     )
     body = "\n\n\n".join(f for f in functions if f)
     return "\n".join([_docstring(sharded), "", _imports(body), "", GUARD, "", body]) + "\n"
@@ -194,7 +196,7 @@ def _constants(roles: Roles) -> str:
         batch_cause=because(plan.batch.cause),
         microbatch=str(plan.batch.microbatch_sequences),
         tokens=f"SEQUENCE_TOKENS = {plan.batch.sequence_tokens}" if roles.context else "",
-        stages=emit_pipeline.constants(roles),
+        stages=pipeline.constants(roles),
         data=_data_axes(roles),
     )
 
@@ -220,7 +222,7 @@ def _parallelize(roles: Roles, sharded: Sharded) -> str:
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",
         f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",
-        *emit_blocks.in_order(roles, module),
+        *blocks.in_order(roles, module),
         f"apply_fsdp({module}, mesh{', expert_mesh' if roles.experts.own_mesh else ''})" if roles.uses_fsdp else "",
     )
     expert_mesh = "expert_mesh = build_expert_mesh(mesh)" if roles.experts.own_mesh else ""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import global_ops as emit_whole
-from planc.backends.cuda.emit import pipeline as emit_pipeline
+from planc.backends.cuda.emit import global_ops, pipeline
 from planc.backends.cuda.emit.source_writer import because, fill, lines
 from planc.diag.quoting import python_string
 
@@ -33,9 +32,9 @@ def step(roles: Roles, styler: Styler) -> str:
             PIPELINED_STEP,
             **_own_tokens(roles),
             run=_scheduled(styler, "step"),
-            sums="sum_gradients(parameters)" if emit_whole.sums_left(roles) else "",
+            sums="sum_gradients(parameters)" if global_ops.sums_left(roles) else "",
             parameters="parameters = [p for stage in stages for p in stage.parameters()]"
-            if emit_whole.sums_left(roles)
+            if global_ops.sums_left(roles)
             else "",
             collect=_collected(roles, styler),
         )
@@ -45,7 +44,7 @@ def step(roles: Roles, styler: Styler) -> str:
         **_own_tokens(roles),
         policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
         forward=_forward(styler, backward=True),
-        sums="sum_gradients(model.parameters())" if emit_whole.sums_left(roles) else "",
+        sums="sum_gradients(model.parameters())" if global_ops.sums_left(roles) else "",
         returned=_returned(roles),
     )
 
@@ -106,7 +105,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
         return fill(
             PIPELINED_EVALUATE,
             **_own_tokens(roles),
-            forwards=emit_pipeline.forwards_only(roles),
+            forwards=pipeline.forwards_only(roles),
             run=_scheduled(styler, "eval"),
             let_go=fill(LET_GO, modules="[m for stage in stages for m in stage.modules()]") if roles.uses_fsdp else "",
             collect=_collected(roles, styler),

@@ -9,11 +9,9 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over,
 from planc.backends.cuda.analysis.module_placements import Boundary
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import context_parallel as emit_context
-from planc.backends.cuda.emit import quantize as emit_quantize
+from planc.backends.cuda.emit import context_parallel, quantize
 from planc.backends.cuda.emit.pipeline import SCHEDULES
-from planc.backends.cuda.refusals import blocks as refuse_blocks
-from planc.backends.cuda.refusals import experts as refuse_experts
+from planc.backends.cuda.refusals import blocks, experts
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -134,7 +132,7 @@ def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                 yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
     kernel, ranks = plan.attention, plan.mesh.size(*roles.context)
     tokens = plan.batch.sequence_tokens
-    if emit_context.balanced(roles) and tokens % (2 * ranks):
+    if context_parallel.balanced(roles) and tokens % (2 * ranks):
         assert kernel is not None
         what = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
         yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
@@ -161,14 +159,14 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """The emitted ring knows plain causal attention."""
     kernel = sharded.plan.attention
-    if kernel is None or kernel.method not in emit_context.PASSES_KEYS:
+    if kernel is None or kernel.method not in context_parallel.PASSES_KEYS:
         return
     if not roles.context:
         yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"
         return
     if kernel.rotate != "p2p":
         yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
-    for o in emit_context.attentions(roles):
+    for o in context_parallel.attentions(roles):
         widths = {sharded.model.tensor[t].dims[-1] for t in (*o.op.inputs, o.op.output)}
         if o.ring and (o.op.window or o.op.params or len(widths) > 1):
             what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
@@ -302,11 +300,11 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _kinds,
     _schedule,
     _recompute,
-    refuse_experts.refused,
-    emit_quantize.refused,
-    refuse_blocks.kernel,
-    refuse_blocks.kept,
-    refuse_blocks.compiled,
-    refuse_blocks.overlapped,
-    refuse_blocks.offloaded,
+    experts.refused,
+    quantize.refused,
+    blocks.kernel,
+    blocks.kept,
+    blocks.compiled,
+    blocks.overlapped,
+    blocks.offloaded,
 )

@@ -8,35 +8,35 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules import (
     all_reduce_last,
+    all_reduce_scalars_per_dim,
     dtensor_gradients,
+    exchange_gate_weights,
+    exchange_token_counts,
+    expert_rows_per_rank,
     gather_per_sibling,
     group_state,
-    keep_last_group,
+    keep_last_group_gathered,
     pad_dim0,
     pipeline_keeps_state,
     ring_gradients,
-    rows_of_a_rank,
-    scalars_by_dimension,
 )
-from planc.backends.cuda.rules import exchange_gate_weights as weights_travel
-from planc.backends.cuda.rules import exchange_token_counts as counts_travel
 from planc.backends.cuda.rules.rule import Rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 ORDER = (
     gather_per_sibling,
-    rows_of_a_rank,
-    weights_travel,
-    counts_travel,
+    expert_rows_per_rank,
+    exchange_gate_weights,
+    exchange_token_counts,
     ring_gradients,
     dtensor_gradients,
     all_reduce_last,
     pipeline_keeps_state,
-    keep_last_group,
+    keep_last_group_gathered,
     pad_dim0,
     group_state,
-    scalars_by_dimension,
+    all_reduce_scalars_per_dim,
 )
 """A rule may rely on those before it."""
 

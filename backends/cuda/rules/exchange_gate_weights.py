@@ -11,7 +11,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import DTYPE_BYTES, Collective
 
-NAME = "weights_travel"
+NAME = "exchange_gate_weights"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:

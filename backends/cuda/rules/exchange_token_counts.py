@@ -8,7 +8,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, routed_tensors
 from planc.ir.collective import DTYPE_BYTES, Collective
 
-NAME = "counts_travel"
+NAME = "exchange_token_counts"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:

@@ -21,8 +21,7 @@ from torch import Tensor, nn
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
-from planc.backends.cuda.runtime import collective_timeout as waiting
-from planc.backends.cuda.runtime import state
+from planc.backends.cuda.runtime import collective_timeout, state
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.routing import Watched
@@ -39,7 +38,7 @@ GIB = 2**30
 def prepare_environment(devices: int) -> None:
     """One thread a process, unless the user says otherwise: ranks share the cores."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    waiting.prepare()
+    collective_timeout.prepare()
 
 
 def start(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
@@ -50,22 +49,24 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
     device = _device()
     _choose_algorithms(settings)
     if not dist.is_initialized():
-        waiting.prepare()
-        dist.init_process_group(_backend(program, device), timeout=waiting.timeout(), device_id=_only_cuda(device))
+        collective_timeout.prepare()
+        dist.init_process_group(
+            _backend(program, device), timeout=collective_timeout.timeout(), device_id=_only_cuda(device)
+        )
     emitted = program.load()
     mesh = emitted.build_mesh(device.type)
     divided = emitted.parallelize(_on_meta(program.plan.model, build), mesh)
     modules = divided if isinstance(divided, list) else [divided]
     meshes = meshes_of(emitted, mesh)
-    waiting.limit(meshes)
+    collective_timeout.limit(meshes)
     _fill(modules, torch.device("cpu") if program.plan.offloads else device, initial)
     return TorchSession(
         program,
         settings,
         modules,
         device,
-        step=waiting.named(emitted.build_step(divided, mesh), meshes),
-        evaluate=waiting.named(emitted.build_evaluate(divided, mesh), meshes),
+        step=collective_timeout.named(emitted.build_step(divided, mesh), meshes),
+        evaluate=collective_timeout.named(emitted.build_evaluate(divided, mesh), meshes),
         clip=lambda max_norm: emitted.clip_grad_norm(divided, mesh, max_norm),
         slice_of=emitted.data_rank(mesh),
         mesh=mesh,

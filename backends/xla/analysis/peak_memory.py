@@ -13,7 +13,7 @@ from functools import cached_property
 
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
-from planc.backends.xla.rules import sum_thin_parts
+from planc.backends.xla.rules import all_reduce_thin_shards
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, Section
@@ -183,7 +183,7 @@ class Moments:
     def _head_waits(self) -> float:
         """A head's gradient of thin parts is summed after the loop over the layers: until then it is there, or the
         logits' gradient that it is made of where that is smaller."""
-        thin = {r.tensor for r in self._sums if sum_thin_parts.NAME in r.realised_by}
+        thin = {r.tensor for r in self._sums if all_reduce_thin_shards.NAME in r.realised_by}
         waiting = [g for p, g in self._summed_whole if "last" in p.param.sections and p.param.name in thin]
         return min(sum(waiting), self._logits())
 

@@ -21,7 +21,7 @@ from planc.lowering import lower_plan, realise_for
 
 BYTES_SENT = "bytes are those that one device sends in a step, on average, with ring algorithms"
 WINDOWED = "windowed einsum is off (it hides gathers in matmul loops): the default program overlaps more"
-PROMOTED = "virtual CPU devices send bf16 as fp32; predicted so (rule promote_narrow)"
+PROMOTED = "virtual CPU devices send bf16 as fp32; predicted so (rule promote_bf16)"
 SLICED = "virtual CPU devices reduce-scatter by all-reduce and slice; predicted so (rule all_reduce_then_slice)"
 OFF_TORUS = "jax knows no way to lay this mesh along the torus: devices in their own order"
 

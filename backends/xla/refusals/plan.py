@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from planc.backends.common.unsupported import not_lowered
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
 from planc.backends.xla.emit.context_parallel import PASSES_KEYS, attentions, balanced, keyed_axes, windows
-from planc.backends.xla.refusals import experts as refuse_experts
+from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -101,7 +101,7 @@ def _dtypes(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
-    for cause, why, help in refuse_experts.refused(sharded):
+    for cause, why, help in experts.refused(sharded):
         yield _refused(cause or sharded.plan.mesh.cause, why, help)
 
 

@@ -7,7 +7,7 @@ from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
-NAME = "weights_travel"
+NAME = "exchange_gate_weights"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

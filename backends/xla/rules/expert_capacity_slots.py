@@ -11,7 +11,7 @@ from planc.backends.xla.rules.rule import Rows, changed, of_tokens
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
-NAME = "places_for_rows"
+NAME = "expert_capacity_slots"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

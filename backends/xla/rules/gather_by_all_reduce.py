@@ -2,12 +2,12 @@
 
 An all-reduce sends twice what a gather does. Embedding and head travel in fp32 then. Read from a step over all of
 v5p 4x4x4. Over all of a plane (v6e 8x8) most stay gathers, and so they do where gradients stay scattered over a whole
-machine (`reduce_whole_machine`).
+machine (`all_reduce_whole_torus`).
 """
 
 from __future__ import annotations
 
-from planc.backends.xla.rules.reduce_whole_machine import sums_over_all
+from planc.backends.xla.rules.all_reduce_whole_torus import sums_over_all
 from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded

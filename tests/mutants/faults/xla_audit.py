@@ -42,14 +42,14 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="xla audit: thin gradients are scattered",
-        file="backends/xla/rules/sum_thin_parts.py",
+        file="backends/xla/rules/all_reduce_thin_shards.py",
         text="return slices > 1 and",
         planted="return slices > 9999 and",
         test="tests/xla/test_tpu_rules.py::test_gradients_that_the_compiler_summed_whole[llama3_8b_v6e_256-fsdp-whole1]",
     ),
     Fault(
         name="xla audit: a looked-up table's gradient is scattered before its copies are summed",
-        file="backends/xla/rules/sum_table_over_all.py",
+        file="backends/xla/rules/all_reduce_embedding_gradient.py",
         text="if copies is None or",
         planted="if copies is not None or",
         test="tests/xla/test_tpu_rules.py::test_gradients_that_the_compiler_summed_whole"

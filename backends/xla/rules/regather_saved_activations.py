@@ -13,7 +13,7 @@ from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay
 
-NAME = "gather_kept_again"
+NAME = "regather_saved_activations"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -16,7 +16,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding
 from planc.sharding.stage_assignment import copies_on, sections_on
 
-NAME = "scalars_by_dimension"
+NAME = "all_reduce_scalars_per_dim"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:

@@ -13,7 +13,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.local import param_elements
 
-NAME = "experts_whole"
+NAME = "all_reduce_expert_gradients"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

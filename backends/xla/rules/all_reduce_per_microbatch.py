@@ -10,7 +10,7 @@ from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "sum_each_microbatch"
+NAME = "all_reduce_per_microbatch"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -6,7 +6,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
-NAME = "promote_narrow"
+NAME = "promote_bf16"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -13,7 +13,7 @@ from planc.backends.xla.rules.rule import Rows, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "gather_for_each_reader"
+NAME = "gather_per_reader"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -11,7 +11,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import OpSharding, Sharded
 
-NAME = "wide_outside_linear"
+NAME = "fp32_outside_linear"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -1,7 +1,7 @@
 """With one sequence a rank under sequence parallelism, the TPU compiler looks tokens up in the whole table.
 
 The plan looks them up in each rank's rows and scatters the sum along the sequence. The compiler makes no scatter
-of [1, S, E] (see `reduce_activations_whole`): it gathers the table over the ranks that divide it too, narrow,
+of [1, S, E] (see `all_reduce_activations`): it gathers the table over the ranks that divide it too, narrow,
 and sums the gradient of the whole table over all of them at once. Read from Llama 8B and 70B on v5p: the one
 all-reduce is of 2 and 4 GiB in every microbatch. Two sequences a rank avoid it.
 """
@@ -14,7 +14,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import OpSharding, Sharded
 
-NAME = "look_up_whole_table"
+NAME = "gather_embedding_table"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, of_state
 
-NAME = "keep_last_group"
+NAME = "keep_last_group_gathered"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:

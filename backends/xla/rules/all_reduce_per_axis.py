@@ -12,7 +12,7 @@ from planc.backends.xla.rules.rule import Rows, changed, of_experts, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "sum_each_dim"
+NAME = "all_reduce_per_axis"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -14,7 +14,7 @@ from planc.backends.xla.rules.rule import Rows, changed
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "hand_on_each_iteration"
+NAME = "permute_each_iteration"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

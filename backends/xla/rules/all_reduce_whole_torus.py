@@ -11,7 +11,7 @@ from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster
 from planc.ir.sharding import Sharded
 
-NAME = "reduce_whole_machine"
+NAME = "all_reduce_whole_torus"
 SCATTERS = ("tpu7x",)
 """Chips on which it stays a reduce-scatter."""
 

@@ -10,7 +10,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.sharding import Sharded
 
-NAME = "look_up_wide"
+NAME = "fp32_embedding_sum"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

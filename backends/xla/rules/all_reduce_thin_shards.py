@@ -15,7 +15,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "sum_thin_parts"
+NAME = "all_reduce_thin_shards"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -11,7 +11,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "sum_table_over_all"
+NAME = "all_reduce_embedding_gradient"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

@@ -13,7 +13,7 @@ from planc.ir.collective import Collective
 from planc.ir.model import ROUTED, SLOTS
 from planc.sharding.local import local_length
 
-NAME = "rows_of_a_rank"
+NAME = "expert_rows_per_rank"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:

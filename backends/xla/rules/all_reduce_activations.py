@@ -11,7 +11,7 @@ from planc.backends.xla.rules.rule import Rows, changed, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "reduce_activations_whole"
+NAME = "all_reduce_activations"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:

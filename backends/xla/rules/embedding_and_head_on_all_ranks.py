@@ -19,7 +19,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.local import param_elements
 
-NAME = "ends_on_every_rank"
+NAME = "embedding_and_head_on_all_ranks"
 ENDS = ("first", "last")
 
 

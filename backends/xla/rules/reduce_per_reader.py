@@ -10,7 +10,7 @@ from planc.backends.xla.rules.rule import Rows, changed, of_tokens, platform
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
-NAME = "reduce_each_reader"
+NAME = "reduce_per_reader"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
