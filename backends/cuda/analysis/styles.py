@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
+from planc.backends.common.source_writer import tuple_of
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.placements import WHOLE
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import tuple_of
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import Section

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines
 from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Step
 

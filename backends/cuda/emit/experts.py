@@ -6,9 +6,9 @@ sent back. Nothing is written that a plan does not ask for.
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
 from planc.backends.cuda.analysis.expert_mesh import Experts
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -21,7 +21,7 @@ def functions(roles: Roles) -> str:
     sorts = not experts.capacity and bool(experts.exchange or experts.gathers)
     parts = [
         _mesh(roles) if experts.own_mesh else "",
-        MODULES.replace("<module>", python_string(experts.module)) if experts.apart or experts.styled else "",
+        fill(MODULES, module=python_string(experts.module)) if experts.apart or experts.styled else "",
         SIZES if sorts else "",
         UNSORTED if sorts else "",
         TAKEN if experts.capacity else "",
@@ -283,7 +283,7 @@ def _capacity(experts: Experts) -> Body:
     mesh = experts.roles.plan.mesh
     holders = mesh.size(*experts.exchange)
     senders = holders * (mesh.size(*experts.tensor) if experts.gathers else 1)
-    there = [PLACES.replace("<factor>", f"{experts.roles.plan.route.factor:g}")]
+    there = [fill(PLACES, factor=f"{experts.roles.plan.route.factor:g}")]
     back = [TAKE]
     if experts.exchange:
         there.append(EXCHANGE_EVEN)
@@ -292,8 +292,8 @@ def _capacity(experts: Experts) -> Body:
         there.append(GATHER if experts.gathers else SAME)
         back.insert(0, SCATTER if experts.gathers else SUM)
     if senders > 1:
-        there.append(BY_EXPERT.replace("<senders>", str(senders)))
-        back.insert(0, BY_SENDER.replace("<senders>", str(senders)))
+        there.append(fill(BY_EXPERT, senders=str(senders)))
+        back.insert(0, fill(BY_SENDER, senders=str(senders)))
     rows = "self.places" if senders == 1 else f"{senders} * self.places"
     return there, f"[{rows}] * {'len(counts)' if holders == 1 else f'(len(counts) // {holders})'}", back
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import fill, lines
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import fill, lines
 from planc.diag.quoting import python_string
 
 

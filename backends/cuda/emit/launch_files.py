@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from planc.backends.cuda.emit.source_writer import fill
+from planc.backends.common.source_writer import fill
 from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded

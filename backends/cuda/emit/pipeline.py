@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines
 from planc.diag.quoting import python_string
 from planc.ir.plan import Split
 

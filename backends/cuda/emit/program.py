@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
 from planc.backends.cuda.analysis.placements import STRIDED
 from planc.backends.cuda.analysis.roles import WHOLE, Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -21,7 +22,6 @@ from planc.backends.cuda.emit import (
     quantize,
     step,
 )
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines, tuple_of
 from planc.diag.quoting import python_comment, python_docstring, python_string
 from planc.ir.sharding import Sharded
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.source_writer import because, call, fill, lines
 from planc.cost.compute.quantize import quantized
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause

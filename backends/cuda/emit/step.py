@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import because, fill, lines
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import global_ops, pipeline
-from planc.backends.cuda.emit.source_writer import because, fill, lines
 from planc.diag.quoting import python_string
 
 

@@ -1,38 +1,29 @@
-"""Start-up and the session on torch: the emitted program does the rest.
+"""Starting a program on torch: the environment, the processes, the first state. The loop is the trainer's.
 
 Processes join through RANK, WORLD_SIZE and MASTER_*; NCCL where there are CUDA devices, else gloo.
 """
 
 from __future__ import annotations
 
-import math
 import os
-import resource
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from importlib import import_module, metadata
-from typing import Any
+from collections.abc import Callable
+from importlib import import_module
 
-import numpy as np
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import nn
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
-from planc.backends.cuda.runtime import collective_timeout, state
-from planc.backends.cuda.runtime.optimizer import optimizer_of
+from planc.backends.cuda.runtime import collective_timeout
 from planc.backends.cuda.runtime.reference import SingleStep
-from planc.backends.cuda.runtime.routing import Watched
-from planc.backends.cuda.runtime.shards import Initial, fill, gathered, norm
+from planc.backends.cuda.runtime.session import TorchSession
+from planc.backends.cuda.runtime.shards import Initial, fill
 from planc.ir.model import Model
 from planc.ir.program import Program
-from planc.ir.session import CompileFacts, Piece, Read, Settings
+from planc.ir.session import Settings
 
-Tokens = NDArray[np.int32]
 Build = Callable[[Model], nn.Module]
-GIB = 2**30
 
 
 def prepare_environment(devices: int) -> None:
@@ -92,151 +83,6 @@ def start_single(program: Program, settings: Settings, initial: Initial, build: 
     )
 
 
-class TorchSession:
-    """A model under training on this process; see `planc.ir.session.Session`."""
-
-    runtime = "torch"
-
-    def __init__(
-        self,
-        program: Program,
-        settings: Settings,
-        modules: list[nn.Module],
-        device: torch.device,
-        *,
-        step: Any,
-        evaluate: Any,
-        clip: Any,
-        slice_of: tuple[int, int] = (0, 1),
-        mesh: Any = None,
-        pipeline: str = "",
-    ) -> None:
-        self.rank = dist.get_rank() if mesh is not None else 0
-        self.world = dist.get_world_size() if mesh is not None else 1
-        self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
-        self._names = parameter_names(program.plan.model)
-        self.mesh = mesh
-        self._modules, self._device, self._pipeline = modules, device, pipeline
-        self._step, self._evaluate, self._clip = step, evaluate, clip
-        self._slice_of = slice_of
-        self._clip_norm = settings.clip_norm
-        self.features = (*features_of(program, device), *(_named(settings)))
-        self._optimizer = optimizer_of(modules, program.plan.model, settings, fused=fused(program, device))
-        self.optimizer_steps = 0
-        self._pieces: list[Piece] | None = None
-        self._routers = Watched(modules, program.sharded, settings, mesh, device)
-
-    def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
-        """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
-        self._optimizer.zero_grad()
-        loss = self._step(self._mine(tokens), self._mine(targets))
-        norm = self._clip(self._clip_norm or float("inf"))
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-        if math.isfinite(float(loss)) and math.isfinite(float(norm)):  # else nothing is spoilt, and the rank is found
-            self._optimizer.step()
-            self.optimizer_steps += 1
-        return float(loss), float(norm)
-
-    def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss per token of a global batch of the plan's size; nothing is changed."""
-        return float(self._evaluate(self._mine(tokens), self._mine(targets)))
-
-    def routing(self) -> list[list[int]] | None:
-        """Picks of each expert of each routed layer since the last call; a collective."""
-        return self._routers.picks()
-
-    def parameters(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Every parameter whole, by full name, one at a time; collective."""
-        return gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
-
-    def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Every gradient of the last step whole, after clipping, by full name; collective."""
-        return gathered(self._modules, self._names, self.mesh, self._pipeline, _gradient)
-
-    def gradient_norms(self) -> dict[str, float]:
-        """The norm of every gradient of the last step, after clipping, by full name; collective."""
-        here = {name: norm(p.grad) for m in self._modules for name, p in m.named_parameters() if p.grad is not None}
-        every: list[dict[str, float]] = [here] * self.world
-        if self.mesh is not None:
-            dist.all_gather_object(every, here)
-        found = {name: value for rank in every for name, value in rank.items()}
-        return {name: found[name] for name in self._names if name in found}
-
-    def pieces(self) -> list[Piece]:
-        """This rank's share of the state; the first call is collective."""
-        if self._pieces is None:
-            state.with_moments(self._optimizer, self.optimizer_steps)
-            self._pieces = state.pieces(self._modules, self._optimizer, divided=self.mesh is not None)
-        return self._pieces
-
-    def restore(self, read: Read, optimizer_steps: int) -> None:
-        """Take parameters and moments from `read`, as after that many updates."""
-        state.with_moments(self._optimizer, optimizer_steps)
-        state.restore(self._modules, self._optimizer, read)
-        self.optimizer_steps = optimizer_steps
-
-    def not_finite(self) -> list[str]:
-        """Ranks whose own parameters are not finite, else those whose gradients are not, with the first of them."""
-        here = state.not_finite(self._modules)
-        if self.mesh is None:
-            return [f"rank {self.rank}: {here}"] if here else []
-        every: list[str] = [""] * self.world
-        dist.all_gather_object(every, here)
-        parameters = [f"rank {rank}: {what}" for rank, what in enumerate(every) if what.startswith("parameter")]
-        return parameters or [f"rank {rank}: {what}" for rank, what in enumerate(every) if what]
-
-    def any(self, flag: bool) -> bool:
-        """True on every rank if `flag` is true on any; a collective."""
-        if self.mesh is None:
-            return flag
-        said = torch.tensor(int(flag), device=self._device)
-        dist.all_reduce(said, op=dist.ReduceOp.MAX)
-        return bool(said)
-
-    def peak_memory_gib(self) -> float | None:
-        """Peak of allocated device memory; on CPU the process's peak resident memory."""
-        if self._device.type == "cuda":
-            return torch.cuda.max_memory_allocated(self._device) / GIB
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
-
-    def compile_facts(self) -> CompileFacts:
-        return CompileFacts()
-
-    @contextmanager
-    def profile(self, folder: str) -> Iterator[None]:
-        """torch's profiler: a trace for a browser (Perfetto) in `rank-RRRRR.json`."""
-        kinds = [torch.profiler.ProfilerActivity.CPU]
-        kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
-        with torch.profiler.profile(activities=kinds) as found:
-            yield
-        found.export_chrome_trace(os.path.join(folder, f"rank-{self.rank:05}.json"))
-
-    def close(self) -> None:
-        """Leave the process group."""
-        if self.mesh is not None and dist.is_initialized():
-            dist.destroy_process_group()
-
-    def _mine(self, batch: Tokens) -> Tensor:
-        """This data rank's rows of a global batch, on the device, int64."""
-        index, count = self._slice_of
-        rows = batch.shape[0] // count
-        mine = batch[index * rows : (index + 1) * rows].astype(np.int64)
-        return torch.from_numpy(mine).to(self._device)
-
-
-def parameter_names(model: Model) -> list[str]:
-    """Full names in the model's order, a block's once per layer of its kind."""
-    first, last = ([p.name for p in model.params if p.section == s] for s in ("first", "last"))
-    layers = [
-        p.name.replace("*", str(i))
-        for i in range(model.layers)
-        for p in model.params
-        if any(s in model.blocks and model.layers_of(s, i, i + 1) for s in p.sections)
-    ]
-    return [*first, *layers, *last]
-
-
 def _on_meta(model: Model, build: Build | None) -> nn.Module:
     """The model's module, without memory."""
     make = build or import_module(f"planc.backends.cuda.models.{model.family}").build
@@ -249,11 +95,6 @@ def _fill(modules: list[nn.Module], device: torch.device, initial: Initial) -> N
     for module in modules:
         module.to_empty(device=device)
     fill(modules, initial)
-
-
-def _gradient(parameter: nn.Parameter) -> Tensor:
-    assert parameter.grad is not None, "no step has been made"
-    return parameter.grad
 
 
 def _device() -> torch.device:
@@ -278,26 +119,6 @@ def _choose_algorithms(settings: Settings) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
     torch.use_deterministic_algorithms(settings.deterministic)
-
-
-def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
-    """Kernels, compilers and policies in use, by name, for the receipt."""
-    plan = program.plan
-    kernel = f"attention.{plan.attention.method}" if plan.attention else ""
-    settled = "deterministic" if torch.are_deterministic_algorithms_enabled() else ""
-    update = "adamw.fused" if fused(program, device) else "adamw.foreach"
-    compiled = ["compile.loss" if c.what == "loss" else f"compile.{c.method}" for c in plan.compiles]
-    compiled += [f"overlap.{o.method}" for o in plan.overlaps if device.type == "cuda"]
-    return tuple(name for name in (kernel, update, *compiled, "offload" if plan.offloads else "", settled) if name)
-
-
-def _named(settings: Settings) -> tuple[str, ...]:
-    return () if settings.optimizer == "adamw" else (f"optimizer.{settings.optimizer}",)
-
-
-def fused(program: Program, device: torch.device) -> bool:
-    """True if the update is one fused kernel: on a CUDA device that holds the state."""
-    return device.type == "cuda" and not program.plan.offloads
 
 
 def _only_cuda(device: torch.device) -> torch.device | None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from planc.backends.common.source_writer import causes, comment, fill
 from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPORTS, LOSS, MESH, OPTIMIZER, STEP
 from planc.backends.xla.analysis.layouts import Spec, activation_spec
-from planc.backends.xla.emit.source_writer import causes, comment, entry
+from planc.backends.xla.emit.specs import entry
 from planc.backends.xla.emit.tables import constants, not_decayed, param_tables
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
@@ -69,7 +70,8 @@ def _ops(sharded: Sharded) -> Iterator[Op]:
 def _docstring(sharded: Sharded) -> str:
     plan = sharded.plan
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
-    return DOCSTRING.strip().format(
+    return fill(
+        DOCSTRING,
         name=python_docstring(plan.name),
         model=python_docstring(plan.model.name),
         mesh=f"{python_docstring(axes)} = {plan.mesh.devices} devices, outermost first",

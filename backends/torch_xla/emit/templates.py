@@ -1,10 +1,10 @@
 """The functions of an emitted file, as text. None of them depends on the plan but through its tables."""
 
 DOCSTRING = '''
-"""Plan {name}: the layout and training step of {model} in torch on XLA.
+"""Plan <name>: the layout and training step of <model> in torch on XLA.
 
-Mesh     {mesh}
-Batch    {batch}
+Mesh     <mesh>
+Batch    <batch>
 
     mesh = build_mesh()
     model = parallelize(model, mesh)
@@ -14,7 +14,7 @@ Batch    {batch}
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
 its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc from {file}: edit the plan, not this file.
+or 1 is another program. Written by planc from <file>: edit the plan, not this file.
 """
 '''
 

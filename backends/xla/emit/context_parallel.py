@@ -6,8 +6,9 @@ are gathered for it, or travel round the ranks.
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
-from planc.backends.xla.emit.source_writer import beside, causes, spec_text
+from planc.backends.xla.emit.specs import spec_text
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
@@ -78,7 +79,7 @@ POSITIONS_BALANCED = '''
 def positions(length: int) -> jax.Array:
     """The place in its sequence of each row of an activation.
 
-    Each rank of {axes} has a piece from each end of it, so that causal work is even.
+    Each rank of <axes> has a piece from each end of it, so that causal work is even.
     """
     heads, tails = jnp.split(jnp.arange(length).reshape(2 * SEQUENCE_RANKS, -1), 2)
     return jnp.stack((heads, tails[::-1]), axis=1).reshape(length)
@@ -91,9 +92,9 @@ def _ordered(rows: jax.Array) -> jax.Array:
 '''
 
 ATTEND = '''
-def attend(q: jax.Array, k: jax.Array, v: jax.Array{window}) -> jax.Array:
-    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].{said}"""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True{local})
+def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].<said>"""
+    return jax.nn.dot_product_attention(q, k, v, is_causal=True<local>)
 '''
 
 SEEN = """
@@ -102,15 +103,15 @@ SEEN = """
     """
 
 GATHERED = '''
-def attend(q: jax.Array, k: jax.Array, v: jax.Array{window}) -> jax.Array:
+def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    Rows stay divided over {axes}; keys and values are gathered over it.{said}
+    Rows stay divided over <axes>; keys and values are gathered over it.<said>
     """
-{cause}
-    k, v = (with_sharding_constraint(x, {spec}) for x in (k, v))
+    <cause>
+    k, v = (with_sharding_constraint(x, <spec>) for x in (k, v))
     rows = positions(q.shape[1])
-    {seen}
+    <seen>
     return jax.nn.dot_product_attention(q, k, v, mask=seen[None, None])
 '''
 
@@ -118,9 +119,9 @@ RING = '''
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
 
-    Over {axes} by hand: keys and values travel round its ranks, past the rows. Over other axes by XLA.
+    Over <axes> by hand: keys and values travel round its ranks, past the rows. Over other axes by XLA.
     """
-{cause}
+    <cause>
     groups = q.reshape(*k.shape[:3], -1, q.shape[-1])
     return _ring(groups, k, v).reshape(*q.shape[:-1], v.shape[-1])
 
@@ -136,7 +137,8 @@ def _ring(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 def _ring_forward(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, Any]:
     out, log_sum = _on_each_rank(_attend_in_turns, 2)(q, k, v)
-{name}    return out, (q, k, v, out, log_sum)
+    <name>
+    return out, (q, k, v, out, log_sum)
 
 
 def _ring_backward(kept: Any, grad: jax.Array) -> Any:
@@ -148,19 +150,20 @@ _ring.defvjp(_ring_forward, _ring_backward)
 
 def _on_each_rank(function: Callable[..., Any], results: int) -> Callable[..., Any]:
     """A function of arrays [B, R, ...] of a rank's own rows, as one of all rows."""
-    rows = P(None, {entry})
-    return jax.shard_map(function, in_specs=rows, out_specs=(rows,) * results, axis_names={{names}})
+    rows = P(None, <entry>)
+    return jax.shard_map(function, in_specs=rows, out_specs=(rows,) * results, axis_names={<names>})
 
 
 def _attend_in_turns(q: jax.Array, k: jax.Array, v: jax.Array) -> tuple[jax.Array, jax.Array]:
     """(result, logarithm of the softmax's sum) of a rank's rows: its own keys first, then those that come."""
-    size = {size}
+    size = <size>
 
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         out, log_sum, keys = carry[0], carry[1], _passed(carry[2:])
         for row, key in _meeting(step, size):
             of_rows, of_keys = _cut(row, size, q, out, log_sum), _cut(key, size, *keys)
-            part, part_sum = _attend_part(of_rows[0], *of_keys){hide}
+            part, part_sum = _attend_part(of_rows[0], *of_keys)
+            <hide>
             total = jnp.logaddexp(of_rows[2], part_sum)
             old, new = jnp.exp(of_rows[2] - total)[..., None], jnp.exp(part_sum - total)[..., None]
             out, log_sum = _put(row, (out, log_sum), (of_rows[1] * old + part * new, total))
@@ -175,13 +178,13 @@ def _gradients_in_turns(
     q: jax.Array, k: jax.Array, v: jax.Array, out: jax.Array, log_sum: jax.Array, grad: jax.Array
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """The gradients of a rank's q, k and v. Those of keys follow the keys round the ranks, and home."""
-    delta, size = jnp.sum(grad.astype(jnp.float32) * out, axis=-1), {size}
+    delta, size = jnp.sum(grad.astype(jnp.float32) * out, axis=-1), <size>
 
     def turn(carry: Any, step: jax.Array) -> tuple[Any, None]:
         dq, (k, v, dk, dv) = carry[0], _passed(carry[1:])
         for row, key in _meeting(step, size):
             of_rows = _cut(row, size, q, grad, delta, log_sum)
-            parts = _part_gradients(*of_rows, *_cut(key, size, k, v){visible})
+            parts = _part_gradients(*of_rows, *_cut(key, size, k, v)<visible>)
             (dq,) = _add(row, (dq,), parts[:1])
             dk, dv = _add(key, (dk, dv), parts[1:])
         return (dq, k, v, dk, dv), None
@@ -232,8 +235,8 @@ def _causal(rows: int) -> jax.Array:
 
 
 def _meeting(step: jax.Array, size: int) -> tuple[tuple[Any, Any], ...]:
-    """{meeting}"""
-{meet}
+    """<meeting>"""
+    <meet>
 
 
 def _cut(start: Any, size: int, *arrays: jax.Array) -> list[jax.Array]:
@@ -253,34 +256,33 @@ def _add(start: Any, arrays: Sequence[jax.Array], parts: Sequence[jax.Array]) ->
 def _passed(arrays: Sequence[jax.Array]) -> list[jax.Array]:
     """Those of the rank before, which are handed on to the next."""
     ring = [(i, (i + 1) % SEQUENCE_RANKS) for i in range(SEQUENCE_RANKS)]
-    return [jax.lax.ppermute(x, {entry}, ring) for x in arrays]
+    return [jax.lax.ppermute(x, <entry>, ring) for x in arrays]
 '''
 
-NAME = """\
-    out, log_sum = (checkpoint_name(x, {out}) for x in (out, log_sum))
+NAME = """
+out, log_sum = (checkpoint_name(x, <out>) for x in (out, log_sum))
 """
 HIDE = """
-            # No row here sees keys of later ranks.
-            part_sum = jnp.where(step <= jax.lax.axis_index({entry}), part_sum, -jnp.inf)
+# No row here sees keys of later ranks.
+part_sum = jnp.where(step <= jax.lax.axis_index(<entry>), part_sum, -jnp.inf)
 """
 STRETCHES = (
     "All of this rank's rows meet all keys that have come `step` ranks, if these are of an earlier one.",
-    "    return ((0, 0),)",
+    "return ((0, 0),)",
 )
 PIECES = (
     """Where the pieces begin of this rank's rows, and of the keys that have come `step` ranks, that meet.
 
     Tails see every head. Else heads see those of earlier ranks, and tails the tails of later ones.
     """,
-    """    near = jnp.where(step <= jax.lax.axis_index({entry}), 0, size)
-    return (size, 0), (near, near)""",
+    "near = jnp.where(step <= jax.lax.axis_index(<entry>), 0, size)\nreturn (size, 0), (near, near)",
 )
 
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
     """`positions` and `attend`, and what they need. `named`: activations have names by which they are kept."""
     axes = keyed_axes(sharded)
-    first = POSITIONS_BALANCED.replace("{axes}", " and ".join(axes)) if balanced(sharded) else POSITIONS
+    first = fill(POSITIONS_BALANCED, axes=" and ".join(axes)) if balanced(sharded) else POSITIONS
     order = [ORDERED] if balanced(sharded) else []
     if not axes:
         return [first, *order, _plain(sharded)]
@@ -298,9 +300,9 @@ def windows(sharded: Sharded) -> bool:
 
 def _plain(sharded: Sharded) -> str:
     if not windows(sharded):
-        return ATTEND.format(window="", said="", local="")
+        return fill(ATTEND, window="", said="", local="")
     local = ", local_window_size=((window or q.shape[1]) - 1, 0)"
-    return ATTEND.format(window=", window: int = 0", said=SEEN.rstrip(" ") + "    ", local=local)
+    return fill(ATTEND, window=", window: int = 0", said=SEEN, local=local)
 
 
 def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
@@ -309,8 +311,9 @@ def _gathered(sharded: Sharded, axes: tuple[str, ...]) -> str:
     dims = sharded.model.tensor[name].dims
     seen = "seen = rows[:, None] >= rows"
     if windows(sharded):
-        seen = "back = rows[:, None] - rows\n    seen = (back >= 0) & (back < (window or len(rows)))"
-    return GATHERED.format(
+        seen = "back = rows[:, None] - rows\nseen = (back >= 0) & (back < (window or len(rows)))"
+    return fill(
+        GATHERED,
         axes=" and ".join(axes),
         window=", window: int = 0" if windows(sharded) else "",
         said=" A row sees\n    `window` rows, itself included; 0: all before it." if windows(sharded) else "",
@@ -325,25 +328,22 @@ def _ring(sharded: Sharded, axes: tuple[str, ...], named: bool) -> str:
     entry = python_string(axes[0]) if len(axes) == 1 else f"({', '.join(map(python_string, axes))})"
     meeting, meet = PIECES if half else STRETCHES
     out = python_string(attentions(sharded)[0].op.output)
-    values = {
-        "axes": " and ".join(axes),
-        "cause": _cause(sharded),
-        "names": ", ".join(map(python_string, axes)),
-        "size": "q.shape[1] // 2" if half else "q.shape[1]",
-        "hide": "" if half else HIDE.rstrip("\n"),
-        "visible": "" if half else ", step <= jax.lax.axis_index({entry})",
-        "name": NAME.format(out=out) if named else "",
-        "meeting": meeting,
-        "meet": meet,
-        "entry": entry,
-    }
-    text = RING
-    for key, value in values.items():
-        text = text.replace("{" + key + "}", value)
-    return text
+    return fill(
+        RING,
+        axes=" and ".join(axes),
+        cause=_cause(sharded),
+        names=", ".join(map(python_string, axes)),
+        size="q.shape[1] // 2" if half else "q.shape[1]",
+        hide="" if half else fill(HIDE, entry=entry),
+        visible="" if half else f", step <= jax.lax.axis_index({entry})",
+        name=fill(NAME, out=out) if named else "",
+        meeting=meeting,
+        meet=fill(meet, entry=entry),
+        entry=entry,
+    )
 
 
 def _cause(sharded: Sharded) -> str:
     kernel = sharded.plan.attention
     said = kernel.cause if kernel is not None else sharded.plan.cause_of_shard("sequence", keyed_axes(sharded)[0])
-    return "\n".join(causes([said], 1))
+    return "\n".join(causes([said]))

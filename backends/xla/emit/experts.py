@@ -6,9 +6,10 @@ answers come back. All of it is written for one rank, in a shard_map: nothing is
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import INDENT, beside, causes, comment, fill
 from planc.backends.xla.analysis.expert_mesh import Experts
 from planc.backends.xla.analysis.mesh_factors import atoms
-from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry
+from planc.backends.xla.emit.specs import entry
 from planc.diag.quoting import python_string
 from planc.ir.sharding import Sharded
 
@@ -40,12 +41,12 @@ def experts(
     each; `total` sums what it counts over the ranks with other parts of the same sequences, and the loss is a
     mean of so many. `mlp(rows [X, C, D], weights [X, C], params)` is the work of a rank's experts on the rows
     at their C places.
-    {places}
+    <places>
     """
-    tokens = ACTIVATIONS[{out}]
+    tokens = ACTIVATIONS[<out>]
     where = {name: EXPERTS[_pattern(name)] for name in params}
     served = functools.partial(_served, route, mlp)
-    ranks = {manual}
+    ranks = <manual>
     answers = (tokens, P(EXPERTS_TOKENS, None))
     mapped = jax.shard_map(served, in_specs=(tokens, tokens, where), out_specs=answers, axis_names=ranks)
     return mapped(x, scores, params)
@@ -53,25 +54,25 @@ def experts(
 
 def unpicked(layers: int, experts: int) -> jax.Array:
     """Zeros to count the picks of each rank's tokens in, [layers, ranks, X]."""
-    zeros = jnp.zeros((layers, {number}, experts), jnp.int32)
+    zeros = jnp.zeros((layers, <number>, experts), jnp.int32)
     return with_sharding_constraint(zeros, P(None, EXPERTS_TOKENS, None))
 
 
 def _served(route: Any, mlp: Any, x: jax.Array, scores: jax.Array, params: Any) -> Any:
     """`experts` on one rank: x [B, S, D] and scores [B, S, X] are of its tokens."""
     rows = x.reshape(-1, x.shape[-1])
-    weights, chosen = route(scores, {total}, MICROBATCH)
+    weights, chosen = route(scores, <total>, MICROBATCH)
     total = scores.shape[-1]
-    places = {count}
+    places = <count>
     taken = _taken(chosen, total, places)
     # Who is at each place: a token's copy, or a number beyond the last where it is empty.
     picks = jnp.arange(chosen.size)
     there = jnp.full(total * places, chosen.size).at[taken].set(picks, mode="drop").reshape(total, places)
     sent = rows.at[there // chosen.shape[1]].get(mode="fill", fill_value=0)
     weighed = weights.flatten().at[there].get(mode="fill", fill_value=0)
-    {sent}
-    made = mlp(sent, weighed, {params})
-    made = {back}.reshape(total * places, -1)
+    <sent>
+    made = mlp(sent, weighed, <params>)
+    made = <back>.reshape(total * places, -1)
     mine = made.at[taken].get(mode="fill", fill_value=0)
     picked = jnp.zeros(total, jnp.int32).at[chosen.flatten()].add(1)
     return mine.reshape(*chosen.shape, -1).sum(1).reshape(x.shape), picked[None]
@@ -88,26 +89,26 @@ def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
 TOTAL = '''
 def _total(counts: jax.Array) -> jax.Array:
     """Of all parts of this rank's sequences."""
-    return jax.lax.pcast(jax.lax.psum(counts, {axes}), {axes}, to="varying")
+    return jax.lax.pcast(jax.lax.psum(counts, <axes>), <axes>, to="varying")
 '''
 
 SENT = '''
 def _sent(rows: jax.Array) -> jax.Array:
     """[X, C, ...] of this rank's tokens to [X here, senders * C, ...] of its experts."""
-    {lines}
+    <lines>
     return jnp.swapaxes(rows, 0, 1).reshape(rows.shape[1], -1, *rows.shape[3:])
 
 
 def _returned(rows: jax.Array) -> jax.Array:
     """What the experts made, [X here, senders * C, D], to where the tokens are, [X, C, D]."""
-    rows = jnp.swapaxes(rows.reshape(len(rows), {senders}, -1, rows.shape[-1]), 0, 1)
-    {back}
+    rows = jnp.swapaxes(rows.reshape(len(rows), <senders>, -1, rows.shape[-1]), 0, 1)
+    <back>
     return rows.reshape(-1, *rows.shape[2:])
 '''
 
 GATHERED = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used: all-gather over {axes}."""
+    """An expert's parameter `name` as it is used: all-gather over <axes>."""
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
     w = jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying")
     return jax.lax.all_gather(w, axes, axis=dim, tiled=True)
@@ -115,13 +116,13 @@ def _expert(name: str, w: jax.Array) -> jax.Array:
 
 GATHERED_NARROW = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used: in {compute}, all-gather over {axes}."""
+    """An expert's parameter `name` as it is used: in <compute>, all-gather over <axes>."""
     return _narrow(name, jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying"))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
 def _narrow(name: str, w: jax.Array) -> jax.Array:
-    """Gathered in {compute}; the backward sums the gradient over the ranks in {reduce}."""
+    """Gathered in <compute>; the backward sums the gradient over the ranks in <reduce>."""
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
     return jax.lax.all_gather(w.astype(COMPUTE), axes, axis=dim, tiled=True)
 
@@ -132,7 +133,7 @@ def _narrow_forward(name: str, w: jax.Array) -> tuple[jax.Array, None]:
 
 def _narrow_backward(name: str, _: None, dw: jax.Array) -> tuple[jax.Array]:
     dim, axes = EXPERTS_GATHERED[_pattern(name)]
-    summed = jax.lax.psum_scatter(dw.astype({dtype}), axes, scatter_dimension=dim, tiled=True)
+    summed = jax.lax.psum_scatter(dw.astype(<dtype>), axes, scatter_dimension=dim, tiled=True)
     return (summed.astype(jnp.float32),)
 
 
@@ -141,7 +142,7 @@ _narrow.defvjp(_narrow_forward, _narrow_backward)
 
 NARROW = '''
 def _expert(name: str, w: jax.Array) -> jax.Array:
-    """An expert's parameter `name` as it is used, in {compute}; its gradient is summed over the ranks wide."""
+    """An expert's parameter `name` as it is used, in <compute>; its gradient is summed over the ranks wide."""
     return jax.lax.pcast(w, EXPERTS_REPEATED[_pattern(name)], to="varying").astype(COMPUTE)
 '''
 
@@ -224,15 +225,14 @@ def expert_functions(sharded: Sharded, *, names: bool) -> list[str]:
     if not experts.ops:
         return []
     found = [NAMED if names else UNNAMED, _experts(experts)]
-    found += [TOTAL.replace("{axes}", _tuple(experts.sequence))] if experts.sequence else []
+    found += [fill(TOTAL, axes=_tuple(experts.sequence))] if experts.sequence else []
     found += [_sent(experts)] if _exchanges(experts) else []
     return [*found, *_expert(experts)]
 
 
 def _experts(experts: Experts) -> str:
     moves = _exchanges(experts)
-    named = 'named("moe.routed", {0})' if not moves else 'named("moe.routed", _sent({0}))'
-    routed = named.replace("moe.routed", experts.ops[0].op.inputs[0])
+    routed = f"named({python_string(experts.ops[0].op.inputs[0])}, {'_sent(<rows>)' if moves else '<rows>'})"
     changed = experts.in_use or _casts(experts)
     back = "_returned(made)" if moves else "made"
     if experts.tensor and not experts.gathers:
@@ -241,21 +241,18 @@ def _experts(experts: Experts) -> str:
     if experts.tensor and not experts.gathers:
         # Each of these ranks does a part of every row: the rows' gradients are sums over them.
         routed = f'jax.lax.pcast({routed}, {_tuple(experts.tensor)}, to="varying")'
-    parts = {
-        "{places}": _comment(experts),
-        "{number}": str(_size(experts, experts.tokens)),
-        "{total}": "_total" if experts.sequence else "lambda counts: counts",
-        "{out}": python_string(experts.combine.output),
-        "{manual}": _manual(experts),
-        "{count}": f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
-        "{sent}": f"\n{INDENT}".join(f"{part} = {routed.replace('{0}', part)}" for part in ("sent", "weighed")),
-        "{params}": "{name: _expert(name, w) for name, w in params.items()}" if changed else "params",
-        "{back}": back,
-    }
-    text = EXPERTS
-    for mark, value in parts.items():
-        text = text.replace(mark, value)
-    return text
+    return fill(
+        EXPERTS,
+        places=_comment(experts),
+        number=str(_size(experts, experts.tokens)),
+        total="_total" if experts.sequence else "lambda counts: counts",
+        out=python_string(experts.combine.output),
+        manual=_manual(experts),
+        count=f"math.ceil(chosen.size * {factor} / total)" if experts.capacity else "len(rows)",
+        sent="\n".join(f"{part} = {fill(routed, rows=part)}" for part in ("sent", "weighed")),
+        params="{name: _expert(name, w) for name, w in params.items()}" if changed else "params",
+        back=back,
+    )
 
 
 def _manual(experts: Experts) -> str:
@@ -266,15 +263,13 @@ def _manual(experts: Experts) -> str:
 
 def _comment(experts: Experts) -> str:
     if experts.capacity:
-        return "\n    ".join(
+        return "\n".join(
             (
                 f"An expert has {experts.plan.route.factor:g} times its even share of places for each rank's tokens;",
                 "those that come when it is full pass it by.",
             )
         )
-    return "\n    ".join(
-        ("Every expert has a place for each token of a rank: none is dropped, and most places stay empty.",)
-    )
+    return "Every expert has a place for each token of a rank: none is dropped, and most places stay empty."
 
 
 def _exchanges(experts: Experts) -> bool:
@@ -288,31 +283,25 @@ def _sent(experts: Experts) -> str:
     back: list[str] = []
     if experts.exchange:
         call = f"rows = jax.lax.all_to_all(rows, {_tuple(experts.exchange)}, 0, 0)"
-        there += beside(f"{INDENT}{call}", "[senders, X here, C, ...]")
+        there += beside(call, "[senders, X here, C, ...]", depth=1)
         back = [call]
     if experts.gathers:
         there.append(f"rows = jax.lax.all_gather(rows, {_tuple(experts.tensor)}, tiled=True)")
         scatter = f"rows = jax.lax.psum_scatter(rows, {_tuple(experts.tensor)}, scatter_dimension=0, tiled=True)"
         back.insert(0, scatter)
-    return (
-        SENT.replace("{lines}", f"\n{INDENT}".join(line.strip() for line in there))
-        .replace("{back}", f"\n{INDENT}".join(back))
-        .replace("{senders}", str(senders))
-    )
+    return fill(SENT, lines="\n".join(there), back="\n".join(back), senders=str(senders))
 
 
 def _expert(experts: Experts) -> list[str]:
     precision = experts.plan.precision
     axes = ", ".join(dict.fromkeys(a for p in experts.params for a in experts.gathered(p)[1]))
     if experts.in_use and not _casts(experts):
-        return [GATHERED.replace("{axes}", axes)]
+        return [fill(GATHERED, axes=axes)]
     if not _casts(experts):
         return []
     text = GATHERED_NARROW if experts.in_use else NARROW
-    words = {"axes": axes, "compute": precision.compute, "reduce": precision.reduce}
-    for mark, value in {**words, "dtype": JAX_DTYPE[precision.reduce]}.items():
-        text = text.replace(f"{{{mark}}}", value)
-    return [text]
+    dtype = JAX_DTYPE[precision.reduce]
+    return [fill(text, axes=axes, compute=precision.compute, reduce=precision.reduce, dtype=dtype)]
 
 
 def _casts(experts: Experts) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import fill
 from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import context_functions
@@ -23,9 +24,9 @@ def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
 
 
 def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
-    """The leaf's spec; the dims of a stack before the parameter's own are {stack}."""
+    """The leaf's spec; the dims of a stack before the parameter's own are <stack>."""
     spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
-    return P(*{leading}, *spec)
+    return P(*<leading>, *spec)
 
 
 def _pattern(name: str) -> str:
@@ -43,18 +44,18 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
 CONSTRAIN = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
     """The activation `name` in the compute dtype, where it rests; named so that `remat` can keep it."""
-    return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), {where}), name)
+    return checkpoint_name(with_sharding_constraint(x.astype(COMPUTE), <where>), name)
 '''
 
 CONSTRAIN_UNNAMED = '''
 def constrain(name: str, x: jax.Array) -> jax.Array:
     """The activation `name` in the compute dtype, where it rests."""
-    return with_sharding_constraint(x.astype(COMPUTE), {where})
+    return with_sharding_constraint(x.astype(COMPUTE), <where>)
 '''
 
 WEIGHT = '''
 def weight(name: str, w: jax.Array) -> jax.Array:
-    """The parameter `name` as it is used{gathered}."""
+    """The parameter `name` as it is used<gathered>."""
     return with_sharding_constraint(w, USED[_pattern(name)])
 '''
 
@@ -69,13 +70,13 @@ LINEAR_GATHERED = '''
 def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
-{why}
+    <why>
     """
     return jnp.einsum("...i,oi->...o", x, _used(name, w))
 
 
 def _used(name: str, w: jax.Array) -> jax.Array:
-    """{used}"""
+    """<used>"""
     return weight(name, w.astype(COMPUTE))
 
 
@@ -88,7 +89,7 @@ def _linear_backward(
 ) -> tuple[jax.Array, jax.Array]:
     x, w = kept
     dx = jnp.einsum("...o,oi->...i", dy, _used(name, w))
-    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type={reduce})
+    dw = jnp.einsum("...o,...i->oi", dy, x, preferred_element_type=<reduce>)
     return dx, with_sharding_constraint(dw, GRADS[_pattern(name)]).astype(w.dtype)
 
 
@@ -97,8 +98,8 @@ linear.defvjp(_linear_forward, _linear_backward)
 
 REMAT = '''
 def remat(block: Callable[..., Any]) -> Callable[..., Any]:
-    """The block of a scan over layers; {said}."""
-    policy = jax.checkpoint_policies.{policy}
+    """The block of a scan over layers; <said>."""
+    policy = jax.checkpoint_policies.<policy>
     return jax.checkpoint(block, policy=policy, prevent_cse=False)  # a scan needs no barrier
 '''
 
@@ -130,15 +131,15 @@ def _head(plan: Plan) -> str:
     stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
     if pipelined(plan):
         stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
-    return HEAD.replace("{stack}", stack).replace("{leading}", leading)
+    return fill(HEAD, stack=stack, leading=leading)
 
 
 def _constrain(sharded: Sharded) -> list[str]:
     plan = sharded.plan
     text = CONSTRAIN if names_activations(sharded) else CONSTRAIN_UNNAMED
     if pipelined(plan):
-        return [text.replace("{where}", "_resting(name)"), resting_function(plan)]
-    return [text.replace("{where}", "ACTIVATIONS[name]")]
+        return [fill(text, where="_resting(name)"), resting_function(plan)]
+    return [fill(text, where="ACTIVATIONS[name]")]
 
 
 def casts(plan: Plan) -> bool:
@@ -153,7 +154,7 @@ def own_gradient(plan: Plan) -> bool:
 
 def _weight(plan: Plan) -> str:
     axes = ", ".join(plan.store("params"))
-    return WEIGHT.format(gathered=f": all-gather over {axes}" if gathers_in_use(plan) else "")
+    return fill(WEIGHT, gathered=f": all-gather over {axes}" if gathers_in_use(plan) else "")
 
 
 def _linear(plan: Plan) -> str:
@@ -162,18 +163,18 @@ def _linear(plan: Plan) -> str:
     cast = f"in {plan.precision.compute}" if casts(plan) else ""
     gathered = gathers_in_use(plan)
     if gathered:
-        why = "    The backward gathers the weight again, so that none is kept whole between the passes"
-        why += f", and\n    sums its gradient over the ranks in {plan.precision.reduce}."
+        why = "The backward gathers the weight again, so that none is kept whole between the passes"
+        why += f", and\nsums its gradient over the ranks in {plan.precision.reduce}."
     else:
-        why = f"    The weight's gradient is summed over the ranks in {plan.precision.reduce}."
+        why = f"The weight's gradient is summed over the ranks in {plan.precision.reduce}."
     used = "The weight " + ", ".join(s for s in ("gathered" if gathered else "", cast) if s) + "."
     reduce = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}[plan.precision.reduce]
-    return LINEAR_GATHERED.format(why=why, used=used, reduce=reduce)
+    return fill(LINEAR_GATHERED, why=why, used=used, reduce=reduce)
 
 
 def _remat(names: bool) -> str:
     if names:
-        return REMAT.format(
-            said="the backward keeps KEPT and runs the rest again", policy="save_only_these_names(*KEPT)"
+        return fill(
+            REMAT, said="the backward keeps KEPT and runs the rest again", policy="save_only_these_names(*KEPT)"
         )
-    return REMAT.format(said="the backward keeps its input and runs it again", policy="nothing_saveable")
+    return fill(REMAT, said="the backward keeps its input and runs it again", policy="nothing_saveable")

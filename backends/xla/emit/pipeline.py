@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import beside, comment, fill
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
-from planc.backends.xla.emit.source_writer import beside, comment, entry
+from planc.backends.xla.emit.specs import entry
 from planc.backends.xla.emit.tables import kept
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
@@ -14,13 +15,13 @@ LAYERS = '''
 def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: Any) -> jax.Array:
     """x [sequences, S, E] through `block(x, one layer's parameters)`, once for each layer of the stack.
 
-    Over {axis} by hand, over the other axes by XLA. {order}
+    Over <axis> by hand, over the other axes by XLA. <order>
     """
     pipeline = jax.shard_map(
         functools.partial(_pipeline, block),
-        in_specs=(P({python_string}), P(*STACK)),
-        out_specs=P({python_string}),
-        axis_names={{{python_string}}},
+        in_specs=(P(<quoted>), P(*STACK)),
+        out_specs=P(<quoted>),
+        axis_names={<quoted>},
     )
     return _joined(pipeline(_microbatches(x), stack))
 
@@ -31,22 +32,23 @@ def _pipeline(block: Callable[..., jax.Array], waiting: jax.Array, stack: Any) -
     In each iteration a rank hands its result to the next one. The microbatches that wait move towards rank 0
     and make room for results at the last rank: at the end each rank has its share of them.
     """
-    rank, ranks, slots = jax.lax.axis_index({python_string}), MESH[{python_string}], len(waiting)
-    onward = [({from_to}) for i in range({senders})]
+    rank, ranks, slots = jax.lax.axis_index(<quoted>), MESH[<quoted>], len(waiting)
+    onward = [(<from_to>) for i in range(<senders>)]
     back = [(i, i - 1) for i in range(1, ranks)]
-    {body}
-{stage}
-    def iteration(carry: Any, i: jax.Array) -> tuple[Any, None]:
-        {carry} = carry
-        slot = i % slots
-{enter}
-        {through}
-        moved = jax.lax.ppermute(waiting[slot], {python_string}, back)
-        waiting = waiting.at[slot].set(jnp.where(rank == ranks - 1, y, moved))
-        return ({given}), None
+    <body>
+    <stage>
 
-{start}
-    (_, waiting{ignored}), _ = jax.lax.scan(iteration, start, jnp.arange(ITERATIONS))
+    def iteration(carry: Any, i: jax.Array) -> tuple[Any, None]:
+        <carry> = carry
+        slot = i % slots
+        <enter>
+        <through>
+        moved = jax.lax.ppermute(waiting[slot], <quoted>, back)
+        waiting = waiting.at[slot].set(jnp.where(rank == ranks - 1, y, moved))
+        return (<given>), None
+
+    <start>
+    (_, waiting<ignored>), _ = jax.lax.scan(iteration, start, jnp.arange(ITERATIONS))
     return jnp.roll(waiting, 1 - ranks, axis=0)
 
 
@@ -54,13 +56,13 @@ def _microbatches(x: jax.Array) -> jax.Array:
     """[sequences, S, E] -> [microbatches, MICROBATCH, S, E]: each rank cuts its own sequences."""
     mine = x.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, *x.shape[1:])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, *x.shape[1:])
-    return with_sharding_constraint(batches, P({python_string}, *ACTIVATIONS[{hidden}]))
+    return with_sharding_constraint(batches, P(<quoted>, *ACTIVATIONS[<hidden>]))
 
 
 def _joined(batches: jax.Array) -> jax.Array:
     """[microbatches, MICROBATCH, S, E] -> [sequences, S, E], in the order of the batch."""
     mine = batches.reshape(-1, DATA_PARALLEL, MICROBATCH // DATA_PARALLEL, *batches.shape[2:])
-    return constrain({hidden}, jnp.moveaxis(mine, 1, 0).reshape(-1, *batches.shape[2:]))
+    return constrain(<hidden>, jnp.moveaxis(mine, 1, 0).reshape(-1, *batches.shape[2:]))
 '''
 
 ORDER = {
@@ -79,14 +81,14 @@ ENTER_STORED = """
         x = jnp.where(rank == 0, jnp.where(i < len(later), waiting[slot], again), x)
 """
 CHUNK = """
-        chunk = jnp.clip((i - rank) // (slots * ranks), 0, {last})
+        chunk = jnp.clip((i - rank) // (slots * ranks), 0, <last>)
 """
 BODY = "body = remat(lambda x, layer: (block(x, layer), None))"
-BODY_GATHERED = """\
+BODY_GATHERED = """
 # A layer waits for its x: else all of a stage's weights are gathered before the loop, and kept whole.
-    body = remat(lambda x, layer: (block(*jax.lax.optimization_barrier((x, layer))), None))"""
+body = remat(lambda x, layer: (block(*jax.lax.optimization_barrier((x, layer))), None))"""
 STAGE = """
-    policy = jax.checkpoint_policies.save_only_these_names({names})
+    policy = jax.checkpoint_policies.save_only_these_names(<names>)
 
     @functools.partial(jax.checkpoint, policy=policy, prevent_cse=False)
     def stage(x: jax.Array, chunk: jax.Array) -> jax.Array:
@@ -94,7 +96,7 @@ STAGE = """
         here = jax.tree.map(lambda w: jax.lax.dynamic_index_in_dim(w, chunk, keepdims=False), stack)
         return jax.lax.scan(body, x, here)[0]
 """
-START = "    start = (waiting[0], waiting)  # what a rank computes before its first microbatch is never read"
+START = "start = (waiting[0], waiting)  # what a rank computes before its first microbatch is never read"
 START_STORED = """
     later = jnp.broadcast_to(waiting[0], (slots * ranks, *waiting.shape[1:]))
     start = (waiting[0], waiting, later)  # what a rank computes before its first microbatch is never read
@@ -103,8 +105,8 @@ START_STORED = """
 CONSTRAIN_ENDS = '''
 def _resting(name: str) -> P:
     """In a stage of the pipeline, or before and after it, where its ranks share the sequences."""
-    tables = {{True: ACTIVATIONS, False: ENDS}}
-    return tables[{python_string} in jax.sharding.get_abstract_mesh().manual_axes][name]
+    tables = {True: ACTIVATIONS, False: ENDS}
+    return tables[<quoted> in jax.sharding.get_abstract_mesh().manual_axes][name]
 '''
 
 
@@ -149,25 +151,26 @@ def layers_function(sharded: Sharded) -> str:
     assert plan.split is not None
     circular = chunks(plan) > 1
     stored = circular and plan.microbatches > plan.pipeline
-    enter = (ENTER_STORED if stored else ENTER_CIRCULAR if circular else ENTER).strip("\n")
+    enter = fill(ENTER_STORED if stored else ENTER_CIRCULAR if circular else ENTER)
     if circular:
-        enter += "\n" + CHUNK.format(last=chunks(plan) - 1).strip("\n")
+        enter += "\n" + fill(CHUNK, last=str(chunks(plan) - 1))
     hidden = python_string(sharded.model.block_output)
     names = ", ".join([hidden, *(["*KEPT"] if kept(sharded) else [])])
     sent = f"jax.lax.ppermute(y, {python_string(plan.split.axis)}, onward), waiting"
-    return LAYERS.format(
+    return fill(
+        LAYERS,
         axis=plan.split.axis,
-        python_string=python_string(plan.split.axis),
+        quoted=python_string(plan.split.axis),
         order=ORDER[circular],
         from_to="i, (i + 1) % ranks" if circular else "i, i + 1",
         senders="ranks" if circular else "ranks - 1",
         carry="x, waiting, later" if stored else "x, waiting",
         enter=enter,
-        body=BODY_GATHERED if gathers_in_use(plan) and not circular else BODY,
-        stage=STAGE.format(names=names) if circular else "",
+        body=fill(BODY_GATHERED if gathers_in_use(plan) and not circular else BODY),
+        stage="\n" + fill(STAGE, names=names) if circular else "",
         through="y = stage(x, chunk)" if circular else "y, _ = jax.lax.scan(body, x, stack)",
         given=f"{sent}, later" if stored else sent,
-        start=(START_STORED if stored else START).strip("\n"),
+        start=fill(START_STORED if stored else START),
         ignored=", _" if stored else "",
         hidden=hidden,
     )
@@ -181,4 +184,4 @@ def names_activations(sharded: Sharded) -> bool:
 def resting_function(plan: Plan) -> str:
     """`_resting`: the spec of an activation, in a stage or outside."""
     assert plan.split is not None
-    return CONSTRAIN_ENDS.format(python_string=python_string(plan.split.axis))
+    return fill(CONSTRAIN_ENDS, quoted=python_string(plan.split.axis))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import textwrap
 
+from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.experts import expert_tables
 from planc.backends.xla.emit.model import casts, model_functions, own_gradient
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table, names_activations
-from planc.backends.xla.emit.source_writer import WIDTH
 from planc.backends.xla.emit.step import mesh_function, step_functions
 from planc.backends.xla.emit.tables import activation_table, constants, kept_table, not_decayed, param_tables
 from planc.diag.quoting import python_docstring
@@ -18,11 +18,11 @@ from planc.ir.base import plain_name
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
-DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
+DOCSTRING = '''"""Plan <name>: the layout and training step of <model> in JAX.
 
-{mesh}
-{cluster}
-{batch}
+<mesh>
+<cluster>
+<batch>
 
     mesh, optimizer = build_mesh(), adamw()
     state = init_state(params, optimizer, mesh)
@@ -31,8 +31,8 @@ DOCSTRING = '''"""Plan {name}: the layout and training step of {model} in JAX.
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
 `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
-below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
-{file}: edit the plan, not this file.
+below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts> Written by planc from
+<file>: edit the plan, not this file.
 """'''
 
 
@@ -49,19 +49,20 @@ def emit(sharded: Sharded) -> str:
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 
-WITH_EXPERTS = """ only. Tokens meet experts in
-`experts`; `loss_fn` gives the loss, and picks as that counts them. Written by planc"""
+WITH_EXPERTS = """ Tokens meet experts in
+`experts`; `loss_fn` gives the loss, and picks as that counts them."""
 
 
 def _docstring(plan: Plan) -> str:
-    text = DOCSTRING.replace(" only. Written by planc", WITH_EXPERTS) if plan.model.top_k else DOCSTRING
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
-    return text.format(
+    return fill(
+        DOCSTRING,
         name=python_docstring(plan.name),
         model=python_docstring(plan.model.name),
         mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
         cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
         batch=_field("Batch", _words(plan.batch.cause.sentence)),
+        experts=WITH_EXPERTS if plan.model.top_k else "",
         file=plain_name(plan.file),
     )
 

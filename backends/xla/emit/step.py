@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+from planc.backends.common.source_writer import beside, fill
 from planc.backends.xla.analysis.layouts import gathers_in_use
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import balanced, context_axes
 from planc.backends.xla.emit.experts import with_picks
 from planc.backends.xla.emit.model import casts
-from planc.backends.xla.emit.source_writer import beside
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
 MESH = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first {count} devices, laid out as MESH."""
+    """The first <count> devices, laid out as MESH."""
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
 '''
 
 MESH_TORUS = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
-    """The first {count} devices as MESH, neighbours of an axis linked on the torus where it can be had."""
+    """The first <count> devices as MESH, neighbours of an axis linked on the torus where it can be had."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
@@ -90,7 +90,7 @@ def build_train_step(
             loss, grads = _accumulate(loss_fn, state["params"], tokens, targets)
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
             scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
-{update}
+            <update>
             updates, moments = optimizer.update(grads, state["optimizer"], params)
             params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
         return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
@@ -122,7 +122,7 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 
     def evaluate(params: Any, tokens: jax.Array, targets: jax.Array) -> jax.Array:
         with _tracing(mesh):
-{evaluate}
+            <evaluate>
 
     rows, where = NamedSharding(mesh, BATCH), shardings(mesh, params)
     return jax.jit(evaluate, in_shardings=(where, rows, rows), out_shardings=NamedSharding(mesh, P()))
@@ -131,10 +131,11 @@ def build_eval_step(loss_fn: Loss, mesh: Mesh, params: Any) -> Callable[..., jax
 ACCUMULATE = '''
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
     """The mean loss of the global batch and its gradients, fp32, one microbatch after the other."""
-{before}
+    <before>
+
     def one(total: Any, batch: Any) -> tuple[Any, None]:
-        loss, grads = jax.value_and_grad(loss_fn)({params}, *batch)
-{placed}
+        loss, grads = jax.value_and_grad(loss_fn)(<params>, *batch)
+        <placed>
         return jax.tree.map(jnp.add, total, (loss, grads)), None
 
     batches = (_microbatches(tokens), _microbatches(targets))
@@ -145,27 +146,28 @@ def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Arra
 
 def _microbatches(rows: jax.Array) -> jax.Array:
     """[sequences, S] -> [microbatches, MICROBATCH, S]: each rank cuts its own sequences, none moves."""
-    mine = {rows}.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
+    mine = <rows>.reshape(DATA_PARALLEL, -1, MICROBATCH // DATA_PARALLEL, rows.shape[-1])
     batches = jnp.moveaxis(mine, 0, 1).reshape(-1, MICROBATCH, rows.shape[-1])
-    return with_sharding_constraint(batches, P(None, *{spec}))
+    return with_sharding_constraint(batches, P(None, *<spec>))
 '''
 
 AT_ONCE = '''
 def _accumulate(loss_fn: Loss, params: Any, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Any]:
     """The mean loss of the global batch and its gradients, fp32; `layers` cuts the batch in microbatches."""
-{before}    loss, grads = jax.value_and_grad(loss_fn)({params}, {batch})
+    <before>
+    loss, grads = jax.value_and_grad(loss_fn)(<params>, <batch>)
     return loss, _placed(grads, GRADS)
 '''
 
 GATHERED = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over {axes}."""
+    """The parameters as they are used: all-gather over <axes>."""
     return _placed(params, USED)
 '''
 
 GATHERED_NARROW = '''
 def _gathered(params: Any) -> Any:
-    """The parameters as they are used: all-gather over {axes} in {dtype}.
+    """The parameters as they are used: all-gather over <axes> in <dtype>.
 
     Widened again, so that their gradients are summed wide.
     """
@@ -190,13 +192,13 @@ def _tracing(mesh: Mesh) -> AbstractContextManager[None]:
 
 def mesh_function(plan: Plan) -> str:
     text = MESH_TORUS if plan.cluster.kind == "torus" else MESH
-    return text.format(count=plan.mesh.devices)
+    return fill(text, count=str(plan.mesh.devices))
 
 
 def step_functions(sharded: Sharded) -> list[str]:
     """State, steps and what they share, one text each."""
     plan = sharded.plan
-    step = STEP.replace("{update}", _update(plan)).replace("{evaluate}", _evaluate(sharded))
+    step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
     functions = [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
     return [with_picks(text) for text in functions] if plan.model.top_k else functions
@@ -209,16 +211,15 @@ def _gathers_first(plan: Plan) -> bool:
 
 def _update(plan: Plan) -> str:
     """The update happens where the optimizer's state rests."""
-    pad = " " * 12
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
-        return f'{pad}grads, params = {scaled}, state["params"]'
+        return f'grads, params = {scaled}, state["params"]'
     axes = ", ".join(plan.store("optimizer")) or "no axis"
     return "\n".join(
         (
-            f"{pad}# Each rank updates its part over {axes}; out_shardings then lay the parameters out.",
-            f"{pad}grads = _placed({scaled}, OPTIMIZER)",
-            f'{pad}params = _placed(state["params"], OPTIMIZER)',
+            f"# Each rank updates its part over {axes}; out_shardings then lay the parameters out.",
+            f"grads = _placed({scaled}, OPTIMIZER)",
+            'params = _placed(state["params"], OPTIMIZER)',
         )
     )
 
@@ -237,7 +238,7 @@ def _evaluate(sharded: Sharded) -> str:
     else:
         lines += ["batches = (_microbatches(tokens), _microbatches(targets))"]
         lines += [f"return jnp.mean(jax.lax.map(lambda batch: loss_fn({params}, *batch), batches))"]
-    return "\n".join(" " * 12 + line for line in lines)
+    return "\n".join(lines)
 
 
 def _accumulate(sharded: Sharded) -> str:
@@ -245,16 +246,14 @@ def _accumulate(sharded: Sharded) -> str:
     cause = f"  # {plan.gather.cause.comment()}" if plan.gather else ""
     before, params = "", "params"
     if _gathers_first(plan) and plan.gather_per == "step":
-        before, params = f"    used = _gathered(params){cause}\n", "used"
+        before, params = f"used = _gathered(params){cause}", "used"
     elif _gathers_first(plan):
         params = "_gathered(params)"
     if pipelined(plan):
-        text = AT_ONCE.replace("{before}", before).replace("{params}", params)
-        return text.replace("{batch}", _batch(sharded))
-    placed = "\n".join(beside("        grads = _placed(grads, GRADS)", _reduction(plan)))
-    text = ACCUMULATE.replace("{before}", before).replace("{params}", params).replace("{placed}", placed)
+        return fill(AT_ONCE, before=before, params=params, batch=_batch(sharded))
+    placed = "\n".join(beside("grads = _placed(grads, GRADS)", _reduction(plan), depth=2))
     rows, spec = ("_ordered(rows)", "ROWS") if balanced(sharded) else ("rows", "BATCH")
-    return text.replace("{rows}", rows).replace("{spec}", spec)
+    return fill(ACCUMULATE, before=before, params=params, placed=placed, rows=rows, spec=spec)
 
 
 def _reduction(plan: Plan) -> str:
@@ -269,4 +268,4 @@ def _reduction(plan: Plan) -> str:
 
 def _gathered(plan: Plan) -> str:
     text = GATHERED_NARROW if casts(plan) else GATHERED
-    return text.format(axes=", ".join(plan.store("params")), dtype=plan.precision.compute)
+    return fill(text, axes=", ".join(plan.store("params")), dtype=plan.precision.compute)

@@ -6,10 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import chain
 
+from planc.backends.common.source_writer import INDENT, beside, causes, comment
 from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.emit.context_parallel import given_spec
-from planc.backends.xla.emit.source_writer import INDENT, beside, causes, comment, entry, spec_text
+from planc.backends.xla.emit.specs import entry, spec_text
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS, ROUTED, Tensor

@@ -142,8 +142,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="rows go to their experts without their weights, as far as the prediction knows",
         file="backends/cuda/rules/__init__.py",
-        text="    exchange_gate_weights,\n    exchange_token_counts,\n",
-        planted="    exchange_token_counts,\n",
+        text="    expert_rows_per_rank,\n    exchange_gate_weights,\n",
+        planted="    expert_rows_per_rank,\n",
         test="tests/audit/test_experts.py::test_a_layout_with_experts_moves_what_was_predicted[ep_fsdp]",
     ),
 )

@@ -64,8 +64,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: rows of the ring meet the tails of earlier ranks",
         file="backends/xla/emit/context_parallel.py",
-        text="near = jnp.where(step <= jax.lax.axis_index({entry}), 0, size)",
-        planted="near = jnp.where(step > jax.lax.axis_index({entry}), 0, size)",
+        text="near = jnp.where(step <= jax.lax.axis_index(<entry>), 0, size)",
+        planted="near = jnp.where(step > jax.lax.axis_index(<entry>), 0, size)",
         test="tests/xla/test_parity.py::test_trains_as_one_device[ring]",
     ),
     Fault(

@@ -1,10 +1,10 @@
-"""Writing Python that `ruff format` leaves as it is: templates, calls and comments."""
+"""Writing Python that `ruff format` leaves as it is: templates, calls and comments. All backends emit with it."""
 
 from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from planc.diag.quoting import python_comment
 from planc.ir.base import Cause
@@ -70,3 +70,26 @@ def because(cause: Cause | None, said: str = "") -> str:
 def lines(*parts: str) -> str:
     """Joined lines, without the empty ones."""
     return "\n".join(p for p in parts if p)
+
+
+def comment(text: str, indent: int = 0) -> list[str]:
+    """`text` as comment lines within the width."""
+    prefix = INDENT * indent + "# "
+    return textwrap.wrap(python_comment(text), WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
+
+
+def beside(code: str, said: str, depth: int = 0) -> list[str]:
+    """A line of code with a comment after it, or above it where the line would be too long at `depth` indents."""
+    if not said:
+        return [code]
+    line = f"{code}  # {python_comment(said)}"
+    if len(line) + len(INDENT) * depth <= WIDTH:
+        return [line]
+    indent = len(code) - len(code.lstrip())
+    return [*comment(said, indent // len(INDENT)), code]
+
+
+def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
+    """The sentences that something follows from, each once, as comment lines."""
+    said = dict.fromkeys(c.comment() for c in found if c is not None)
+    return [line for text in said for line in comment(text, indent)]

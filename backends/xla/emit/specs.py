@@ -1,0 +1,32 @@
+"""Partition specs as text: `P("data", None)` and the rows of the tables of an emitted file."""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import INDENT, WIDTH, beside, comment
+from planc.backends.xla.analysis.layouts import Spec
+from planc.diag.quoting import python_string
+
+
+def spec_text(spec: Spec) -> str:
+    """`P(("data", "fsdp"), "tp", None)`."""
+    return f"P({', '.join(_entry(axes) for axes in spec)})"
+
+
+def entry(key: str, spec: Spec, said: str = "") -> list[str]:
+    """One row of a table of specs, over several lines where one is too short."""
+    code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
+    if len(code) <= WIDTH:
+        return beside(code, said)
+    parts = [_entry(axes) for axes in spec]
+    inner = [f"{INDENT * 2}{', '.join(parts)}"]
+    if len(inner[0]) > WIDTH:
+        inner = [f"{INDENT * 2}{part}," for part in parts]
+    return [*(comment(said, 1) if said else []), f"{INDENT}{python_string(key)}: P(", *inner, f"{INDENT}),"]
+
+
+def _entry(axes: tuple[str, ...]) -> str:
+    if not axes:
+        return "None"
+    if len(axes) == 1:
+        return python_string(axes[0])
+    return f"({', '.join(map(python_string, axes))})"
