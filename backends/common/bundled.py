@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.backends.common.refusal import refused
 from planc.catalog import model_names
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.model import Model
@@ -19,10 +20,10 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
         return []
     cause = plan.model.cause or plan.mesh.cause
     return [
-        Diagnostic(
-            "E0901",
-            f"the {target} target cannot do `{cause.via or cause.sentence}`: {why}",
-            cause.span,
+        refused(
+            f"{target} target",
+            cause,
+            why,
             help=f"check and cost take it into account; there are modules of {', '.join(_bundled(target))}",
         )
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.bundled import not_bundled
+from planc.backends.common.refusal import refused
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -17,10 +18,10 @@ def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
     """E0901 for each such sentence, at its place; empty when the target may look at the rest."""
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
     return not_bundled(plan, target) + [
-        Diagnostic(
-            "E0901",
-            f"the {target} target cannot do `{cause.via or cause.sentence}`: planc writes no program for it yet",
-            cause.span,
+        refused(
+            f"{target} target",
+            cause,
+            "planc writes no program for it yet",
             help="check and cost take it into account; lower the plan without it",
         )
         for cause in causes

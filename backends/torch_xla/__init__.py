@@ -21,7 +21,8 @@ class TorchXla(Xla):
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.torch_xla.refusals.plan import refusals
 
-        return refusals(sharded)
+        found = dict.fromkeys((*super().refusals(sharded), *refusals(sharded)))
+        return sorted(found, key=lambda d: d.span)
 
     def emit(self, sharded: Sharded) -> str:
         from planc.backends.torch_xla.emit.program import emit

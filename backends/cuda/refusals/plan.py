@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from planc.backends.common.refusal import refused
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
@@ -19,7 +20,6 @@ from planc.ir.plan import NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
-CODE = "E0901"
 Refusal = tuple[Cause | None, str, str]
 """The sentence, what cannot be done with it, and what can."""
 
@@ -27,21 +27,8 @@ Refusal = tuple[Cause | None, str, str]
 def refusals(sharded: Sharded) -> list[Diagnostic]:
     """Every sentence that the cuda target refuses, in no particular order; empty when it can do all."""
     roles = Roles(sharded)
-    return [
-        Diagnostic(
-            code=CODE,
-            message=f"the cuda target cannot do `{_sentence(sharded, cause)}`: {what}",
-            span=(cause or sharded.plan.mesh.cause).span,
-            help=instead,
-        )
-        for rule in RULES
-        for cause, what, instead in rule(sharded, roles)
-    ]
-
-
-def _sentence(sharded: Sharded, cause: Cause | None) -> str:
-    said = cause or sharded.plan.mesh.cause
-    return said.via or said.sentence
+    found = (refusal for rule in RULES for refusal in rule(sharded, roles))
+    return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]
 
 
 def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -156,7 +143,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                     return
 
 
-def _ring(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """The emitted ring knows plain causal attention."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in context_parallel.PASSES_KEYS:
@@ -250,7 +237,7 @@ def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield sharded.plan.mesh.cause, what, f"leave {axes} out"
 
 
-def _schedule(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     split = sharded.plan.split
     if split is None:
         return
@@ -293,12 +280,12 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _divided_inside,
     _context,
     _heads_and_rows,
-    _ring,
+    _attention,
     _tensor_axes,
     _tensor_dims,
     _grouped_heads,
     _kinds,
-    _schedule,
+    _pipeline,
     _recompute,
     experts.refused,
     quantize.refused,

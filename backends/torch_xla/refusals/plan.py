@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.xla.refusals.plan import refusals as of_xla
+from planc.backends.common.refusal import refused
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Every reason why the plan cannot be lowered: those of the target, and of what torch_xla annotates."""
-    found = dict.fromkeys((*of_xla(sharded), *(_refused(*why) for why in _limits(sharded))))
-    return sorted(found, key=lambda d: d.span)
+    """Refusals of this runtime, beside those of its target."""
+    return [_refused(*why) for why in _limits(sharded)]
 
 
 def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
@@ -39,5 +38,4 @@ def _limits(sharded: Sharded) -> Iterator[tuple[Cause, str]]:
 
 
 def _refused(cause: Cause, why: str) -> Diagnostic:
-    message = f"the torch_xla runtime cannot do `{cause.via or cause.sentence}`: {why}"
-    return Diagnostic("E0901", message, cause.span, label=why, help="leave out `--runtime torch_xla` for JAX")
+    return refused("torch_xla runtime", cause, why, help="leave out `--runtime torch_xla` for JAX", label=why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.common.refusal import refused
 from planc.backends.common.unsupported import not_lowered
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
 from planc.backends.xla.emit.context_parallel import PASSES_KEYS, attentions, balanced, keyed_axes, windows
@@ -22,18 +23,17 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    of_plan = (rule(plan) for rule in (_split, _stores, _dtypes, _regions))
-    of_ops = (rule(sharded) for rule in (_uneven, _experts, _attention))
+    of_plan = (rule(plan) for rule in (_pipeline, _store_dtypes, _compute_dtypes, _regions))
+    of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
 
 
 def _refused(cause: Cause, why: str, help: str = "") -> Diagnostic:
-    message = f"the xla target cannot do `{cause.via or cause.sentence}`: {why}"
-    return Diagnostic(code="E0901", message=message, span=cause.span, label=why, help=help)
+    return refused("xla target", cause, why, help=help, label=why)
 
 
-def _split(plan: Plan) -> Iterator[Diagnostic]:
+def _pipeline(plan: Plan) -> Iterator[Diagnostic]:
     """The pipeline is one loop that all ranks run: they do the same, each with as much."""
     split = plan.split
     if split is None or not pipelined(plan):
@@ -88,13 +88,13 @@ def _regions(plan: Plan) -> Iterator[Diagnostic]:
             yield _refused(shard.cause, why, "to divide sequences, `use cp over AXIS`")
 
 
-def _stores(plan: Plan) -> Iterator[Diagnostic]:
+def _store_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     for store in plan.stores:
         if store.dtype not in ("", "fp32"):
             yield _refused(store.cause, f"it keeps {store.noun} in fp32, not {store.dtype}")
 
 
-def _dtypes(plan: Plan) -> Iterator[Diagnostic]:
+def _compute_dtypes(plan: Plan) -> Iterator[Diagnostic]:
     cause, named = plan.precision.cause, (plan.precision.compute, plan.precision.reduce)
     if cause is not None and (bad := [d for d in named if d not in DTYPES]):
         yield _refused(cause, f"it computes and reduces in fp32 or bf16, not {' and '.join(dict.fromkeys(bad))}")
@@ -105,7 +105,7 @@ def _experts(sharded: Sharded) -> Iterator[Diagnostic]:
         yield _refused(cause or sharded.plan.mesh.cause, why, help)
 
 
-def _uneven(sharded: Sharded) -> Iterator[Diagnostic]:
+def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
     """XLA lays out what divides evenly only; torch pads."""
     plan = sharded.plan
     lengths = {
