@@ -16,7 +16,7 @@ from tests.house.test_floors import ROOT
 BACKENDS = ROOT / "backends"
 ROOMS = ("analysis", "audit", "emit", "models", "refusals", "rules", "runtime")
 JOBS = {
-    "analysis": ("expert_mesh", "peak_memory"),
+    "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
     "emit": ("context_parallel", "experts", "pipeline", "program", "step"),
     "models": ("balance", "deepseek", "llama", "mistral", "mixtral", "moe", "qwen3", "qwen3_moe"),
