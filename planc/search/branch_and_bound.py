@@ -20,7 +20,7 @@ from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.report import Step
-from planc.search.constraints import Laws
+from planc.search.constraints import Constraints
 from planc.search.explain import reasons
 from planc.search.lower_bounds import Bounds, Family, Shape
 from planc.search.space import Point, Space
@@ -127,7 +127,7 @@ def search(
     started = time.perf_counter()
     space = Space(Path(source), set, most_sequences)
     run = _Run(space, top, memory_gib, on_progress)
-    with uncollected():
+    with gc_paused():
         run.go()
         nearest = None if run.best else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
@@ -143,10 +143,10 @@ def search(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """A search makes many small lists and values and no circles: looking for those takes a fifth of its time.
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection, which takes a fifth of a search: it makes many small values and no cycles.
 
-    What it made counts as old afterwards, so that the next look at new things does not go through all of it.
+    Values made meanwhile count as old afterwards, so that the next young collection does not scan all of them.
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -177,20 +177,23 @@ def _front(candidates: list[Candidate]) -> Iterator[Candidate]:
 
 
 Key = tuple[float, float, int]
-"""Least seconds a sequence, least GiB, and a number: what was met first comes first."""
+"""Lower bounds on seconds a sequence and GiB, and a number: among equal nodes the first one pushed comes first."""
 
 
 @dataclass(frozen=True)
-class Close:
-    """A point costed but for the order in which its pipeline runs; `followed` once some microbatches were."""
+class LeafNode:
+    """A layout costed except for the simulation of its pipeline.
+
+    `simulated_bound` is True once its bound comes from a simulation of a few microbatches.
+    """
 
     point: Point
     layout: LayoutCost
-    followed: bool = False
+    simulated_bound: bool = False
 
 
-Node = Family | Shape | Close
-"""What waits for its turn, from the coarse to the fine."""
+Node = Family | Shape | LeafNode
+"""A node of the search tree, from the coarse to the fine."""
 
 
 class _Run:
@@ -205,7 +208,7 @@ class _Run:
     ) -> None:
         chip = space.plan.cluster.chip
         self.space, self.bounds, self.top = space, Bounds(space), top
-        self.laws = Laws(space, self.bounds)
+        self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
@@ -213,17 +216,17 @@ class _Run:
         self.decided = self.costed = self.met = self.opened = 0
         self.on_progress = on_progress
         self._last_s = self._limit_s = float("inf")
-        """Of the last of the best, and beyond which nothing is asked for, neither among the best nor on the front."""
+        """Seconds a sequence of the k-th best layout, and the limit beyond which a node enters neither list."""
 
     def go(self) -> None:
-        """In the order of the bounds, what is still in question is taken apart, at last into layouts to cost."""
+        """Best-first search: expand the node with the lowest bound until none can be among the best."""
         for family in self._families():
             if any(True for _ in self.bounds.shapes(family, self.room_gib)):
                 self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
         while self.waiting:
-            (least_s, least_gib, _), node = heappop(self.waiting)
-            if self._open(least_s, least_gib):
-                self._take(node, least_s, least_gib)
+            (bound_s, bound_gib, _), node = heappop(self.waiting)
+            if self._open(bound_s, bound_gib):
+                self._take(node, bound_s, bound_gib)
                 self._report(len(self.waiting))
 
     def nearest_miss(self) -> Candidate | None:
@@ -245,7 +248,7 @@ class _Run:
                 for gib, point in self.bounds.points(node):
                     number += 1
                     heappush(waiting, (gib, number, (node, point)))
-            elif self.laws.allow_point(node[1]):
+            elif self.constraints.allow_point(node[1]):
                 shape, point = node
                 found = self._costed(point, self.bounds.layout(point, shape))
                 best = found if best is None or found.memory_gib < best.memory_gib else best
@@ -256,29 +259,29 @@ class _Run:
         if self.on_progress is not None and self.opened % REPORT_EVERY == 0:
             self.on_progress(self.costed, waiting)
 
-    def _open(self, least_s: float, least_gib: float) -> bool:
-        """Whether what takes so much at least may still be asked for."""
-        return least_gib <= self.room_gib and least_s <= self._limit_s and not self._beaten(least_s, least_gib)
+    def _open(self, bound_s: float, bound_gib: float) -> bool:
+        """True unless these bounds exclude the node: over the memory limit, slower than the k-th best, or dominated."""
+        return bound_gib <= self.room_gib and bound_s <= self._limit_s and not self._beaten(bound_s, bound_gib)
 
-    def _wait(self, least_s: float, least_gib: float, node: Node) -> None:
+    def _wait(self, bound_s: float, bound_gib: float, node: Node) -> None:
         self.met += 1
-        if self._open(least_s, least_gib):
-            heappush(self.waiting, ((least_s, least_gib, self.met), node))
+        if self._open(bound_s, bound_gib):
+            heappush(self.waiting, ((bound_s, bound_gib, self.met), node))
 
-    def _take(self, node: Node, least_s: float, least_gib: float) -> None:
-        """The next finer things, or the candidate itself. Of each thing the bound that is found sooner comes first."""
+    def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
+        """Expand a node into its children, cheapest bound first; cost it if it is a leaf."""
         if isinstance(node, Family):
             for shape in self.bounds.shapes(node, self.room_gib):
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
         elif isinstance(node, Shape):
             for gib, point in self.bounds.points(node):
-                if self._open(least_s, gib):
+                if self._open(bound_s, gib):
                     layout = self.bounds.layout(point, node)
-                    self._wait(self.bounds.time_s(layout, node) / point.sequences, gib, Close(point, layout))
-        elif not node.followed:
+                    self._wait(self.bounds.time_s(layout, node) / point.sequences, gib, LeafNode(point, layout))
+        elif not node.simulated_bound:
             point, layout = node.point, node.layout
             nearer_s = step_lower_bound_s(layout.plan, layout.division.held, layout.work) / point.sequences
-            self._wait(max(least_s, nearer_s), least_gib, Close(point, layout, followed=True))
+            self._wait(max(bound_s, nearer_s), bound_gib, LeafNode(point, layout, simulated_bound=True))
         else:
             candidate = self._cost(node)
             if candidate is not None:
@@ -295,19 +298,19 @@ class _Run:
         """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
         for sizes in self.space.sizes():
             self.decided += self.bounds.count(sizes) if count else 0
-            if self.laws.allow(sizes):
+            if self.constraints.allow(sizes):
                 yield from self.bounds.families(sizes)
 
-    def _beaten(self, least_s: float, least_gib: float) -> bool:
-        """Whether enough layouts are better in time, and one of them in memory too."""
-        if least_s <= self._last_s:
+    def _beaten(self, bound_s: float, bound_gib: float) -> bool:
+        """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""
+        if bound_s <= self._last_s:
             return False
-        return any(c.s_per_sequence <= least_s and c.memory_gib <= least_gib for c in self.fitting)
+        return any(c.s_per_sequence <= bound_s and c.memory_gib <= bound_gib for c in self.fitting)
 
-    def _cost(self, close: Close) -> Candidate | None:
-        """The point as `planc cost` costs it; None when it breaks a rule or does not fit."""
+    def _cost(self, close: LeafNode) -> Candidate | None:
+        """Cost a layout as `planc cost` does; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
-        if not self.laws.allow_point(point):
+        if not self.constraints.allow_point(point):
             return None
         candidate = self._costed(point, layout)
         return candidate if candidate.memory_gib <= self.room_gib else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.ir.report import Step
-from planc.search.constraints import Laws
+from planc.search.constraints import Constraints
 from planc.search.lower_bounds import Bounds, Shape
 from planc.search.space import Point, Space
 
@@ -14,18 +14,18 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
     """Each layout that breaks no rule, or so many spread over the space, with its step and the GiB of its fullest
     device, whether it fits or not. Layouts with one pipeline and as many microbatches come together."""
     bounds = Bounds(space)
-    laws = Laws(space, bounds)
+    constraints = Constraints(space, bounds)
     found = [
         (shape, Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline))
         for sizes in space.sizes()
-        if laws.allow(sizes)
+        if constraints.allow(sizes)
         for family in bounds.families(sizes)
         for shape in bounds.shapes(family)
         for variant in family.variants
     ]
     found = found[:: -(-len(found) // most) if most else 1]
     for shape, point in sorted(found, key=_pipeline):
-        if laws.allow_point(point):
+        if constraints.allow_point(point):
             yield point, *bounds.cost(point, bounds.layout(point, shape))
 
 

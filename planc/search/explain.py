@@ -25,8 +25,8 @@ NAMED = 3
 
 def reasons(best: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The candidates, each with why it beats the one after it."""
-    told = [replace(c, why=_against(c, other)) for c, other in itertools.pairwise(best)]
-    return (*told, *best[-1:])
+    explained = [replace(c, why=_against(c, other)) for c, other in itertools.pairwise(best)]
+    return (*explained, *best[-1:])
 
 
 def _against(one: Candidate, other: Candidate) -> str:
@@ -35,8 +35,8 @@ def _against(one: Candidate, other: Candidate) -> str:
     if total <= 0:
         return f"as fast, with {other.memory_gib - one.memory_gib:.2f} GiB less"
     largest = sorted(apart, key=lambda name: -abs(apart[name]))[:NAMED]
-    told = [_difference(apart[n] / other.s_per_sequence, n) for n in largest if abs(apart[n]) >= total / 20]
-    return f"{total / other.s_per_sequence:.1%} less time: {', '.join(told)}"
+    parts = [_difference(apart[n] / other.s_per_sequence, n) for n in largest if abs(apart[n]) >= total / 20]
+    return f"{total / other.s_per_sequence:.1%} less time: {', '.join(parts)}"
 
 
 def _part(c: Candidate, part: str) -> float:

@@ -71,18 +71,18 @@ class Family(NamedTuple):
     sequences: int
     microbatch: int
     ranks: int
-    """Of the pipeline."""
+    """Ranks of the pipeline."""
     microbatches: int
     inside: tuple[object, ...]
-    """What figures of one sequence depend on."""
+    """Key of the figures of one sequence: recompute, and the axes inside a data-parallel rank."""
 
     @property
     def first(self) -> Point:
-        """A point of it, without its pipeline."""
+        """A point of the family, without its pipeline."""
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
 
     def holds(self, point: Point) -> bool:
-        """Whether a point on its mesh is one of it."""
+        """True if the family contains this point of its mesh."""
         batch = self.sequences, self.microbatch
         return point.variant in self.variants and (point.sequences, point.microbatch) == batch
 
@@ -95,9 +95,9 @@ class Shape(NamedTuple):
     paths: PipelinePaths
     times: int
     """Microbatches that a rank runs on each stage."""
-    kept: SavedActivations
+    saved: SavedActivations
     first_bytes: float
-    """Saved by the first rank, whatever is stored where."""
+    """Bytes of activations that the first rank saves, wherever state is stored."""
 
 
 class Bounds:
@@ -108,7 +108,7 @@ class Bounds:
         self._names = space.axes
         again = {f.span for f in space.free if f.kind == "recompute"}
         self._stored_as = [tuple(v for at, v in one.values.items() if at not in again) for one in space.variants]
-        """What is stored where, of each variant, in its words."""
+        """The words of each variant that say where state is stored."""
         self._narrow = bool(space.plan.quantize)
         """Narrow copies of weights are made as often as these are gathered."""
         self._linear = not space.plan.model.top_k and all(_one_batch(v.plan) for v in space.variants)
@@ -132,7 +132,7 @@ class Bounds:
     # Families.
 
     @cached_property
-    def alike(self) -> list[tuple[int, ...]]:
+    def variant_groups(self) -> list[tuple[int, ...]]:
         """Variants that differ in what is stored where alone, as far as time and saved tensors go."""
         found: dict[object, list[int]] = {}
         for i, variant in enumerate(self.space.variants):
@@ -141,13 +141,13 @@ class Bounds:
 
     def count(self, sizes: tuple[int, ...]) -> int:
         """How many layouts a mesh has."""
-        batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.alike])
+        batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
     def families(self, sizes: tuple[int, ...]) -> Iterator[Family]:
         """The layouts on a mesh, by what is run again and by their batches."""
         ranks, known = self.ranks(sizes), {}
-        for variants in self.alike:
+        for variants in self.variant_groups:
             axes = self._data[variants[0]]
             if axes not in known:
                 known[axes] = self.data_parallel(variants[0], sizes), self._inside(variants[0], sizes)
@@ -158,8 +158,8 @@ class Bounds:
                 yield Family(variants, sizes, sequences, microbatch, ranks, times, what)
 
     def of_family(self, family: Family) -> float:
-        """Least seconds of a step: ranks take no less than their mean, nor than the last one."""
-        ranks, copies, times = family.ranks, self.copies(family), family.microbatches
+        """Lower bound on the step time (s): the mean over ranks, and the last rank with the pipeline's fill."""
+        ranks, copies, times = family.ranks, self.microbatch_seconds(family), family.microbatches
         forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
         last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
@@ -172,11 +172,11 @@ class Bounds:
 
     def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
         """The family with each pipeline that takes its microbatches, where the first rank's saved tensors fit."""
-        kept, room = self._kept_of(family), room_gib * GIB
+        saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
-            first_bytes = _bytes(kept, held) * SHAVED
+            first_bytes = _bytes(saved, held) * SHAVED
             if first_bytes <= room:
-                yield Shape(family, pipeline, paths, family.microbatches // paths.copies, kept, first_bytes)
+                yield Shape(family, pipeline, paths, family.microbatches // paths.copies, saved, first_bytes)
 
     @cached_on(lambda b, family: (b.cache, (family.ranks, family.microbatches)))
     def _paths_of(self, family: Family) -> list[tuple[Pipeline | None, PipelinePaths, Sections]]:
@@ -191,11 +191,11 @@ class Bounds:
     def _saved_bytes(self, shape: Shape) -> list[float]:
         """Bytes of the microbatches in flight on the first rank of each class, at least."""
         paths, microbatches = shape.paths, shape.family.microbatches
-        return [_bytes(shape.kept, paths.held(microbatches, i)) for i in range(len(paths.classes))]
+        return [_bytes(shape.saved, paths.held(microbatches, i)) for i in range(len(paths.classes))]
 
     def critical_path_s(self, shape: Shape) -> float:
         """Lower bound on the step time (s): the critical path of the pipeline, without transfers of state."""
-        times = shape.paths.compute_times(self.copies(shape.family))
+        times = shape.paths.compute_times(self.microbatch_seconds(shape.family))
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
 
     # Points.
@@ -219,14 +219,14 @@ class Bounds:
         """What a point of a shape costs; its plan stands for all of them, which differ in what is stored where."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
-            self._at = shape, plan, stage_boundary_s(plan, shape.kept.boundary, self._links)
+            self._at = shape, plan, stage_boundary_s(plan, shape.saved.boundary, self._links)
         _, plan, handed_over = self._at
         return LayoutCost(
             plan=plan,
             division=shape.paths.division,
-            compute=self.copies(shape.family),
-            saved=shape.kept,
-            state=self._moved_of(point, shape.times),
+            compute=self.microbatch_seconds(shape.family),
+            saved=shape.saved,
+            state=self._state_seconds_of(point, shape.times),
             state_bytes=self._state_bytes(point, shape),
             send_s=handed_over,
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
@@ -264,21 +264,21 @@ class Bounds:
         mesh = self.space.mesh(sizes)
         return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
 
-    @cached_on(lambda b, family: b._copies_place(family))
-    def copies(self, family: Family) -> MicrobatchSeconds:
+    @cached_on(lambda b, family: b._microbatch_place(family))
+    def microbatch_seconds(self, family: Family) -> MicrobatchSeconds:
         """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
         as often as they are gathered."""
         return microbatch_seconds(self._sharded_as(family), self._links)
 
-    def _copies_place(self, family: Family) -> tuple[Cache, Hashable]:
+    def _microbatch_place(self, family: Family) -> tuple[Cache, Hashable]:
         narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
         return self.cache, (family.microbatch, narrow, family.inside)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
-    def _kept_of(self, family: Family) -> SavedActivations:
+    def _saved_of(self, family: Family) -> SavedActivations:
         """Bytes of a family's microbatch."""
         if self._linear and family.microbatch > 1:
-            return self._kept_of(family._replace(microbatch=1)).times(family.microbatch)
+            return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
         return saved_activations(self._sharded_as(family))
 
     def _sharded_as(self, family: Family) -> Sharded:
@@ -300,7 +300,7 @@ class Bounds:
         return state_bytes(self.sharded(point))
 
     @cached_on(lambda b, point, times: (b.cache, (b._stored_as[point.variant], times == 1, point.sizes)))
-    def _moved_of(self, point: Point, times: int) -> StateSeconds:
+    def _state_seconds_of(self, point: Point, times: int) -> StateSeconds:
         sharded, links = self.sharded(point), self._links
         transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
         return StateSeconds(transfers, update_seconds(sharded), shared)
@@ -313,10 +313,10 @@ class Bounds:
             (resting_bytes(stored, ranks.on, blocks), passing_on(stored, ranks.on)) for ranks in shape.paths.classes
         ]
 
-    @cached_on(lambda b, shape: (b.cache, (id(shape.paths), id(shape.kept))))
+    @cached_on(lambda b, shape: (b.cache, (id(shape.paths), id(shape.saved))))
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
         """Recompute workspace of the backward on a rank of each class (bytes)."""
-        return [replay_buffers(shape.kept.replays, ranks.on) for ranks in shape.paths.classes]
+        return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
         """The axes that share the batch."""
@@ -353,6 +353,6 @@ def _nothing_s(rank: int, compute_s: float) -> float:
     return 0.0
 
 
-def _bytes(kept: SavedActivations, on: Sections) -> float:
+def _bytes(saved: SavedActivations, on: Sections) -> float:
     """Saved by so many copies of each section."""
-    return sum([n * kept.saved[s] for s, n in on.items()])
+    return sum([n * saved.saved[s] for s, n in on.items()])

@@ -32,7 +32,7 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
     return {**{s: n for s, n in sections.items() if n}, "step": 1}
 
 
-def like_ranks(plan: Plan) -> tuple[int, ...]:
+def rank_classes(plan: Plan) -> tuple[int, ...]:
     """For each pipeline rank the first one that holds and sends as much of everything: most are alike."""
     first: dict[tuple[object, ...], int] = {}
     return tuple(first.setdefault(_load(plan, rank), rank) for rank in range(plan.pipeline))

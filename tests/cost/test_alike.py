@@ -9,7 +9,7 @@ from planc.cost import CostedPlan, cost_plan
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding import semantic_collectives
-from planc.sharding.stage_assignment import like_ranks
+from planc.sharding.stage_assignment import rank_classes
 from tests.plans import BUNDLED, FIELD, plan_of, propagated
 
 SPLITS = {
@@ -56,5 +56,5 @@ def test_pipelines_whose_ranks_differ(tmp_path: Path, name: str) -> None:
     once, each = _both(plan)
     _same(once, each)
     some_are_identical = name != "every_third"
-    assert (len({*like_ranks(plan)}) < plan.pipeline) == some_are_identical
+    assert (len({*rank_classes(plan)}) < plan.pipeline) == some_are_identical
     assert (len(once.timed.rows) < len(each.timed.rows)) == some_are_identical

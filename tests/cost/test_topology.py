@@ -191,7 +191,7 @@ def test_a_view_takes_the_torus_dimensions_of_what_it_divides(tmp_path: Path) ->
 
 def line(members: int, wrapped: bool) -> Span:
     ring = Ring(members, wrapped)
-    return Span(members, (Phase("ici", members, 1, 45e9 * ring.ways, 1e-6, rings=(ring,)),), "ici")
+    return Span(members, (Phase("ici", members, 1, 45e9 * ring.links, 1e-6, rings=(ring,)),), "ici")
 
 
 def test_an_all_to_all_on_a_torus_is_bound_by_the_middle() -> None:

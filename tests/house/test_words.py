@@ -52,23 +52,18 @@ REFUSED = {
 """A private word, and what the field says instead."""
 
 ALLOWED: dict[str, int] = {
-    "alike": 2,
     "asked": 8,
     "keeping": 1,
-    "kept": 34,
-    "least": 15,
-    "like": 1,
+    "kept": 28,
+    "least": 8,
     "mend": 1,
     "mends": 3,
-    "moved": 11,
+    "moved": 9,
     "moves": 7,
     "quiet": 1,
     "said": 9,
     "says": 1,
-    "told": 8,
-    "uncollected": 1,
-    "way": 2,
-    "ways": 6,
+    "told": 7,
 }
 """Names with a refused word that still stand, by word. A count goes down or goes away, and never up."""
 

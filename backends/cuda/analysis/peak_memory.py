@@ -11,7 +11,7 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
 from planc.backends.cuda.analysis.roles import Keeping, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
-from planc.cost.step.offload import kept_bytes, offloaded
+from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import Op, Section
@@ -205,7 +205,7 @@ class Rank:
         return self._kept(close(self.sharded.model, ops, set()).kept, section) + self._inside(section, frozenset())
 
     def _kept(self, names: tuple[str, ...], section: Section) -> float:
-        return sum(kept_bytes(self.sharded, name, section) for name in names)
+        return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
 
     def _inside(self, section: Section, again: frozenset[str]) -> float:
         """What ops make on the way to their output and keep, unless they run again."""

@@ -13,7 +13,7 @@ from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
 from planc.pipeline.timeline import clear_caches
 from planc.search import Found, every, search
-from planc.search.branch_and_bound import uncollected
+from planc.search.branch_and_bound import gc_paused
 from planc.search.space import Space
 
 SPACES: dict[str, int | None] = {
@@ -71,7 +71,7 @@ def _rate(path: Path, most_sequences: int | None) -> float:
     """Layouts costed in a CPU second, with the figures and the orders of pipelines that are found on the way."""
     space = Space(path, None, most_sequences)
     clear_caches()
-    with uncollected():
+    with gc_paused():
         begin = time.process_time()
         count = sum(1 for _ in every(space, COSTED_ALONE))
         return count / (time.process_time() - begin)

@@ -45,9 +45,9 @@ KERNELS = {"triton": 0.5, "cudnn": 1.5}
 """Speed of some kernels of attention beside FlashAttention-2: its predecessor in Triton, and cuDNN's."""
 MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
-"""Width of a head whose products take as long as the exponentials between them: narrow heads run slower."""
+"""Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
 USUAL_WIDTH = 128
-"""Of a head; `attention_efficiency` is that of such heads."""
+"""The head_dim at which a chip's `attention_efficiency` is measured."""
 
 
 def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
@@ -59,7 +59,11 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 
 def head_share(width: float) -> float:
-    """The efficiency of attention with heads of this width, in units of that with usual ones."""
+    """Efficiency of attention at head_dim `width`, relative to `USUAL_WIDTH`.
+
+    >>> head_share(128), round(head_share(64), 3)
+    (1.0, 0.833)
+    """
     return (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
 
 

@@ -60,6 +60,13 @@ def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> f
     Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs
     beside another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the
     cores' time unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+
+    `s_per_flop` are seconds of one FLOP at the reached rate, `element_bytes` the size of an element.
+
+    >>> from planc.cost.machine.topology import at_peak
+    >>> ideal = at_peak(h100_node).chip  # 990 TFLOP/s in bf16
+    >>> f"{gemm_s(Gemm(8192, 8192, 8192), ideal, 1 / 990e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
+    '1.11 ms'
     """
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0

@@ -62,8 +62,15 @@ def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = Fa
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
-    """Seconds of some ops in a row: what their kernels take, or the host's time to ask for them; both where the
-    host does the ops itself."""
+    """Seconds of ops in sequence: the longer of their kernels and the host's launches; the sum of both where the host
+    computes the ops itself.
+
+    `ops` are seconds of each op's kernels; the host takes `chip.dispatch_s` to launch one.
+
+    >>> from dataclasses import replace
+    >>> dispatched_s([3e-6, 1e-6], replace(h100, dispatch_s=5e-6))  # the device waits for the host
+    1e-05
+    """
     seconds = tuple(ops)
     if chip.hosts_itself:
         return sum(seconds) + len(seconds) * chip.dispatch_s

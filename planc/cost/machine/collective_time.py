@@ -49,13 +49,21 @@ def collective_s(op: Op, buffer_bytes: float, span: Span) -> float:
 
 
 def transfer_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Seconds of one call by itself, as a loop of such calls takes."""
-    return min((s for _, s in _ways(op, buffer_bytes, span)), default=0.0) / span.efficiency(op)
+    """Seconds of one call on the links, without the framework's launch.
+
+    `buffer_bytes` is the larger of input and output on one device; `span` says where the group lies.
+
+    >>> from planc.cost.machine.topology import Ring, ring_span
+    >>> span = ring_span(Ring(4, wrapped=True), link_bytes_per_s=50e9)  # two links of 50 GB/s each
+    >>> transfer_s("all_gather", 4e9, span), transfer_s("all_reduce", 4e9, span)
+    (0.03, 0.06)
+    """
+    return min((s for _, s in _algorithms(op, buffer_bytes, span)), default=0.0) / span.efficiency(op)
 
 
 def algorithm(op: Op, span: Span, buffer_bytes: float = LARGE_BYTES) -> str:
     """How the collective is assumed to run: the fastest way for this size."""
-    return min(_ways(op, buffer_bytes, span), key=lambda way: way[1], default=("none", 0.0))[0]
+    return min(_algorithms(op, buffer_bytes, span), key=lambda one: one[1], default=("none", 0.0))[0]
 
 
 def limit_s(op: Op, buffer_bytes: float, span: Span) -> float:
@@ -146,7 +154,7 @@ def latency_s(span: Span) -> float:
 
 def latency_bound_bytes(phase: Phase) -> float:
     """Below this size a hop waits longer than it sends: latency times the bandwidth of one link."""
-    links = sum(r.ways for r in phase.rings) or 1
+    links = sum(r.links for r in phase.rings) or 1
     return phase.latency_s * phase.bytes_per_s / links
 
 
@@ -168,7 +176,7 @@ def _distance(source: int, target: int, length: int, wrapped: bool) -> int:
 # The ways to run a collective, each with its seconds.
 
 
-def _ways(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+def _algorithms(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
     if not span.phases:
         return
     if op in ("send_recv", "broadcast"):
@@ -227,7 +235,7 @@ def _exchange_s(buffer_bytes: float, phase: Phase, span: Span) -> float:
     if not phase.rings:
         return _move_s(buffer_bytes * (1 - phase.below / span.size), phase)
     inside = buffer_bytes * phase.below * phase.members / span.size
-    link = phase.bytes_per_s / sum(r.ways for r in phase.rings)
+    link = phase.bytes_per_s / sum(r.links for r in phase.rings)
     return max(r.crossing for r in phase.rings) * inside / link
 
 
@@ -236,7 +244,7 @@ def _once_s(op: Op, buffer_bytes: float, span: Span) -> float:
     phase = span.phases[-1]
     if op == "broadcast":
         return max(_move_s(buffer_bytes, p) for p in span.phases) + latency_s(span)
-    one_link = sum(r.ways for r in phase.rings) * max(r.stride for r in phase.rings) if phase.rings else 1
+    one_link = sum(r.links for r in phase.rings) * max(r.stride for r in phase.rings) if phase.rings else 1
     return one_link * _move_s(buffer_bytes, phase) + phase.latency_s
 
 

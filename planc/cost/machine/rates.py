@@ -7,7 +7,11 @@ from planc.ir.hardware import Chip
 
 def memory_bytes_per_s(chip: Chip) -> float:
     """Reached memory bandwidth of one device (bytes/s): the data sheet's, shared by the chip's devices, times its
-    efficiency."""
+    efficiency.
+
+    >>> memory_bytes_per_s(h100) / (h100.memory_bandwidth_bytes_per_s * h100.memory_efficiency)
+    1.0
+    """
     return chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
 
 

@@ -98,19 +98,19 @@ def largest_data_parallel(cluster: Cluster, span: Span, batch_tokens: float, dty
 # Tensor parallelism.
 
 
-def critical_ffn(cluster: Cluster, span: Span, ways: float, dtype: str = "bf16") -> float:
-    """Feed-forward width at which tensor parallelism of `ways` is bound by compute.
+def critical_ffn(cluster: Cluster, span: Span, degree: float, dtype: str = "bf16") -> float:
+    """Feed-forward width at which tensor parallelism of degree `degree` is bound by compute.
 
-    A token takes 4 D F / ways FLOPs and moves 2 x 2 D bytes (gather before, scatter after), so
-    F = rate x seconds per byte x ways.
+    A token takes 4 D F / degree FLOPs and moves 2 x 2 D bytes (gather before, scatter after), so
+    F = rate x seconds per byte x degree.
     """
-    return link_intensity(cluster, span, dtype) * ways
+    return link_intensity(cluster, span, dtype) * degree
 
 
 def largest_tp(cluster: Cluster, span: Span, ffn: float, *, exact: bool = False, dtype: str = "bf16") -> float:
-    """Ways of tensor parallelism, over links like those of `span`, that stay bound by compute.
+    """Degree of tensor parallelism, over links like those of `span`, that stay bound by compute.
 
-    `exact` counts that of Y ways in units of S devices only (Y - S) / Y of the buffer crosses the level.
+    `exact` counts that at degree Y in units of S devices only (Y - S) / Y of the buffer crosses the level.
     """
     many = ffn / link_intensity(cluster, span, dtype)
     return many + _slowest(span).below if exact else many
@@ -122,14 +122,14 @@ def largest_tp(cluster: Cluster, span: Span, ffn: float, *, exact: bool = False,
 def critical_tokens_fsdp_tp(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, dtype: str = "bf16") -> float:
     """Tokens on each device at which FSDP and tensor parallelism, divided at their best, are bound by compute.
 
-    The weights' transfers fall with the ways of tensor parallelism and the activations' rise with them; at
+    The weights' transfers fall with the degree of tensor parallelism and the activations' rise with them; at
     the best division both take as long: 4 x intensity over fsdp x intensity over tp / F.
     """
     return 4 * link_intensity(cluster, fsdp, dtype) * link_intensity(cluster, tp, dtype) / ffn
 
 
-def best_fsdp_ways(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, batch_tokens: float, devices: int) -> float:
-    """FSDP's share of `devices` ways when transfers of weights and activations take as long as each other."""
+def best_fsdp_degree(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, batch_tokens: float, devices: int) -> float:
+    """Degree of FSDP on `devices` devices at which transfers of weights take as long as those of activations."""
     weights, activations = (link_intensity(cluster, span) for span in (fsdp, tp))
     return sqrt(batch_tokens / ffn * activations / weights * devices)
 
@@ -169,13 +169,13 @@ def total_memory_bytes(cluster: Cluster) -> float:
     return cluster.chips * cluster.chip.memory_bytes
 
 
-def state_bytes_per_device(parameters: float, bytes_per_parameter: float, ways: int = 1) -> float:
-    """Weights, gradients and optimizer state of one device when `ways` devices divide them."""
-    return parameters * bytes_per_parameter / ways
+def state_bytes_per_device(parameters: float, bytes_per_parameter: float, shards: int = 1) -> float:
+    """Weights, gradients and optimizer state of one device when they are sharded over `shards` devices."""
+    return parameters * bytes_per_parameter / shards
 
 
 def fewest_chips(total_bytes: float, chip: Chip) -> int:
-    """Chips whose memory together holds this much."""
+    """Smallest number of chips whose memory together holds `total_bytes`."""
     return ceil(total_bytes / chip.memory_bytes)
 
 

@@ -24,17 +24,17 @@ class Ring:
     wrapped: bool
     """The last member is a neighbour of the first."""
     stride: int = 1
-    both_ways: bool = True
+    bidirectional: bool = True
 
     @property
-    def ways(self) -> float:
+    def links(self) -> float:
         """Links' worth of bandwidth for one group: strided groups share the links."""
-        return (2 if self.wrapped and self.both_ways else 1) / self.stride
+        return (2 if self.wrapped and self.bidirectional else 1) / self.stride
 
     @property
     def hops(self) -> int:
         """Links between the two members farthest from each other."""
-        return (self.size // 2 if self.wrapped and self.both_ways else self.size - 1) * self.stride
+        return (self.size // 2 if self.wrapped and self.bidirectional else self.size - 1) * self.stride
 
     @property
     def crossing(self) -> float:
@@ -45,7 +45,7 @@ class Ring:
         """
         if not self.wrapped:
             return self.stride * self.size / 4
-        return self.stride * (self.size / 8 if self.both_ways else (self.size - 1) / 2)
+        return self.stride * (self.size / 8 if self.bidirectional else (self.size - 1) / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,8 +190,8 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
 
 def _far(cluster: Cluster, level: Level, devices: int) -> Phase:
     """A level of the network. All devices of a node send at once and share its hosts' ways out."""
-    way_out = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
-    each = way_out / min(cluster.devices_per_node, devices)
+    egress = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
+    each = egress / min(cluster.devices_per_node, devices)
     reduction = _reduction(level.in_network_reduction, inf)
     return Phase(
         name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
@@ -215,7 +215,7 @@ def _reduction(gain: float, units: float) -> float:
 def _on_torus(phase: Phase, rings: tuple[Ring, ...]) -> Phase:
     """A gather uses every ring at once; a group that fits no dimension is taken for one line."""
     rings = rings or (Ring(max(2, round(phase.members)), False),)
-    return replace(phase, rings=rings, bytes_per_s=phase.bytes_per_s * sum(r.ways for r in rings))
+    return replace(phase, rings=rings, bytes_per_s=phase.bytes_per_s * sum(r.links for r in rings))
 
 
 def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:
@@ -357,7 +357,7 @@ def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
     return half + half
 
 
-def way_out_bytes_per_s(cluster: Cluster) -> float:
+def egress_bytes_per_s(cluster: Cluster) -> float:
     """Bytes per second that one node, or one slice of a torus, can send into the network."""
     level = cluster.levels[0]
     return cluster.hosts_per_node * level.bandwidth_bytes_per_s / level.oversubscription

@@ -6,7 +6,7 @@ from collections.abc import Container
 
 from planc.cost.compute.quantize import quantized
 from planc.cost.memory.state import by_xla
-from planc.cost.step.offload import kept_bytes, offloaded
+from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
@@ -82,11 +82,11 @@ def loss_bytes(sharded: Sharded) -> float:
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
     """Bytes that one microbatch leaves behind in each section."""
-    saved = {kind: _kept_of_block(sharded, kind) for kind in sharded.model.blocks}
+    saved = {kind: _saved_of_block(sharded, kind) for kind in sharded.model.blocks}
     return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
 
 
-def _kept_of_block(sharded: Sharded, kind: Section) -> float:
+def _saved_of_block(sharded: Sharded, kind: Section) -> float:
     """The mean over layers when only every so many of them are run again."""
     every = sharded.plan.recompute.every
     some = _block_saved(sharded, kind)
@@ -110,7 +110,7 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
     """Bytes of each tensor of a section when it is saved, in the layout its consumer asked for: gathered, if it was."""
     names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
-    return {name: kept_bytes(sharded, name, section) * _narrowing(sharded, section, name) for name in names}
+    return {name: saved_tensor_bytes(sharded, name, section) * _narrowing(sharded, section, name) for name in names}
 
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))

@@ -109,14 +109,21 @@ def _activations(
 
 
 def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> float:
-    """Bytes that come and go, at the moment when they are the most: see `state_buffers` and `replay_buffers`."""
+    """Peak transient bytes: gathered parameters, whole gradients, recompute workspace.
+
+    `state` are gathered and reduced bytes (`state_buffers`), `replayed` those of a block's and of the loss's backward
+    (`replay_buffers`).
+
+    >>> at_the_fullest((10.0, 4.0), (6.0, 8.0))  # the last block's backward reduces beside its recompute
+    20.0
+    """
     gathered, reduced = state
     block, loss = replayed
     return gathered + max(loss, block + reduced)
 
 
 def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> bool:
-    """Whether that moment is the backward of the loss, and not the last block's."""
+    """True if the peak is in the backward of the loss, not in the last block's."""
     (_, reduced), (block, loss) = state, replayed
     return loss > block + reduced
 

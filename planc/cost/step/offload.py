@@ -55,20 +55,20 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
     for section, copies in sections_on(plan, rank).items():
         if section in plan.model.blocks:
             kept = [t for t in replay(plan, section).kept if t in names]
-            total += copies * sum(kept_bytes(sharded, t, section) for t in kept)
+            total += copies * sum(saved_tensor_bytes(sharded, t, section) for t in kept)
     return total
 
 
-def kept_bytes(sharded: Sharded, tensor: str, section: str) -> float:
+def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
     """Bytes of a tensor that is kept for one microbatch, in each layout that an op needs it in later.
 
     It is needed by the ops that save it; if none does, to run others again that take it.
     """
-    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in _kept_layouts(sharded, tensor, section))
+    return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in _saved_layouts(sharded, tensor, section))
 
 
 @cached_on(lambda sharded, tensor, section: (sharded.layout_cache, (tensor, section)))
-def _kept_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
+def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
     """The layouts in which a tensor is kept, each once."""
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]

@@ -60,8 +60,8 @@ def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], 
         load: copies of each section on the rank.
         blocks: the sections that are kinds of block; a parameter of the ends lies on a rank at most once.
 
-    >>> optimizer_s({("block",): 1e-3, ("first", "last"): 5e-3}, {"first": 1, "block": 4, "last": 1}, {"block"})
-    0.009
+    >>> optimizer_s({("block",): 0.25, ("first", "last"): 0.5}, {"first": 1, "block": 4, "last": 1}, {"block"})
+    1.5
     """
     return sum([n * s for n, s in held_by(load, updates, blocks)])
 

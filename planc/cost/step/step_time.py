@@ -40,9 +40,9 @@ from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import (
-    like_ranks,
     load_of,
     microbatches_each,
+    rank_classes,
     replayed_copies,
     sections_of,
     virtual_stages,
@@ -122,7 +122,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> T
     which ranks of one class share.
     """
     plan = sharded.plan
-    classes = tuple(range(plan.pipeline)) if rows is not None else like_ranks(plan)
+    classes = tuple(range(plan.pipeline)) if rows is not None else rank_classes(plan)
     if rows is None:
         rows = semantic_collectives(sharded, sorted({*classes}))
     step = _StepCost(sharded, rows)

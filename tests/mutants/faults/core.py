@@ -142,8 +142,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a node's devices do not share its way out",
         file="planc/cost/machine/topology.py",
-        text="each = way_out / min(cluster.devices_per_node, devices)",
-        planted="each = way_out",
+        text="each = egress / min(cluster.devices_per_node, devices)",
+        planted="each = egress",
         test="tests/cost/test_topology.py::test_a_node_shares_its_way_out",
     ),
     Fault(
