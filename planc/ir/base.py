@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, ClassVar
 
 from planc.diag.fast_dataclass import dataclass
@@ -15,6 +15,10 @@ class Value:
     """A frozen dataclass of the IR. Nothing changes after construction."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {"extra": "forbid"}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled field by field, without cached results."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, field by field."""

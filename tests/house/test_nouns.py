@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import pickle
 import re
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import pytest
 from planc.checks import check_plan, judge_plan
 from planc.compare.diff import diff
 from planc.cost.costed import CostedPlan, cost_plan
+from planc.driver import load
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -94,3 +96,11 @@ def test_a_function_asks_for_the_noun_that_it_needs(function: Callable[..., obje
 def test_a_checked_plan_is_no_plan() -> None:
     """Else `dataclasses.replace` would make an unchecked plan pass for a checked one."""
     assert not issubclass(CheckedPlan, Plan)
+
+
+def test_a_program_is_pickled_whatever_it_has_cached() -> None:
+    """An audit sends it to processes that trace it."""
+    program = lower_plan(check_plan(load(ROOT / "plans" / "tiny.plan")), "cuda")
+    cost_plan(program.sharded)
+    again = pickle.loads(pickle.dumps(program))
+    assert (again.plan, again.text) == (program.plan, program.text)
