@@ -1,4 +1,4 @@
-"""The sentences that planc checks and costs and that no target writes a program for yet."""
+"""Sentences that planc checks and costs and that the xla target writes no program for yet."""
 
 from __future__ import annotations
 

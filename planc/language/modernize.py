@@ -39,4 +39,5 @@ def _found(path: Path, text: str) -> list[Diagnostic]:
     if file.header.verb != "plan":
         return read_part(file).diagnostics
     unsaved = {path.resolve(): text}
-    return [d for target in ("", *TARGETS) for d in build_file(path, {}, target, unsaved).diagnostics]
+    said = [target for target in TARGETS if f"on {target}" in text]  # sentences that only these targets read
+    return [d for target in ("", *said) for d in build_file(path, {}, target, unsaved).diagnostics]

@@ -28,9 +28,8 @@ def run(options: argparse.Namespace) -> int:
     if not options.words:
         return _list(options.format)
     kind, name = options.words if len(options.words) == 2 else ("", " ".join(options.words))
-    kinds = ("code", "model", *topics())
-    if kind not in ("", *kinds):
-        return _unknown(kind, kinds, "a kind of name")
+    if kind not in ("", "code", "model") and kind not in topics():
+        return _unknown(kind, ("code", "model", *topics()), "a kind of name")
     rule = rules().get(name.upper()) if kind in ("", "code") else None
     if rule is not None:
         _show(options.format, {"kind": "code", **_of_rule(rule)}, page(rule))
