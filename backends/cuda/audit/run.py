@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.common.shrunk import said, shrunk
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.audit.trace import Traced
-from planc.checks import check_plan
+from planc.checks import assume_checked, check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
@@ -23,7 +23,8 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         message = "an audit on cuda asks no compiler: leave --topology and --timeout-s out"
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
     small = plan if options.world_scale is None else shrunk(plan, options.world_scale)
-    program = lower_plan(check_plan(small), "cuda")
+    checked = check_plan(plan)
+    program = lower_plan(checked if small is plan else assume_checked(small), "cuda")  # fewer ranks than the cluster
     sharded = program.sharded
     traced = traces(program, list(range(small.pipeline)))
     return Audit(
