@@ -20,7 +20,7 @@ from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.language.build import Built, build_file
 from planc.language.target import NO_TARGET, TARGETS, AnyTarget, target_of_cluster
 from planc.lowering import RUNTIMES, lower_plan, realise_for, refusals
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
@@ -141,10 +141,12 @@ def examine(
     set: dict[str, int] | None = None,
     target: AnyTarget | None = None,
     unsaved: Mapping[Path, str] | None = None,
+    targets: tuple[Target, ...] = TARGETS,
 ) -> Examined:
     """`check`, with the texts of the files read beside the report.
 
-    `unsaved` holds texts that count instead of what is on disk, by resolved path.
+    `unsaved` holds texts that count instead of what is on disk, by resolved path. `targets` are those whose refusals
+    are reported beside the plan's own target's.
     """
     given = set or {}
     _sound(given, target)
@@ -153,9 +155,11 @@ def examine(
     built, answer = asked.built, Answer()
     checked, found = _check(built.plan)
     if checked is not None:
-        answer = _cost(checked, asked)
+        answer = _cost(checked, asked, targets)
         if answer.target is None and asked.target in built.on and not asked.explicit:
-            return examine(source, set=set, target=NO_TARGET, unsaved=unsaved)  # without the sentences for it
+            return examine(
+                source, set=set, target=NO_TARGET, unsaved=unsaved, targets=targets
+            )  # without the sentences for it
     more = answer.diagnostics
     if built.plan is None and built.mended is not None:
         more = tuple(_behind(built, built.mended, asked))
@@ -229,12 +233,12 @@ class Answer:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def _cost(checked: CheckedPlan, asked: _Asked) -> Answer:
+def _cost(checked: CheckedPlan, asked: _Asked, reported: tuple[Target, ...] = TARGETS) -> Answer:
     """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
     from planc.cost import cost_plan
 
     sharded = propagate(checked)
-    refused = {target: asked.refusals(target, sharded) for target in TARGETS}
+    refused = {t: asked.refusals(t, sharded) for t in TARGETS if t in reported or t == asked.target}
     targets = tuple(_answer_of(target, found) for target, found in refused.items())
     target = None if asked.target == NO_TARGET else asked.target
     if target is not None and refused[target]:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING
 
 from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
+from planc.ir.cache import cached_on
 from planc.ir.program import Program, Target
 from planc.ir.realised import Realise, Realised
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
@@ -44,7 +45,7 @@ def realise(target: Target, sharded: Sharded) -> Realised:
     Raises PlanError with the refusals when the target cannot do all sentences of the plan.
     """
     backend = load_backend(target)
-    if refused := backend.refusals(sharded):
+    if refused := refusals(sharded, target):
         raise PlanError(refused)
     sharded = replace(sharded, attention=backend.attention_kernel(sharded))
     collectives = backend.realise(sharded)
@@ -61,6 +62,7 @@ def realise_for(target: Target | None) -> Realise | None:
     return None if target is None else partial(realise, target)
 
 
+@cached_on(lambda sharded, target: (sharded.cache, target))
 def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
     """An error for every sentence of a propagated plan that a target cannot do."""
     return load_backend(target).refusals(sharded)

@@ -14,7 +14,7 @@ from planc.ir.sharding import Sharded
 from planc.language.build import build_file
 from planc.language.draft import Draft
 from planc.language.verbs.cluster import read as read_cluster
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 from planc.syntax import parse_text
 
 ROOT = Path(__file__).parents[1]

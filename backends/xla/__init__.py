@@ -37,7 +37,7 @@ class Xla:
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
         from planc.backends.xla.rules import realise
-        from planc.sharding import semantic_collectives
+        from planc.sharding.collectives import semantic_collectives
 
         return realise(sharded, semantic_collectives(sharded))
 

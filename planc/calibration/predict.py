@@ -14,7 +14,8 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.hardware import Cluster
 from planc.ir.sharding import Sharded
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding.collectives import semantic_collectives
+from planc.sharding.propagate import propagate
 
 
 @dataclass(frozen=True)

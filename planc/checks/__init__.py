@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Container
 from functools import cache
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, has_errors, in_order
 from planc.diag.errors import PlanError
 from planc.diag.registry import Rule, scan
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 FOLDERS = ("text", "plan", "cost", "target", "preset", "module")
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planc.checks import assume_checked
-from planc.cost import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.ir.plan import Plan
-from planc.sharding import propagate
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 
 def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
@@ -14,6 +17,9 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
     None when that target refuses the changed plan: an edit that it cannot do helps nobody.
     """
+    from planc.cost import cost_plan
+    from planc.sharding.propagate import propagate
+
     try:
         return cost_plan(propagate(assume_checked(plan)), realise=costed.realise)
     except PlanError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from planc.cost.compute.section import section_time
 from planc.ir.sharding import Sharded
-from planc.sharding.stage_assignment import sections_on, virtual_stages
 
 
 def rank_seconds(sharded: Sharded) -> list[float]:
     """Seconds of compute of one microbatch on each pipeline rank, forward, backward and run again."""
+    from planc.sharding.stage_assignment import sections_on
+
     each = section_seconds(sharded)
     held = [sections_on(sharded.plan, rank) for rank in range(sharded.plan.pipeline)]
     return [sum(n * each.get(s, 0.0) for s, n in sections.items()) for sections in held]
@@ -16,12 +16,16 @@ def rank_seconds(sharded: Sharded) -> list[float]:
 
 def section_seconds(sharded: Sharded) -> dict[str, float]:
     """Seconds of one copy of each section for one microbatch."""
+    from planc.cost.compute.section import section_time
+
     times = {s: section_time(sharded, s, sharded.plan.cluster.chip) for s in sharded.ops}
     return {s: t.forward_s + t.backward_s + t.recompute_s for s, t in times.items()}
 
 
 def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
     """Layer ranges of the virtual stages with the ends' work counted: each layer goes to the idlest rank."""
+    from planc.sharding.stage_assignment import virtual_stages
+
     plan, each = sharded.plan, section_seconds(sharded)
     count, layers = len(plan.stages), plan.model.layers
     block = sum(each[k] * plan.model.layers_of(k) for k in plan.model.blocks) / layers

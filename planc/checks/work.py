@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from planc.cost.compute.flops import op_flops
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.propagate import override_of
 
@@ -15,6 +14,8 @@ def copies(sharded: Sharded, section: str) -> int:
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
     """Each op that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
+    from planc.cost.compute.flops import op_flops
+
     return [
         (o, copies(sharded, section) * amount)
         for section, ops in sharded.ops.items()

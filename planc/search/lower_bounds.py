@@ -47,7 +47,7 @@ from planc.ir.report import Step
 from planc.ir.sharding import Sharded
 from planc.search.critical_path import PipelinePaths, last_rank_layers
 from planc.search.space import Pipeline, Point, Space
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 
 Sections = dict[Section, int]
 """Copies of sections."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Span
@@ -39,7 +40,9 @@ def modernized(node: Node, found: list[Diagnostic]) -> Node:
             parts += STAGES[part.kind](part, found)
         else:
             parts.append(modernized(part, found))
-    return SENTENCES.get(node.kind, _same)(replace(node, parts=tuple(parts)), found)
+    if any(new is not old for new, old in zip_longest(parts, node.parts)):
+        node = replace(node, parts=tuple(parts))
+    return SENTENCES.get(node.kind, _same)(node, found)
 
 
 def offered(verb: str, terminal: str) -> bool:

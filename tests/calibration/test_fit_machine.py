@@ -16,7 +16,7 @@ from planc.cli.commands.calibrate import plan_text, stepped
 from planc.driver import load
 from planc.ir.hardware import Cluster
 from planc.ir.probe import Probe
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import ROOT, cluster_of, propagated
 
 TEXT = (ROOT / "plans/hardware/cpu_local.plan").read_text()

@@ -8,7 +8,7 @@ import pytest
 from planc.cost import CostedPlan, cost_plan
 from planc.driver import load
 from planc.ir.plan import Plan
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import rank_classes
 from tests.plans import BUNDLED, FIELD, plan_of, propagated
 

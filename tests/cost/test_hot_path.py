@@ -8,7 +8,7 @@ import sys
 from dataclasses import replace
 from planc.cost import cost_plan
 from planc.driver import load
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 
 plan = load("plans/field/mixtral_8x22b_hsdp.plan")

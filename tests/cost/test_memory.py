@@ -10,7 +10,7 @@ from planc.cost.memory.peak import at_the_fullest, with_reserve
 from planc.cost.memory.state import state_buffers
 from planc.ir.report import MemoryParts
 from planc.ir.sharding import Sharded
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import HEAD, cluster_of, sharded_of
 
 GIB = 2.0**30

@@ -11,8 +11,8 @@ from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.transfers import LinkTimes, transfers_of_calls, transfers_of_rows
 from planc.driver import examine, load
 from planc.ir.program import Target
-from planc.sharding import semantic_collectives
 from planc.sharding.activation_collectives import PHASES, moves
+from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import load_of, microbatches_each, replayed_copies
 from planc.sharding.state_collectives import scalars, state
 from tests.plans import BUNDLED, FIELD, HEAD, plan_of, propagated

@@ -15,7 +15,7 @@ from planc.backends.cuda.rules.expert_rows_per_rank import rows_sent
 from planc.ir.audit import Total, Totals
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 
 
 class Watch(Observer):

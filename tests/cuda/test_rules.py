@@ -12,7 +12,7 @@ import pytest
 
 from planc.backends.cuda.rules import ORDER, realise
 from planc.ir.collective import Collective
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 
 from .cases import SP, TP, plan_of

@@ -19,7 +19,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.language.build import build_plan
 from planc.lowering import lower_plan, refusals
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 from planc.syntax import Tree
 from tests.house.test_floors import ROOT, source_files
 

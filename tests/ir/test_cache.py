@@ -11,8 +11,8 @@ from planc.checks import assume_checked
 from planc.driver import load
 from planc.ir import cache
 from planc.ir.cache import Cache, cached_on
-from planc.sharding import propagate
 from planc.sharding.local import tensor_bytes
+from planc.sharding.propagate import propagate
 from planc.sharding.stage_assignment import sections_on
 from tests.plans import ROOT
 

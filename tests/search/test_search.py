@@ -18,7 +18,8 @@ from planc.search import Found, search
 from planc.search.branch_and_bound import NEAR
 from planc.search.lower_bounds import Bound, Bounds
 from planc.search.space import Point, Space
-from planc.sharding import propagate, semantic_collectives
+from planc.sharding.collectives import semantic_collectives
+from planc.sharding.propagate import propagate
 from tests.plans import ROOT
 
 HEAD = """plan space

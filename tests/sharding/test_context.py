@@ -10,7 +10,7 @@ import pytest
 from planc.cost.compute.flops import imbalance, op_flops
 from planc.driver import load
 from planc.ir.collective import Collective
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 
 TEXT = """plan example

@@ -6,7 +6,7 @@ import pytest
 
 from planc.driver import check
 from planc.ir.plan import Plan
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import virtual_stages
 from tests.plans import plan_of, propagated
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from planc.ir.collective import Collective
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import plan_of, sharded_of
 
 VIEW = """plan example

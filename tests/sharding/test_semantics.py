@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from planc.driver import load
 from planc.ir.plan import Plan
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from planc.sharding.recompute import close, replay
 from planc.sharding.redistribute import steps_between
 from tests.plans import BODY, HEAD, plan_of, propagated

@@ -8,7 +8,7 @@ from typing import Any
 from planc.backends.cuda import Cuda
 from planc.ir.checked import CheckedPlan
 from planc.ir.program import Program
-from planc.sharding import propagate
+from planc.sharding.propagate import propagate
 
 
 class StandIn(Cuda):

@@ -18,7 +18,7 @@ from planc.backends.xla.analysis.mesh_factors import parts
 from planc.backends.xla.emit.program import emit
 from planc.backends.xla.refusals.plan import refusals
 from planc.backends.xla.rules import realise
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.launches import Row, case, tier
 from tests.plans import propagated
 from tests.xla.cases import plan_of

@@ -9,7 +9,7 @@ import pytest
 from planc.backends.xla.rules import ORDER, realise
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.plans import propagated
 from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, SP, TP, plan_of

@@ -11,7 +11,7 @@ from planc.backends.xla.rules import realise
 from planc.backends.xla.rules.pad_scattered_rows import BUFFER_MIB, padded_rows, shifted_rows
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.plans import propagated
 from tests.xla.cases import FSDP, SP, TP, plan_of

@@ -8,7 +8,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules import realise
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.sharding import Sharded
-from planc.sharding import semantic_collectives
+from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded, stage: int) -> Totals:

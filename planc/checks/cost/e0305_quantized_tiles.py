@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import divisors
-from planc.cost import CostedPlan
-from planc.cost.compute.quantize import quantized
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Quantize
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 BLOCK = 128
 """Rows and columns that share a scale in a blockwise recipe (DeepSeek-V3, arXiv:2412.19437, section 3.3)."""
@@ -21,6 +23,8 @@ ROW = 16
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
+    from planc.cost.compute.quantize import quantized
+
     sharded = costed.sharded
     plan = sharded.plan
     reported = set()

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
     from planc.checks.memory_fixes import Tried
+    from planc.cost import CostedPlan
 
 SHOWN = 3
 """Changes that the help lists."""

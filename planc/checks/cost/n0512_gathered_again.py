@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace as replaced
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, replace, sentence
 from planc.checks.recost import gib, recost
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Gather, Period, Plan
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 EXPOSED = 0.1
 """Share of the step that waits for parameters and gradients, which share the links."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.5
 """Share of the step's time from which the note is given."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, sentence
 from planc.checks.work import repeated_share
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.sharding.propagate import override_of
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.05
 """Norms and routers are always whole; what weighs more than this was left out of the rules."""

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.sharding import ParamSharding, Sharded
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 MATRIX = 1e-4
 """Vectors do not count: a parameter below this share of the model is not worth a word."""

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, prod
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import divisors
 from planc.checks.work import flops
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 TILE = 128
 """Columns of a matmul's tile: NVIDIA's deep-learning performance guide on tile quantisation, the side of

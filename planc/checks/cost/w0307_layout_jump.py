@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
 from planc.diag.span import Span
@@ -12,6 +12,9 @@ from planc.ir.model import ROUTED
 from planc.ir.plan import Plan
 from planc.ir.sharding import Layout, Move, Sharded
 from planc.sharding.local import tensor_bytes
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

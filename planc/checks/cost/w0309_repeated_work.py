@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, sentence
 from planc.checks.work import repeated_share
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.5
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace as replaced
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import sentence
 from planc.checks.recost import gib, recost
 from planc.checks.stages import even_stages, rank_seconds, stages_text
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan, Split
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SKEW = 1.1
 """The slowest stage over the mean: below this nothing is tried."""

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace as replaced
 from math import ceil
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import replace, sentence
 from planc.checks.recost import recost
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Split
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.3
 """Share of the step's time from which the bubble is reported."""

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.sharding.local import stored_elements
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

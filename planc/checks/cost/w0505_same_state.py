@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace as replaced
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, sentence
 from planc.checks.recost import gib, recost
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import NOUNS, Store
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.15
 """Share of a device's memory from which replicated state is reported."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 LEFT = 0.04
 """Share of a device's memory that should stay free."""

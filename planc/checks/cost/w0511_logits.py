@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import add, replace, sentence
-from planc.cost import CostedPlan
-from planc.cost.memory.activations import loss_bytes
-from planc.cost.memory.peak import GIB
-from planc.cost.memory.state import by_xla
 from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 SHARE = 0.2
 """Share of a device's memory from which the logits are reported."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
+    from planc.cost.memory.activations import loss_bytes
+    from planc.cost.memory.peak import GIB
+    from planc.cost.memory.state import by_xla
+
     sharded = costed.sharded
     plan = sharded.plan
     gib = loss_bytes(sharded) / GIB

@@ -5,18 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import permutations
+from typing import TYPE_CHECKING
 
 from planc.checks.edits import mesh_sentence
 from planc.checks.edits import replace as written_instead
 from planc.checks.recost import recost
-from planc.cost import CostedPlan
-from planc.cost.machine.collective_time import collective_s
-from planc.cost.machine.topology import span_of
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.collective import Collective
 from planc.ir.mesh import Mesh, View, strided
 from planc.ir.plan import Plan
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 MOST_AXES = 5
 """120 orders are tried at most."""
@@ -75,12 +76,16 @@ def _outside_s(costed: CostedPlan) -> float:
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     """True if activations, which every layer waits for, would cross more nodes than before."""
+    from planc.cost.machine.topology import span_of
+
     here, there = ({g: span_of(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
     return any(there[g] > here[g] for g in groups)
 
 
 def _gained(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
+    from planc.cost.machine.topology import span_of
+
     plan = costed.sharded.plan
     then = _seconds(plan, best, [r.row for r in costed.collectives])
     saved = [(r.time_s - s) * r.exposed_s for r, s in zip(costed.collectives, then, strict=True)]
@@ -97,6 +102,9 @@ def _gained(costed: CostedPlan, best: Mesh) -> str:
 
 def _seconds(plan: Plan, mesh: Mesh, rows: list[Collective]) -> list[float]:
     """Seconds of each row with the axes in the order of `mesh`."""
+    from planc.cost.machine.collective_time import collective_s
+    from planc.cost.machine.topology import span_of
+
     spans = {axes: span_of(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
     return [r.count * collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows]
 

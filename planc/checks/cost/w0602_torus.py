@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
+from typing import TYPE_CHECKING
 
-from planc.cost import CostedPlan
 from planc.diag.diagnostic import Diagnostic, Related
 from planc.diag.registry import Rule
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:

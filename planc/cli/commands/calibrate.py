@@ -147,7 +147,7 @@ def step_of(plan: Plan, seconds: float, target: Target) -> MeasuredStep:
     from planc.calibration.probes import MeasuredStep
     from planc.checks import check_plan
     from planc.lowering import realise
-    from planc.sharding import propagate
+    from planc.sharding.propagate import propagate
 
     realised = realise(target, propagate(check_plan(plan)))
     return MeasuredStep(name=plan.name, sharded=realised.sharded, rows=realised.collectives, seconds=seconds)

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _warn(options: argparse.Namespace) -> None:
     """The program is written whatever the memory; that it will not fit is said on standard error."""
-    report = examine(options.file, set=dict(options.set), target=options.target).report
+    report = examine(options.file, set=dict(options.set), target=options.target, targets=()).report
     for d in report.diagnostics:
         if d.severity == "error":
             print(f"warning: {d.code} {printable(f'{d.span.where()}: {d.message}')}", file=sys.stderr)
