@@ -9,6 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures import filled
+from schemas import schema_files
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 
 from planc.checks import rules
@@ -17,6 +18,7 @@ from planc.diag.registry import Rule
 from planc.diag.span import Source
 
 FOLDER = ROOT / "docs" / "reference" / "diagnostics"
+SCHEMAS = ROOT / "planc" / "cli" / "schemas"
 SEEN_BY = {
     "text": "while the file is read",
     "plan": "on the plan, before anything is costed",
@@ -181,14 +183,19 @@ def _rerun(snippet: Snippet, folder: Path) -> str:
     return "".join(parts)
 
 
-def main() -> None:
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    wanted = diagnostics_pages()
-    for page in FOLDER.glob("*.md"):
-        if page.name not in wanted:
-            page.unlink()
+def write_all(folder: Path, ending: str, wanted: dict[str, str]) -> None:
+    """Write the files of a folder; its other files with this ending go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in folder.glob(f"*{ending}"):
+        if file.name not in wanted:
+            file.unlink()
     for name, text in wanted.items():
-        (FOLDER / name).write_text(text)
+        (folder / name).write_text(text)
+
+
+def main() -> None:
+    write_all(FOLDER, ".md", diagnostics_pages())
+    write_all(SCHEMAS, ".json", schema_files())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "measured" / "accuracy.md").write_text(accuracy_page())
     for page in pages():

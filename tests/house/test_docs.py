@@ -139,6 +139,11 @@ def test_the_generated_pages_are_the_rules() -> None:
     assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
 
 
+def test_the_published_schemas_are_those_of_the_types() -> None:
+    """`make docs` has been run since a type of an answer changed."""
+    assert {p.name: p.read_text() for p in generate.SCHEMAS.glob("*.json")} == generate.schema_files()
+
+
 def test_a_quoted_file_is_that_file() -> None:
     quoted = [(s, (ROOT / s.option("from")).read_text()) for s in ALL if s.option("from")]
     assert "README.md" in {s.page.name for s, _ in quoted}

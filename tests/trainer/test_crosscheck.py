@@ -17,6 +17,7 @@ from planc.trainer.receipt.receipt import Compile, Measured, Receipt, read_recei
 from planc.trainer.telemetry.chart import Curve, plot, svg
 
 RECEIPT_KEYS = {
+    "format",
     "plan_sha256",
     "target",
     "runtime",

@@ -1,4 +1,5 @@
-"""`planc explain [CODE | NAME | KIND NAME]`: the page of a code, verb, layout, model, chip or schedule."""
+"""`planc explain [CODE | NAME | KIND NAME]`: the page of a code, verb, layout, model, chip or schedule; `--schema
+[FORMAT]`: the JSON schema of an answer."""
 
 from __future__ import annotations
 
@@ -20,11 +21,15 @@ PAGE = "planc.page/1"
 def arguments(parser: argparse.ArgumentParser) -> None:
     about = "a code, or the name of a verb, layout, model, chip, node or schedule, after its kind where that is unclear"
     parser.add_argument("words", nargs="*", metavar="NAME", help=about)
+    schema = "the JSON schema of a format, such as planc.report/1; without one, the formats"
+    parser.add_argument("--schema", nargs="?", const="", metavar="FORMAT", help=schema)
 
 
 def run(options: argparse.Namespace) -> int:
     from planc.cli.topics import topics, topics_of
 
+    if options.schema is not None:
+        return _schema(options.schema, options.format)
     if not options.words:
         return _list(options.format)
     kind, name = options.words if len(options.words) == 2 else ("", " ".join(options.words))
@@ -48,6 +53,22 @@ def _show(format: str, facts: dict[str, Any], text: str) -> None:
         print_json(facts, PAGE)
     else:
         print(text)
+
+
+def _schema(name: str, format: str) -> int:
+    """Print the schema of a format, or the names of all."""
+    from planc.cli import schemas
+
+    names = schemas.names()
+    if name in names:
+        print_json(schemas.schema(name))
+    elif name:
+        return _unknown(name, names, "a format")
+    elif format == "json":
+        print_json({"schemas": names}, "planc.schemas/1")
+    else:
+        print("\n".join(names))
+    return 0
 
 
 def _names(kind: str) -> list[str]:

@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
         print("asked to end: the state is saved, and --resume goes on from it", file=sys.stderr)
         return PREEMPTED
     if options.format == "json":
-        print_json(receipt.to_json(), "planc.receipt/1")
+        print_json(receipt.to_json())
     else:
         _summary(receipt, options)
     return 0

@@ -26,7 +26,7 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
     for path in paths:
         try:
             receipt = json.loads(Path(path).read_text())
-            if receipt.get("schema", "planc.receipt/1") != "planc.receipt/1" or "losses" not in receipt:
+            if receipt.get("format", "planc.receipt/1") != "planc.receipt/1" or "losses" not in receipt:
                 raise ValueError("not a receipt (planc.receipt/1)")
         except (OSError, ValueError, AttributeError) as error:
             print(f"planc report: {path}: {error}", file=sys.stderr)

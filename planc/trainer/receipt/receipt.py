@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -55,6 +55,7 @@ class Receipt(Frozen):
     """One run. `losses[i]` is the mean loss of step i + 1 before its update, unrounded; null
     where a step was skipped because its loss or gradient was no number."""
 
+    format: Literal["planc.receipt/1"] = "planc.receipt/1"
     plan_sha256: str
     target: str
     runtime: str

@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a row of a sweep loses a key of its schema",
+        file="planc/compare/sweep.py",
+        text="""                "why": r.why or None,\n""",
+        planted="",
+        test="tests/cli/test_schemas.py::test_an_answer_agrees_with_its_schema",
+    ),
+    Fault(
+        name="a report gains a field that its schema does not have",
+        file="planc/ir/report.py",
+        text="    peak_at: str\n",
+        planted="    peak_at: str\n    rank: int = 0\n",
+        test="tests/house/test_docs.py::test_the_published_schemas_are_those_of_the_types",
+    ),
+    Fault(
         name="a bias of one number for each expert is taken for a matrix",
         file="planc/checks/cost/w0305_empty_shards.py",
         text="""inside_expert = dims[0] == ("experts",) and len(dims) > 1""",

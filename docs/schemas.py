@@ -1,0 +1,344 @@
+"""The JSON schemas of planc's answers, from the types that make them; `planc/cli/schemas/` holds them as files.
+
+An answer may gain keys; the objects in it have exactly the keys that are listed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from pydantic import BaseModel, TypeAdapter
+from type_schemas import (
+    NUMBER,
+    TEXT,
+    TRUTH,
+    WHOLE,
+    Schema,
+    array,
+    by_name,
+    compiler,
+    described,
+    diagnostic,
+    exactly,
+    nullable,
+    of_fields,
+    of_type,
+    one_of,
+)
+
+from planc.calibration.accuracy import Accuracy
+from planc.calibration.parameters import Parameter
+from planc.cli.bench.calibrated import Compared
+from planc.cli.bench.gpu import Row as GpuRow
+from planc.cli.bench.published import Beside
+from planc.cli.schemas import file_name
+from planc.cli.topics import HARDWARE
+from planc.compare.diff import Change, Diff
+from planc.compare.resharding_bytes import Moved
+from planc.compare.same_training import Apart
+from planc.compare.sweep import Costs
+from planc.cost.bounds import Bound
+from planc.cost.explain import Seconds
+from planc.diag.diagnostic import Severity
+from planc.ir.audit import Audit
+from planc.ir.hardware import Chip
+from planc.ir.plan import FORMAT as PLAN
+from planc.ir.plan import Plan
+from planc.ir.probe import Probe
+from planc.ir.program import Target
+from planc.ir.report import Report
+from planc.trainer.checkpoint.manifest import Manifest
+from planc.trainer.receipt.crosscheck import CrossCheck
+from planc.trainer.receipt.receipt import Receipt
+from planc.trainer.run.dry_run import DryRun
+
+
+def _candidate() -> Schema:
+    numbers = ("time_s", "memory_gib", "mfu", "tokens_per_s_per_device")
+    return exactly(plan=TEXT, **dict.fromkeys(numbers, NUMBER), why=TEXT)
+
+
+def _sweep_row() -> Schema:
+    costs = {name: nullable(schema) for name, schema in of_fields(Costs).items()}
+    head = {"value": WHOLE, "devices": nullable(WHOLE), "ok": TRUTH, "why": nullable(TEXT)}
+    return exactly(**head, **costs, diagnostics=array(diagnostic()))
+
+
+def _parameter() -> Schema:
+    return exactly(**of_fields(Parameter, "name", "unit"), value=NUMBER, low=NUMBER, high=NUMBER, prior=NUMBER)
+
+
+def _head(format: str, about: str) -> Schema:
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": format, "description": about}
+
+
+def _answer(format: str, about: str, keys: Mapping[str, Schema], optional: Iterable[str] = ()) -> Schema:
+    """The schema of a whole answer, which may gain keys."""
+    schema = exactly(format={"const": format}, **keys)
+    required = [name for name in schema["required"] if name not in optional]
+    return {**_head(format, about), **schema, "required": required, "additionalProperties": True}
+
+
+def _headed(format: str, about: str, made: Schema) -> Schema:
+    """A schema that pydantic made, as that of a whole answer."""
+    head = _head(format, about)
+    return {**head, **made, **head, "additionalProperties": True}
+
+
+def _of_pydantic(format: str, about: str, kind: type[BaseModel]) -> Schema:
+    """The schema of a pydantic model's JSON, which has every field."""
+    made = kind.model_json_schema(mode="serialization")
+    assert made["properties"]["format"]["const"] == format
+    for part in (made, *made.get("$defs", {}).values()):
+        part["properties"] = {name: described(name, schema) for name, schema in part["properties"].items()}
+        part["required"] = list(part["properties"])
+    return _headed(format, about, made)
+
+
+def _by_name_at_top(format: str, about: str, each: Schema, required: Iterable[str] = ()) -> Schema:
+    """An answer whose keys beside `format` are names, each with a value of this schema."""
+    return {**_answer(format, about, dict.fromkeys(required, each)), "additionalProperties": each}
+
+
+def _of_plan() -> Schema:
+    """The compiled plan, as a preset holds it. Its reader also checks that the names in it are declared."""
+    made = TypeAdapter(Plan).json_schema()
+    keys = {"format": {"const": PLAN}, **made["properties"]}
+    about = "The compiled plan of a training preset, `[plan] compiled`."
+    return {**_headed(PLAN, about, made), "properties": keys, "required": list(keys)}
+
+
+def _page() -> Schema:
+    """A page of `planc explain`: the keys of each kind beside those that all have."""
+    texts = array(TEXT)
+    layers = array(exactly(kind=TEXT, layers=WHOLE))
+    model = {
+        "name": TEXT,
+        "family": TEXT,
+        "parameters": WHOLE,
+        "active_parameters": WHOLE,
+        "sizes": by_name(WHOLE),
+        "top_k": WHOLE,
+        "tied": TRUTH,
+        "layers": layers,
+        "regions": texts,
+        "ops": texts,
+        "sections": by_name(texts),
+        "params": by_name(array(WHOLE)),
+    }
+    schedule = {"chunks": nullable(WHOLE), "placement": TEXT, "equal_stages": TRUTH, "even_ranks": TRUTH}
+    kinds: list[tuple[list[str], dict[str, Schema]]] = [
+        (["code"], {"code": TEXT, "title": TEXT, "reads": TEXT, "why": TEXT, "bad": TEXT, "good": TEXT}),
+        (["code"], {"code": TEXT, "severity": one_of(Severity), "title": TEXT}),
+        (["model"], model),
+        (["verb"], {"name": TEXT, "summary": TEXT, "examples": texts}),
+        (["layout"], {"name": TEXT, "use": TEXT, "sentences": texts}),
+        (list(HARDWARE), {"name": TEXT, "file": TEXT, "sentence": TEXT, "sources": texts, "others": texts}),
+        (["schedule"], {"name": TEXT, "summary": TEXT, **schedule}),
+    ]
+    names = list(dict.fromkeys(name for kind, _ in kinds for name in kind))
+    whole = _answer(
+        "planc.page/1", "A page of `planc explain`; without a name, an array of codes.", {"kind": {"enum": names}}
+    )
+    pages = [exactly(kind={"enum": kind}, **keys) for kind, keys in kinds]
+    return {**whole, "anyOf": [{**page, "additionalProperties": True} for page in pages]}
+
+
+def schemas() -> dict[str, Schema]:
+    """The schema of every format."""
+    diagnostics = array(diagnostic())
+    times = {"measured_s": NUMBER, "fitted_s": NUMBER}
+    losses = {"comparable": TRUTH, "apart": array(of_type(Apart))}
+    bench = ("check_s", "import_s", "check_to_import", "check_64_devices_s", "check_65536_devices_s", "large_to_small")
+    accuracy = {"receipt": TEXT, "target": nullable(TEXT), "quantity": TEXT, "unit": TEXT, "predicted": NUMBER}
+    calibrated = exactly(**of_fields(Compared), error=NUMBER)
+    made = [
+        _answer(
+            "planc.report/1",
+            "Answer of `planc check` and `planc cost`; null where a plan with errors has none.",
+            {**of_fields(Report), "set": by_name(WHOLE)},
+        ),
+        _answer("planc.diagnostics/1", "Why a command could not answer.", {"diagnostics": diagnostics}),
+        _answer(
+            "planc.explain/1",
+            "Answer of `planc cost --explain`.",
+            {"time_s": NUMBER, "seconds": array(of_type(Seconds)), "rooflines": array(of_type(Bound))},
+        ),
+        _answer(
+            "planc.search/1",
+            "Answer of `planc search`.",
+            {
+                "decided": WHOLE,
+                "fully_costed": WHOLE,
+                "seconds": NUMBER,
+                "best": array(_candidate()),
+                "pareto": array(_candidate()),
+                "room_gib": NUMBER,
+                "nearest_miss": nullable(_candidate()),
+            },
+        ),
+        _answer(
+            "planc.diff/1",
+            "Answer of `planc diff`.",
+            {
+                **of_fields(Diff, "a", "b", "target"),
+                "changes": array(of_type(Change)),
+                "losses": exactly(**losses),
+                "checkpoint": nullable(of_type(Moved)),
+            },
+        ),
+        _answer(
+            "planc.sweep/1",
+            "Answer of `planc sweep`, one row for each value.",
+            {"file": TEXT, "over": TEXT, "rows": array(_sweep_row())},
+        ),
+        _answer(
+            "planc.program/1",
+            "Answer of `planc lower --emit json`; `launch` is the file of `--launch`.",
+            {
+                "target": one_of(Target),
+                "plan": TEXT,
+                "plan_sha256": TEXT,
+                "text_sha256": TEXT,
+                "text": TEXT,
+                "launch": TEXT,
+            },
+            optional=("launch",),
+        ),
+        _answer(
+            "planc.expand/1",
+            "Answer of `planc expand`; `via` is the `use` sentence that a sentence comes from.",
+            {"sentences": array(exactly(sentence=TEXT, via=nullable(TEXT))), "diagnostics": diagnostics},
+        ),
+        _answer(
+            "planc.fmt/1",
+            "Answer of `planc fmt`: the files whose text changes.",
+            {"changed": array(TEXT), "check": TRUTH},
+        ),
+        _page(),
+        _answer(
+            "planc.schemas/1",
+            "Answer of `planc explain --schema`: the formats that have a schema.",
+            {"schemas": array(TEXT)},
+        ),
+        _answer(
+            "planc.embed/1",
+            "Answer of `planc embed`.",
+            {"preset": TEXT, "plan": TEXT, "plan_sha256": TEXT, "changed": TRUTH},
+        ),
+        _answer("planc.weights/1", "Answer of `planc weights`.", {"folder": TEXT, "checkpoint": TEXT}),
+        _answer(
+            "planc.trace/1",
+            "Answer of `planc report --trace -o FILE`; the file has the Trace Event format.",
+            {"trace": TEXT, "events": WHOLE, "step_s": NUMBER},
+        ),
+        _answer(
+            "planc.accuracy/1",
+            "Answer of `planc report --accuracy`.",
+            {
+                "rows": array(exactly(**accuracy, measured=nullable(NUMBER), error=nullable(NUMBER))),
+                "median_abs_error": by_name(NUMBER),
+            },
+        ),
+        _answer(
+            "planc.audit/1",
+            "Answer of `planc audit`; `wire` and `compiler` where a compiler chooses the collectives.",
+            {**of_fields(Audit), "compiler": compiler(), "ok": TRUTH},
+            optional=("wire", "compiler"),
+        ),
+        _answer(
+            "planc.portability/1",
+            "Answer of `planc audit --portability`.",
+            {"module": TEXT, "operations": WHOLE, "diagnostics": diagnostics, "ok": TRUTH},
+        ),
+        _answer(
+            "planc.dry_run/1",
+            "Answer of `planc train --dry-run`.",
+            {
+                "plan": TEXT,
+                "plan_sha256": TEXT,
+                "target": one_of(Target),
+                "steps": WHOLE,
+                "processes": WHOLE,
+                "resumes_from": nullable(TEXT),
+                "devices": WHOLE,
+                "notes": diagnostics,
+                "predicted": nullable(by_name(NUMBER)),
+                "traced": nullable(of_type(DryRun)),
+            },
+        ),
+        _of_pydantic("planc.receipt/1", "Answer of `planc train`, and the file of `--receipt`.", Receipt),
+        _of_pydantic(
+            "planc.checkpoint/1",
+            "`checkpoint.json`, in the folder of a checkpoint, with the sum of its other keys in `sha256`.",
+            Manifest,
+        ),
+        _of_plan(),
+        _answer(
+            "planc.crosscheck/1", "Answer of `planc crosscheck`; losses are in nats a token.", of_fields(CrossCheck)
+        ),
+        _answer(
+            "planc.calibration/1",
+            "Answer of `planc calibrate`.",
+            {
+                "parameters": array(
+                    exactly(**of_fields(Parameter, "name", "field", "place", "unit"), value=NUMBER, prior=NUMBER)
+                ),
+                "chip": of_type(Chip),
+                "probes": array(exactly(**of_fields(Probe), **times)),
+                "steps": array(exactly(name=TEXT, **times)),
+            },
+        ),
+        _by_name_at_top("planc.bench/1", "Answer of `planc bench`: medians and their ratios.", NUMBER, bench),
+        _answer(
+            "planc.bench.accuracy/1",
+            "Answer of `planc bench accuracy`.",
+            {
+                **of_fields(Accuracy),
+                "spearman_median": nullable(NUMBER),
+                "loss_median": nullable(NUMBER),
+                "parameters": array(_parameter()),
+            },
+        ),
+        _answer(
+            "planc.bench.calibrated/1",
+            "Answer of `planc bench calibrated`.",
+            {"target": one_of(Target), "load": NUMBER, "rows": array(calibrated), "median": NUMBER},
+        ),
+        _answer(
+            "planc.bench.gpu/1",
+            "Answer of `planc bench gpu`.",
+            {"device": TEXT, "devices": WHOLE, "rows": array(of_type(GpuRow))},
+        ),
+        _by_name_at_top(
+            "planc.bench.search/1",
+            "Answer of `planc bench search`, by plan.",
+            exactly(
+                decided=WHOLE,
+                fully_costed=WHOLE,
+                seconds=NUMBER,
+                cpu_s=NUMBER,
+                costed_per_s_without_bounds=NUMBER,
+                best_step_s=NUMBER,
+            ),
+        ),
+        _by_name_at_top(
+            "planc.bench.published/1",
+            "Answer of `planc bench published`, by plan.",
+            exactly(**of_fields(Beside), ratio=NUMBER),
+        ),
+        _by_name_at_top(
+            "planc.bench.saves/1",
+            "Answer of `planc bench saves`, by target.",
+            exactly(
+                synchronous_s=NUMBER, asynchronous_s=NUMBER, step_s=NUMBER, step_while_saving_s=NUMBER, ratio=NUMBER
+            ),
+        ),
+    ]
+    return {schema["title"]: schema for schema in made}
+
+
+def schema_files() -> dict[str, str]:
+    """File name to text, of every schema."""
+    return {file_name(format): json.dumps(schema, indent=2) + "\n" for format, schema in schemas().items()}

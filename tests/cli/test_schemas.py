@@ -1,0 +1,255 @@
+"""Every JSON answer agrees with the published schema of its format. Nothing here starts a process."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator, ValidationError
+
+from planc.calibration.accuracy import Accuracy, Errors
+from planc.calibration.probes import Measured, predicted_s
+from planc.calibration.ranking import Ranking
+from planc.calibration.sweep import Sweep
+from planc.cli import main, schemas
+from planc.cli.bench import accuracy as accuracy_bench
+from planc.cli.bench import gpu, published, search
+from planc.cli.commands import bench
+from planc.cli.commands.calibrate import step_of
+from planc.driver import load
+from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerSays, PeakMemory, Total
+from planc.ir.probe import Probe
+from planc.ir.program import Target
+from planc.search import search as found_layouts
+from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
+from planc.trainer.measure import coordinator
+from planc.trainer.run import devices as cuda
+from planc.trainer.run.dry_run import DryRun
+from tests.calibration.test_fit_machine import machine
+from tests.cli.schemas import valid, valid_text
+from tests.plans import BUNDLED, FIELD, ROOT
+from tests.trainer.test_crosscheck import receipt
+
+FILES = {
+    "tiny": (ROOT / "plans" / "tiny.plan").read_text(),
+    "other": (ROOT / "plans" / "tiny.plan").read_text().replace("fsdp 2 > tp 2", "tp 2 > fsdp 2"),
+    "bad": "plan bad\nmodle llama_tiny\n",
+    "no_fit": (ROOT / "plans" / "tiny.plan").read_text().replace("llama_tiny", "llama3_405b"),
+    "free": "plan free\nmodel llama3_8b(layers = 8)\nbatch 32 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
+    "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
+    "too_large": "plan free\nmodel llama3_405b\nbatch 8 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
+    "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
+    "spaced": "plan   spaced\n",
+}
+ANSWERS = [
+    # format, exit status, words
+    ("planc.report/1", 0, "check tiny.plan"),
+    ("planc.report/1", 1, "check tiny.plan bad.plan"),
+    ("planc.report/1", 1, "check no_fit.plan"),
+    ("planc.report/1", 2, "check absent.plan"),
+    ("planc.report/1", 0, "cost tiny.plan --target none"),
+    ("planc.explain/1", 0, "cost tiny.plan --explain"),
+    ("planc.report/1", 1, "cost bad.plan --explain"),
+    ("planc.search/1", 0, "search free.plan"),
+    ("planc.search/1", 1, "search too_large.plan"),
+    ("planc.diagnostics/1", 1, "search bad.plan"),
+    ("planc.diff/1", 1, "diff tiny.plan other.plan"),
+    ("planc.diff/1", 1, "diff tiny.plan no_fit.plan"),
+    ("planc.diff/1", 0, "diff tiny.plan tiny.plan"),
+    ("planc.diagnostics/1", 1, "diff tiny.plan bad.plan"),
+    ("planc.sweep/1", 0, "sweep tiny.plan --over batch=7,8,16"),
+    ("planc.diagnostics/1", 1, "sweep bad.plan --over batch=8"),
+    ("planc.program/1", 0, "lower tiny.plan --target xla"),
+    ("planc.program/1", 0, "lower tiny.plan --target cuda --launch slurm"),
+    ("planc.diagnostics/1", 1, "lower bad.plan --target cuda --emit json"),
+    ("planc.expand/1", 0, "expand tiny.plan"),
+    ("planc.expand/1", 1, "expand bad.plan"),
+    ("planc.fmt/1", 1, "fmt --check spaced.plan"),
+    ("planc.page/1", 0, "explain"),
+    *(("planc.page/1", 0, f"explain {name}") for name in ("E0101", "model mixtral_8x7b", "verb mesh", "layout fsdp")),
+    *(("planc.page/1", 0, f"explain {name}") for name in ("chip h100", "node h100_node", "1f1b", "interleaved_1f1b")),
+    ("planc.schemas/1", 0, "explain --schema"),
+    ("planc.embed/1", 0, "embed tiny.plan preset.toml"),
+    ("planc.diagnostics/1", 1, "embed bad.plan preset.toml"),
+    ("planc.trace/1", 0, "report --trace tiny.plan -o trace.json"),
+    ("planc.accuracy/1", 0, "report --accuracy a.json b.json"),
+    ("planc.crosscheck/1", 0, "crosscheck a.json a.json"),
+    ("planc.crosscheck/1", 1, "crosscheck a.json b.json"),
+    ("planc.crosscheck/1", 1, "crosscheck a.json seeded.json"),
+    ("planc.diagnostics/1", 2, "crosscheck a.json bad.plan"),
+    ("planc.portability/1", 0, "audit --portability llama"),
+    ("planc.diagnostics/1", 1, "audit bad.plan --target cuda"),
+    ("planc.dry_run/1", 0, "train preset.toml --target cuda --dry-run"),
+    ("planc.dry_run/1", 0, "train preset.toml --target cuda --dry-run --single"),
+    ("planc.diagnostics/1", 2, "train absent.toml --target cuda"),
+    ("planc.weights/1", 0, "weights preset.toml kept"),
+    ("planc.calibration/1", 0, "calibrate --target cuda -o mine.plan"),
+    ("planc.bench/1", 0, "bench"),
+    ("planc.bench.accuracy/1", 0, "bench accuracy"),
+    ("planc.bench.calibrated/1", 0, "bench calibrated --hardware cpu_local.plan --target xla"),
+    ("planc.bench.gpu/1", 0, "bench gpu"),
+    ("planc.bench.published/1", 0, "bench published"),
+    ("planc.bench.saves/1", 0, "bench saves"),
+    ("planc.bench.search/1", 0, "bench search"),
+]
+ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
+ACCURACY = Accuracy(
+    **dict.fromkeys(("held_out", "in_use", "not_fitted", "memory", "closed_forms", "validation"), (ERRORS,)),
+    sweep=ERRORS,
+    rankings=(Ranking(5, 0.9, 0.02),),
+    traces=Sweep(4, 2, 0.1, 1, 0.05, 3, 2.5, 2),
+    dropped={"no step time": 2},
+)
+BUILT = {"planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
+"""Formats of files, and of commands that start processes: their values are made here."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with plans, a preset and receipts."""
+    monkeypatch.chdir(tmp_path)
+    for name, text in FILES.items():
+        (tmp_path / f"{name}.plan").write_text(text)
+    (tmp_path / "preset.toml").write_text((ROOT / "plans" / "presets" / "tiny.toml").read_text())
+    (tmp_path / "cpu_local.plan").write_text((ROOT / "plans" / "hardware" / "cpu_local.plan").read_text())
+    figures = {"step_time_s": 0.4, "memory_gib": 1.0}
+    gradients = {**receipt().measured.to_json(), "first_gradient_norms": {"tok_embeddings": 1.0}}
+    receipt(predicted=figures, measured=gradients).write("a.json")
+    gradients["first_gradient_norms"] = {"tok_embeddings": 2.0}
+    receipt((5.5, 9.0, 9.0), predicted=figures, measured=gradients).write("b.json")
+    receipt(seed=1).write("seeded.json")
+    return tmp_path
+
+
+@pytest.fixture
+def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands that would start processes or take long get small figures instead."""
+
+    def measure(
+        target: Target, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
+    ) -> coordinator.Measurement:
+        steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(machine()) for p in plans}
+        probed = tuple(Measured(probe=p, seconds=predicted_s(p, machine())) for p in probes)
+        return coordinator.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
+
+    saves = {"synchronous_s": 0.2, "asynchronous_s": 0.1, "step_s": 0.3, "step_while_saving_s": 0.4}
+    traced = DryRun(4, 2, ["2 microbatches"], 1.5, {"operations": 7, "axes": ["fsdp"]})
+    row = gpu.Row("small", 1.0, 1.1, 0.4, 0.36, None, 10.0, ("flash",))
+    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+        (coordinator, "measure", measure),
+        (bench, "_paired", lambda *_: (2.0, 1.0)),
+        (bench, "_costing", lambda *_, **__: 1.0),
+        (bench, "_median", lambda *_: 1.0),
+        (accuracy_bench, "accuracy", lambda *_, **__: ACCURACY),
+        (cuda, "cuda_devices", lambda: ("NVIDIA H100", 1)),
+        (gpu, "measured", lambda *_: [row]),
+        (published, "beside", lambda _: published.Beside(2.0, 70.0, 1.9, 69.0, "fsdp 8")),
+    ]
+    for module, name, function in replaced:
+        monkeypatch.setattr(module, name, function)
+    monkeypatch.setattr(search, "SPACES", {"free": None})
+    monkeypatch.setattr(search, "_quickest", lambda *_: (found_layouts("free.plan"), 0.5))
+    monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
+    monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_: saves)
+    monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))
+    monkeypatch.setattr("planc.trainer.checkpoint.export_weights.export", lambda *_, **__: Path("step_2"))
+
+
+@pytest.mark.usefixtures("folder", "on_paper")
+@pytest.mark.parametrize(("format", "status", "words"), ANSWERS, ids=[words for _, _, words in ANSWERS])
+def test_an_answer_agrees_with_its_schema(
+    format: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words.split(), "--format", "json"]) == status
+    assert valid_text(capsys.readouterr().out) == format
+
+
+def total(count: int) -> Total:
+    return Total(count, 1024 * count)
+
+
+ROWS = (AuditRow(op="all_gather", axis="fsdp", dtype="bf16", stage=0, predicted=total(4), observed=total(3)),)
+COMPILED = CompilerSays(topology="v5p:2x2x1", fits=True, predicted_to_fit=True, capacity_bytes=1e11)
+
+
+@pytest.mark.parametrize("compiler", [None, COMPILED, replace(COMPILED, on_torus=True, versions={"jax": "0.8"})])
+def test_an_audit_agrees_with_its_schema(compiler: CompilerSays | None) -> None:
+    memory = (PeakMemory(stage=0, predicted_bytes=1e9, observed_bytes=1.1e9),)
+    wire = tuple(AxisWire(axis=axis, predicted_bytes=9, observed_bytes=n) for axis, n in (("fsdp", 8), ("tp", 0)))
+    found = Audit(
+        plan="tiny", plan_sha256="0", target="cuda", devices=4, traced_devices=4, rows=ROWS, memory=memory,
+        normalisations=("fsdp 2, was 4",), unparsed=("custom_call",), wire=wire, compiler=compiler,
+    )  # fmt: skip
+    assert valid(found.to_json()) == "planc.audit/1"
+
+
+def test_a_receipt_agrees_with_its_schema() -> None:
+    assert valid(receipt().to_json()) == "planc.receipt/1"
+    whole = receipt((5.5, None), course={"lr": 1e-3}, routing_flips=3, predicted={"mfu": 0.4}, goodput=0.9)
+    assert valid(whole.to_json()) == "planc.receipt/1"
+
+
+def test_a_checkpoint_agrees_with_its_schema() -> None:
+    stored = Stored(shape=(4, 2), boxes=(Box(file="0.bin", offset=(0, 0), size=(4, 2)),))
+    manifest = Manifest(
+        step=2, optimizer_steps=2, plan="tiny", plan_sha256="0", mesh={"fsdp": 2}, target="cuda", runtime="torch",
+        versions={}, model="llama_tiny", course={"lr": 1e-3}, data_sha256="0", saved_at="2025-01-01T00:00:00Z",
+        position=Position(step=2, sequences=16, tokens=2048), files={"0.bin": File(bytes=32, sha256="0")},
+        tensors={"output": stored},
+    )  # fmt: skip
+    assert valid(json.loads(manifest.text())) == "planc.checkpoint/1"
+
+
+@pytest.mark.parametrize("path", [*BUNDLED, *FIELD], ids=lambda p: p.stem)
+def test_a_compiled_plan_agrees_with_its_schema(path: Path) -> None:
+    assert valid(json.loads(load(path).canonical())) == "planc.plan/1"
+
+
+def test_every_format_has_a_schema_and_every_schema_an_answer() -> None:
+    """The formats that planc's source names are those that are published, and each was validated here."""
+    sources = [path.read_text() for root in ("planc", "backends") for path in (ROOT / root).rglob("*.py")]
+    named = {name for text in sources for name in re.findall(r"planc\.[a-z_.]+/[0-9]+", text)}
+    assert named == set(schemas.names()) == {format for format, _, _ in ANSWERS} | BUILT
+
+
+@pytest.mark.parametrize("format", schemas.names())
+def test_a_schema_is_one_and_is_printed(format: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--schema", format]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    Draft202012Validator.check_schema(printed)
+    assert printed["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert (printed["title"], printed["properties"]["format"]["const"]) == (format, format)
+    assert printed == schemas.schema(format)
+
+
+def test_a_format_that_has_no_schema(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "--schema", "planc.reprot/1"]) == 2
+    assert "did you mean `planc.report/1`?" in capsys.readouterr().err
+    assert main(["explain", "--schema"]) == 0
+    assert capsys.readouterr().out.split() == schemas.names()
+
+
+@pytest.mark.usefixtures("folder")
+def test_an_answer_may_gain_keys_and_its_objects_may_not(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "tiny.plan", "--format", "json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert valid({**report, "later": 1}) == "planc.report/1"
+    lacking = {name: value for name, value in report.items() if name != "memory"}
+    changed = {**report, "step": {**report["step"], "later": 1}}
+    for wrong in (lacking, changed, {**report, "devices": "4"}):
+        with pytest.raises(ValidationError):
+            valid(wrong)
+
+
+def test_a_number_has_its_unit() -> None:
+    step = schemas.schema("planc.report/1")["properties"]["step"]["anyOf"][0]["properties"]
+    assert {name: step[name].get("description") for name in ("time_s", "mfu", "tflops_per_device")} == {
+        "time_s": "s",
+        "mfu": "share of the dense peak",
+        "tflops_per_device": "TFLOP/s on one device",
+    }
