@@ -90,18 +90,18 @@ class CriticalPaths:
         `times` are the seconds of one microbatch on a stage of each kind.
         """
         forward_s, backward_s = times.forward_s, times.backward_s
-        busy = [microbatches / self._copies * (_sum(forward_s, p.on) + _sum(backward_s, p.on)) for p in self._paths]
+        on_rank_s = [(_sum(forward_s, p.on), _sum(backward_s, p.on)) for p in self._paths]
+        each = microbatches / self._copies
         if not self._enters_at_first_stage:
-            return max(busy)
+            return max([each * (forwards_s + backwards_s) for forwards_s, backwards_s in on_rank_s])
         inputs_s = list(map(sub, backward_s, times.weight_s)) if self._splits_backward else backward_s
         all_forwards_s, bound_s = _sum(forward_s, self._stages), 0.0
-        for path, rank_busy_s in zip(self._paths, busy, strict=True):
+        for path, (forwards_s, backwards_s) in zip(self._paths, on_rank_s, strict=True):
             send_s = path.hand_overs * times.send_s
-            fill_s = _sum(forward_s, path.before) + send_s
+            fill_s = _sum(forward_s, path.before) + send_s + each * (forwards_s + backwards_s)
+            wait_s = all_forwards_s + _sum(inputs_s, path.after) + microbatches * backwards_s
             drain_s = 0.0 if self._splits_backward else _sum(backward_s, path.before) + send_s
-            wait_s = all_forwards_s + _sum(inputs_s, path.after)
-            backwards_s = microbatches * _sum(backward_s, path.on)
-            bound_s = max(bound_s, fill_s + rank_busy_s + drain_s, wait_s + backwards_s + drain_s)
+            bound_s = max(bound_s, fill_s + drain_s, wait_s + drain_s)
         return bound_s
 
 
@@ -115,7 +115,10 @@ def _stages(counts: StageCounts) -> int:
 
 def _sum(seconds: Sequence[float], counts: StageCounts) -> float:
     """Seconds of so many stages of each kind."""
-    return sum([n * seconds[kind] for kind, n in counts])
+    total_s = 0.0
+    for kind, n in counts:
+        total_s += n * seconds[kind]
+    return total_s
 
 
 def makespan_lower_bound_s(
