@@ -73,14 +73,14 @@ def test_a_missing_file_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_p
     more = flags[0].split(" ", 1) if flags else []
     assert main([command, str(tmp_path / "none.plan"), *more]) == 2
     said = capsys.readouterr()
-    assert "cannot be read" in said.out + said.err
+    assert "cannot be read" in " ".join((said.out + said.err).split())
 
 
 @pytest.mark.parametrize("words", [["train", "P", "--target", "cuda"], ["embed", "P", "P"], ["fmt", "P"]], ids=str)
 def test_a_missing_preset_cannot_be_read(capsys: pytest.CaptureFixture[str], tmp_path: Path, words: list[str]) -> None:
     assert main([str(tmp_path / "none") if word == "P" else word for word in words]) == 2
     said = capsys.readouterr()
-    assert "cannot be read" in said.out + said.err
+    assert "cannot be read" in " ".join((said.out + said.err).split())
 
 
 def test_a_missing_import_is_a_mistake_of_the_plan(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
