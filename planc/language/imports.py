@@ -39,7 +39,9 @@ class Files:
             unsaved = self.unsaved.get(Path(os.path.realpath(path))) if self.unsaved else None
             if unsaved is None and leads_out(path):
                 return Diagnostic("E0111", f"{name} is a link out of its folder", at, help="copy the file")
-            data: bytes | None = read_bounded(path, MAX_BYTES) if unsaved is None else unsaved.encode("utf-8", "surrogatepass")
+            data: bytes | None = (
+                read_bounded(path, MAX_BYTES) if unsaved is None else unsaved.encode("utf-8", "surrogatepass")
+            )
         except TooLargeError:
             data = None
         except OSError as error:
