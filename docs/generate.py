@@ -9,7 +9,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 from figures import filled
-from schemas import schema_files
+from schemas import schema_files as schema_files
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 
 from planc.checks import rules
