@@ -157,9 +157,8 @@ def examine(
     if checked is not None:
         answer = _cost(checked, asked, targets)
         if answer.target is None and asked.target in built.on and not asked.explicit:
-            return examine(
-                source, set=set, target=NO_TARGET, unsaved=unsaved, targets=targets
-            )  # without the sentences for it
+            # Read again, without the sentences for it.
+            return examine(source, set=set, target=NO_TARGET, unsaved=unsaved, targets=targets)
     more = answer.diagnostics
     if built.plan is None and built.mended is not None:
         more = tuple(_behind(built, built.mended, asked))

@@ -1,19 +1,22 @@
-"""A step of a plan's pipeline: its makespan (s) and the microbatches in flight."""
+"""A step of a plan's pipeline: its makespan (s) and the microbatches in flight.
+
+The simulation is loaded when a plan has a pipeline.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Split
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.dag import execution_order, rank_lists
-from planc.pipeline.in_flight import InFlight, in_flight_by_rank, most_in_flight, rank_in_flight
-from planc.pipeline.lower_bound import relaxed_order
 from planc.pipeline.schedule import Schedule, Shape
 from planc.pipeline.split import action_lists, schedule_of, shape_of
 from planc.pipeline.stage_times import StageTimes
-from planc.pipeline.steady_state import StepOrder, periodic_order, step_order
+
+if TYPE_CHECKING:
+    from planc.pipeline.in_flight import InFlight
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,8 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
         return Timeline(microbatches * (times.forward_s[0] + times.backward_s[0]), ({0: 1},), ({},))
     if split.order:
         return timeline(action_lists(split, ranks, microbatches), times)
+    from planc.pipeline.in_flight import in_flight_by_rank
+
     schedule, shape = schedule_of(split), shape_of(split, ranks, microbatches)
     return _timeline(makespan_s(schedule, shape, times), in_flight_by_rank(schedule, shape))
 
@@ -53,12 +58,20 @@ def makespan_s(schedule: Schedule, shape: Shape, times: StageTimes) -> float:
     where it changes, and so longest where it changes at the first or the last one.
     """
     if schedule.forwards_first:
+        from planc.pipeline.lower_bound import relaxed_order
+
         return relaxed_order(schedule, shape, 2).makespan_s(times)
+    from planc.pipeline.steady_state import step_order
+
     return step_order(schedule, shape).makespan_s(times)
 
 
 def timeline(lists: Sequence[Sequence[Action]], times: StageTimes) -> Timeline:
     """Simulate these action lists, one for each rank, which must not deadlock."""
+    from planc.pipeline.dag import execution_order
+    from planc.pipeline.in_flight import most_in_flight
+    from planc.pipeline.steady_state import StepOrder
+
     repeats = [[Repeat(1, tuple(actions))] if actions else [] for actions in lists]
     return _timeline(StepOrder(execution_order(repeats)).makespan_s(times), tuple(map(most_in_flight, repeats)))
 
@@ -69,5 +82,10 @@ def _timeline(makespan_s: float, ranks: tuple[InFlight, ...]) -> Timeline:
 
 def clear_caches() -> None:
     """Empty the caches of schedules' shapes, for benches that measure a first run."""
+    from planc.pipeline.dag import rank_lists
+    from planc.pipeline.in_flight import in_flight_by_rank, rank_in_flight
+    from planc.pipeline.lower_bound import relaxed_order
+    from planc.pipeline.steady_state import periodic_order, step_order
+
     for cached in (in_flight_by_rank, rank_in_flight, step_order, periodic_order, relaxed_order, rank_lists):
         cached.cache_clear()

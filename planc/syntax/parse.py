@@ -38,8 +38,12 @@ class Tree:
     """The texts of sentences that could not be read."""
 
 
+@lru_cache(maxsize=8)
 def parse_text(text: str, file: str) -> Tree:
-    """Parse one file. Never raises for what is written in it; every mistake is a diagnostic."""
+    """Parse one file. Never raises for what is written in it; every mistake is a diagnostic.
+
+    Cached: a command may read a plan once for each target.
+    """
     source = Source.of(file, text)
     sentences: list[Sentence] = []
     found: list[Diagnostic] = []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from planc.backends.cuda.analysis.placements import Placement, placement
 from planc.backends.cuda.analysis.roles import Roles
-from planc.ir.backend import StateLayout
 from planc.ir.model import EXPERTS
 from planc.ir.sharding import OpSharding, ParamSharding, Sharded
+
+if TYPE_CHECKING:
+    from planc.ir.backend import StateLayout
 
 
 def state_layout(sharded: Sharded) -> StateLayout:

@@ -6,12 +6,14 @@ where none does it stays whole, and the emitted file says so.
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planc.backends.xla.analysis.mesh_factors import parts
-from planc.ir.backend import StateLayout
 from planc.ir.plan import Noun, Plan
 from planc.ir.sharding import Layout, ParamSharding, Sharded
+
+if TYPE_CHECKING:
+    from planc.ir.backend import StateLayout
 
 Spec = tuple[tuple[str, ...], ...]
 """Per dimension, the axes of the emitted mesh that divide it, outermost first; () for a whole one."""

@@ -34,7 +34,6 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.report import Step, TimedCollective
 from planc.ir.sharding import Sharded
-from planc.pipeline.lower_bound import makespan_lower_bound_s
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
@@ -318,6 +317,8 @@ def rank_work(
 def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
     """Lower bound on the step time (s) with the pipeline's own order: nearer than that of its critical paths
     (`planc.pipeline.lower_bound`), and slower to compute."""
+    from planc.pipeline.lower_bound import makespan_lower_bound_s
+
     return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
