@@ -52,6 +52,6 @@ def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
         run = index
         while run < len(sizes) - 1 and sizes[run] == sizes[index]:
             run += 1
-        parts.append(f"{sizes[index]} x {run - index}" if run - index > 1 else str(sizes[index]))
+        parts.append(f"{run - index} x {sizes[index]} layers" if run - index > 1 else str(sizes[index]))
         index = run
     return f"[{', '.join([f'embed + {sizes[0]}', *parts, f'{sizes[-1]} + head'])}]"

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from planc.checks import rules
+from planc.checks.stages import stages_text
 from planc.cli import main
 from planc.cli.apply_fixes import fix_file
 from planc.diag import PlanError
@@ -191,3 +192,9 @@ def test_better_stages_keep_the_schedule_as_it_was_written(tmp_path: Path) -> No
     assert d.fix is not None
     mended = apply_edits(text, d.fix.edits)
     assert "as zbv stages [" in mended and not {"W0405", "E0108", "E0401"} & set(codes(tmp_path, mended))
+
+
+def test_offered_stages_are_in_the_spelling_of_today(tmp_path: Path) -> None:
+    text = stages_text(((0, 3), (3, 7), (7, 11), (11, 13)))
+    assert text == "[embed + 3, 2 x 4 layers, 2 + head]"
+    assert "W0116" not in codes(tmp_path, PLAN + f"split layers over tp as 1f1b stages {text}\n")
