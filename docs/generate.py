@@ -81,7 +81,7 @@ The same file mended:
 
 
 def _said(rule: Rule) -> str:
-    """What checking the bad file prints, for the eye and as a snapshot."""
+    """Output of checking the bad file, for the reader and as a snapshot."""
     from planc.diag.text import render
 
     folder, found, sources = _found(rule)
@@ -90,7 +90,7 @@ def _said(rule: Rule) -> str:
 
 
 def _fix(rule: Rule) -> str:
-    """Whether `check --fix` applies the edit that the finding offers; nothing where it offers none."""
+    """A sentence on `check --fix` and the finding's edit; empty where it offers none."""
     fixes = [d.fix for d in _found(rule)[1] if d.fix is not None]
     if not fixes:
         return ""

@@ -36,7 +36,7 @@ class Examined:
     plan: Plan | None
     sources: dict[str, Source] = field(default_factory=dict)
     built: Built | None = None
-    """What reading gave; its places name files by their path from the plan's folder."""
+    """Result of reading; its places name files by their path from the plan's folder."""
     costed: CostedPlan | None = None
     explicit: bool = False
     """True if the caller or a sentence names the target; a plan that its cluster's target refuses is then wrong."""
@@ -212,7 +212,7 @@ class _Asked:
         return build_file(Path(self._source), self._given, on, self._unsaved)
 
     def refusals(self, target: Target, sharded: Sharded) -> list[Diagnostic]:
-        """What a target refuses of the plan with the sentences for it; `sharded` has those for `self.target`."""
+        """Refusals of a target for the plan with that target's sentences; `sharded` has those of `self.target`."""
         if not {target, self.target} & self.built.on or target == self.target:
             return refusals(sharded, target)
         other = self.built_for(target)

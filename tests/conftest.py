@@ -1,4 +1,4 @@
-"""What every test shares: a private cache, goldens, launches, one policy for GPU tests, seconds per room and tier."""
+"""Shared by every test: a private cache, goldens, launches, the policy for GPU tests, seconds per room and tier."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def rows(request: pytest.FixtureRequest) -> Callable[[str], Callable[[str], Row]
 
 @pytest.fixture
 def row(request: pytest.FixtureRequest, rows: Callable[[str], Callable[[str], Row]]) -> Row:
-    """What the worker of a shared launch reports of the test's case."""
+    """The row that the worker of a shared launch reports of the test's case."""
     mark = request.node.get_closest_marker("trained")
     assert mark is not None, "tests that read a row name their case with tests.launches.case"
     launch, name = mark.args

@@ -97,7 +97,7 @@ SCOPES = {
 
 
 def scope_of(nodeid: str) -> str:
-    """What of a test run is done by one process: a file, or the files that share launches."""
+    """The scope that one process runs: a file, or the files that share launches."""
     file = nodeid.partition("::")[0]
     return SCOPES.get(file, file)
 

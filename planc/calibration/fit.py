@@ -27,13 +27,13 @@ if TYPE_CHECKING:
     Array = NDArray[Any]
 
 SIGMA = 0.08
-"""What a good model misses a run by; with the priors' spreads it says what a row is worth."""
+"""Relative error of a good model on one run; beside the priors' spreads it sets the weight of a row."""
 HUBER = 0.08
 """Errors beyond it count linearly."""
 SWEEP_EVERY, SWEEP_WEIGHT = 13, 0.5
 """Runs of the single-node sweep are alike: every so many is used, each for so much of a row."""
 STEP = 0.05
-"""Of a parameter's logarithm, for derivatives."""
+"""Step of a parameter's logarithm for numerical derivatives."""
 
 
 @dataclass(frozen=True)

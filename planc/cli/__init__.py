@@ -1,7 +1,7 @@
 """The command line: which command, its arguments, its exit status. Commands load when called.
 
-Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 could not be asked; 75 asked to end, and all
-is saved; 130 interrupted.
+Exit status: 0 yes; 1 no (errors, differs, outside the budget); 2 usage error or unreadable input; 75 asked to end, and
+all is saved; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ import io
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
+
+from planc.cli.commands import load_command
 
 COMMANDS: dict[str, str] = {
     "check": "check and cost plans: memory, step time, collectives, mistakes",
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 2
     try:
-        status: int = import_module(f"planc.cli.commands.{options.command}").run(options)
+        status: int = load_command(options.command).run(options)
         sys.stdout.flush()
         return status
     except ModuleNotFoundError as error:
@@ -108,7 +109,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--format", choices=_formats(name), default="text", help="how to print")
         if name == called:
-            import_module(f"planc.cli.commands.{name}").arguments(command)
+            load_command(name).arguments(command)
     return parser
 
 

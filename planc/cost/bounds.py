@@ -19,7 +19,7 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class Bound(Value):
-    """What a plan has beside the figure at which transfers (or memory) take as long as the matmuls."""
+    """A figure of the plan beside the limit at which transfers or memory take as long as the matmuls."""
 
     what: str
     axis: str
@@ -27,11 +27,11 @@ class Bound(Value):
     has: float
     limit: float
     side: Literal["least", "most"]
-    """Whether `limit` is the least or the most that keeps it bound by compute."""
+    """The side of `limit` on which compute binds: values of at `least` or at `most` the limit."""
 
     @property
     def by_compute(self) -> bool:
-        """Whether the plan is on the side of the limit where compute binds."""
+        """True if the plan is on the side of the limit where compute binds."""
         return self.has >= self.limit if self.side == "least" else self.has <= self.limit
 
 

@@ -18,7 +18,7 @@ from planc.ir.sharding import Sharded
 
 @dataclass(frozen=True, kw_only=True)
 class CostedPlan:
-    """What the report prints, derived from a propagated plan and its (realised) collectives."""
+    """A plan with its cost: the content of the report, from a propagated plan and its realised collectives."""
 
     sharded: Sharded
     memory: Memory
@@ -32,7 +32,7 @@ class CostedPlan:
     model: ModelFacts
     cluster: ClusterFacts
     realise: Realise | None = None
-    """What the plan was costed with; None: any correct program, with the collectives of its sentences."""
+    """The target's realisation that the plan was costed with; None for the plan's semantic collectives."""
     target: Target | None = None
     """The target of `realise`."""
 
@@ -96,7 +96,7 @@ def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
 
 
 def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
-    """What takes the most of the step; memory when it does not fit."""
+    """The largest part of the step; memory when the plan does not fit."""
     step = timed.step
     worst = used.worst
     if worst.per_device_gib.total > used.capacity_gib:

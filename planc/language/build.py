@@ -59,7 +59,7 @@ class Built:
     left_out: frozenset[str] = frozenset()
     """Verbs of sentences that are missing from `mended`."""
     target: AnyTarget | None = None
-    """What a `target` sentence says."""
+    """Target of the plan's `target` sentence."""
     on: frozenset[str] = frozenset()
     """Targets that the file has sentences for, written after `on TARGET:`."""
 

@@ -38,7 +38,7 @@ class Candidate:
     text: str
     """The plan file with every `?` filled in."""
     label: str
-    """What was filled in, on one line."""
+    """Values of the free places, on one line."""
     step: Step
     memory_gib: float
     """GiB of the fullest device."""
@@ -53,7 +53,7 @@ class Candidate:
 
     @property
     def s_per_sequence(self) -> float:
-        """What is made least: seconds of a step for each of its sequences."""
+        """The objective: seconds of a step for each of its sequences."""
         return self.time_s / self.point.sequences
 
     def to_json(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ class Found(Sequence[Candidate]):
     fully_costed: int
     seconds: float
     room_gib: float
-    """What a device may hold (GiB)."""
+    """Memory limit of a device (GiB)."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
 

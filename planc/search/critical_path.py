@@ -1,4 +1,4 @@
-"""What layouts with the same pipeline share: classes of identical ranks, critical paths, microbatches in flight."""
+"""Facts shared by layouts with the same pipeline: rank classes, critical paths, microbatches in flight."""
 
 from __future__ import annotations
 

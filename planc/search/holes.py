@@ -1,4 +1,4 @@
-"""What a plan file leaves free, and the file with it filled in."""
+"""Free places of a plan file, and the file with values in them."""
 
 from __future__ import annotations
 

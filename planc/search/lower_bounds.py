@@ -216,7 +216,7 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: Shape) -> LayoutCost:
-        """What a point of a shape costs; its plan stands for all of them, which differ in what is stored where."""
+        """Cost of a point of a shape. Its plan stands for all points, which differ in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
             self._at = shape, plan, stage_boundary_s(plan, shape.saved.boundary, self._links)
@@ -341,7 +341,7 @@ class Bounds:
 
 
 def _one_batch(plan: Plan) -> bool:
-    """Whether the batch is divided alike in every region: a device then has whole sequences of a microbatch."""
+    """True if the batch is divided the same way in every region: a device then has whole sequences of a microbatch."""
     regions = [s.region for s in plan.shards if s.dim == "batch"] + [
         r.region for r in plan.replicates if r.dim == "batch"
     ]

@@ -30,7 +30,7 @@ SCHEDULES = ("1f1b", "interleaved_1f1b", "interleaved_zero_bubble", "zbv", "dual
 """Schedules that `split ... as ?` stands for. GPipe and looped BFS take no less time than these with the same
 stages and hold more microbatches."""
 RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "blocks")
-"""What `recompute ?` stands for: selective recomputation as Megatron does it, with and without the norms' outputs."""
+"""Choices of `recompute ?`: selective recomputation as Megatron does it, with and without the norms' outputs."""
 MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
 
@@ -50,7 +50,7 @@ class Variant:
     plan: Plan
     values: Mapping[Span, str]
     recompute: str
-    """What is run again, where that is free."""
+    """The recomputed ops, where that is free."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class Space:
         return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
 
     def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
-        """Whether the schedule takes this many microbatches."""
+        """True if the schedule allows this number of microbatches."""
         schedule = schedules()[pipeline.split.schedule]
         if ranks > 1 and schedule.even_ranks and ranks % 2:
             return False
@@ -262,7 +262,7 @@ class Space:
         return filled(self.text, {f.span: self._value(f, point) for f in self.free})
 
     def label_of(self, point: Point) -> str:
-        """What was filled in, in the order of the file."""
+        """Values of the free places, in the order of the file."""
         return ", ".join(self._named(f, self._value(f, point)) for f in self.free)
 
     def _named(self, free: Free, value: str) -> str:
@@ -273,7 +273,7 @@ class Space:
         return {"sequences": f"batch {value}", "schedule": value}.get(free.kind, f"{free.kind} {value}")
 
     def _value(self, free: Free, point: Point) -> str:
-        """What stands in the place of a `?`."""
+        """Text that replaces a `?`."""
         if free.kind == "size":
             return str(point.sizes[self.axes.index(free.axes[0])])
         if free.kind == "sequences":

@@ -19,7 +19,7 @@ class Clock:
 
 
 def run_for(stream: io.StringIO, duration_s: int) -> str:
-    """What a command writes that reports ten times a second."""
+    """Output of a command that reports ten times a second."""
     clock = Clock()
     with Progress("search", stream, clock) as progress:
         for tick in range(duration_s * 10):

@@ -97,7 +97,7 @@ def test_a_target_may_change_how_often(tmp_path: Path) -> None:
 
 
 def test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none(tmp_path: Path) -> None:
-    """What a target runs of the embedding on a rank without it is exposed after that rank's last microbatch."""
+    """The embedding that a target runs on a rank without it is exposed after that rank's last microbatch."""
     sharded = propagated(plan_of(tmp_path, PIPELINED))
     rows = semantic_collectives(sharded)
     ends = [r for r in rows if r.section == "first" and r.carries == "grad"]

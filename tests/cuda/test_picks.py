@@ -6,6 +6,7 @@ from importlib import import_module
 
 import pytest
 
+from planc.backends.cuda.models import family
 from planc.catalog import build_model
 from planc.ir.model import Routing
 from planc.trainer.run.initial_weights import names
@@ -60,6 +61,6 @@ MICRO = ("llama", "mistral", "qwen3", "mixtral", "qwen3_moe", "deepseek")
 def test_a_module_has_the_parameters_of_its_op_graph(name: str) -> None:
     model = build_model(name)
     with torch.device("meta"):
-        module = import_module(f"planc.backends.cuda.models.{model.family}").build(model)
+        module = family(model.family).build(model)
     found = {n: tuple(p.shape) for n, p in module.named_parameters()}
     assert found == dict(names(model))

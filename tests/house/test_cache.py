@@ -83,7 +83,7 @@ def test_the_folder_is_made_private_and_is_closed_when_others_may_read(clean: Pa
 
 
 def elsewhere(folder: Path) -> bool:
-    """Whether a private temporary folder stands in for the configured one."""
+    """True if a private temporary folder stands in for the configured one."""
     found = cache_folder()
     return found != folder and found.stat().st_mode & 0o777 == 0o700 and found.stat().st_uid == os.geteuid()
 

@@ -49,20 +49,11 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
 IMPORTED_BY_NAME = {
     "planc/lowering.py": "load_backend: the one import of a backend by name",
     "planc/__init__.py": "the library's names, from a table of constants in the same file",
-    "planc/catalog/__init__.py": "one file a model family: its own folder",
-    "planc/schedules/__init__.py": "one file a schedule: its own folder",
-    "planc/language/verbs/__init__.py": "one file a verb: its own folder",
     "planc/diag/registry.py": "one file a rule: the folder that it is given",
-    "planc/cli/__init__.py": "one file a command: its own folder `commands`",
-    "planc/cli/commands/bench.py": "one file a benchmark, from a table of constants in the same file",
-    "backends/xla/models/__init__.py": "one file a model family: its own folder",
-    "backends/cuda/runtime/start_up.py": "one file a model family: the backend's folder `models`",
-    "backends/cuda/audit/trace.py": "one file a model family: the backend's folder `models`",
-    "backends/torch_xla/runtime/session.py": "one file a model family: the folder `models` of cuda",
     "backends/torch_xla/audit/modules.py": "the user's own module, by the name on the command line",
 }
 """The files that may import a module whose name is not in their text, and what they import so. Every other import
-is a constant, so that the floors below can see it."""
+is a constant, or a file of the importing package's own folder (`f"{__name__}.{name}"`): the floors can see both."""
 
 FRAMEWORKS = {"torch", "torch_xla", "jax", "jaxlib", "optax", "numpy"}
 MAY_LOAD_FRAMEWORKS = (
@@ -106,7 +97,7 @@ def imports(path: str, text: str) -> Iterator[tuple[int, str, bool]]:
             names = [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             names = [f"{_origin(path, node)}.{alias.name}" for alias in node.names]
-        elif (name := _imported_by_call(node)) is not None:
+        elif (name := _imported_by_call(node, path)) is not None:
             names = [name]
         else:
             continue
@@ -125,8 +116,11 @@ def _is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING"
 
 
-def _imported_by_call(node: ast.AST) -> str | None:
-    """The module that a call imports; DYNAMIC where its name is computed, or relative to a package."""
+def _imported_by_call(node: ast.AST, path: str) -> str | None:
+    """The module that a call imports, or its package where a file of one's own folder is imported by name.
+
+    DYNAMIC where the name is computed otherwise, or relative to a package.
+    """
     match node:
         case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in IMPORTERS:
             pass
@@ -135,7 +129,14 @@ def _imported_by_call(node: ast.AST) -> str | None:
     match node:
         case ast.Call(args=[ast.Constant(value=str(module))], keywords=[]) if not module.startswith("."):
             return module
+        case ast.Call(args=[ast.JoinedStr(values=[own, ast.Constant(value="."), ast.FormattedValue()])], keywords=[]):
+            if path.endswith("/__init__.py") and _is_own_name(own):
+                return module_of(path)
     return DYNAMIC
+
+
+def _is_own_name(part: ast.expr) -> bool:
+    return isinstance(part, ast.FormattedValue) and isinstance(part.value, ast.Name) and part.value.id == "__name__"
 
 
 IMPORTERS = ("import_module", "__import__", "run_module")
@@ -190,7 +191,7 @@ def test_every_import_by_name_is_still_made() -> None:
 
 
 def test_one_place_imports_a_backend_by_name() -> None:
-    """Other computed names stay inside a folder: none of them is made from the name of a target."""
+    """No other computed name is made from the name of a target."""
     made = [
         path
         for path, text in source_files(ROOT).items()
@@ -240,6 +241,9 @@ def test_every_file_is_in_a_room() -> None:
         ("planc/ir/program.py", "def f(target):\n    import_module(f'planc.backends.{target}.runtime')"),
         ("planc/trainer/run/worker.py", "importlib.import_module(name)"),
         ("planc/compare/diff.py", "import_module('.roles', package)"),
+        ("backends/cuda/runtime/start_up.py", "import_module(f'planc.backends.cuda.models.{family}')"),
+        ("planc/cli/commands/bench.py", "import_module(f'{__name__}.{name}')"),
+        ("planc/catalog/__init__.py", "import_module(f'{__package__}.{name}')"),
         ("planc/cost/memory.py", "__import__('planc.' + name)"),
         ("backends/cuda/emit/program.py", "from torch import nn"),
         ("backends/cuda/runtime/start_up.py", "import jax"),
@@ -263,6 +267,7 @@ def test_a_planted_import_is_found(path: str, line: str) -> None:
         ("planc/ir/base.py", "from pydantic import BaseModel"),
         ("backends/cuda/emit/step.py", "def f():\n    import torch"),
         ("planc/lowering.py", "import_module(f'planc.backends.{name}')"),
+        ("backends/xla/models/__init__.py", "def family(name):\n    importlib.import_module(f'{__name__}.{name}')"),
         ("planc/trainer/run/train.py", "from planc.lowering import lower_plan"),
     ],
 )

@@ -31,7 +31,7 @@ def test_what_is_traced_does_the_same_work_a_microbatch(name: str) -> None:
 def test_a_dry_run_takes_the_first_step_on_fake_devices(
     target: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the preset as the command line has it: here its checkpoints have a folder there alone."""
+    """The dry run takes the preset as the command line has it: here only that names a folder for checkpoints."""
     text = (PRESETS / "tiny.toml").read_text()
     assert 'folder = ""\nevery_steps = 0' in text
     (tmp_path / "saving.toml").write_text(text.replace("every_steps = 0", "every_steps = 2"))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 import sys
-from importlib import import_module
 from typing import Any
 
+from planc.backends.cuda.models import family as torch_family
 from planc.backends.xla.runtime.start_up import prepare_environment
 
 prepare_environment(1)
@@ -51,7 +51,7 @@ def compare(name: str) -> dict[str, Any]:
     stream = np.random.default_rng(0)
     tokens = stream.integers(0, model.sizes["vocab"], (2, 33), dtype=np.int64)
 
-    module = import_module(f"planc.backends.cuda.models.{model.family}").build(model)
+    module = torch_family(model.family).build(model)
     twin = family(model.family)
     expected_shapes = {n: list(p.shape) for n, p in module.named_parameters()}
     with torch.no_grad():

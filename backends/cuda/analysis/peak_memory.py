@@ -133,12 +133,12 @@ class Rank:
 
     @property
     def _keeps_copies(self) -> bool:
-        """Whether gathered parameters stay: a pipeline's schedule does not let go after a backward."""
+        """True if gathered parameters stay: a pipeline's schedule does not reshard after a backward."""
         return self.roles.uses_fsdp and (bool(self.roles.pipeline) or Keeping.of(self.plan).gather_per != "pass")
 
     @property
     def _adds_up(self) -> bool:
-        """Whether whole gradients of several microbatches add up before they are reduced."""
+        """True if whole gradients of several microbatches accumulate before they are reduced."""
         if not self.roles.uses_fsdp:
             return False
         kept = bool(self.roles.pipeline) or not Keeping.of(self.plan).scatter_each_microbatch
@@ -183,7 +183,7 @@ class Rank:
     # Activations.
 
     def _saved(self, done: int = 0) -> float:
-        """What every microbatch in flight keeps for its backward; `done`: but for so many that are through."""
+        """Saved activations of the microbatches in flight, less `done` that have finished their backward (bytes)."""
         return sum(
             max(0, microbatches - done) * sum(n * self._of_section(s) for s, n in sections_of(self.plan, stage).items())
             for stage, microbatches in self.flying.items()
@@ -200,7 +200,7 @@ class Rank:
         return some if every == 1 else (some + (every - 1) * self._everything(section)) / every
 
     def _everything(self, section: Section) -> float:
-        """What a block keeps when nothing is run again."""
+        """Saved activations of a block without recomputation (bytes)."""
         ops = self.sharded.model.ops[section]
         return self._kept(close(self.sharded.model, ops, set()).kept, section) + self._inside(section, frozenset())
 
@@ -208,7 +208,7 @@ class Rank:
         return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
 
     def _inside(self, section: Section, again: frozenset[str]) -> float:
-        """What ops make on the way to their output and keep, unless they run again."""
+        """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
         found = [self._of_op(o.op, o.layout) for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(found)
 
@@ -226,7 +226,7 @@ class Rank:
         return 0.0
 
     def _outcome(self) -> float:
-        """What the loss saves, and the logits too where a schedule holds on to what a stage gave."""
+        """Tensors that the loss saves, and the logits where a schedule holds on to a stage's output (bytes)."""
         return self._saved_by_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
     def _saved_by_loss(self) -> float:

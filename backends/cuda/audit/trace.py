@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -26,6 +25,7 @@ from planc.backends.cuda.audit.balance import balanced
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, meshes_of
+from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.audit import Totals
@@ -126,7 +126,7 @@ def _on_meta(program: Program) -> nn.Module:
     """The model's bundled module, without memory."""
     model = program.plan.model
     with torch.device("meta"):
-        module: nn.Module = import_module(f"planc.backends.cuda.models.{model.family}").build(model)
+        module: nn.Module = family(model.family).build(model)
     return module
 
 

@@ -1,4 +1,4 @@
-"""What is watched of a router: how often each expert was picked, and the gradient that evens it out.
+"""The observer of a router: picks of each expert, and the gradient of the load-balancing loss.
 
 The load-balancing loss is that of Fedus et al. 2021, "Switch Transformers", equation 4: a X sum_i f_i P_i, with
 f_i the share of the picks that expert i got and P_i its mean probability; with k picks a token it is divided by
@@ -28,7 +28,8 @@ def whole(counts: Tensor) -> Tensor:
 
 @dataclass
 class Balance:
-    """Of one router. `picked` counts its picks, [X], once for each token in a backward, and never in a replay."""
+    """Observer of one router. `picked` counts its picks, [X], once for each token in a backward, and never in a
+    recomputation."""
 
     slope: float
     """a, over the number of sequences that the loss is a mean of."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from importlib import import_module
 
 import torch
 import torch.distributed as dist
@@ -15,6 +14,7 @@ from torch import nn
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
+from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime import collective_timeout
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.session import TorchSession
@@ -85,7 +85,7 @@ def start_single(program: Program, settings: Settings, initial: Initial, build: 
 
 def _on_meta(model: Model, build: Build | None) -> nn.Module:
     """The model's module, without memory."""
-    make = build or import_module(f"planc.backends.cuda.models.{model.family}").build
+    make = build or family(model.family).build
     with torch.device("meta"):
         module: nn.Module = make(model)
     return module

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from planc.backends.cuda.models import family
 from planc.backends.torch_xla.audit.places import Place
 from planc.catalog import build_model, model_names
 
@@ -77,8 +78,7 @@ def _sum(made: Any) -> Tensor:
 def _family(name: str) -> nn.Module:
     """The family's smallest model with random weights."""
     torch.manual_seed(0)
-    kind = importlib.import_module(f"planc.backends.cuda.models.{name}")
-    module: nn.Module = kind.build(build_model(_smallest(name)))
+    module: nn.Module = family(name).build(build_model(_smallest(name)))
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0, 0.02)

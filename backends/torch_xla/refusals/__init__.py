@@ -1,1 +1,1 @@
-"""What torch on XLA cannot do, as diagnostics."""
+"""Refusals of torch on XLA, as diagnostics."""

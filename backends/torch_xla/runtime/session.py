@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from planc.backends.cuda.models import family
 from planc.ir.session import CompileFacts, Piece
 
 if TYPE_CHECKING:
@@ -40,9 +41,8 @@ def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
 
 def filled(program: Program, initial: Initial) -> nn.Module:
     """The bundled module of the cuda target, its parameters on the XLA device."""
-    family = import_module(f"planc.backends.cuda.models.{program.plan.model.family}")
     with torch.device("meta"):
-        model: nn.Module = family.build(program.plan.model)
+        model: nn.Module = family(program.plan.model.family).build(program.plan.model)
     for name, parameter in list(model.named_parameters()):
         holder, _, last = name.rpartition(".")
         values = nn.Parameter(on_device(initial(name, tuple(parameter.shape))))

@@ -131,8 +131,8 @@ class Moments:
     # Activations.
 
     def _saved(self) -> float:
-        """What a microbatch leaves for its backward: of each block what its replay starts from. The loop of a
-        pipeline leaves as much in each of its iterations, those that fill and drain it too."""
+        """Saved activations of one microbatch (bytes): each block's input. The loop of a pipeline saves as much in each
+        of its iterations, those that fill and drain it too."""
         each = {
             kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).kept)
             for kind in self.model.blocks

@@ -1,4 +1,4 @@
-"""What a matmul needs whole and the backward keeps divided is gathered again for the weight's gradient.
+"""An input that a matmul needs whole and the forward saved divided is gathered again for the weight's gradient.
 
 Attention's keys and values are not: once gathered over the sequence's ranks they are kept so (cp 4: one
 gather of each a layer). Under sequence parallelism that is the norm's output: kept in the layout it

@@ -14,10 +14,10 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 
+from planc.cli.bench import load_bench
 from planc.cli.common import print_json
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds
@@ -54,7 +54,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     if options.what in OTHERS:
         with Progress("bench") as progress, progress.during(f"measuring {options.what}"):
-            return int(import_module(f"planc.cli.bench.{OTHERS[options.what]}").run(options))
+            return int(load_bench(OTHERS[options.what]).run(options))
     runs = max(1, min(options.runs, 100))
     plans = files("planc.plans")
     plan = str(plans.joinpath("llama3_70b_h100.plan"))

@@ -31,7 +31,7 @@ class Gemm:
 
     @property
     def elements(self) -> float:
-        """Of the two inputs and the output."""
+        """Number of elements of the two inputs and the output."""
         return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
@@ -79,7 +79,7 @@ def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> f
 
 
 TILE_ROWS, TILE_COLUMNS = 128, 256
-"""Of a matmul's output, the tile that one core makes: the usual one of large products."""
+"""Tile of a matmul's output that one core computes: the usual one of large matmuls."""
 
 
 def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:

@@ -94,6 +94,6 @@ def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False)
 
 
 BACKWARD_BYTES = {"norm": 1.5, "elementwise": 5 / 3, "embedding": 2.0, "loss": 0.0}
-"""What the backward of an op moves, in units of its forward; 1 for the others. A norm reads its input and a
+"""Bytes that the backward of an op moves, in units of its forward; 1 for other ops. A norm reads its input and a
 gradient and writes one; a gated product reads three and writes two where the forward reads two and writes
 one. The loss makes its gradient in the forward (`LOSS_PASSES`)."""

@@ -75,7 +75,7 @@ class Phase:
 
     @property
     def unit_bytes_per_s(self) -> float:
-        """What the group's members of one unit send together."""
+        """Bandwidth of the group's members in one unit together (bytes/s)."""
         return self.below * self.bytes_per_s
 
 
@@ -256,7 +256,7 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
 
 @dataclass
 class _Free:
-    """What is left of one torus dimension."""
+    """The unused rest of one torus dimension."""
 
     dim: int
     length: int

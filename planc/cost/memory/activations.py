@@ -37,7 +37,7 @@ class Replays:
 
 
 def replays_of(sharded: Sharded) -> Replays:
-    """What the backwards of the blocks and of the loss bring."""
+    """Workspace of the blocks' and the loss's backward (bytes)."""
     blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
     return Replays(blocks, _logits(sharded), loss_bytes(sharded), by_xla(sharded.plan))
 
@@ -56,7 +56,7 @@ def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[floa
 
 
 def _replayed(sharded: Sharded, kind: Section) -> float:
-    """What one block's replay brings back while its backward runs."""
+    """Recomputed activations of one block during its backward (bytes)."""
     if not replay(sharded.plan, kind).ops:
         return 0.0
     return max(0.0, _block_saved(sharded, kind, everything=True) - _block_saved(sharded, kind))
@@ -70,8 +70,8 @@ def _logits(sharded: Sharded) -> float:
 
 
 def loss_bytes(sharded: Sharded) -> float:
-    """What the backward of the loss needs beside the saved logits: their gradient alone where it is compiled as
-    one region, else fp32 tensors, op by op."""
+    """Workspace of the loss's backward beside the saved logits (bytes): their gradient alone where the loss is compiled
+    as one region, else fp32 tensors, op by op."""
     plan, one = sharded.plan, _logits(sharded)
     if plan.compiled("loss"):
         return one
@@ -115,10 +115,10 @@ def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
 def _narrowing(sharded: Sharded, section: str, name: str) -> float:
-    """What is saved for matmuls with scales by tile alone, or to make their inputs anew, has their dtype.
+    """Bytes of a tensor saved only for matmuls with scales by tile, or to recompute their inputs: it has their dtype.
 
-    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the
-    backward and save what they were given.
+    DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save
+    their input as it is.
     """
     savers = [o.op for o in sharded.ops[section] if name in o.op.saves]
     dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in savers}

@@ -56,7 +56,7 @@ def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
 
 
 def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
-    """Whether the whole compute copy of a parameter is there at the peak."""
+    """True if the whole compute copy of a parameter exists at the peak."""
     if p.stored["params"]:
         return plan.gather_per in ("microbatch", "step")
     return bool(p.stored["optimizer"]) or plan.precision.compute != plan.store_dtype("params", p.param.region)
@@ -82,11 +82,11 @@ def state_buffers(sharded: Sharded, held: Held) -> tuple[float, float]:
 
 
 PassingBytes = tuple[float, float]
-"""Of a section: its gathered copies, as many as are there at once, and its whole gradient."""
+"""For a section: bytes of its gathered copies, as many as exist at once, and of its whole gradient."""
 
 
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
-    """What of these parameters comes and goes, by the section that uses them."""
+    """Transient bytes of these parameters by the section that uses them."""
     plan = sharded.plan
     blocks = (PREFETCHED + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
@@ -109,7 +109,7 @@ def largest(sections: Iterable[PassingBytes]) -> PassingBytes:
 
 
 def by_xla(plan: Plan) -> bool:
-    """Whether XLA runs the plan, which makes one program of a step: on its own machines it does."""
+    """True if XLA runs the plan, and compiles a step into one program: on TPUs it does."""
     return plan.cluster.kind == "torus"
 
 

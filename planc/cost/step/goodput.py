@@ -1,4 +1,4 @@
-"""What is left of the time when chips fail: checkpoints, work done again, restarts.
+"""Goodput under failures: time lost to checkpoints, repeated work and restarts.
 
 Failures come at random at a rate per chip; each costs a restart, reading the last checkpoint, and the work
 since then. Checkpoints cost their writing and are as often as leaves the most time (Young 1974; Daly 2006,
@@ -20,7 +20,7 @@ S_PER_HOUR = 3600.0
 LLAMA3_CHIPS, LLAMA3_DAYS, LLAMA3_FAILURES = 16_384, 54, 419
 """Unexpected interruptions of Llama 3 405B's pre-training (Llama team 2024, section 3.3.4)."""
 LLAMA3_STORAGE_BYTES_PER_S = 2e12
-"""What the storage of that cluster sustains (section 3.3.1); bursts reach 7e12."""
+"""Sustained storage bandwidth of that cluster (section 3.3.1); bursts reach 7e12."""
 RESTART_S = 600.0
 """Noticing, replacing a node and starting again. Llama 3 trained for more than 90 % of the time over 466
 interruptions in 54 days: at most 1,001 s each, of which some is work done again."""
@@ -30,7 +30,7 @@ MOST = 700.0
 
 @dataclass(frozen=True, kw_only=True)
 class Reliability:
-    """Of a cluster: failures of one chip (whatever it takes the job down with), storage, restarts.
+    """Reliability of a cluster: failure rate of one chip (whatever takes the job down with it), storage, restarts.
 
     `stall` is the share of a checkpoint's writing that training waits for: 1 when it is synchronous.
     """

@@ -28,7 +28,7 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
 
 
 def offloaded(plan: Plan) -> frozenset[str]:
-    """What lies in the host's memory: state nouns and saved tensors."""
+    """State nouns and saved tensors in host memory."""
     return frozenset(name for o in plan.offloads for name in o.what)
 
 

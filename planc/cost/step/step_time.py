@@ -69,7 +69,7 @@ class Timed:
     times: StageTimes
     """Seconds of each virtual stage, with which the timeline was simulated."""
     costs: tuple[StageCost, ...]
-    """What these seconds are made of, by virtual stage."""
+    """Seconds by part for each virtual stage."""
     after_s: tuple[float, ...]
     """Exposed transfers after the last microbatch, by rank."""
     updates: dict[Sections, float]

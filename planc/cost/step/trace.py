@@ -82,7 +82,7 @@ def _parts(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
 
 
 def _after(costed: CostedPlan, rank: int, start: float) -> Iterator[Span]:
-    """What a rank does once a step, after the last microbatch of all."""
+    """Spans of a rank's work once a step, after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
     mine = [costed.timed.costs[v] for v in virtual_stages(plan, rank)]
     each = microbatches_each(plan)

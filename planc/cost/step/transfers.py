@@ -136,7 +136,7 @@ Directions = tuple[tuple[TransferGroup, ...], tuple[TransferGroup, ...]]
 
 @dataclass(frozen=True, slots=True)
 class StateTransfers:
-    """What a rank transfers of its state, in groups: of each microbatch, and of each step."""
+    """A rank's transfers of state, in groups: those of each microbatch, and those of each step."""
 
     per_microbatch: Directions
     per_step: Directions

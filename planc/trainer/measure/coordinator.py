@@ -48,7 +48,7 @@ class Measurement:
         return self._counted(plan)[2]
 
     def _counted(self, plan: str) -> tuple[float, float, float]:
-        """Of a plan's measured steps the one that counts: contention beyond the threshold, seconds, others' share."""
+        """The measured step of a plan that counts: contention beyond the threshold, seconds, others' share."""
         steps = self.steps[plan]
         shares = self.others.get(plan) or (0.0,) * len(steps)
         return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))

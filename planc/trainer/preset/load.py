@@ -124,7 +124,7 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
 
 
 def embed_command(part: PlanPart, path: Path) -> str:
-    """What to type to bring the compiled plan up to date."""
+    """The command that brings the compiled plan up to date."""
     source = str(path.parent / part.source) if part.source else "PLAN"
     given = "".join(f" --set {name}={value}" for name, value in part.set.items())
     return f"planc embed {source} {path}{given}"
