@@ -5,14 +5,20 @@ The floors are what was measured; a room that documents more raises them. `pytho
 
 from __future__ import annotations
 
+import ast
 import inspect
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import planc
 from tests.docstrings import ROOT, Figures, figures, public_functions, room
+from tests.house.test_floors import source_files
+
+OPENINGS = ("Of ", "What ", "Whether ")
+"""A noun says it instead: these need the name above them to be understood."""
 
 FLOORS = {"planc/cost": {"described": 0.98, "arguments": 0.22, "units": 0.88, "sources": 0.24}}
 """Least share of a room's public functions, by figure of `tests.docstrings.Figures.shares`."""
@@ -33,8 +39,26 @@ def test_what_users_import_is_documented(name: str) -> None:
     thing = getattr(planc, name)
     text = inspect.getdoc(thing) or ""
     assert text.strip()
-    assert not text.startswith(("Of ", "What ", "Whether "))
+    assert not text.startswith(OPENINGS)
     assert thing.__doc__ is not None, "its own, not that of a class it extends"
+
+
+def poor_openings(files: dict[str, str]) -> Iterator[str]:
+    """`path:line` of every docstring, attributes' and constants' too, that opens with a word of OPENINGS."""
+    for path, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Expr(value=ast.Constant(value=str(said))) if said.startswith(OPENINGS):
+                    yield f"{path}:{node.lineno}"
+
+
+def test_docstrings_open_with_a_noun() -> None:
+    assert list(poor_openings(source_files(ROOT))) == []
+
+
+def test_a_poor_opening_is_found() -> None:
+    text = '"""Rooms."""\nX = 1\n"""Of the plan."""\ndef f():\n    """Whether it fits."""\n'
+    assert list(poor_openings({"planc/a.py": text})) == ["planc/a.py:3", "planc/a.py:5"]
 
 
 def test_what_a_docstring_says_is_measured(tmp_path: Path) -> None:
