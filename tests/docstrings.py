@@ -3,7 +3,7 @@
 A public function is a function or method of `planc/` or `backends/` of which no part of the name is private.
 Counted: those with a docstring; of those with arguments, those that name one (in backticks, or followed by a
 colon); of those that return numbers, those with a unit in name or docstring; and those that cite a source,
-themselves or in their module.
+themselves or in their module. The same is printed for those that other rooms use (`tests/room_interfaces.py`).
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.room_interfaces import arguments, room, used_elsewhere  # noqa: E402
+
 UNIT = re.compile(
     r"\b(s|ms|seconds?|milliseconds?|bytes?|bits?|[KMGT]i?B|FLOPs?|tokens?|devices?|ranks?|hops?|steps?|microbatch(es)?"
     r"|layers?|share|fraction|ratio|percent|operations|parameters|elements|sequences|columns|lanes|counts?|number of"
@@ -42,6 +46,7 @@ class Function:
     returns_number: bool
     has_unit: bool
     has_source: bool
+    used_elsewhere: bool
 
 
 @dataclass(frozen=True)
@@ -74,12 +79,13 @@ def source_files(tree: Path) -> Iterator[Path]:
 
 def public_functions(tree: Path) -> list[Function]:
     """Every public function of `tree`."""
+    modules = {str(path.relative_to(tree)): ast.parse(path.read_text()) for path in source_files(tree)}
+    used = used_elsewhere(modules)
     found = []
-    for path in source_files(tree):
-        module = ast.parse(path.read_text())
-        place = str(path.relative_to(tree))
+    for place, module in modules.items():
         cited = bool(SOURCE.search(ast.get_docstring(module) or ""))
-        found += [_measured(place, name, node, cited) for name, node in _defined(module.body, "")]
+        for name, node in _defined(module.body, ""):
+            found.append(_measured(place, name, node, cited=cited, used=(place, name) in used))
     return found
 
 
@@ -91,20 +97,22 @@ def _defined(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, ast.Funct
             yield from _defined(node.body, f"{prefix}{node.name}.")
 
 
-def _measured(place: str, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef, cited: bool) -> Function:
+def _measured(
+    place: str, name: str, node: ast.FunctionDef | ast.AsyncFunctionDef, *, cited: bool, used: bool
+) -> Function:
     text = ast.get_docstring(node) or ""
-    given = node.args
-    arguments = [a.arg for a in (*given.posonlyargs, *given.args, *given.kwonlyargs) if a.arg not in ("self", "cls")]
+    given = arguments(node)
     returned = ast.unparse(node.returns) if node.returns else ""
     return Function(
         place=place,
         name=name,
         described=bool(text),
-        takes_arguments=bool(arguments),
-        names_argument=any(re.search(rf"`{a}`|\b{a}:", text) for a in arguments),
+        takes_arguments=bool(given),
+        names_argument=any(re.search(rf"`{a}`|\b{a}:", text) for a in given),
         returns_number=bool(re.search(r"\b(int|float)\b", returned)),
         has_unit=bool(UNIT.search(text) or UNIT_OF_NAME.search(name)),
         has_source=cited or bool(SOURCE.search(text)),
+        used_elsewhere=used,
     )
 
 
@@ -122,22 +130,21 @@ def figures(functions: Iterable[Function]) -> Figures:
     )
 
 
-def room(place: str) -> str:
-    """The room of a file: `planc/cost`, `backends/cuda`, or `planc` for its own modules."""
-    parts = Path(place).parts
-    return "/".join(parts[:2]) if len(parts) > 2 else parts[0]
-
-
 def main(tree: Path) -> None:
     functions = public_functions(tree)
     by_room: dict[str, list[Function]] = {}
     for function in functions:
         by_room.setdefault(room(function.place), []).append(function)
-    print("| room | functions | docstring | names an argument | unit of a number | source |\n|---|--:|--:|--:|--:|--:|")
+    columns = ("functions", "docstring", "names an argument", "unit of a number", "source")
+    print(f"| room | {' | '.join(columns)} | {' | '.join(f'used elsewhere: {c}' for c in columns[:4])} |")
+    print(f"|---|{'--:|' * 9}")
     for name, part in [*sorted(by_room.items()), ("all", functions)]:
         f = figures(part)
-        counted = f"{f.functions} | {f.described} | {f.arguments[0]} of {f.arguments[1]} | {f.units[0]} of {f.units[1]}"
-        print(f"| {name} | {counted} | {f.sources} |")
+        print(f"| {name} | {_counts(f)} | {f.sources} | {_counts(figures(f for f in part if f.used_elsewhere))} |")
+
+
+def _counts(f: Figures) -> str:
+    return f"{f.functions} | {f.described} | {f.arguments[0]} of {f.arguments[1]} | {f.units[0]} of {f.units[1]}"
 
 
 if __name__ == "__main__":
