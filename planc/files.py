@@ -37,15 +37,15 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
 
 def leads_out(path: Path) -> bool:
-    """True for a link to something outside the folder in which the link stands."""
+    """True when `path` is a link to something outside the folder in which the link stands."""
     return path.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file's content; text is written as UTF-8, with its line ends as they are.
+    """Replace the content of the file at `path`; text is written as UTF-8, with its line ends as they are.
 
-    The folder is made when it is absent. The old file's permissions stay, and a link goes on leading to its file,
-    whose content is replaced. Raises OSError, and then nothing is changed and no other file is left behind.
+    The folder is made when it is absent. The old file's permissions stay, and a link goes on leading to its file, whose
+    content is replaced. Raises OSError, and then nothing is changed and no other file is left behind.
     """
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)

@@ -40,9 +40,10 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
 
 
 def realise(target: Target, sharded: Sharded) -> Realised:
-    """A propagated plan as a target's program runs it: attention, collectives and memory.
+    """A propagated plan as the program of `target` runs it: attention, collectives and memory.
 
-    Raises PlanError with the refusals when the target cannot do all sentences of the plan.
+    `sharded` is what `planc.sharding.propagate` returns. Raises PlanError with the refusals when the target cannot do
+    all sentences of the plan.
     """
     backend = load_backend(target)
     if refused := refusals(sharded, target):
@@ -58,20 +59,21 @@ def realise(target: Target, sharded: Sharded) -> Realised:
 
 
 def realise_for(target: Target | None) -> Realise | None:
-    """`realise` for a target, as `planc.cost.cost_plan` takes it; None for no target."""
+    """`realise` for `target`, as `planc.cost.cost_plan` takes it; None for no target."""
     return None if target is None else partial(realise, target)
 
 
 @cached_on(lambda sharded, target: (sharded.cache, target))
 def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
-    """An error for every sentence of a propagated plan that a target cannot do."""
+    """An error for every sentence of the plan in `sharded` that `target` cannot do; [] when it can do all."""
     return load_backend(target).refusals(sharded)
 
 
 def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
     """The program of a plan for a target's runtime. No framework is loaded.
 
-    Raises PlanError with the refusals when the backend cannot do all sentences of the plan.
+    `runtime` is one of RUNTIMES[target]; "" is the first of them. Raises PlanError with the refusals when the backend
+    cannot do all sentences of the plan.
     """
     sharded, backend = propagate(checked), load_backend(target, runtime)
     if refused := backend.refusals(sharded):
@@ -80,9 +82,10 @@ def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Progr
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a plan that planc itself runs: the target must have a module of the plan's model.
+    """`lower_plan` for a plan that planc itself runs: the backend must have a module of the plan's model.
 
-    Raises PlanError. `lower_plan` alone serves users who bring a module of their own.
+    `runtime` is as for `lower_plan`, which alone serves users who bring a module of their own. Raises PlanError with
+    the refusals, or with E0901 when there is no such module.
     """
     program = lower_plan(checked, target, runtime)
     if missing := program.backend.missing_module(checked.plan):

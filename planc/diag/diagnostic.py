@@ -88,7 +88,7 @@ def _place(span: Span) -> dict[str, Any]:
 
 
 def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
-    """True when any of these is an error (exit status 1)."""
+    """True when any of `diagnostics` is an error (exit status 1)."""
     return any(d.severity == "error" for d in diagnostics)
 
 
@@ -97,7 +97,10 @@ MAX_OF_ONE_CODE = 100
 
 
 def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """The first findings of each code, in order; N0114 says how many more there are, and where they end."""
+    """At most 100 of `diagnostics` of each code, in their order.
+
+    For a code with more, an N0114 at the place of the last says how many are left out.
+    """
     counts = Counter(d.code for d in diagnostics)
     if max(counts.values(), default=0) <= MAX_OF_ONE_CODE:
         return diagnostics
@@ -115,6 +118,6 @@ def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
 
 
 def in_order(diagnostics: list[Diagnostic]) -> tuple[Diagnostic, ...]:
-    """Sorted by place, then code; each finding once."""
+    """`diagnostics` sorted by place, then code, then message; equal ones once."""
     unique = dict.fromkeys(diagnostics)
     return tuple(sorted(unique, key=lambda d: (d.span, d.code, d.message)))

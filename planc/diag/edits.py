@@ -8,7 +8,10 @@ from planc.diag.diagnostic import Edit
 
 
 def apply_edits(text: str, edits: Iterable[Edit]) -> str:
-    """The text after the edits, last place first; overlapping edits are ours to avoid."""
+    """`text` after the `edits`, whose places are those of the text before any of them.
+
+    No two edits may overlap: this is not checked.
+    """
     lines = text.split("\n")
     starts = [0]
     for line in lines:

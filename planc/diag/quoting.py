@@ -11,34 +11,34 @@ import re
 
 
 def printable(text: str) -> str:
-    r"""One line for a terminal or a log: whatever is not printable is escaped (`\n`, `\x1b`, `\u202e`)."""
+    r"""One line for a terminal or a log: whatever in `text` is not printable is escaped (`\n`, `\x1b`, `\u202e`)."""
     return text if text.isprintable() else "".join(c if c.isprintable() else _escape(c) for c in text)
 
 
 def python_string(text: str) -> str:
-    """A Python string literal, in double quotes where it needs no escapes."""
+    """`text` as a Python string literal, in double quotes where it needs no escapes."""
     plain = text.isprintable() and not set('"\\') & set(text)
     return f'"{text}"' if plain else repr(text)
 
 
 def python_comment(text: str) -> str:
-    """Text after a `#` in Python, in a shell script or in YAML."""
+    """`text` as it may follow a `#` in Python, in a shell script or in YAML: one line."""
     return printable(text)
 
 
 def python_docstring(text: str) -> str:
-    '''Text inside a docstring between `"""`.'''
+    """`text` as it may stand inside a docstring between three double quotes."""
     return printable(text.replace("\\", "\\\\")).replace('"', '\\"')
 
 
 def yaml_string(text: str) -> str:
-    """A YAML scalar in double quotes: never a number, null or a boolean."""
+    """`text` as a YAML scalar in double quotes: never a number, null or a boolean."""
     quoted = json.dumps(text, ensure_ascii=False)
     return "".join(c if c.isprintable() else _escape(c) for c in quoted)
 
 
 def xml_text(text: str) -> str:
-    """Text or an attribute's value in XML, such as SVG."""
+    """`text` as element text or as an attribute's value in XML, such as SVG."""
     names = {"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#x27;"}
     return "".join(names.get(c, c) for c in printable(text))
 

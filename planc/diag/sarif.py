@@ -14,7 +14,13 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version: str) -> dict[str, Any]:
-    """One run with every finding; columns count code points."""
+    """The findings as a SARIF 2.1.0 log with one run; columns count code points.
+
+    Args:
+        diagnostics: the findings, in the order of the results.
+        rules: every rule by its code; those of the codes found are described in the log.
+        version: planc's version.
+    """
     found = list(diagnostics)
     used = [rules[code] for code in sorted({d.code for d in found}) if code in rules]
     driver = {
@@ -70,7 +76,7 @@ def _region(span: Span) -> dict[str, int]:
 
 
 def github(diagnostics: Iterable[Diagnostic]) -> str:
-    """GitHub's workflow commands, one a line."""
+    """GitHub's workflow commands, one line for each of `diagnostics`."""
     return "\n".join(
         f"::{'notice' if d.severity == 'note' else d.severity} file={workflow_property(d.span.file)},"
         f"line={d.span.line},col={d.span.column},title={d.code}::{workflow_message(d.message)}"

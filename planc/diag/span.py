@@ -26,6 +26,7 @@ class Span:
         return Span(self.file, self.line, self.column, other.end_line, other.end_column)
 
     def where(self) -> str:
+        """The start of the span as `FILE:LINE:COLUMN`."""
         return f"{self.file}:{self.line}:{self.column}"
 
 
@@ -39,6 +40,7 @@ class Source:
 
     @classmethod
     def of(cls, file: str, text: str) -> Source:
+        """A source with the lines of `text`; `file` is the name that diagnostics give."""
         return cls(file, text, tuple(text.split("\n")))
 
     def line(self, number: int) -> str:
@@ -46,7 +48,7 @@ class Source:
         return self.lines[number - 1].rstrip("\r") if 1 <= number <= len(self.lines) else ""
 
     def quote(self, span: Span) -> str:
-        """The text a span covers, on one line."""
+        """The text that `span` covers, on one line: the lines of a longer one are joined by spaces."""
         if span.line == span.end_line:
             return self.line(span.line)[span.column - 1 : span.end_column - 1]
         first = self.line(span.line)[span.column - 1 :]

@@ -21,13 +21,20 @@ def render(
     width: int = 100,
     colour: bool = False,
 ) -> str:
-    """Every diagnostic, a blank line between two."""
+    """Every diagnostic with the lines that it marks, a blank line between two.
+
+    Args:
+        diagnostics: in the order in which they are shown.
+        sources: text of each file by the name that the spans give; without it a finding is shown without its line.
+        width: columns of the terminal, at least 40.
+        colour: True writes ANSI colours.
+    """
     painter = _Painter(colour)
     return "\n\n".join(_one(d, sources, max(40, width), painter) for d in diagnostics)
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
-    """`2 errors, 1 warning`, or an empty string."""
+    """The number of `diagnostics` of each severity: `2 errors, 1 warning`, or an empty string for none."""
     counts: dict[str, int] = {}
     for d in diagnostics:
         counts[d.severity] = counts.get(d.severity, 0) + 1

@@ -208,14 +208,18 @@ class Audit:
 
 
 def judged(wire: tuple[AxisWire, ...]) -> tuple[AxisWire, ...]:
-    """The axes that carry more than a small part of all bytes, predicted or seen."""
+    """The axes of `wire` that carry more than SMALL_AXIS of all bytes, predicted or observed."""
     predicted, observed = sum(w.predicted_bytes for w in wire), sum(w.observed_bytes for w in wire)
     large = (w.predicted_bytes > SMALL_AXIS * predicted or w.observed_bytes > SMALL_AXIS * observed for w in wire)
     return tuple(w for w, is_large in zip(wire, large, strict=True) if is_large)
 
 
 def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow, ...]:
-    """One row for every key that either side has."""
+    """One row for every operation, mesh dimension and dtype that either side has, sorted.
+
+    `predicted` and `observed` are the calls and bytes of pipeline stage `stage`; a key that one of them lacks counts as
+    no calls there.
+    """
     return tuple(
         AuditRow(
             op=op,
@@ -230,7 +234,7 @@ def compared(stage: int, predicted: Totals, observed: Totals) -> tuple[AuditRow,
 
 
 def differences(rows: tuple[AuditRow, ...]) -> list[str]:
-    """The rows that do not agree, in words."""
+    """The rows of `rows` that do not agree, each as one line of text with both counts and bytes."""
     return [
         f"stage {r.stage}: {r.op} over {r.axis} in {r.dtype}: predicted {r.predicted.count} calls and "
         f"{r.predicted.bytes} bytes, observed {r.observed.count} and {r.observed.bytes}"

@@ -48,19 +48,20 @@ class Backend(Protocol):
     # Lowering.
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
-        """An error for every sentence of the plan that the backend cannot do; [] when `emit` can write the program."""
+        """An error for every sentence of the plan in `sharded` that the backend cannot do; [] when `emit` can write the
+        program."""
         ...
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        """E0901 when no bundled module computes the plan's model, so that planc cannot train it itself; else []."""
+        """E0901 when no bundled module computes the model of `plan`, so that planc cannot train it itself; else []."""
         ...
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
-        """The collectives that the emitted program issues, per device and optimizer step."""
+        """The collectives that the program emitted for `sharded` issues, per device and optimizer step."""
         ...
 
     def attention_kernel(self, sharded: Sharded) -> AttentionKernel | None:
-        """The kernel of attention that the emitted program calls; None: the one that the plan names."""
+        """The kernel of attention that the program emitted for `sharded` calls; None: the one that the plan names."""
         ...
 
     def peak_memory(
@@ -73,11 +74,11 @@ class Backend(Protocol):
         ...
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
-        """The layout of parameters, gradients and optimizer state between steps."""
+        """The layout of parameters, gradients and optimizer state between steps in the program of `sharded`."""
         ...
 
     def emit(self, sharded: Sharded) -> str:
-        """The text of the program. The plan must have no `refusals`."""
+        """The text of the program for `sharded`, a Python module. The plan must have no `refusals`."""
         ...
 
     def launch_file(self, plan: Plan, kind: str) -> str:
@@ -87,11 +88,18 @@ class Backend(Protocol):
     # Running. These load the framework.
 
     def parallelize(self, program: Program, model: Any) -> Any:
-        """Divide a user's module over the running process group. Raises TypeError where the target has no modules."""
+        """Divide a user's module over the running process group, as `program` says.
+
+        `model` is a torch module with the parameter names of the plan's model, or a causal language model of the
+        transformers package. Raises TypeError where the target has no modules.
+        """
         ...
 
     def shardings(self, program: Program, tree: Any) -> Any:
-        """A sharding for every leaf of a pytree. Raises TypeError where the target has no pytrees."""
+        """A sharding for every leaf of `tree`, a pytree of parameters, as `program` says.
+
+        Raises TypeError where the target has no pytrees.
+        """
         ...
 
     def runtime(self) -> Runtime:
@@ -99,7 +107,7 @@ class Backend(Protocol):
         ...
 
     def ranks(self, devices: int) -> Ranks:
-        """Join the processes of a measurement over this many devices."""
+        """Join the processes of a measurement, which has `devices` devices in all."""
         ...
 
     def prober(self, window_s: float, ranks: Ranks) -> Prober:
@@ -107,9 +115,12 @@ class Backend(Protocol):
         ...
 
     def dry_run(self, program: Program) -> dict[str, Any]:
-        """Facts of the program's first step, traced or lowered on devices that hold nothing."""
+        """Facts of the first step of `program`, traced or lowered on devices that hold no data: {name: value}."""
         ...
 
     def audit(self, plan: Plan, options: AuditOptions) -> Audit:
-        """Predicted against observed collectives and memory. Raises PlanError for what cannot be audited."""
+        """The collectives and the memory that are predicted for `plan`, beside those observed in its program.
+
+        Raises PlanError for a plan or `options` that cannot be audited.
+        """
         ...

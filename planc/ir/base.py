@@ -53,5 +53,8 @@ class Cause(Value):
 
 
 def plain_name(file: str) -> str:
-    """A file's name as emitted code may hold it: whoever named the file cannot write code with it."""
+    """The last part of the path `file` as emitted code may hold it, at most 80 characters.
+
+    Everything but letters, digits and `_.+-` becomes an underscore: whoever named the file cannot write code with it.
+    """
     return re.sub(r"[^\w.+-]", "_", file.rsplit("/", 1)[-1], flags=re.ASCII)[:80]

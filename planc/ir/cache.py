@@ -30,8 +30,11 @@ class Cache(dict[Callable[..., Any], dict[Hashable, Any]]):
         return Cache, ()
 
     def share(self, other: Cache, *functions: Callable[..., Any]) -> None:
-        """Use one store with another owner for results that are equal for both: of these cached functions, or of all
-        that the other has."""
+        """Use the results of another owner's cache, for functions whose results are equal for both owners.
+
+        `functions` are cached functions (`cached_on`). For each, both caches hold one table from then on, so that
+        either fills it for both; with none, the tables of all functions in `other` are taken over.
+        """
         if not functions:
             self.update(other)
         for function in functions:

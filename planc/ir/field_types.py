@@ -82,7 +82,10 @@ class Within:
 
 
 def shortened(value: object) -> str:
-    """The value as a Python literal, of at most 60 characters and without any that is not printable."""
+    """`value` as a Python literal of at most 60 characters, the end cut off, for an error message.
+
+    An integer of more than 50 digits becomes the words "an integer": it takes long to write out.
+    """
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**50 else "an integer"
     return text if len(text) <= 60 else text[:57] + "..."
 

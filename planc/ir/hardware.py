@@ -59,7 +59,7 @@ class Chip(Value):
         return not self.cores
 
     def efficiency(self, dtype: str) -> float:
-        """The fraction of a dtype's peak that large matmuls reach."""
+        """The fraction of the peak rate of `dtype` (`fp32`, `bf16`, ...) that large matmuls reach, 0 to 1."""
         return self.narrow_efficiency.get(dtype, self.matmul_efficiency)
 
 

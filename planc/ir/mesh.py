@@ -49,6 +49,8 @@ class Mesh(Value):
 
     @classmethod
     def of(cls, sizes: dict[str, int], cause: Cause) -> Mesh:
+        """A mesh without views. `sizes` maps axis to number of ranks, outermost first; `cause` is the sentence that
+        declares it."""
         return cls(axes=strided(sizes), cause=cause)
 
     def resized(self, sizes: Iterable[int]) -> Mesh:
@@ -75,6 +77,7 @@ class Mesh(Value):
         return tuple(axis.size for axis in self.every.values())
 
     def axis(self, name: str) -> Axis:
+        """The axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
         return self.every[name]
 
     @property
@@ -90,7 +93,7 @@ class Mesh(Value):
         return Computed(lambda names: prod([self.every[name].size for name in names]))
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The given axes, outermost first, without those of size 1."""
+        """The axes in `names` outermost first, without those of size 1. Raises KeyError for a name that is no axis."""
         return self._orders[tuple(names)]
 
     @cached_property

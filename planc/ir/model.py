@@ -167,6 +167,7 @@ class Model(Value):
         return tuple(dict.fromkeys(seen))
 
     def op_names(self) -> tuple[str, ...]:
+        """Names of all ops, each once, in the order in which the sections list them."""
         return tuple(dict.fromkeys(op.name for ops in self.ops.values() for op in ops))
 
     @cached_property
@@ -199,15 +200,15 @@ class Model(Value):
         return total
 
     def shape(self, param: Param) -> tuple[int, ...]:
-        """Global shape in storage order."""
+        """Global shape of `param` in storage order: elements along each dimension of one layer's tensor."""
         return tuple(prod(self.sizes[d] for d in group) for group in param.shape_dims)
 
     def elements(self, param: Param) -> int:
-        """Number of elements in one copy (one layer)."""
+        """Number of elements in one copy (one layer) of `param`."""
         return prod(self.shape(param))
 
     def copies(self, param: Param) -> int:
-        """Number of copies in the model: one a layer that has it; a tied parameter counts once."""
+        """Number of copies of `param` in the model: one for each layer that has it; a tied parameter counts once."""
         inside = [s for s in param.sections if s in self.blocks]
         return sum(self.layers_of(s) for s in inside) if inside else 1
 
@@ -222,5 +223,5 @@ class Model(Value):
         return sum(round(self.elements(p) * self.share(p)) * self.copies(p) for p in self.params)
 
     def share(self, param: Param) -> float:
-        """The part of a parameter that one token uses: `top_k` of `experts` for an expert's."""
+        """The fraction of `param` that one token uses: `top_k` of `experts` for an expert's parameter, else 1."""
         return self.top_k / self.sizes["experts"] if param.region == EXPERTS else 1.0

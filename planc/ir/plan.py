@@ -290,7 +290,8 @@ class Plan(Value):
         return self._slots(region) if dim == SLOTS else self._divided(dim, region)
 
     def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
-        """These sentences with other sizes."""
+        """The plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), and all other sentences as
+        they are."""
         return Plan(**{**self._said, "mesh": mesh, "batch": batch, "split": split})
 
     @cached_property
@@ -298,7 +299,10 @@ class Plan(Value):
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def share(self, other: Plan) -> None:
-        """Take over which axes divide what from a plan of the same sentences with the same axes in use."""
+        """Use the results of `axes_of` that `other` has, and fill them together from now on.
+
+        `other` must have the same sentences, and the same axes must be of size 1.
+        """
         self.cache.share(other.cache, Plan.axes_of)
 
     @cached_property
@@ -330,7 +334,7 @@ class Plan(Value):
         return self.mesh.in_order(tokens)
 
     def view_of(self, region: str) -> View | None:
-        """The view whose axes hold in a region."""
+        """The view whose axes stand in for the mesh's in `region`; None where the mesh's own axes hold."""
         region = EXPERTS if region == ROUTED else region
         return next((v for v in self.mesh.views if region in v.regions), None)
 
@@ -364,7 +368,10 @@ class Plan(Value):
         return self.mesh.in_order(a for a in axes if self.exists(a, region))
 
     def store_dtype(self, noun: Noun, region: str = "") -> str:
-        """The dtype a noun is kept in: fp32 unless a sentence says otherwise."""
+        """The dtype in which `noun` (params, grads or optimizer) is stored: fp32 unless a sentence says otherwise.
+
+        A sentence for `region` wins over one for the whole model; "" asks for the whole model.
+        """
         scoped = next((s.dtype for s in self._stores(noun, region) if s.dtype), "")
         return scoped or next((s.dtype for s in self.stores if s.noun == noun and s.dtype and not s.region), "fp32")
 
@@ -391,7 +398,7 @@ class Plan(Value):
         return self.split.stages if self.split else ((0, self.model.layers),)
 
     def compiled(self, what: str) -> Compile | None:
-        """The sentence by which each block, or the loss, is compiled as one region."""
+        """The sentence by which `what`, `blocks` or `loss`, is compiled as one region; None without one."""
         return next((c for c in self.compiles if c.what == what), None)
 
     def cause_of_shard(self, dim: str, axis: str, region: str = "") -> Cause | None:
@@ -402,6 +409,8 @@ class Plan(Value):
         return None
 
     def cause_of_store(self, noun: Noun, region: str = "") -> Cause | None:
+        """The sentence that stores `noun` over some axes in `region` ("": everywhere); None when every rank has a whole
+        copy."""
         return next((s.cause for s in self._stores(noun, region) if s.axes), None)
 
     # The compiled form.
@@ -421,10 +430,11 @@ class Plan(Value):
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
-        """Read the compiled form. Raises ValueError for anything that the language could not have built.
+        """Read the compiled form, the dictionary that `to_json` gives.
 
-        Every text matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
-        that is used is declared: a compiled plan may come from a stranger.
+        Every text in `data` matches its field's type (`planc.ir.field_types`), every number is bounded, and every name
+        that is used is declared: a compiled plan may come from a stranger. Raises ValueError for anything that the
+        language could not have built.
         """
         from planc.ir.frozen import read
         from planc.ir.references import inconsistencies

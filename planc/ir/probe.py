@@ -41,7 +41,13 @@ class Probe:
 
 
 def attention_flops(sizes: tuple[int, ...]) -> float:
-    """FLOPs of the forward of causal attention: two products, of which the mask leaves half."""
+    """FLOPs of the forward of causal attention: two products, of which the mask leaves half.
+
+    `sizes` are (sequences, heads, tokens of a sequence, head_dim).
+
+    >>> attention_flops((1, 1, 4, 8)) == 2 * (2 * 4 * 4 * 8) / 2
+    True
+    """
     sequences, heads, tokens, head_dim = sizes
     return 2.0 * sequences * heads * tokens * (tokens / 2) * 2 * head_dim
 
@@ -56,7 +62,7 @@ class Ranks(Protocol):
     """True when the devices are this computer's processors: other work on them takes time from what is measured."""
 
     def sum(self, value: float) -> float:
-        """The sum over all processes, the same on each."""
+        """The sum of `value`, in its own unit, over all processes, the same on each. Every process must call it."""
         ...
 
 
@@ -64,5 +70,5 @@ class Prober(Protocol):
     """Times probes on one process. All ranks call it with the same probes in the same order."""
 
     def seconds(self, probe: Probe) -> float:
-        """Seconds of one call of the probe on all devices at once, in the fastest window."""
+        """Seconds of one call of `probe` on all devices at once, in the fastest window."""
         ...

@@ -61,14 +61,14 @@ class Program:
     def parallelize(self, model: Any) -> Any:
         """Torch: divide a user's own module over the running process group, as the plan says.
 
-        The module has the op graph's names, or is a causal model of the transformers package, which is
-        renamed in place. Returns the module (without a pipeline) or this rank's list of stage modules.
+        `model` has the op graph's names, or is a causal model of the transformers package, which is renamed in place.
+        Returns the module (without a pipeline) or this rank's list of stage modules.
         """
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.parallelize(self, model)
 
     def shardings(self, tree: Any) -> Any:
-        """JAX: a NamedSharding for every leaf of a parameter pytree, by the leaf's path."""
+        """JAX: a NamedSharding for every leaf of `tree`, a pytree of parameters, by the leaf's path."""
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.shardings(self, tree)
 
@@ -89,13 +89,18 @@ def framework_needed(target: Target, span: Span) -> Iterator[None]:
 
 
 def need_framework(target: Target, span: Span) -> None:
-    """Raise E1009 (a PlanError) unless the framework of a target is installed; nothing is imported."""
+    """Raise E1009 (a PlanError) unless the framework of a target is installed; nothing is imported.
+
+    Args:
+        target: cuda asks for torch, xla for jax.
+        span: the place in the plan at which the error is reported.
+    """
     name = {"cuda": "torch", "xla": "jax"}[target]
     if find_spec(name) is None:
         raise missing_framework(ModuleNotFoundError(name=name), target, span)
 
 
 def missing_framework(error: ModuleNotFoundError, target: Target, span: Span) -> PlanError:
-    """E1009: the framework of a target is not installed."""
+    """E1009: the package that `error` names, which programs for `target` need, is not installed; reported at `span`."""
     message = f"the {target} target needs {error.name}, which is not installed"
     return PlanError([Diagnostic("E1009", message, span, help=f"pip install 'planc[{target}]'")])

@@ -59,7 +59,11 @@ class TensorBytes:
 
 
 def during(moment: str, microbatches: int) -> str:
-    """A moment of the step with the microbatches in flight, in words."""
+    """A moment of the step and the number of microbatches in flight then, as text.
+
+    >>> during("backward of the loss", 2)
+    'backward of the loss, 2 microbatches in flight'
+    """
     return f"{moment}, {microbatches} microbatch{'es' if microbatches != 1 else ''} in flight"
 
 

@@ -113,13 +113,21 @@ class Session(Protocol):
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch.
 
-        Returns, on every rank: the mean loss per token over the global batch before the update, and
-        the global gradient norm before clipping.
+        Args:
+            tokens: token ids, [sequences, sequence_tokens]: the whole global batch, the same on every rank.
+            targets: the id of the token that follows each, of the same shape.
+            lr: learning rate of this step.
+
+        Returns, on every rank: the mean loss per token (nats) over the global batch before the update, and the global
+        L2 norm of the gradient before clipping.
         """
         ...
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
-        """The mean loss per token over a global batch, on every rank; nothing is changed."""
+        """The mean loss per token (nats) over a global batch, on every rank; nothing is changed.
+
+        `tokens` and `targets` are as in `step`.
+        """
         ...
 
     def parameters(self) -> Iterator[tuple[str, Weights]]:
@@ -157,10 +165,12 @@ class Session(Protocol):
         """The most device memory this process has held since `start`; None where not measured."""
         ...
 
-    def compile_facts(self) -> CompileFacts: ...
+    def compile_facts(self) -> CompileFacts:
+        """Compiler activity of this process so far, for the receipt."""
+        ...
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """Within, the framework's profiler traces this process; at the end its files are in the folder."""
+        """A context in which the framework's profiler traces this process; when it ends its files are in `folder`."""
         ...
 
     def close(self) -> None:
@@ -173,13 +183,20 @@ class Runtime(Protocol):
     must come before that import."""
 
     def prepare_environment(self, devices: int) -> None:
-        """Set what the framework reads at start-up: virtual devices, threads, log levels."""
+        """Set what the framework reads at start-up: virtual devices, threads, log levels.
+
+        `devices` is the plan's number of devices. A runtime that drives several of them from one process makes as many
+        virtual CPU devices where there is no accelerator.
+        """
         ...
 
     def start(self, program: Program, settings: Settings, initial: Initial) -> Session:
-        """The plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*."""
+        """Start the plan's program over all its devices; ranks come from RANK, WORLD_SIZE, MASTER_*.
+
+        `initial` gives the first values of each parameter, `settings` the optimizer's hyper-parameters.
+        """
         ...
 
     def start_single(self, program: Program, settings: Settings, initial: Initial) -> Session:
-        """The undivided model in this one process: the reference for parity."""
+        """The undivided model of `program` in this one process: the reference for parity. Arguments as for `start`."""
         ...

@@ -65,7 +65,7 @@ class OpSharding:
     """Attention: the axes along which keys and values are passed on rather than gathered."""
 
     def needs(self, tensor: str, dims: tuple[str, ...]) -> Layout:
-        """The layout in which this op takes a tensor of these dims."""
+        """The layout in which this op takes its input `tensor`, whose dims are `dims`."""
         whole = () if self.ring else self.op.whole_of.get(tensor, ())
         return {d: self.layout[d] for d in dims if self.layout.get(d) and d not in whole}
 
@@ -88,6 +88,7 @@ class ParamSharding:
     cause: Cause | None = None
 
     def axes(self) -> tuple[str, ...]:
+        """The axes that divide the parameter while it is used, over all its storage dimensions."""
         return tuple(a for group in self.compute for a in group)
 
 
@@ -117,7 +118,7 @@ class Sharded:
         return Cache()
 
     def resized(self, plan: Plan) -> Sharded:
-        """These layouts for a plan of the same sentences with other sizes, and the same axes in use."""
+        """These layouts for `plan`, which must be of the same sentences with other sizes, and use the same axes."""
         return Sharded(
             plan=plan,
             ops=self.ops,
@@ -140,7 +141,8 @@ class Sharded:
         return {o.op.name: o for ops in self.ops.values() for o in ops}
 
     def declared(self, tensor: str) -> Layout:
-        """The layout a tensor rests in between ops: the plan's rules for its region."""
+        """The layout an activation `tensor` has between ops: the plan's rules for its region. KeyError for an unknown
+        tensor."""
         t = self.model.tensor[tensor]
         layout = {d: self.plan.axes_of(d, t.region) for d in t.dims}
         return {d: axes for d, axes in layout.items() if axes}

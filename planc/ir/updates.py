@@ -26,19 +26,19 @@ MATCHED_RMS = 0.2
 
 
 def is_orthogonalised(model: Model, name: str) -> bool:
-    """True for parameters that Muon updates: the matrices of the blocks, each expert's matrix by itself."""
+    """True when Muon updates the parameter called `name`: a matrix of the blocks, or each expert's matrix by itself."""
     param = model.param[name]
     inside = not {"first", "last"} & set(param.sections)
     return inside and param.decay and len(param.shape_dims) >= 2
 
 
 def moments_of(plan: Plan, name: str) -> int:
-    """Tensors of optimizer state of a parameter: AdamW's two moments, Muon's one."""
+    """Number of tensors of optimizer state for the parameter called `name`: AdamW's two moments, Muon's one."""
     return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
 
 
 def moment_elements(plan: Plan) -> int:
-    """Elements of the optimizer's moments of the whole model."""
+    """Number of elements of the optimizer's moments for the whole model of `plan`, one copy."""
     model = plan.model
     return sum(moments_of(plan, p.name) * model.elements(p) * model.copies(p) for p in model.params)
 
@@ -58,12 +58,17 @@ def newton_schulz_flops(shape: Sequence[int]) -> float:
 
 
 def scale_of(rows: int, columns: int) -> float:
-    """Factor on an orthogonalised update."""
+    """Factor (a ratio) on an orthogonalised update of a matrix of `rows` by `columns`: 0.2 times the root of the
+    larger."""
     return MATCHED_RMS * sqrt(max(rows, columns))
 
 
 def decay_of(model: Model, settings: Settings, name: str) -> float:
-    """Its weight decay: that of the last pattern that fits, else the common one unless the family says none."""
+    """Weight decay (fraction of a weight per unit of learning rate) of the parameter called `name`.
+
+    It is that of the last of the groups in `settings` whose pattern fits; else the common one, or 0 where the model
+    family says that the parameter has none.
+    """
     fitting = [value for glob, value in settings.decay_groups if fnmatchcase(name, glob)]
     if fitting:
         return fitting[-1]

@@ -35,7 +35,7 @@ class Follow:
 
 
 def follow(before: str) -> Follow | None:
-    """Continuations of the beginning of a sentence; None when the beginning is already wrong."""
+    """Continuations of `before`, the beginning of a sentence; None when the beginning is already wrong or too long."""
     from lark.exceptions import UnexpectedInput
 
     verb = before.split(maxsplit=1)[:1]

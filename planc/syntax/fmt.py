@@ -29,7 +29,8 @@ class Row:
 
 
 def format_text(text: str) -> str:
-    """The text as planc writes it. Mistaken sentences are left as they are."""
+    """The plan file `text` as planc writes it, with a line end after the last line. Mistaken sentences are left as they
+    are."""
     rows = _rows(Source.of("", text))
     _align_over(rows)
     _align_comments(rows)

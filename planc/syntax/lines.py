@@ -65,7 +65,10 @@ _TOKEN = re.compile(r'"[^"\n]*"|#[^\n]*|[()\[\]]')
 
 
 def logical_lines(source: Source) -> Iterator[Line]:
-    """Sentences in order. Open brackets carry a sentence on, until a verb in column 1."""
+    """The sentences of `source` in order.
+
+    Open brackets continue a sentence on the next line, up to a verb in column 1.
+    """
     pending: list[str] = []
     comments: list[str] = []
     depth = start = 0

@@ -42,7 +42,8 @@ class Tree:
 def parse_text(text: str, file: str) -> Tree:
     """Parse one file. Never raises for what is written in it; every mistake is a diagnostic.
 
-    Cached: a command may read a plan once for each target.
+    `file` is the name that places of diagnostics give; nothing is read from it. Cached: a command may read a plan once
+    for each target.
     """
     source = Source.of(file, text)
     sentences: list[Sentence] = []

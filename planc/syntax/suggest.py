@@ -16,7 +16,10 @@ def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
 
 
 def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
-    """An edit that writes the nearest legal word; safe where that is the only one within a slip of the keyboard."""
+    """An edit that writes the word of `legal` nearest to `word` at `span`; None when none is near.
+
+    The fix is safe (`Fix.safe`) when exactly one legal word is a single typing slip away.
+    """
     words = list(legal)
     near = nearest(word, words, 1)
     if not near:

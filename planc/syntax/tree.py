@@ -27,7 +27,7 @@ class Node:
     span: Span
 
     def nodes(self, kind: str) -> list[Node]:
-        """The parts that are nodes of this kind."""
+        """The parts that are nodes of `kind`, a rule of the grammar; of this node itself, not of nodes below it."""
         return [p for p in self.parts if isinstance(p, Node) and p.kind == kind]
 
     def node(self, *kinds: str) -> Node | None:
@@ -62,7 +62,7 @@ class Sentence:
     via: Sentence | None = None
 
     def names(self, index: int = 0) -> list[Word]:
-        """The words of the index-th list of names."""
+        """The words of the list of names at `index` (from 0) in the sentence; [] when it has fewer lists."""
         lists = self.node.nodes("names")
         return lists[index].words() if index < len(lists) else []
 
