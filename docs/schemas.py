@@ -35,7 +35,7 @@ from planc.cli.bench.published import Beside
 from planc.cli.schemas import file_name
 from planc.cli.topics import HARDWARE
 from planc.compare.diff import Change, Diff
-from planc.compare.resharding_bytes import Moved
+from planc.compare.resharding_bytes import ReshardingBytes
 from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
 from planc.cost.bounds import Bound
@@ -185,7 +185,7 @@ def schemas() -> dict[str, Schema]:
                 **of_fields(Diff, "a", "b", "target"),
                 "changes": array(of_type(Change)),
                 "losses": exactly(**losses),
-                "checkpoint": nullable(of_type(Moved)),
+                "checkpoint": nullable(of_type(ReshardingBytes)),
             },
         ),
         _answer(

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.span import Span
-from planc.ir.audit import AuditRow, AxisWire, CompilerSays, PeakMemory, Total
+from planc.ir.audit import AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.collective import Collective
 from planc.ir.report import TimedCollective
 from planc.trainer.receipt.divergence import Diagnosis
@@ -145,8 +145,8 @@ def _wire() -> Schema:
 
 
 def compiler() -> Schema:
-    """The JSON of `CompilerSays.to_json`."""
-    found = of_fields(CompilerSays)
+    """The JSON of `CompilerReport.to_json`."""
+    found = of_fields(CompilerReport)
     return exactly(**{"estimated_cycles" if name == "cycles" else name: schema for name, schema in found.items()})
 
 
@@ -164,6 +164,6 @@ OWN: dict[Any, Callable[[], Schema]] = {
     AuditRow: _audit_row,
     PeakMemory: _peak,
     AxisWire: _wire,
-    CompilerSays: compiler,
+    CompilerReport: compiler,
     Diagnosis: _diagnosis,
 }

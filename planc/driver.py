@@ -49,7 +49,7 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     built = build_file(path, set, target)
     checked, found = _check(built.plan)
     if checked is None:
-        raise PlanError(bounded(in_order([_at(d, path, built) for d in (*built.diagnostics, *found)])))
+        raise PlanError(bounded(in_order([_with_user_paths(d, path, built) for d in (*built.diagnostics, *found)])))
     return checked.plan
 
 
@@ -104,7 +104,7 @@ def lower(
             raise PlanError(built.diagnostics)
         return lower_plan(check_plan(built.plan), target, runtime)
     except PlanError as error:
-        raise PlanError(bounded(in_order([_at(d, path, built) for d in error.diagnostics]))) from None
+        raise PlanError(bounded(in_order([_with_user_paths(d, path, built) for d in error.diagnostics]))) from None
 
 
 def search(
@@ -151,22 +151,24 @@ def examine(
     given = set or {}
     _sound(given, target)
     path = None if isinstance(source, Plan) else Path(source)
-    asked = _Asked(source, given, target, unsaved or {})
-    built, answer = asked.built, Answer()
+    request = _Request(source, given, target, unsaved or {})
+    built, answer = request.built, Answer()
     checked, found = _check(built.plan)
     if checked is not None:
-        answer = _cost(checked, asked, targets)
-        if answer.target is None and asked.target in built.on and not asked.explicit:
+        answer = _cost(checked, request, targets)
+        if answer.target is None and request.target in built.on and not request.explicit:
             # Read again, without the sentences for it.
             return examine(source, set=set, target=NO_TARGET, unsaved=unsaved, targets=targets)
     more = answer.diagnostics
     if built.plan is None and built.mended is not None:
-        more = tuple(_behind(built, built.mended, asked))
-    found = _promised(built.plan, [*built.diagnostics, *found, *more])
-    diagnostics = bounded(in_order([_at(d, path, built) for d in found]))
-    shown = {_shown(name, path): Source(_shown(name, path), s.text, s.lines) for name, s in built.sources.items()}
+        more = tuple(_further_mistakes(built, built.mended, request))
+    found = _with_broken_expectations(built.plan, [*built.diagnostics, *found, *more])
+    diagnostics = bounded(in_order([_with_user_paths(d, path, built) for d in found]))
+    shown = {
+        _user_path(name, path): Source(_user_path(name, path), s.text, s.lines) for name, s in built.sources.items()
+    }
     report = _report(built, given, answer, diagnostics)
-    return Examined(report, built.plan, shown, built, answer.costed, asked.explicit)
+    return Examined(report, built.plan, shown, built, answer.costed, request.explicit)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:
@@ -189,18 +191,18 @@ def _check(plan: Plan | None) -> tuple[CheckedPlan | None, list[Diagnostic]]:
     return checked, list(checked.diagnostics)
 
 
-class _Asked:
-    """A plan as it was asked about: what reading it gave, and the target that it is costed for."""
+class _Request:
+    """A plan as it was requested: the result of reading it, and the target that it is costed for."""
 
     def __init__(
         self, source: str | Path | Plan, given: dict[str, int], target: AnyTarget | None, unsaved: Mapping[Path, str]
     ) -> None:
         self._source, self._given, self._unsaved = source, given, unsaved
         self.built = self.built_for(target or NO_TARGET)
-        said = target or self.built.target
-        self.explicit = said is not None
+        explicit = target or self.built.target
+        self.explicit = explicit is not None
         plan = self.built.plan or self.built.mended
-        self.target: AnyTarget = said or (target_of_cluster(plan.cluster) if plan else NO_TARGET)
+        self.target: AnyTarget = explicit or (target_of_cluster(plan.cluster) if plan else NO_TARGET)
         if self.target in self.built.on and target is None:
             self.built = self.built_for(self.target)
 
@@ -224,7 +226,7 @@ class _Asked:
 
 @dataclass(frozen=True)
 class Answer:
-    """The cost of a plan for the target that was asked for, if it can be costed, and what each target refuses."""
+    """The cost of a plan for the target that was requested, if it can be costed, and what each target refuses."""
 
     costed: CostedPlan | None = None
     target: Target | None = None
@@ -232,39 +234,39 @@ class Answer:
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-def _cost(checked: CheckedPlan, asked: _Asked, reported: tuple[Target, ...] = TARGETS) -> Answer:
+def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
     """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
     from planc.cost import cost_plan
 
     sharded = propagate(checked)
-    refused = {t: asked.refusals(t, sharded) for t in TARGETS if t in reported or t == asked.target}
-    targets = tuple(_answer_of(target, found) for target, found in refused.items())
-    target = None if asked.target == NO_TARGET else asked.target
+    refused = {t: request.refusals(t, sharded) for t in TARGETS if t in reported or t == request.target}
+    targets = tuple(_target_answer(target, found) for target, found in refused.items())
+    target = None if request.target == NO_TARGET else request.target
     if target is not None and refused[target]:
-        if asked.explicit:
+        if request.explicit:
             return Answer(None, target, targets, tuple(refused[target]))
         target = None
     costed = cost_plan(sharded, realise=realise_for(target))
     return Answer(costed, target, targets, tuple(judge_plan(costed)))
 
 
-def _answer_of(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
+def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
     found = tuple(Refusal(code=d.code, line=d.span.line, message=d.message) for d in in_order(refused))
     return TargetAnswer(target=target, lowers=not found, refusals=found)
 
 
-def _behind(built: Built, mended: Plan, asked: _Asked) -> list[Diagnostic]:
+def _further_mistakes(built: Built, mended: Plan, request: _Request) -> list[Diagnostic]:
     """Mistakes that are no consequence of those found while reading: of the plan with these mended, elsewhere."""
     if built.left_out:
         found = plan_findings(mended, built.left_out)
     else:
         checked, found = _check(mended)
-        found += _cost(checked, asked).diagnostics if checked else ()
+        found += _cost(checked, request).diagnostics if checked else ()
     mistaken = {(d.span.file, d.span.line) for d in built.diagnostics if d.severity == "error"}
     return [d for d in found if (d.span.file, d.span.line) not in mistaken]
 
 
-def _promised(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
+def _with_broken_expectations(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
     """E0802 for every diagnostic that `expect no CODE` wants absent."""
     broken = [
         Diagnostic(
@@ -316,17 +318,17 @@ def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
 # Places: inside, a file is named by its path from the plan's folder; outside, as the user named it.
 
 
-def _shown(name: str, path: Path | None) -> str:
+def _user_path(name: str, path: Path | None) -> str:
     if path is None or name.startswith(("plans/hardware/", "plans/layouts/")):
         return name
     return str(path) if name == path.name else str(path.parent / name)
 
 
-def _at(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
-    def moved(span: Span) -> Span:
+def _with_user_paths(d: Diagnostic, path: Path | None, built: Built) -> Diagnostic:
+    def with_user_path(span: Span) -> Span:
         known = span.file in built.sources or (path is not None and span.file == path.name)
-        return replace(span, file=_shown(span.file, path)) if known else span
+        return replace(span, file=_user_path(span.file, path)) if known else span
 
-    fix = d.fix and Fix(d.fix.title, tuple(Edit(moved(e.span), e.text) for e in d.fix.edits), d.fix.safe)
-    related = tuple(Related(moved(r.span), r.message) for r in d.related)
-    return replace(d, span=moved(d.span), related=related, fix=fix)
+    fix = d.fix and Fix(d.fix.title, tuple(Edit(with_user_path(e.span), e.text) for e in d.fix.edits), d.fix.safe)
+    related = tuple(Related(with_user_path(r.span), r.message) for r in d.related)
+    return replace(d, span=with_user_path(d.span), related=related, fix=fix)

@@ -29,7 +29,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
     return plan if sizes == plan.mesh.sizes else _with(plan, sizes)
 
 
-def said(plan: Plan, small: Plan) -> tuple[str, ...]:
+def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
     """The changes from `plan` to `small`, in words; empty for the plan itself."""
     axes = [
         f"{name} {size} -> {small.mesh.sizes[name]}"

@@ -61,10 +61,10 @@ def tuple_of(items: Sequence[str]) -> str:
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
-def because(cause: Cause | None, said: str = "") -> str:
+def because(cause: Cause | None, note: str = "") -> str:
     """The comment that traces a line to its sentence, and says what happens there. `fill` wraps it."""
     place = cause.comment() if cause is not None else ""
-    return f"# {python_comment(': '.join(t for t in (place, said) if t))}" if said or place else ""
+    return f"# {python_comment(': '.join(t for t in (place, note) if t))}" if note or place else ""
 
 
 def lines(*parts: str) -> str:
@@ -78,18 +78,18 @@ def comment(text: str, indent: int = 0) -> list[str]:
     return textwrap.wrap(python_comment(text), WIDTH, initial_indent=prefix, subsequent_indent=prefix + "  ")
 
 
-def beside(code: str, said: str, depth: int = 0) -> list[str]:
+def beside(code: str, note: str, depth: int = 0) -> list[str]:
     """A line of code with a comment after it, or above it where the line would be too long at `depth` indents."""
-    if not said:
+    if not note:
         return [code]
-    line = f"{code}  # {python_comment(said)}"
+    line = f"{code}  # {python_comment(note)}"
     if len(line) + len(INDENT) * depth <= WIDTH:
         return [line]
     indent = len(code) - len(code.lstrip())
-    return [*comment(said, indent // len(INDENT)), code]
+    return [*comment(note, indent // len(INDENT)), code]
 
 
 def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
     """The sentences that something follows from, each once, as comment lines."""
-    said = dict.fromkeys(c.comment() for c in found if c is not None)
-    return [line for text in said for line in comment(text, indent)]
+    note = dict.fromkeys(c.comment() for c in found if c is not None)
+    return [line for text in note for line in comment(text, indent)]

@@ -17,7 +17,7 @@ STAT = Path("/proc/stat")
 CALM = 0.05
 """The largest share of processor time that other processes may use in a window that counts as undisturbed."""
 
-LEAST_S = 0.25
+MIN_WINDOW_S = 0.25
 """Shortest window (s) that is judged: the counters have a resolution of 10 ms."""
 
 
@@ -35,7 +35,7 @@ class ContentionMeter:
         if before is None or now is None:
             return 0.0
         passed_s = perf_counter() - self._start_s
-        if passed_s < LEAST_S:
+        if passed_s < MIN_WINDOW_S:
             return 0.0
         there_s = passed_s * (os.cpu_count() or 1)
         return min(1.0, max(0.0, now - before - own_s) / there_s)

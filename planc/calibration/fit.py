@@ -43,7 +43,7 @@ class Fit:
     values: tuple[float, ...]
     without: dict[str, tuple[float, ...]]
 
-    def moved(self, parameter: int) -> tuple[float, str]:
+    def largest_shift(self, parameter: int) -> tuple[float, str]:
         """The largest relative move of a parameter when a publisher is left out, and which one."""
         kept = self.values[parameter]
         return max((abs(v[parameter] / kept - 1), name) for name, v in self.without.items())
@@ -167,6 +167,6 @@ def _replaced(line: str, field: str, value: str) -> str:
 if __name__ == "__main__":
     result = fit()
     for index, (one, best) in enumerate(zip(PARAMETERS, result.values, strict=True)):
-        move, publisher = result.moved(index)
+        move, publisher = result.largest_shift(index)
         print(f"{one.name:28} {shown(one, best):>10} ({shown(one, one.prior)})  {move:5.1%} without {publisher}")
     write(result, Path(__file__).resolve().parents[2])

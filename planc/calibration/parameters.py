@@ -96,7 +96,9 @@ GPUS = (*AMPERE, *LATER)
 TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
 SUSTAINED = "measured best shape (public ml-engineering notes) x 0.77, what training sustains"
 KERNEL = "FlashAttention-2 forward, causal, heads of 128"
-KEPT = "measured best shape (87 %, public ml-engineering notes), of which little is lost: an A100 keeps its clock"
+MEASURED_A100 = (
+    "measured best shape (87 %, public ml-engineering notes), of which little is lost: an A100 keeps its clock"
+)
 XLA = "round figure between the published runs"
 
 
@@ -138,7 +140,7 @@ SHARED = {
 }
 
 PARAMETERS: tuple[Parameter, ...] = (
-    _matmul("A100", AMPERE, 0.82, KEPT),
+    _matmul("A100", AMPERE, 0.82, MEASURED_A100),
     _matmul("H100", HOPPER, 0.61),
     _matmul("B200", ("b200",), 0.60),
     _matmul("B300", ("b300",), 0.60),

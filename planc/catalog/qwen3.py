@@ -84,7 +84,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
 
 def _windows(config: Config, layers: int) -> tuple[int, tuple[Section, ...]]:
     """The window, and the layers' kinds: those of `layer_types`, or sliding from `max_window_layers` on."""
-    window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, least=0)
+    window, begin = config.window(default=4096), config.whole("max_window_layers", default=28, minimum=0)
     slides = config.windows(layers) or tuple(layer >= begin for layer in range(layers))
     if not config.flag("use_sliding_window", default=False) or not window:
         return 0, ()

@@ -18,7 +18,7 @@ Change = Callable[[Plan], Plan]
 
 
 @dataclass(frozen=True)
-class Mend:
+class MemoryFix:
     """One change of a plan, of a `kind` (two of one kind exclude each other), and the edit that makes it."""
 
     kind: str
@@ -28,53 +28,55 @@ class Mend:
 
 
 @dataclass(frozen=True)
-class Tried:
+class CostedFixes:
     """Changes made together, with the memory and the step time that they give."""
 
-    mends: tuple[Mend, ...]
+    memory_fixes: tuple[MemoryFix, ...]
     gib: float
     time_s: float
 
     @property
     def title(self) -> str:
-        return "` and `".join(m.title for m in self.mends)
+        return "` and `".join(m.title for m in self.memory_fixes)
 
     @property
     def fix(self) -> Fix | None:
         """All edits in one; None when a change has none."""
-        fixes = [m.fix for m in self.mends]
+        fixes = [m.fix for m in self.memory_fixes]
         if None in fixes or not fixes:
             return None
         edits = tuple(e for f in fixes if f for e in f.edits)
         return Fix(", ".join(f.title for f in fixes if f), edits)
 
 
-def tried(costed: CostedPlan, *mends: Mend) -> Tried | None:
+def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | None:
     """A costed plan with these changes, costed for the same target; None when the target refuses them."""
     plan = costed.sharded.plan
-    for mend in mends:
-        plan = mend.change(plan)
+    for candidate in memory_fixes:
+        plan = candidate.change(plan)
     other = recost(plan, costed)
-    return None if other is None else Tried(mends, gib(other), other.step.time_s)
+    return None if other is None else CostedFixes(memory_fixes, gib(other), other.step.time_s)
 
 
-def together(costed: CostedPlan, singles: list[Tried], capacity_gib: float, most: int = 4) -> Tried | None:
+def combined_fixes(
+    costed: CostedPlan, singles: list[CostedFixes], capacity_gib: float, most: int = 4
+) -> CostedFixes | None:
     """Changes added one by one, the most helpful first, until the plan fits; None when none do."""
-    chosen: tuple[Mend, ...] = ()
+    chosen: tuple[MemoryFix, ...] = ()
     for single in sorted(singles, key=lambda t: t.gib):
-        mend = single.mends[0]
-        if any(m.kind == mend.kind for m in chosen) or len(chosen) == most:
+        candidate = single.memory_fixes[0]
+        if any(m.kind == candidate.kind for m in chosen) or len(chosen) == most:
             continue
-        answer = tried(costed, *chosen, mend)
+        answer = cost_fixes(costed, *chosen, candidate)
         if answer is None:
             continue
-        chosen = (*chosen, mend)
+        chosen = (*chosen, candidate)
         if answer.gib <= capacity_gib:
             return answer
     return None
 
 
-def mends(plan: Plan) -> Iterator[Mend]:
+def memory_fixes(plan: Plan) -> Iterator[MemoryFix]:
     """Every change that may help this plan."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
@@ -84,7 +86,7 @@ def mends(plan: Plan) -> Iterator[Mend]:
     yield from _wider(plan)
 
 
-def _recompute(plan: Plan) -> Iterator[Mend]:
+def _recompute(plan: Plan) -> Iterator[MemoryFix]:
     if plan.recompute.blocks:
         return
     for op in ("attention.core", "blocks"):
@@ -98,14 +100,14 @@ def _recompute(plan: Plan) -> Iterator[Mend]:
             return replaced(plan, recompute=Recompute(ops=ops))
 
         text = sentence("recompute", ", ".join(ops))
-        yield Mend("recompute", " ".join(text.split()), change, _write(plan, plan.recompute.cause, text))
+        yield MemoryFix("recompute", " ".join(text.split()), change, _write(plan, plan.recompute.cause, text))
 
 
-def _microbatch(plan: Plan) -> Iterator[Mend]:
+def _microbatch(plan: Plan) -> Iterator[MemoryFix]:
     batch = plan.batch
     if batch.microbatch_sequences > 1:
         text = sentence("batch", f"{batch.sequences} x {batch.sequence_tokens} tokens microbatch 1")
-        yield Mend(
+        yield MemoryFix(
             "batch",
             "microbatch 1",
             lambda p: replaced(p, batch=replaced(p.batch, microbatch_sequences=1)),
@@ -113,11 +115,11 @@ def _microbatch(plan: Plan) -> Iterator[Mend]:
         )
 
 
-def _gather(plan: Plan) -> Iterator[Mend]:
+def _gather(plan: Plan) -> Iterator[MemoryFix]:
     if plan.store("params") and plan.gather_per != "pass":
         text = sentence("gather", "params per pass")
         gather = Gather(per="pass", cause=plan.mesh.cause)
-        yield Mend(
+        yield MemoryFix(
             "gather",
             "gather params per pass",
             lambda p: replaced(p, gather=gather),
@@ -125,7 +127,7 @@ def _gather(plan: Plan) -> Iterator[Mend]:
         )
 
 
-def _stores(plan: Plan) -> Iterator[Mend]:
+def _stores(plan: Plan) -> Iterator[MemoryFix]:
     """Divide what is whole over the axes that divide the batch, the optimizer first."""
     axes = plan.store("optimizer") or plan.data_axes
     whole = [n for n in reversed(NOUNS) if not plan.store(n)]
@@ -139,10 +141,10 @@ def _stores(plan: Plan) -> Iterator[Mend]:
         def change(plan: Plan, stores: tuple[Store, ...] = stores) -> Plan:
             return replaced(plan, stores=(*plan.stores, *stores))
 
-        yield Mend("store", " ".join(text.split()), change, add(plan.mesh, text))
+        yield MemoryFix("store", " ".join(text.split()), change, add(plan.mesh, text))
 
 
-def _sequence(plan: Plan) -> Iterator[Mend]:
+def _sequence(plan: Plan) -> Iterator[MemoryFix]:
     """Sequence parallelism: the residual stream divided over the axes that divide the ffn."""
     names = {a for s in plan.shards if s.dim == "ffn" and not s.region for a in s.axes}
     axes = plan.mesh.in_order(names)
@@ -151,10 +153,12 @@ def _sequence(plan: Plan) -> Iterator[Mend]:
         return
     text = sentence("shard", f"sequence over {', '.join(axes)} in residual")
     shard = Shard(dim="sequence", axes=axes, region="residual", cause=plan.mesh.cause)
-    yield Mend("shard", " ".join(text.split()), lambda p: replaced(p, shards=(*p.shards, shard)), add(plan.mesh, text))
+    yield MemoryFix(
+        "shard", " ".join(text.split()), lambda p: replaced(p, shards=(*p.shards, shard)), add(plan.mesh, text)
+    )
 
 
-def _wider(plan: Plan) -> Iterator[Mend]:
+def _wider(plan: Plan) -> Iterator[MemoryFix]:
     """Ranks moved from a replica axis to the axis that state is stored over."""
     stored = plan.store("optimizer")
     replica = [a for a in plan.data_axes if a not in stored]
@@ -169,7 +173,7 @@ def _wider(plan: Plan) -> Iterator[Mend]:
             def change(plan: Plan, sizes: dict[str, int] = sizes) -> Plan:
                 return replaced(plan, mesh=Mesh.of(sizes, plan.mesh.cause))
 
-            yield Mend("mesh", " ".join(text.split()), change, replace(plan.mesh.cause, text))
+            yield MemoryFix("mesh", " ".join(text.split()), change, replace(plan.mesh.cause, text))
 
 
 def _write(plan: Plan, cause: Cause | None, text: str) -> Fix | None:

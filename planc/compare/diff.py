@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Literal
 
-from planc.compare.resharding_bytes import Moved, moved
+from planc.compare.resharding_bytes import ReshardingBytes, resharding_bytes
 from planc.compare.same_training import Apart, apart
-from planc.compare.shard_intervals import as_said
+from planc.compare.shard_intervals import declared_layout
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
@@ -53,7 +53,7 @@ class Diff:
     """The target of both; None: no target, or two different ones, which `changes` then name."""
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
-    checkpoint: Moved | None
+    checkpoint: ReshardingBytes | None
 
     @property
     def comparable(self) -> bool:
@@ -89,7 +89,7 @@ def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
         target=a.target if a.target == b.target else None,
         changes=changes,
         apart=tuple(apart(one.plan, other.plan)),
-        checkpoint=_moved(a, b),
+        checkpoint=_resharding(a, b),
     )
 
 
@@ -181,10 +181,10 @@ def _several(names: list[str]) -> str:
 
 
 def _params(sharded: Sharded) -> dict[str, str]:
-    return {p.param.name: _kept(sharded.plan.mesh, p) for p in sharded.params}
+    return {p.param.name: _param_layout(sharded.plan.mesh, p) for p in sharded.params}
 
 
-def _kept(mesh: Mesh, p: ParamSharding) -> str:
+def _param_layout(mesh: Mesh, p: ParamSharding) -> str:
     """`heads x head_dim over tp 8; params, grads, optimizer over fsdp 16`."""
     used = [
         f"{' x '.join(dims)} over {_axes(mesh, axes)}"
@@ -217,14 +217,14 @@ def _axes(mesh: Mesh, names: tuple[str, ...]) -> str:
 
 def _collectives(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     """Calls and bytes of each kind on the slowest stage of each plan."""
-    sums = [_moves(costed) for costed in (a, b)]
+    sums = [_collective_totals(costed) for costed in (a, b)]
     for key in sorted({**sums[0], **sums[1]}):
         for index, unit in enumerate(("calls", "bytes")):
             pair = [s[key][index] if key in s else None for s in sums]
             yield from _number("collectives", " ".join(key), unit, pair[0], pair[1])
 
 
-def _moves(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[float, float]]:
+def _collective_totals(costed: CostedPlan) -> dict[tuple[str, str, str], tuple[float, float]]:
     """Calls and payload bytes a device and step, by op, axis and dtype."""
     found: dict[tuple[str, str, str], tuple[float, float]] = {}
     for row in costed.timed.mine:
@@ -255,15 +255,15 @@ def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) 
 # The checkpoint.
 
 
-def _moved(a: CostedPlan, b: CostedPlan) -> Moved | None:
+def _resharding(a: CostedPlan, b: CostedPlan) -> ReshardingBytes | None:
     one, other = a.sharded, b.sharded
     shapes = [[(p.param.name, s.model.shape(p.param), s.model.copies(p.param)) for p in s.params] for s in (one, other)]
     if shapes[0] != shapes[1] or one.model.kinds != other.model.kinds:
         return None
     same = one.plan.cluster.name == other.plan.cluster.name
-    return moved(one, other, (rest(one, a.target), rest(other, b.target)), same_machine=same)
+    return resharding_bytes(one, other, (rest(one, a.target), rest(other, b.target)), same_machine=same)
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:
     """The layout of state between steps on a target; without a target, as the sentences say."""
-    return as_said if target is None else load_backend(target).state_layout(sharded)
+    return declared_layout if target is None else load_backend(target).state_layout(sharded)

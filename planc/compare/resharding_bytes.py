@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import pairwise
 
-from planc.compare.shard_intervals import Kept, Runs, kept, layers_kept, length, shared
+from planc.compare.shard_intervals import Runs, StoredLayout, layers_on_rank, length, shared, stored_layout
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.mesh import Axis
@@ -24,7 +24,7 @@ ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
+class ReshardingBytes:
     """Bytes over all devices, but for `worst_device_bytes`. Nothing is there already on another machine."""
 
     same_machine: bool
@@ -37,9 +37,9 @@ class Moved:
     worst_device: int
 
 
-def moved(
+def resharding_bytes(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
-) -> Moved:
+) -> ReshardingBytes:
     """Bytes that move from one layout of a model to another; all of them on another machine.
 
     Both plans have the same parameters.
@@ -53,7 +53,7 @@ def moved(
     for rank in ranks:
         needed[rank], lacking[rank] = _of_rank(before, after, tensors, rank, rank < had)
     worst = max(ranks, key=lambda rank: lacking[rank])
-    return Moved(
+    return ReshardingBytes(
         same_machine=same_machine,
         checkpoint_bytes=ELEMENT_BYTES * (before.model.parameters + moment_elements(before.plan)),
         needed_bytes=copies * sum(needed.values()),
@@ -69,17 +69,17 @@ class _Tensor:
 
     name: str
     times: int
-    before: Kept
-    after: Kept
+    before: StoredLayout
+    after: StoredLayout
 
 
 def _tensors(before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout]) -> Iterator[_Tensor]:
     for p in after.params:
         old = before.param[p.param.name]
-        found: dict[tuple[Kept, Kept], int] = {}
+        found: dict[tuple[StoredLayout, StoredLayout], int] = {}
         times_of: dict[Noun, int] = {"params": 1, "optimizer": moments_of(before.plan, p.param.name)}
         for noun, times in times_of.items():
-            pair = (kept(before, old, noun, rests[0]), kept(after, p, noun, rests[1]))
+            pair = (stored_layout(before, old, noun, rests[0]), stored_layout(after, p, noun, rests[1]))
             found[pair] = found.get(pair, 0) + times
         yield from (_Tensor(p.param.name, times, *pair) for pair, times in found.items())
 
@@ -88,13 +88,13 @@ def _of_rank(before: Sharded, after: Sharded, tensors: list[_Tensor], rank: int,
     """Bytes that a rank needs, and those of them that it lacks."""
     needed = lacking = 0
     for t in tensors:
-        layers = layers_kept(after.plan, after.param[t.name].param, rank)
+        layers = layers_on_rank(after.plan, after.param[t.name].param, rank)
         piece = t.after.piece(rank)
         elements = _product(length(runs) for runs in piece)
         needed += len(layers) * elements * t.times
         lacking += len(layers) * elements * t.times
         if had:
-            both = len(layers & layers_kept(before.plan, before.param[t.name].param, rank))
+            both = len(layers & layers_on_rank(before.plan, before.param[t.name].param, rank))
             lacking -= both * _overlap(t.before.piece(rank), piece) * t.times
     return needed * ELEMENT_BYTES, lacking * ELEMENT_BYTES
 

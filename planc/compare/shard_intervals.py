@@ -25,7 +25,7 @@ Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 """Per named dim of a storage dimension: its length, the elements inside it, the axes that divide it."""
 
 
-def as_said(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
+def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
     """The layout that the sentences say: on the dimension that they name, else the first.
 
     Masters that no sentence stores have the layout of the optimizer's state.
@@ -34,7 +34,7 @@ def as_said(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredLayout:
     """The layout of one noun of a parameter: per storage dimension the cuts of use, then those of storage."""
 
     used: tuple[Cut, ...]
@@ -55,7 +55,7 @@ class Kept:
     def _cache(self) -> Cache:
         return Cache()
 
-    @cached_on(lambda kept, position, rank: (kept._cache, position))
+    @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
     def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
         """The piece of every rank at this position along the axes."""
         return tuple(self._runs(dim, rank) for dim in range(len(self.used)))
@@ -70,14 +70,14 @@ class Kept:
         return runs
 
 
-def kept(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> Kept:
+def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
     """The layout of a noun of a parameter between steps."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
     axes = plan.mesh.in_order(over)
     used = tuple(_cuts(plan, group, user.layout) for group in p.param.shape_dims)
-    return Kept(used, tuple(map(plan.mesh.axis, axes)), dim if axes else None)
+    return StoredLayout(used, tuple(map(plan.mesh.axis, axes)), dim if axes else None)
 
 
 def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]]) -> Cut:
@@ -86,14 +86,14 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
     return tuple((n, prod(sizes[i + 1 :]), axes[i]) for i, n in enumerate(sizes))
 
 
-def layers_kept(plan: Plan, param: Param, rank: int) -> frozenset[int]:
+def layers_on_rank(plan: Plan, param: Param, rank: int) -> frozenset[int]:
     """The layers whose copy of a parameter lies on a rank; -1 stands for a copy outside the blocks."""
     stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
-    return _layers_kept(plan, param, stage)
+    return _layers_on_stage(plan, param, stage)
 
 
 @cached_on(lambda plan, param, stage: (plan.cache, (param.sections, stage)))
-def _layers_kept(plan: Plan, param: Param, stage: int) -> frozenset[int]:
+def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
     held, kinds = virtual_stages(plan, stage), plan.model.kinds
     layers = {n for v in held for n in range(*plan.stages[v]) if kinds[n] in param.sections}
     ends = ("first" in param.sections and 0 in held) or ("last" in param.sections and len(plan.stages) - 1 in held)

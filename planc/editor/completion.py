@@ -102,12 +102,12 @@ def _names(
     elif what.code:
         yield from (Candidate(c, "code", rule.title, place.start) for c, rule in rules().items())
     else:
-        for about, legal in _asked(opened, place, what, unsaved, settings).items():
+        for about, legal in _legal_names(opened, place, what, unsaved, settings).items():
             kind: Kind = "unit" if about.startswith("a unit") else "name"
             yield from (Candidate(name, kind, about, place.start) for name in legal if name)
 
 
-def _asked(
+def _legal_names(
     opened: Opened, place: _Place, what: Follow, unsaved: Mapping[Path, str], settings: Settings
 ) -> dict[str, tuple[str, ...]]:
     """Legal names at the mark, by description: the rest of the sentence follows it, else the shortest ending."""
@@ -117,8 +117,8 @@ def _asked(
     found: dict[str, tuple[str, ...]] = {}
     for ending in dict.fromkeys((rest, *what.endings)) if what.endings else ():
         text = place.text[: place.start] + MARK + ending + place.text[line_end:]
-        asked = names_in(opened.path, text, unsaved, settings)
-        found |= {a.what: a.legal for a in asked if a.word.text == MARK}
+        lookups = names_in(opened.path, text, unsaved, settings)
+        found |= {a.what: a.legal for a in lookups if a.word.text == MARK}
         if found and rest.strip():
             break
     return found

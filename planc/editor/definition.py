@@ -34,9 +34,9 @@ def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | No
         return None
     if word.kind == "STRING" and sentence.verb in ("import", "model_from"):
         return _file(opened, word)
-    asked = opened.asked.get(word.span)
-    kinds = next((k for what, k in KINDS.items() if asked and asked.what.startswith(what)), None)
-    if asked is not None and kinds is None:
+    lookup = opened.lookups_by_span.get(word.span)
+    kinds = next((k for what, k in KINDS.items() if lookup and lookup.what.startswith(what)), None)
+    if lookup is not None and kinds is None:
         return None
     found = next((d for d in _reach(opened, word) if d[1] == word.text and (kinds is None or d[0] in kinds)), None)
     return (opened.where(found[2].file), found[2]) if found else None

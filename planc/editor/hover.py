@@ -30,8 +30,8 @@ def _inside(span: Span, line: int, column: int) -> bool:
 def _word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
     """The word at a place, explained; the verb's manual where it is no name."""
     word = word_at(sentence, line, column)
-    if word is not None and word.span in opened.asked:
-        return describe(opened.asked[word.span], opened), word.span
+    if word is not None and word.span in opened.lookups_by_span:
+        return describe(opened.lookups_by_span[word.span], opened), word.span
     if word is not None and word.kind == "CODE" and word.text in rules():
         rule = rules()[word.text]
         return f"**{rule.code}**: {rule.title}\n\n{' '.join(rule.why.split())}", word.span

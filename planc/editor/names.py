@@ -8,7 +8,7 @@ from planc.catalog import build_model, model_names
 from planc.cli.views.report_text import count
 from planc.editor.opened import Opened
 from planc.language import library
-from planc.language.draft import Asked
+from planc.language.draft import NameLookup
 from planc.language.units import UNITS, kind_of
 from planc.language.verbs.hardware import Declared
 
@@ -16,13 +16,13 @@ MOST = 24
 """Legal names shown at most."""
 
 
-def describe(asked: Asked, opened: Opened) -> str:
+def describe(lookup: NameLookup, opened: Opened) -> str:
     """One paragraph on a name, in Markdown."""
-    name = asked.word.text
-    if name not in asked.legal and not asked.what.startswith("a parameter"):
-        return f"`{name}` is not {asked.what}; legal: {_list(asked.legal)}"
-    fact = next((tell(name, opened) for what, tell in FACTS.items() if asked.what.startswith(what)), "")
-    return f"`{name}`: {asked.what}{fact or f'. Others: {_list(n for n in asked.legal if n != name)}'}"
+    name = lookup.word.text
+    if name not in lookup.legal and not lookup.what.startswith("a parameter"):
+        return f"`{name}` is not {lookup.what}; legal: {_list(lookup.legal)}"
+    fact = next((tell(name, opened) for what, tell in FACTS.items() if lookup.what.startswith(what)), "")
+    return f"`{name}`: {lookup.what}{fact or f'. Others: {_list(n for n in lookup.legal if n != name)}'}"
 
 
 def _list(names: object) -> str:

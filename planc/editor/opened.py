@@ -12,7 +12,7 @@ from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
 from planc.driver import Examined, examine
 from planc.language.build import build_file
-from planc.language.draft import Asked
+from planc.language.draft import NameLookup
 from planc.language.read_part import read_part
 from planc.language.target import TARGETS, AnyTarget
 from planc.syntax import Tree, parse_text
@@ -38,7 +38,7 @@ class Opened:
     file: Tree
     checked: Examined | None
     diagnostics: tuple[Diagnostic, ...]
-    looked_up: tuple[Asked, ...] = ()
+    lookups: tuple[NameLookup, ...] = ()
 
     @property
     def sentences(self) -> tuple[Sentence, ...]:
@@ -53,9 +53,9 @@ class Opened:
         return built.sentences if built else ()
 
     @cached_property
-    def asked(self) -> dict[Span, Asked]:
+    def lookups_by_span(self) -> dict[Span, NameLookup]:
         """The names of this file that planc looked up, by their place."""
-        return {a.word.span: a for a in self.looked_up if a.word.span.file == self.path.name}
+        return {a.word.span: a for a in self.lookups if a.word.span.file == self.path.name}
 
     @cached_property
     def read(self) -> frozenset[Path]:
@@ -86,21 +86,21 @@ def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Sett
     if file.header is not None and file.header.verb != "plan":
         draft = read_part(file)
         found = in_order([d for d in draft.diagnostics if d.span.file == path.name])
-        return Opened(path, text, file, None, found, tuple(draft.asked))
+        return Opened(path, text, file, None, found, tuple(draft.lookups))
     texts = {**unsaved, path.resolve(): text}
     checked = examine(path, set=dict(settings.set or {}), target=settings.target, unsaved=texts)
-    asked = checked.built.asked if checked.built else ()
-    return Opened(path, text, file, checked, checked.report.diagnostics, asked)
+    lookups = checked.built.lookups if checked.built else ()
+    return Opened(path, text, file, checked, checked.report.diagnostics, lookups)
 
 
-def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> tuple[Asked, ...]:
+def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> tuple[NameLookup, ...]:
     """The names that are looked up while a text is read; nothing is costed."""
     file = parse_text(text, path.name)
     if file.header is not None and file.header.verb != "plan":
-        return tuple(read_part(file).asked)
+        return tuple(read_part(file).lookups)
     texts = {**unsaved, path.resolve(): text}
     on = settings.target if settings.target in TARGETS else ""
-    return build_file(path, dict(settings.set or {}), on or "", texts).asked
+    return build_file(path, dict(settings.set or {}), on or "", texts).lookups
 
 
 def locate(file: str, folder: Path) -> Path:

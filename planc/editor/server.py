@@ -148,7 +148,7 @@ def _path(uri: str) -> Path:
 
 @lru_cache(maxsize=1000)
 def _resolved(uri: str) -> Path:
-    """The path with its links followed; asked of the disk once, for it is asked at every key."""
+    """The path with its links followed; read from the disk once, for it is needed at every key."""
     return _path(uri).resolve()
 
 
@@ -201,7 +201,7 @@ def _texts(server: PlanServer) -> None:
         server.check_all()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)
-    def moved(params: lsp.DidChangeWatchedFilesParams) -> None:
+    def files_changed(params: lsp.DidChangeWatchedFilesParams) -> None:
         server.forget()
         server.check_soon()
 
@@ -213,7 +213,7 @@ def _texts(server: PlanServer) -> None:
 def _questions(server: PlanServer) -> None:
     """Requests of a client about an open text."""
 
-    def asked(
+    def position_of(
         params: lsp.HoverParams | lsp.DefinitionParams | lsp.CompletionParams,
     ) -> tuple[Opened, Positions, int] | None:
         opened = server.look(params.text_document.uri)
@@ -224,7 +224,7 @@ def _questions(server: PlanServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
     def on_hover(params: lsp.HoverParams) -> lsp.Hover | None:
-        if (at := asked(params)) is None:
+        if (at := position_of(params)) is None:
             return None
         opened, positions, offset = at
         answer = hover(opened, *positions.place_at(offset))
@@ -234,7 +234,7 @@ def _questions(server: PlanServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
     def on_definition(params: lsp.DefinitionParams) -> lsp.Location | None:
-        if (at := asked(params)) is None:
+        if (at := position_of(params)) is None:
             return None
         opened, positions, offset = at
         found = definition(opened, *positions.place_at(offset))
@@ -244,7 +244,7 @@ def _questions(server: PlanServer) -> None:
         lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=[" ", ",", "(", "=", '"', ":"])
     )
     def on_completion(params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
-        if (at := asked(params)) is None:
+        if (at := position_of(params)) is None:
             return []
         opened, positions, offset = at
         found = complete(opened, offset, server.texts(), server.settings)
@@ -285,7 +285,7 @@ def _item(candidate: Candidate, number: int, offset: int, positions: Positions) 
 
 
 def _actions(server: PlanServer, opened: Opened, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-    """The fixes of findings that touch the asked range."""
+    """The fixes of findings that touch the requested range."""
 
     def place(span: Span) -> lsp.Location:
         return server.location(opened, span)

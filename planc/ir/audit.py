@@ -117,7 +117,7 @@ class AxisWire:
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompilerSays:
+class CompilerReport:
     """A compiler's report on a program that was compiled and not run."""
 
     topology: str
@@ -175,7 +175,7 @@ class Audit:
     normalisations: tuple[str, ...] = ()
     unparsed: tuple[str, ...] = ()
     wire: tuple[AxisWire, ...] = ()
-    compiler: CompilerSays | None = None
+    compiler: CompilerReport | None = None
 
     @property
     def ok(self) -> bool:

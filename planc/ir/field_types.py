@@ -67,17 +67,17 @@ class OneLine:
 
 @dataclass(frozen=True)
 class Within:
-    """A finite number from `least` to `most`."""
+    """A finite number from `minimum` to `most`."""
 
-    least: float
+    minimum: float
     most: float
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return _after(self.check, source, handler)
 
     def check(self, value: float) -> float:
-        if not self.least <= value <= self.most:  # refuses "not a number" too
-            raise ValueError(f"{shortened(value)} is not a number from {self.least:g} to {self.most:g}")
+        if not self.minimum <= value <= self.most:  # refuses "not a number" too
+            raise ValueError(f"{shortened(value)} is not a number from {self.minimum:g} to {self.most:g}")
         return value
 
 

@@ -292,10 +292,10 @@ class Plan(Value):
     def resized(self, mesh: Mesh, batch: Batch, split: Split | None) -> Plan:
         """The plan with another `mesh`, `batch` and pipeline `split` (None: no pipeline), and all other sentences as
         they are."""
-        return Plan(**{**self._said, "mesh": mesh, "batch": batch, "split": split})
+        return Plan(**{**self._field_values, "mesh": mesh, "batch": batch, "split": split})
 
     @cached_property
-    def _said(self) -> dict[str, Any]:
+    def _field_values(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self)}
 
     def share(self, other: Plan) -> None:

@@ -50,7 +50,7 @@ class Move:
 
 @dataclass(frozen=True, kw_only=True)
 class OpSharding:
-    """One op under the plan. `moves[i]` readies input i (None: it already fits).
+    """One op under the plan. `redistributions[i]` readies input i (None: it already fits).
 
     `layout` is that of the op's index space: each device computes that part of it. `partial` are the
     axes its output is a partial sum over; `settle` brings the output to its declared layout.
@@ -58,7 +58,7 @@ class OpSharding:
 
     op: Op
     layout: Layout
-    moves: tuple[Move | None, ...]
+    redistributions: tuple[Move | None, ...]
     partial: tuple[str, ...] = ()
     settle: Move | None = None
     ring: tuple[str, ...] = ()

@@ -10,7 +10,7 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
-from planc.language.draft import Asked, Draft
+from planc.language.draft import Draft, NameLookup
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
 from planc.language.target import TARGETS, AnyTarget
@@ -50,7 +50,7 @@ class Built:
     diagnostics: tuple[Diagnostic, ...]
     sources: dict[str, Source]
     sentences: tuple[Sentence, ...] = ()
-    asked: tuple[Asked, ...] = ()
+    lookups: tuple[NameLookup, ...] = ()
     """Every name that was looked up."""
     files: tuple[str, ...] = ()
     """Files that the plan reads besides itself, by path from its folder."""
@@ -104,9 +104,18 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     diagnostics = in_order(_once_each(draft.diagnostics))
     plan = None if header is None else _plan(draft, header, files)
     right, mended = (None, plan) if has_errors(diagnostics) else (plan, None)
-    asked, read = tuple(draft.asked), tuple(draft.files)
+    lookups, read = tuple(draft.lookups), tuple(draft.files)
     return Built(
-        right, diagnostics, files.sources, tuple(sentences), asked, read, mended, frozenset(left_out), draft.target, on
+        right,
+        diagnostics,
+        files.sources,
+        tuple(sentences),
+        lookups,
+        read,
+        mended,
+        frozenset(left_out),
+        draft.target,
+        on,
     )
 
 

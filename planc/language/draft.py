@@ -47,7 +47,7 @@ MAX_VALUE = 1e21
 
 
 @dataclass(frozen=True)
-class Asked:
+class NameLookup:
     """A name of the text that was looked up: the legal ones, and what they are (`an axis of the mesh`)."""
 
     word: Word
@@ -99,7 +99,7 @@ class Draft:
     """Words of sentences that could not be read: a name among them may be declared there, so it is not reported."""
     losses: int = 0
     """Mistakes for which a sentence was left out, rather than read as mended."""
-    asked: list[Asked] = field(default_factory=list)
+    lookups: list[NameLookup] = field(default_factory=list)
     """Every name that was looked up, for editors: what stands at a place, and what else could."""
 
     def report(
@@ -119,7 +119,7 @@ class Draft:
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
         """E0108: a name nobody knows, with the legal ones. Returns the nearest of them, to go on with."""
         legal = list(legal)
-        self.asked.append(Asked(word, tuple(legal), what))
+        self.lookups.append(NameLookup(word, tuple(legal), what))
         if word.text in self.unread:
             self.losses += 1
             return None
@@ -138,7 +138,7 @@ class Draft:
         """The word, if it is legal; otherwise it is reported, and the nearest legal word is the answer."""
         legal = list(legal)
         if word.text in legal:
-            self.asked.append(Asked(word, tuple(legal), what))
+            self.lookups.append(NameLookup(word, tuple(legal), what))
             return word.text
         guess = self.unknown(word, legal, what)
         self.losses -= guess is not None
@@ -196,18 +196,18 @@ class Draft:
         self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")
         return True
 
-    def integer(self, part: Node | Word, *, least: int = 1) -> int | None:
-        """A whole number at least `least`; None (reported) otherwise."""
+    def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:
+        """A whole number at least `minimum`; None (reported) otherwise."""
         value = self._value(part)
         if value is None:
             return None
-        if value != int(value) or value < least or value > MAX_NUMBER:
-            problem = "is not a whole number" if value != int(value) else f"is below {least}"
+        if value != int(value) or value < minimum or value > MAX_NUMBER:
+            problem = "is not a whole number" if value != int(value) else f"is below {minimum}"
             problem = problem if value <= MAX_NUMBER else "is too large"
             plain = isinstance(part, Word) and part.kind in ("INT", "FLOAT")
             shown = self._shown(part) if plain else f"{self._shown(part)} = {value:g}"
             self.report(
-                "E0103", part.span, f"{shown} {problem}", help=f"a whole number from {least} to {MAX_NUMBER:.0e}"
+                "E0103", part.span, f"{shown} {problem}", help=f"a whole number from {minimum} to {MAX_NUMBER:.0e}"
             )
             return None
         return int(value)
@@ -229,7 +229,7 @@ class Draft:
         legal = list(UNITS[kind])
         span = unit.span if unit else node.span
         if unit:
-            self.asked.append(Asked(unit, tuple(legal), f"a unit of {kind}"))
+            self.lookups.append(NameLookup(unit, tuple(legal), f"a unit of {kind}"))
         given = f"`{unit.text}` measures {kind_of(unit.text) or 'nothing known'}" if unit else "no unit is given"
         near = nearest(unit.text, legal, 1) if unit else []
         choice = near[0] if near else next((u for u in ("GiB", "GB/s", "TFLOP/s") if u in legal), legal[0])

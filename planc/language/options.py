@@ -15,7 +15,7 @@ class Option:
 
     words: tuple[str, ...] = ()
     fraction: bool = False
-    least: int = 1
+    minimum: int = 1
 
 
 def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -> str | None:
@@ -66,7 +66,7 @@ def _home(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft
 
 def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value | None:
     if not option.words:
-        return draft.quantity(part, "count") if option.fraction else draft.integer(part, least=option.least)
+        return draft.quantity(part, "count") if option.fraction else draft.integer(part, minimum=option.minimum)
     word = _word(part)
     if word is None:
         draft.report("E0108", part.span, f"`{name}` is one of {', '.join(option.words)}")

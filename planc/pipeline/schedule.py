@@ -92,9 +92,9 @@ def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple
     return tuple(range(rank, ranks * chunks, ranks))
 
 
-def at_least(least: int, shape: Shape) -> Need | None:
-    """The requirement of `least` microbatches or more."""
-    return Need(f"at least {least}", least) if shape.microbatches < least else None
+def minimum_microbatches(minimum: int, shape: Shape) -> Need | None:
+    """The requirement of `minimum` microbatches or more."""
+    return Need(f"at least {minimum}", minimum) if shape.microbatches < minimum else None
 
 
 def whole_rounds(shape: Shape) -> Need | None:

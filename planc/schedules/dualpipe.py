@@ -26,10 +26,10 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 def need(shape: Shape) -> Need | None:
     """As many microbatches in both directions, each at least one per rank."""
-    least = 2 * shape.ranks
-    if shape.microbatches % 2 == 0 and shape.microbatches >= least:
+    minimum = 2 * shape.ranks
+    if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:
         return None
-    return Need(f"an even number of at least {least}", max(least, shape.microbatches + shape.microbatches % 2))
+    return Need(f"an even number of at least {minimum}", max(minimum, shape.microbatches + shape.microbatches % 2))
 
 
 SCHEDULE = Schedule(

@@ -5,7 +5,7 @@ eight steps are those of the published implementation (github.com/deepseek-ai/Du
 """
 
 from planc.pipeline.actions import Action, Repeat
-from planc.pipeline.schedule import Need, Schedule, Shape, at_least, stages_at
+from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches, stages_at
 
 
 class _RankList:
@@ -118,7 +118,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 def need(shape: Shape) -> Need | None:
     """The warm-up of the first rank takes two microbatches per rank."""
-    return at_least(2 * shape.ranks, shape)
+    return minimum_microbatches(2 * shape.ranks, shape)
 
 
 SCHEDULE = Schedule(name="dualpipev", position=8, rank_actions=rank_actions, chunks=2, placement="v", need=need)

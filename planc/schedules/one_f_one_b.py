@@ -4,7 +4,7 @@ Rank 0 of 3, 5 microbatches: F0 F1 | F2 B0 F3 B1 F4 B2 | B3 B4.
 """
 
 from planc.pipeline.actions import Action, Repeat, phases
-from planc.pipeline.schedule import Need, Schedule, Shape, at_least
+from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
@@ -20,7 +20,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 def need(shape: Shape) -> Need | None:
     """torch refuses fewer microbatches than stages."""
-    return at_least(shape.ranks, shape)
+    return minimum_microbatches(shape.ranks, shape)
 
 
 SCHEDULE = Schedule(name="1f1b", position=2, rank_actions=rank_actions, need=need)

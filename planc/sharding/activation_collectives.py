@@ -20,7 +20,7 @@ ActivationPhase = Literal["forward", "recompute", "backward"]
 PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
 
 
-def moves(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
+def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
     """Collectives of one copy of a section's activations, for one microbatch and phase."""
     if phase == "forward":
         return forward(sharded, section)
@@ -34,7 +34,7 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
     for o in sharded.ops[section]:
         if only is not None and o.op.name not in only:
             continue
-        for move in o.moves:
+        for move in o.redistributions:
             if move is not None and (key := (move.tensor, repr(move.after))) not in seen:
                 seen.add(key)
                 yield from _calls(sharded, move.steps, move, phase)
@@ -76,7 +76,7 @@ def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
     """The redistribution of each tensor's gradient from its consumers' layouts to its declared layout."""
     arriving: dict[tuple[str, str], tuple[Layout, set[str], Cause | None]] = {}
     for o in reversed(sharded.ops[section]):
-        for name, move in zip(o.op.inputs, o.moves, strict=True):
+        for name, move in zip(o.op.inputs, o.redistributions, strict=True):
             tensor = sharded.model.tensor[name]
             if tensor.dtype == "int":
                 continue

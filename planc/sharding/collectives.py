@@ -14,7 +14,7 @@ from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.pipeline.split import microbatch_copies
-from planc.sharding.activation_collectives import PHASES, moves
+from planc.sharding.activation_collectives import PHASES, activation_calls
 from planc.sharding.calls import Call
 from planc.sharding.local import local_elements, stored_elements
 from planc.sharding.stage_assignment import boundaries_sent, copies_on, microbatches_each, replayed_on, sections_on
@@ -27,7 +27,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
     stages = range(plan.pipeline) if ranks is None else tuple(ranks)
     calls: dict[str, list[Call]] = {
         section: [
-            *(call for phase in PHASES for call in moves(sharded, section, phase)),
+            *(call for phase in PHASES for call in activation_calls(sharded, section, phase)),
             *state(sharded, section),
         ]
         for section in sharded.ops

@@ -67,15 +67,15 @@ def override_of(plan: Plan, param: Param) -> Override | None:
 def _op(plan: Plan, op: Op) -> OpSharding:
     layout = index_layout(plan, op)
     tensor = plan.model.tensor
-    bare = OpSharding(op=op, layout=layout, moves=(), ring=_ring(plan, op, layout))
-    moves = tuple(
+    bare = OpSharding(op=op, layout=layout, redistributions=(), ring=_ring(plan, op, layout))
+    redistributions = tuple(
         _move(plan, name, _declared(plan, name), (), bare.needs(name, tensor[name].dims), op.region)
         for name in op.inputs
     )
     dims = tensor[op.output].dims
     partial = outside(layout, dims) if op.kind in CONTRACTING else ()
     settle = _move(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
-    return replace(bare, moves=moves, partial=partial, settle=settle)
+    return replace(bare, redistributions=redistributions, partial=partial, settle=settle)
 
 
 def _ring(plan: Plan, op: Op, layout: Layout) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from planc.ir.plan import Plan
 class Replay:
     """Recomputation of one block: `kept` are the saved tensors, `ops` the recomputed ops in order of execution."""
 
-    kept: tuple[str, ...]
+    saved: tuple[str, ...]
     ops: tuple[str, ...]
 
 
@@ -36,9 +36,9 @@ def replay(plan: Plan, section: Section = "block") -> Replay:
 
 
 @cached_on(lambda model, section: (model.cache, section))
-def everything_kept(model: Model, section: Section) -> tuple[str, ...]:
+def saved_without_recompute(model: Model, section: Section) -> tuple[str, ...]:
     """Tensors that one kind of block saves without recomputation."""
-    return close(model, model.ops[section], set()).kept
+    return close(model, model.ops[section], set()).saved
 
 
 @cached_on(lambda plan, section: (plan.model.cache, (section, plan.recompute.ops, plan.recompute.kept)))
@@ -49,7 +49,7 @@ def _replay(plan: Plan, section: Section) -> Replay:
     found = close(plan.model, block, again)
     if not plan.recompute.whole:
         return found
-    return Replay(kept=found.kept, ops=tuple(op.name for op in block if op.name in again))
+    return Replay(saved=found.saved, ops=tuple(op.name for op in block if op.name in again))
 
 
 def _named(words: tuple[str, ...], op: Op) -> bool:
@@ -64,15 +64,15 @@ def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
     """
     producer = {op.output: op for op in block[:-1]}
     needed = [t for op in block for t in op.saves]
-    kept: dict[str, None] = {}
+    saved: dict[str, None] = {}
     run: set[str] = set()
     while needed:
         name = needed.pop()
         op = producer.get(name)
         if op is None or op.name not in again:
-            kept[name] = None
+            saved[name] = None
         elif op.name not in run:
             run.add(op.name)
             needed.extend(op.inputs)
     order = tuple(op.name for op in block if op.name in run)
-    return Replay(kept=tuple(t.name for t in model.tensors if t.name in kept), ops=order)
+    return Replay(saved=tuple(t.name for t in model.tensors if t.name in saved), ops=order)

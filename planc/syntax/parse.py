@@ -116,14 +116,16 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
 def _placed(mistake: Diagnostic, line: Line) -> Diagnostic:
     """The mistake of a line that was mended before, where it is in the file."""
 
-    def moved(span: Span) -> Span:
+    def original_span(span: Span) -> Span:
         begin = line.place(span.line - line.number + 1, span.column)
         return Span(span.file, *begin, *line.place(span.end_line - line.number + 1, span.end_column))
 
     if not line.shifts:
         return mistake
-    fix = mistake.fix and replace(mistake.fix, edits=tuple(replace(e, span=moved(e.span)) for e in mistake.fix.edits))
-    return replace(mistake, span=moved(mistake.span), fix=fix)
+    fix = mistake.fix and replace(
+        mistake.fix, edits=tuple(replace(e, span=original_span(e.span)) for e in mistake.fix.edits)
+    )
+    return replace(mistake, span=original_span(mistake.span), fix=fix)
 
 
 def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:

@@ -12,7 +12,7 @@ from unittest.mock import patch
 
 import pytest
 
-from planc.backends.common.shrunk import said, shrunk
+from planc.backends.common.shrunk import shrunk, size_changes
 from planc.backends.cuda.audit import run as auditing
 from planc.backends.cuda.audit.predict import predicted
 from planc.cli import main
@@ -116,7 +116,7 @@ def test_a_smaller_world_changes_data_parallel_ranks_alone(name: str, ranks: int
     small = shrunk(plan, ranks)
     assert small.mesh.sizes == sizes
     assert small.microbatches == plan.microbatches
-    assert bool(said(plan, small)) == (sizes != plan.mesh.sizes)
+    assert bool(size_changes(plan, small)) == (sizes != plan.mesh.sizes)
 
 
 def test_calls_do_not_depend_on_the_world() -> None:

@@ -22,7 +22,7 @@ from planc.cli.bench import gpu, published, search
 from planc.cli.commands import bench
 from planc.cli.commands.calibrate import step_of
 from planc.driver import load
-from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerSays, PeakMemory, Total
+from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.probe import Probe
 from planc.ir.program import Target
 from planc.search import search as found_layouts
@@ -174,11 +174,11 @@ def total(count: int) -> Total:
 
 
 ROWS = (AuditRow(op="all_gather", axis="fsdp", dtype="bf16", stage=0, predicted=total(4), observed=total(3)),)
-COMPILED = CompilerSays(topology="v5p:2x2x1", fits=True, predicted_to_fit=True, capacity_bytes=1e11)
+COMPILED = CompilerReport(topology="v5p:2x2x1", fits=True, predicted_to_fit=True, capacity_bytes=1e11)
 
 
 @pytest.mark.parametrize("compiler", [None, COMPILED, replace(COMPILED, on_torus=True, versions={"jax": "0.8"})])
-def test_an_audit_agrees_with_its_schema(compiler: CompilerSays | None) -> None:
+def test_an_audit_agrees_with_its_schema(compiler: CompilerReport | None) -> None:
     memory = (PeakMemory(stage=0, predicted_bytes=1e9, observed_bytes=1.1e9),)
     wire = tuple(AxisWire(axis=axis, predicted_bytes=9, observed_bytes=n) for axis, n in (("fsdp", 8), ("tp", 0)))
     found = Audit(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from planc.compare.diff import rest
-from planc.compare.shard_intervals import kept, layers_kept
+from planc.compare.shard_intervals import layers_on_rank, stored_layout
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
 from planc.ir.program import Target
@@ -29,11 +29,11 @@ def pieces_of(plan: Plan, target: Target | None) -> Boxes:
     rule = rest(sharded, target)
     found: Boxes = {}
     for kind, p in product(STATE, sharded.params):
-        keep = kept(sharded, p, noun_of(kind), rule)
+        keep = stored_layout(sharded, p, noun_of(kind), rule)
         for rank in range(plan.mesh.devices):
             for runs in product(*keep.piece(rank)):
                 box = (tuple(a for a, _ in runs), tuple(b - a for a, b in runs))
-                for layer in layers_kept(plan, p.param, rank):
+                for layer in layers_on_rank(plan, p.param, rank):
                     found.setdefault(f"{kind}.{p.param.name.replace('*', str(layer))}", set()).add(box)
     return found
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from planc.compare.diff import Diff, diff
-from planc.compare.resharding_bytes import moved, representatives
-from planc.compare.shard_intervals import as_said, shared
+from planc.compare.resharding_bytes import representatives, resharding_bytes
+from planc.compare.shard_intervals import declared_layout, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan
@@ -44,7 +44,7 @@ def _masked(name: str) -> tuple[Plan, list[dict[str, Any]]]:
 @pytest.mark.parametrize("before", LAYOUTS)
 def test_bytes_moved_are_those_of_the_masks(before: str, after: str) -> None:
     (a, had), (b, needs) = _masked(before), _masked(after)
-    found = moved(propagated(a), propagated(b), (as_said, as_said))
+    found = resharding_bytes(propagated(a), propagated(b), (declared_layout, declared_layout))
     lacking = []
     for rank, needed in enumerate(needs):
         here = had[rank] if rank < len(had) else {}

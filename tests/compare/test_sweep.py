@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cli.views.sweep_text import csv, curves, picture, said
+from planc.cli.views.sweep_text import csv, curves, error_summary, picture
 from planc.compare.plan_edit import NotWrittenError, rewritten
 from planc.compare.sweep import Sweep, sweep
 from planc.compare.sweep_values import Varied, at, parse_over
@@ -90,7 +90,7 @@ def test_slices_and_views_grow_too(tmp_path: Path) -> None:
 def test_errors_stand_in_their_row(tmp_path: Path) -> None:
     """Neither heads that do not divide, nor memory that does not suffice, nor an odd count ends the sweep."""
     found = sweep(H100, parse_over("tp=3,4,8,16"))
-    codes = [said(row).split(" ")[0] for row in found.rows]
+    codes = [error_summary(row).split(" ")[0] for row in found.rows]
     assert codes[1:] == ["E0501", "", "E0301"]
     assert not found.rows[0].ok and found.rows[1].costs is not None and found.rows[3].costs is None
     assert len(csv(found).splitlines()) == 5 and csv(found).splitlines()[4].endswith("E0301")

@@ -12,7 +12,7 @@ from planc.cost.step.transfers import LinkTimes, transfers_of_calls, transfers_o
 from planc.driver import examine, load
 from planc.ir.program import Target
 from planc.language.target import AnyTarget
-from planc.sharding.activation_collectives import PHASES, moves
+from planc.sharding.activation_collectives import PHASES, activation_calls
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import load_of, microbatches_each, replayed_copies
 from planc.sharding.state_collectives import scalars, state
@@ -44,7 +44,11 @@ def test_rows_and_propagation_give_the_same_transfers(path: Path) -> None:
     plan = sharded.plan
     every = {
         s: [
-            *(t for phase in PHASES for t in transfers_of_calls(sharded, s, moves(sharded, s, phase), links)),
+            *(
+                t
+                for phase in PHASES
+                for t in transfers_of_calls(sharded, s, activation_calls(sharded, s, phase), links)
+            ),
             *transfers_of_calls(sharded, s, state(sharded, s), links),
         ]
         for s in sharded.ops
@@ -122,7 +126,7 @@ def test_sections_on_every_rank_belong_to_the_step_where_a_rank_holds_none(tmp_p
 
 
 def test_one_microbatch_has_one_window(tmp_path: Path) -> None:
-    """With one microbatch a step, what moves in each microbatch and what moves once hide behind the same compute."""
+    """With one microbatch a step, transfers of each microbatch and of the step hide behind the same compute."""
     sharded = propagated(plan_of(tmp_path, PLANS["one_microbatch"]))
     rows = semantic_collectives(sharded)
     mixed = tuple(replace(r, per="step") if r.carries == "param" and i % 2 else r for i, r in enumerate(rows))

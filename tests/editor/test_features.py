@@ -23,7 +23,7 @@ from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
 from planc.editor.verbs import manual
-from planc.language.draft import Asked
+from planc.language.draft import NameLookup
 from planc.syntax import parse_text
 from planc.syntax.expected_tokens import MARK, follow
 from planc.syntax.lines import HEADERS, VERBS
@@ -104,8 +104,8 @@ def test_every_verb_has_a_manual() -> None:
     assert manual("model_from") and manual("expect_no")
 
 
-def looked_up(text: str) -> list[Asked]:
-    return list(opened(text).looked_up)
+def looked_up(text: str) -> list[NameLookup]:
+    return list(opened(text).lookups)
 
 
 def test_the_kinds_of_names_are_those_that_readers_ask_for() -> None:

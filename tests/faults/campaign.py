@@ -97,13 +97,13 @@ class Site:
         self.whole_s = time.monotonic() - began
         self.losses = json.loads(receipt.read_text())["losses"]
 
-    def last(self) -> folders.Kept | None:
-        found = folders.kept(self.kept)
+    def last(self) -> folders.StoredCheckpoint | None:
+        found = folders.stored_checkpoints(self.kept)
         return found[-1] if found else None
 
     def files(self) -> dict[Path, int]:
         """The files of its checkpoints, and when each was written."""
-        return {p: p.stat().st_mtime_ns for kept in folders.kept(self.kept) for p in kept.path.iterdir()}
+        return {p: p.stat().st_mtime_ns for kept in folders.stored_checkpoints(self.kept) for p in kept.path.iterdir()}
 
     def half_done(self) -> set[Path]:
         """Folders that are no checkpoint yet."""
@@ -231,7 +231,7 @@ def judge(site: Site, trial: Trial, run: Run, ranks: list[int], expected: set[in
 
 def look(site: Site, trial: Trial, said: int) -> None:
     """The checkpoints are whole, none that was told is lost, and the losses are the right ones."""
-    found = folders.kept(site.kept)
+    found = folders.stored_checkpoints(site.kept)
     if said and (not found or found[-1].step < said):
         trial.wrong.append(f"step {said} was saved, and the newest is {found[-1].step if found else 'none'}")
     for kept in found:
@@ -405,7 +405,7 @@ def damage(site: Site, dice: random.Random) -> Trial:
     try:
         if (code := site.refusal()) not in ("E1019", "E1021", "E1022"):
             trial.wrong.append(f"it was {'refused with ' + code if code else 'taken for whole'}")
-        whole = [k for k in folders.kept(site.kept) if k.path != last.path]
+        whole = [k for k in folders.stored_checkpoints(site.kept) if k.path != last.path]
         if whole and folders.newest_whole(site.kept)[0] != whole[-1]:
             trial.wrong.append("the one before it was not found")
     finally:

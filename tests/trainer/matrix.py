@@ -100,10 +100,10 @@ def save(session: Session, plan: Plan, stack: Target, folder: Path) -> None:
 def checkpoint(folder: Path) -> Path:
     """The checkpoint in a folder, once it is there."""
     limit = time.monotonic() + 120
-    while not folders.kept(folder):
+    while not folders.stored_checkpoints(folder):
         assert time.monotonic() < limit, f"nothing was saved in {folder.name}"
         time.sleep(0.05)
-    return folders.kept(folder)[-1].path
+    return folders.stored_checkpoints(folder)[-1].path
 
 
 def uninterrupted(stack: Target, name: str, root: Path, rank: int) -> tuple[Plan, Any, list[float]]:

@@ -170,9 +170,9 @@ def test_a_checkpoint_under_another_steps_name_is_refused(whole: Path) -> None:
 
 
 def test_a_name_with_other_digits_is_no_checkpoint(whole: Path) -> None:
-    before = folder.kept(whole.parent)
+    before = folder.stored_checkpoints(whole.parent)
     (whole.parent / "step-\u0660\u0660\u0660\u0660\u0660\u0660\u0669\u0669").mkdir()
-    assert folder.kept(whole.parent) == before
+    assert folder.stored_checkpoints(whole.parent) == before
 
 
 def test_boxes_that_do_not_make_up_a_tensor(whole: Path) -> None:
@@ -186,20 +186,20 @@ def test_boxes_that_do_not_make_up_a_tensor(whole: Path) -> None:
 
 def test_the_newest_few_are_kept(tmp_path: Path) -> None:
     saved(tmp_path, 2, 4, 6, 8, keep=2)
-    assert [k.step for k in folder.kept(tmp_path)] == [6, 8]
+    assert [k.step for k in folder.stored_checkpoints(tmp_path)] == [6, 8]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step-00000006", "step-00000008"]
 
 
 def test_a_step_saved_again_does_not_take_the_place_of_the_first(tmp_path: Path) -> None:
     saved(tmp_path, 2)
     saved(tmp_path, 2)
-    assert [k.path.name for k in folder.kept(tmp_path)] == ["step-00000002", "step-00000002.1"]
+    assert [k.path.name for k in folder.stored_checkpoints(tmp_path)] == ["step-00000002", "step-00000002.1"]
 
 
 def test_later_steps_are_put_aside_not_removed(tmp_path: Path) -> None:
     saved(tmp_path, 2, 4)
     folder.put_aside(tmp_path, 2)
-    assert [k.step for k in folder.kept(tmp_path)] == [2]
+    assert [k.step for k in folder.stored_checkpoints(tmp_path)] == [2]
     assert folder.verify(tmp_path / "aside-step-00000004-0").step == 4
 
 
@@ -219,7 +219,7 @@ def test_a_full_disk_costs_nothing_that_is_there(tmp_path: Path, broken: int, mo
     assert isinstance(news, Failed)
     assert "No space left" in news.why
     assert broken == 0 or f"rank {broken}" in news.why
-    assert [k.step for k in folder.kept(tmp_path)] == [1]
+    assert [k.step for k in folder.stored_checkpoints(tmp_path)] == [1]
     assert folder.verify(tmp_path / "step-00000001").step == 1
     monkeypatch.undo()
     (news,) = saved(tmp_path, 3)
@@ -240,7 +240,7 @@ def test_a_rank_that_never_writes_is_named(tmp_path: Path) -> None:
     (news,) = saver.news()
     assert isinstance(news, Failed)
     assert "rank-00001 has not written" in news.why
-    assert folder.kept(tmp_path) == []
+    assert folder.stored_checkpoints(tmp_path) == []
 
 
 def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(tmp_path: Path) -> None:
@@ -299,7 +299,7 @@ one.finish()
     assert notes == []
     assert found.step == (2 if call == "prune" else 1)
     folder.tidy(tmp_path)
-    assert {p.name for p in tmp_path.iterdir()} == {k.path.name for k in folder.kept(tmp_path)}
+    assert {p.name for p in tmp_path.iterdir()} == {k.path.name for k in folder.stored_checkpoints(tmp_path)}
 
 
 def test_tidying_after_a_save_leaves_the_next_one_that_others_have_begun(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def test_a_pulse_says_where_the_main_thread_is() -> None:
         assert time.monotonic() < limit
         time.sleep(0.05)
     beat = Heartbeat(**json.loads(lines[1].removeprefix(MARK)))
-    assert (beat.moves, beat.doing) == (1, "step 1")
+    assert (beat.phases, beat.doing) == (1, "step 1")
     assert "test_a_pulse_says_where_the_main_thread_is" in beat.line
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from planc.ir.program import Target
-from planc.trainer.checkpoint.directory import kept, read_manifest
+from planc.trainer.checkpoint.directory import read_manifest, stored_checkpoints
 from planc.trainer.run.launch import run
 from tests.compare.pieces import pieces_of
 from tests.cuda.cases import plan_of
@@ -75,7 +75,7 @@ def test_the_steps_are_told_apart(rows: Rows) -> None:
 @pytest.mark.parametrize(("stack", "name"), [(stack, name) for stack in LAYOUTS for name in LAYOUTS[stack]])
 def test_a_diff_knows_the_pieces(rows: Rows, root: Path, stack: Target, name: str) -> None:
     """The boxes that `planc diff` counts a checkpoint in are those that each layout saved."""
-    saved = read_manifest(kept(root / name)[-1].path).tensors
+    saved = read_manifest(stored_checkpoints(root / name)[-1].path).tensors
     boxes = {tensor: {(b.offset, b.size) for b in stored.boxes} for tensor, stored in saved.items()}
     assert boxes == pieces_of(plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2"), stack)
 

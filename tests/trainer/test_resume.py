@@ -84,7 +84,7 @@ def whole_run(preset: Path) -> Receipt:
 
 
 def steps(preset: Path) -> list[int]:
-    return [k.step for k in folder.kept(preset.parent / "kept")]
+    return [k.step for k in folder.stored_checkpoints(preset.parent / "kept")]
 
 
 def test_a_run_in_parts_is_the_run_in_one(preset: Path) -> None:
@@ -121,7 +121,7 @@ def test_settings_of_the_preset_and_of_the_command_line_go_together(
     assert folders & {"kept", "given"} == ({used} if used else set())
     if used:
         expected = [*range(every_steps, last, every_steps), last] if every_steps else [last]
-        assert [k.step for k in folder.kept(preset.parent / used)] == expected
+        assert [k.step for k in folder.stored_checkpoints(preset.parent / used)] == expected
 
 
 def test_going_back_puts_the_later_ones_aside(preset: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from planc.backends.xla.audit import compile as compiling
 from planc.backends.xla.audit.compile import Compiled, compiled, needed_bytes
 from planc.backends.xla.audit.predict import by_axis, predicted
-from planc.backends.xla.audit.run import audit, told
+from planc.backends.xla.audit.run import audit, audit_of_answer
 from planc.backends.xla.audit.topology import topology_of
 from planc.cli import main
 from planc.diag import PlanError
@@ -122,7 +122,7 @@ def test_the_tpu_compiler_reads_a_step_with_sequence_parallelism() -> None:
 
 def test_an_axis_that_is_off_makes_the_answer_no() -> None:
     sharded = propagated(small())
-    found = told(sharded, answer())
+    found = audit_of_answer(sharded, answer())
     assert not found.ok
     assert {w.axis: w.predicted_bytes for w in found.wire if w.predicted_bytes} == by_axis(predicted(sharded))
 
@@ -131,7 +131,7 @@ def test_a_refusal_names_what_the_compiler_says_it_needs() -> None:
     said = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (20.25G) exceeds"
     )
-    found = told(propagated(small()), answer(refused=said, peak_bytes=needed_bytes(said), hlo=""))
+    found = audit_of_answer(propagated(small()), answer(refused=said, peak_bytes=needed_bytes(said), hlo=""))
     assert found.compiler is not None and not found.compiler.fits and not found.ok
     assert found.memory[0].observed_bytes == 20.25 * 2**30 and found.rows == ()
 
@@ -150,7 +150,7 @@ def test_sizes_in_refusals(message: str, gib: float | None) -> None:
 
 def test_a_program_that_is_not_understood_is_a_finding() -> None:
     with pytest.raises(PlanError) as caught:
-        told(propagated(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))
+        audit_of_answer(propagated(small()), answer(hlo=answer().hlo.replace(" all-gather(", " all-broadcast(")))
     assert [d.code for d in caught.value.diagnostics] == ["E0904"]
 
 

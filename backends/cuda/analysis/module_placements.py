@@ -94,7 +94,7 @@ class Boundary:
 
     def move(self, index: int = 0) -> Move | None:
         """The redistribution of an input over the tensor axes; None if there is none."""
-        return self._ours(self.o.moves[index])
+        return self._ours(self.o.redistributions[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
         """The collectives that ready an input."""
@@ -102,8 +102,8 @@ class Boundary:
         return tuple(s.kind for s in move.steps) if move else ()
 
     @property
-    def moves(self) -> tuple[Move | None, ...]:
-        return tuple(self._ours(m) for m in self.o.moves)
+    def redistributions(self) -> tuple[Move | None, ...]:
+        return tuple(self._ours(m) for m in self.o.redistributions)
 
     @property
     def settle(self) -> Move | None:

@@ -8,7 +8,7 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
-from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost.step.offload import offloaded, saved_tensor_bytes
@@ -68,7 +68,7 @@ class Rank:
         """The fullest moment, with the state that is always there."""
         fullest = max(self._moments(), key=lambda m: m.grads + m.activations + m.buffers)
         return TensorBytes(
-            params=self._resting() + self._copies_kept(),
+            params=self._resting() + self._resident_copies(),
             grads=fullest.grads,
             optimizer=self._optimizer(),
             activations=fullest.activations,
@@ -132,31 +132,31 @@ class Rank:
         return padded_elements(self.roles, p.param.name) if self.roles.uses_fsdp else param_elements(self.plan, p)
 
     @property
-    def _keeps_copies(self) -> bool:
+    def _has_resident_copies(self) -> bool:
         """True if gathered parameters stay: a pipeline's schedule does not reshard after a backward."""
-        return self.roles.uses_fsdp and (bool(self.roles.pipeline) or Keeping.of(self.plan).gather_per != "pass")
+        return self.roles.uses_fsdp and (bool(self.roles.pipeline) or FsdpPolicy.of(self.plan).gather_per != "pass")
 
     @property
-    def _adds_up(self) -> bool:
+    def _accumulates_whole(self) -> bool:
         """True if whole gradients of several microbatches accumulate before they are reduced."""
         if not self.roles.uses_fsdp:
             return False
-        kept = bool(self.roles.pipeline) or not Keeping.of(self.plan).scatter_each_microbatch
-        return kept and (self.plan.microbatches > 1 or bool(self.roles.pipeline))
+        accumulates = bool(self.roles.pipeline) or not FsdpPolicy.of(self.plan).scatter_each_microbatch
+        return accumulates and (self.plan.microbatches > 1 or bool(self.roles.pipeline))
 
-    def _copies_kept(self) -> float:
-        return sum(n * self._whole(p) for p, n in self.held) * self.computed if self._keeps_copies else 0.0
+    def _resident_copies(self) -> float:
+        return sum(n * self._whole(p) for p, n in self.held) * self.computed if self._has_resident_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
-        """Compute copies that come and go with a section; none where they stay (`_copies_kept`)."""
-        if self._keeps_copies or not self.roles.uses_fsdp:
+        """Compute copies that come and go with a section; none where they stay (`_resident_copies`)."""
+        if self._has_resident_copies or not self.roles.uses_fsdp:
             return 0.0
         return self._group(section) * self.computed
 
     def _grads(self, *, begun: bool = True) -> float:
         """Gradients; `begun`: the backward of this microbatch has come past the head."""
         earlier = self.plan.microbatches > 1
-        if self._adds_up:
+        if self._accumulates_whole:
             whole = sum(n * self._whole(p) for p, n in self.held) * self.reduced
             return whole if earlier else 0.0
         if earlier or self.on_host:
@@ -165,7 +165,7 @@ class Rank:
 
     def _resting_or_whole(self) -> float:
         """Gradients when a backward is about to end."""
-        return self._grads() if self._adds_up else self._resting()
+        return self._grads() if self._accumulates_whole else self._resting()
 
     def _of_embedding(self) -> float:
         """Its copy, its gradient as computed, and the larger of what is reduced just then.
@@ -177,7 +177,7 @@ class Rank:
         rows = sum(self.sharded.model.elements(p.param) for p in tables)
         made = share if rows == share else rows + share
         blocks = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
-        reducing = 0.0 if self._adds_up or not self.roles.uses_fsdp else max([self._group("first"), *blocks])
+        reducing = 0.0 if self._accumulates_whole or not self.roles.uses_fsdp else max([self._group("first"), *blocks])
         return self._gathered("first") + made * self.computed + reducing * self.reduced
 
     # Activations.
@@ -193,18 +193,20 @@ class Rank:
         ops = self.sharded.model.ops[section]
         if section not in self.sharded.model.blocks:
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
-            return self._kept(tuple(names), section) + (self._outcome() if section == "last" else 0.0)
+            return self._saved_bytes(tuple(names), section) + (self._outcome() if section == "last" else 0.0)
         again = replay(self.plan, section)
-        some = self._kept(again.kept, section) + self._inside(section, frozenset(again.ops))
+        some = self._saved_bytes(again.saved, section) + self._inside(section, frozenset(again.ops))
         every = self.plan.recompute.every
         return some if every == 1 else (some + (every - 1) * self._everything(section)) / every
 
     def _everything(self, section: Section) -> float:
         """Saved activations of a block without recomputation (bytes)."""
         ops = self.sharded.model.ops[section]
-        return self._kept(close(self.sharded.model, ops, set()).kept, section) + self._inside(section, frozenset())
+        return self._saved_bytes(close(self.sharded.model, ops, set()).saved, section) + self._inside(
+            section, frozenset()
+        )
 
-    def _kept(self, names: tuple[str, ...], section: Section) -> float:
+    def _saved_bytes(self, names: tuple[str, ...], section: Section) -> float:
         return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
 
     def _inside(self, section: Section, again: frozenset[str]) -> float:
@@ -260,7 +262,7 @@ class Rank:
 
     def _reducing(self) -> float:
         """The largest group's gradients: as computed, and as they are reduced."""
-        if self._adds_up or not self.roles.uses_fsdp:
+        if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
         return max(self._group(section) for section in self.sections if section != "step") * self.reduced
 

@@ -152,14 +152,14 @@ class Roles:
 
 
 @dataclass(frozen=True)
-class Keeping:
+class FsdpPolicy:
     """The way fully_shard keeps state between uses, from the nouns that are stored."""
 
     gather_per: Period
     scatter_each_microbatch: bool
 
     @classmethod
-    def of(cls, plan: Plan) -> Keeping:
+    def of(cls, plan: Plan) -> FsdpPolicy:
         stored = {noun: bool(plan.store(noun)) for noun in NOUNS}
         return cls(
             gather_per=plan.gather_per if stored["params"] else "step",

@@ -31,7 +31,7 @@ DIVIDED = "Divided"
 class Style:
     """`path` (relative to the model or block) gets torch's `name(**arguments)`.
 
-    `collective` says what moves there, in the plan's words; `cause` is the sentence behind it.
+    `collective` names the redistribution there, in the plan's words; `cause` is the sentence behind it.
     """
 
     path: str
@@ -163,13 +163,19 @@ class Styler:
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
         """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
-        moves = () if prepared_by_parent else b.moves
-        before, after = any(moves), b.settle is not None
+        redistributions = () if prepared_by_parent else b.redistributions
+        before, after = any(redistributions), b.settle is not None
         arguments = []
         if before:
             arguments += [
-                ("input_layouts", tuple_of([str(b.resting(i)) if m else "None" for i, m in enumerate(moves)])),
-                ("desired_input_layouts", tuple_of([str(b.needed(i)) if m else "None" for i, m in enumerate(moves)])),
+                (
+                    "input_layouts",
+                    tuple_of([str(b.resting(i)) if m else "None" for i, m in enumerate(redistributions)]),
+                ),
+                (
+                    "desired_input_layouts",
+                    tuple_of([str(b.needed(i)) if m else "None" for i, m in enumerate(redistributions)]),
+                ),
                 ("use_local_input" if after else "use_local_output", "True"),
             ]
         if after:
@@ -177,7 +183,7 @@ class Styler:
         if not arguments:
             return None
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
-        said = list(dict.fromkeys(self._comment(m) for m in moves))
+        said = list(dict.fromkeys(self._comment(m) for m in redistributions))
         return self._made(b, b.path, name, arguments, [*said, self._comment(b.settle)])
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
@@ -196,8 +202,8 @@ class Styler:
         self, b: Boundary, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
     ) -> Style:
         said = "; ".join(c for c in collectives if c)
-        moves = [m for m in (*b.moves, b.settle) if m is not None and m.cause is not None]
-        cause = moves[0].cause if moves and said else self._weight_cause(b)
+        redistributions = [m for m in (*b.redistributions, b.settle) if m is not None and m.cause is not None]
+        cause = redistributions[0].cause if redistributions and said else self._weight_cause(b)
         return Style(path, name, tuple(arguments), said, cause)
 
     def shared_parent(self, b: Boundary) -> str:

@@ -53,7 +53,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
     @contextmanager
-    def quiet(self) -> Iterator[None]:
+    def uncounted(self) -> Iterator[None]:
         """Do not count tensors that are made inside: they stand for the inside of one kernel."""
         self._metadata += 1
         try:
@@ -99,7 +99,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _silenced(self, function: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self.quiet():
+            with self.uncounted():
                 return function(*args, **kwargs)
 
         return call

@@ -34,7 +34,7 @@ class _Norm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, eps: float, tracker: MemoryTracker) -> Tensor:
-        with tracker.quiet():
+        with tracker.uncounted():
             wide = x.float()
             scale = (wide.square().mean(-1, keepdim=True) + eps).rsqrt()
             normed = (wide * scale).to(x.dtype) * weight
@@ -47,7 +47,7 @@ class _Norm(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None, None]:
         x, weight, scale = ctx.saved_tensors
         grad = grads[0]
-        with ctx.tracker.quiet():
+        with ctx.tracker.uncounted():
             turned, unit = (grad * weight).float(), x.float() * scale
             x_grad = (scale * (turned - unit * (turned * unit).mean(-1, keepdim=True))).to(x.dtype)
             weight_grad = (grad * unit).sum(tuple(range(x.ndim - 1))).to(weight.dtype)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.backends.common.shrunk import said, shrunk
+from planc.backends.common.shrunk import shrunk, size_changes
 from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.audit.trace import Traced
 from planc.checks import assume_checked, check_plan
@@ -35,7 +35,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         traced_devices=small.mesh.devices,
         rows=tuple(r for t in traced for r in compared(t.stage, predicted(sharded, t.stage), t.totals)),
         memory=_memory(sharded, traced),
-        normalisations=said(plan, small),
+        normalisations=size_changes(plan, small),
         unparsed=tuple(sorted({name for t in traced for name in t.unparsed})),
     )
 

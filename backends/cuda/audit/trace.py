@@ -132,7 +132,7 @@ def _on_meta(program: Program) -> nn.Module:
 
 @contextmanager
 def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """Pipeline stages that are told the shapes they pass on: ranks that exist would ask each other."""
+    """Pipeline stages that are given the shapes they pass on: ranks that exist would ask each other."""
     if not hasattr(emitted, "PipelineStage"):
         yield
         return
@@ -142,13 +142,13 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
         given = _tokens(sharded) if index == 0 else passed
         return PipelineStage(module, index, count, device, group=group, input_args=given, output_args=passed)
 
-    def told(schedule: Any, stages: list[Any], *_: Any) -> None:
+    def set_static_inference(schedule: Any, stages: list[Any], *_: Any) -> None:
         for one in stages:
             one._inference_mode = InferenceMode.STATIC
 
     with (
         patch.object(emitted, "PipelineStage", stage),
-        patch.object(pipelining._PipelineSchedule, "_warmup_p2p", told),
+        patch.object(pipelining._PipelineSchedule, "_warmup_p2p", set_static_inference),
     ):
         yield
 

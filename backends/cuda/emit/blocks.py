@@ -74,7 +74,7 @@ def selected(sharded: Sharded) -> str:
 def again(sharded: Sharded) -> str:
     """`again = ...`: torch's checkpoint, and what it keeps all the same."""
     fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
-    kinds = kept_kinds(sharded)
+    kinds = saved_op_kinds(sharded)
     if not kinds:
         return call("again = partial(", fixed, depth=1)
     names = [f"torch.ops.aten.{name}" for kind in kinds for name in SAVED[kind]]
@@ -85,28 +85,28 @@ def again(sharded: Sharded) -> str:
     )
 
 
-def kept_kinds(sharded: Sharded) -> tuple[str, ...]:
+def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
     """The kinds of op that `recompute blocks except ...` keeps, if it keeps all ops of them and no others.
 
-    Raises KeyError for what torch has no name for: see `keeps_kinds`.
+    Raises KeyError for what torch has no name for: see `saves_whole_op_kinds`.
     """
-    kept = kept_ops(sharded)
-    kinds = tuple(dict.fromkeys(op.kind for op in kept))
-    if not all(kind in SAVED for kind in kinds) or len(kept) != sum(op.kind in kinds for op in _ops(sharded)):
+    saved = saved_ops(sharded)
+    kinds = tuple(dict.fromkeys(op.kind for op in saved))
+    if not all(kind in SAVED for kind in kinds) or len(saved) != sum(op.kind in kinds for op in _ops(sharded)):
         raise KeyError(kinds)
     return kinds
 
 
-def keeps_kinds(sharded: Sharded) -> bool:
+def saves_whole_op_kinds(sharded: Sharded) -> bool:
     """True if the saved outputs can be named to torch."""
     try:
-        kept_kinds(sharded)
+        saved_op_kinds(sharded)
     except KeyError:
         return False
     return True
 
 
-def kept_ops(sharded: Sharded) -> list[Op]:
+def saved_ops(sharded: Sharded) -> list[Op]:
     """The ops of the blocks that are kept all the same."""
     return [op for op in _ops(sharded) if any(names_op(word, op) for word in sharded.plan.recompute.kept)]
 

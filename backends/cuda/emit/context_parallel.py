@@ -35,7 +35,7 @@ def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
     """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
     for kind in roles.sharded.model.blocks:
         for o in roles.sharded.ops[kind]:
-            moves = [*enumerate(o.moves), (None, o.settle)]
+            moves = [*enumerate(o.redistributions), (None, o.settle)]
             for index, move in moves:
                 for step in move.steps if move else ():
                     if step.kind == "all_to_all" and set(step.axes) & set(roles.context):

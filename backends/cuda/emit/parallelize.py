@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.diag.quoting import python_string
@@ -244,7 +244,7 @@ def _dtypes(plan: Plan) -> list[str]:
 
 def _again(roles: Roles) -> bool:
     """True if each backward gathers parameters again."""
-    return Keeping.of(roles.plan).gather_per == "pass"
+    return FsdpPolicy.of(roles.plan).gather_per == "pass"
 
 
 def _offload(plan: Plan) -> str:
@@ -290,7 +290,7 @@ COMMENTS = {
 def _groups(roles: Roles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
     plan, ops = roles.plan, roles.sharded.ops
-    per = Keeping.of(plan).gather_per
+    per = FsdpPolicy.of(plan).gather_per
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
     tail = ", ".join(f"model.{m}" for m in last)

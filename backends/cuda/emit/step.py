@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, fill, lines
-from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import global_ops, pipeline
 from planc.diag.quoting import python_string
@@ -181,7 +181,7 @@ def _policy(roles: Roles) -> str:
     """Code for gradient reduction and resharding over the microbatches of a step."""
     if not roles.uses_fsdp:
         return ""
-    keeping, gather = Keeping.of(roles.plan), roles.plan.gather
+    policy, gather = FsdpPolicy.of(roles.plan), roles.plan.gather
     whole = lines(
         "# Gradients are kept whole and reduced once, with the last microbatch.",
         "model.set_requires_gradient_sync(last)",
@@ -195,9 +195,9 @@ def _policy(roles: Roles) -> str:
         "model.set_reshard_after_backward(last)",
     )
     return lines(
-        "" if keeping.scatter_each_microbatch else whole,
-        scattered if keeping.scatter_each_microbatch and roles.replicate else "",
-        kept if keeping.gather_per == "step" else "",
+        "" if policy.scatter_each_microbatch else whole,
+        scattered if policy.scatter_each_microbatch and roles.replicate else "",
+        kept if policy.gather_per == "step" else "",
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.blocks import KERNELS, MASKED, keeps_kinds, kept_kinds
+from planc.backends.cuda.emit.blocks import KERNELS, MASKED, saved_op_kinds, saves_whole_op_kinds
 from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
 from planc.backends.cuda.emit.pipeline import SCHEDULES
 from planc.ir.base import Cause
@@ -32,17 +32,17 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             return
 
 
-def kept(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Inside a replay torch knows kinds of op alone, and keeps their outputs."""
     recompute = sharded.plan.recompute
     if not recompute.kept:
         return
     if not recompute.blocks:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
-    elif not keeps_kinds(sharded):
+    elif not saves_whole_op_kinds(sharded):
         what = "a replay keeps all ops of a kind, attention or matmul, and no other ones"
         yield recompute.cause, what, "`recompute blocks except attention.core`, or except every matmul of a block"
-    elif roles.tensor and "matmul" in kept_kinds(sharded):
+    elif roles.tensor and "matmul" in saved_op_kinds(sharded):
         what = "what lies between kept matmuls is moved again over " + " and ".join(roles.tensor)
         yield recompute.cause, what, "`recompute blocks except attention.core`"
     elif roles.context:

@@ -8,7 +8,7 @@ from planc.backends.common.refusal import refused
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
-from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import context_parallel, quantize
 from planc.backends.cuda.emit.pipeline import SCHEDULES
@@ -133,7 +133,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             if routed(o.op):
                 continue
             b = Boundary(o, kind, sharded, roles)
-            for index, move in (*enumerate(o.moves), (None, o.settle)):
+            for index, move in (*enumerate(o.redistributions), (None, o.settle)):
                 steps = [s for s in move.steps if axes & set(s.axes)] if move else []
                 keys = o.op.kind == "attention" and index is not None and all(s.kind == "all_gather" for s in steps)
                 swaps = b.linear and b.alone and all(s.kind == "all_to_all" and set(s.axes) == axes for s in steps)
@@ -196,7 +196,7 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
         if dim in NEVER.get(op.kind, set()) or dim not in LOCAL_DIMS.get(op.kind, {dim}):
             what = f"there is no parallel style for {op.name} with {dim} divided"
             yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
-    moved = next((m for m in (*b.moves, b.settle) if m), None)
+    moved = next((m for m in (*b.redistributions, b.settle) if m), None)
     if moved and not b.alone:
         what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
         yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
@@ -243,7 +243,7 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
-    elif SCHEDULES[split.schedule].split_backward and Keeping.of(sharded.plan).gather_per == "pass":
+    elif SCHEDULES[split.schedule].split_backward and FsdpPolicy.of(sharded.plan).gather_per == "pass":
         # A weight's gradient is looked for after its parameter has been let go (torch 2.13).
         what = "a backward in two parts loses the gradients of parameters that each pass lets go"
         yield split.cause, what, "add `gather params per step`, or split the layers as interleaved_1f1b"
@@ -290,7 +290,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     experts.refused,
     quantize.refused,
     blocks.kernel,
-    blocks.kept,
+    blocks.saved_outputs,
     blocks.compiled,
     blocks.overlapped,
     blocks.offloaded,

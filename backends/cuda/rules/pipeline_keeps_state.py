@@ -7,7 +7,7 @@ gathers if a forward came before it. Otherwise parameters are gathered once a st
 
 from __future__ import annotations
 
-from planc.backends.cuda.analysis.roles import Keeping, Roles
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
@@ -28,7 +28,7 @@ def _counted(roles: Roles, row: Collective) -> Collective:
     plan = roles.plan
     if row.carries == "grad":
         return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])
-    if Keeping.of(plan).gather_per != "pass" or row.section == "last":
+    if FsdpPolicy.of(plan).gather_per != "pass" or row.section == "last":
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
         return changed(row, NAME, per="step", count=once)
     actions = action_lists(plan.split, plan.pipeline, plan.microbatches)[row.stage]

@@ -91,7 +91,9 @@ class Moments:
         XLA stores whole what it cannot divide.
         """
         return FP32 * sum(
-            (moments_of(self.plan, p.param.name) if moments else 1) * self._copies_of(p) * self._kept(p, noun)
+            (moments_of(self.plan, p.param.name) if moments else 1)
+            * self._copies_of(p)
+            * self._stored_elements(p, noun)
             for p in self.sharded.params
         )
 
@@ -101,7 +103,7 @@ class Moments:
         blocks = {*p.param.sections} & {*self.model.blocks}
         return copies / self.plan.pipeline if blocks and pipelined(self.plan) else copies
 
-    def _kept(self, p: ParamSharding, noun: Noun) -> float:
+    def _stored_elements(self, p: ParamSharding, noun: Noun) -> float:
         whole = param_elements(self.plan, p)
         divided = cut(self.plan, p, noun) is not None
         return whole / self.plan.mesh.size(*p.stored[noun]) if divided else whole
@@ -117,7 +119,7 @@ class Moments:
         if self.computed == FP32:
             return 0.0
         experts = (p for p in self.sharded.params if p.param.region == EXPERTS)
-        return sum(self._copies_of(p) * self._kept(p, "params") for p in experts) * self.computed
+        return sum(self._copies_of(p) * self._stored_elements(p, "params") for p in experts) * self.computed
 
     def _hoisted(self) -> float:
         """The head's weight, gathered once for all microbatches."""
@@ -134,7 +136,7 @@ class Moments:
         """Saved activations of one microbatch (bytes): each block's input. The loop of a pipeline saves as much in each
         of its iterations, those that fill and drain it too."""
         each = {
-            kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).kept)
+            kind: sum(tensor_bytes(self.plan, n, self.sharded.declared(n)) for n in replay(self.plan, kind).saved)
             for kind in self.model.blocks
         }
         layers = sum(self.model.layers_of(kind) * held for kind, held in each.items())

@@ -1,4 +1,4 @@
-"""Asking the compiler: one child process a program, with a time limit, and its answers kept by content."""
+"""Asking the compiler: one child process a program, with a time limit, and its answers cached by content."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compile
     with tempfile.TemporaryDirectory(prefix="planc-audit-") as name:
         folder = Path(name)
         (folder / "plan.json").write_text(plan.canonical())
-        request = {"topology": topology, "kept": str(cache_folder() / "audits")}
+        request = {"topology": topology, "folder": str(cache_folder() / "audits")}
         (folder / "request.json").write_text(json.dumps(request))
         _run(plan, topology, folder, timeout_s)
-        kept = Path(json.loads((folder / "answer.json").read_text())["kept"])
-        return _answer(topology, kept)
+        path = Path(json.loads((folder / "answer.json").read_text())["path"])
+        return _answer(topology, path)
 
 
 def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
     """The worker, ended with all it started when its time is up."""
     where = topology or "virtual CPU devices"
-    with (folder / "said").open("w+") as said:
+    with (folder / "said").open("w+") as note:
         child = subprocess.Popen(
             _command(folder),
-            stdout=said,
+            stdout=note,
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
@@ -82,32 +82,32 @@ def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
                     os.killpg(child.pid, signal.SIGKILL)
                 child.wait()
         if status:
-            said.seek(0)
-            raise PlanError([_failed(plan, where, said.read())])
+            note.seek(0)
+            raise PlanError([_failed(plan, where, note.read())])
 
 
 def _command(folder: Path) -> list[str]:
     return [sys.executable, "-m", "planc.backends.xla.audit.worker", str(folder)]
 
 
-def _failed(plan: Plan, where: str, said: str) -> Diagnostic:
+def _failed(plan: Plan, where: str, note: str) -> Diagnostic:
     """The last line of a traceback says what the compiler did not like."""
-    last = next((line for line in reversed(said.splitlines()) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(note.splitlines()) if line.strip()), "it said nothing")
     code = "E0902" if "topology" in last.lower() else "E0904"
     return Diagnostic(code, f"the compiler failed on {where}: {last[:SHOWN]}", plan.cluster.cause.span)
 
 
-def _answer(topology: str, kept: Path) -> Compiled:
-    told: dict[str, Any] = json.loads(kept.read_text())
-    refused = told.get("refused", "")
-    text = kept.with_suffix(".hlo.gz")
+def _answer(topology: str, path: Path) -> Compiled:
+    answer: dict[str, Any] = json.loads(path.read_text())
+    refused = answer.get("refused", "")
+    text = path.with_suffix(".hlo.gz")
     return Compiled(
         topology=topology,
-        on_torus=told["on_torus"],
-        options=told["options"],
-        versions=told["versions"],
-        compile_s=told["compile_s"],
-        peak_bytes=needed_bytes(refused) if refused else told["memory"]["peak_memory"],
+        on_torus=answer["on_torus"],
+        options=answer["options"],
+        versions=answer["versions"],
+        compile_s=answer["compile_s"],
+        peak_bytes=needed_bytes(refused) if refused else answer["memory"]["peak_memory"],
         refused=refused,
         hlo="" if refused else gzip.decompress(text.read_bytes()).decode(),
     )

@@ -14,7 +14,7 @@ from planc.checks import check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.peak import GIB
 from planc.diag import Diagnostic, PlanError
-from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerSays, Key, PeakMemory, Total, Totals, compared
+from planc.ir.audit import Audit, AuditOptions, AxisWire, CompilerReport, Key, PeakMemory, Total, Totals, compared
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.lowering import lower_plan, realise_for
@@ -38,10 +38,10 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
     program = lower_plan(check_plan(plan), "xla")
     where = topology_of(plan, options.topology)
     answer = compiled(plan, where, TIMEOUT_S if options.timeout_s is None else options.timeout_s)
-    return told(program.sharded, answer)
+    return audit_of_answer(program.sharded, answer)
 
 
-def told(sharded: Sharded, answer: Compiled) -> Audit:
+def audit_of_answer(sharded: Sharded, answer: Compiled) -> Audit:
     """The compiler's answer beside the predictions."""
     plan = sharded.plan
     found = _read(plan, answer)
@@ -112,11 +112,11 @@ def _normalisations(plan: Plan, answer: Compiled) -> tuple[str, ...]:
     return (BYTES_SENT, WINDOWED, *([] if answer.on_torus else [OFF_TORUS]))
 
 
-def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerSays:
+def _compiler(sharded: Sharded, answer: Compiled, found: Inventory) -> CompilerReport:
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
     room = capacity - chip.runtime_bytes / chip.devices
-    return CompilerSays(
+    return CompilerReport(
         topology=answer.topology or "virtual CPU devices",
         fits=not answer.refused,
         predicted_to_fit=not answer.topology or predicted_bytes(sharded) <= room,

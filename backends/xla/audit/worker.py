@@ -3,7 +3,7 @@
     python -m planc.backends.xla.audit.worker FOLDER
 
 reads `request.json` and `plan.json` there, and writes `answer.json`, which names the file that holds what the
-compiler said. That file and the optimized text beside it are kept by content: StableHLO, topology, options and
+compiler said. That file and the optimized text beside it are cached by content: StableHLO, topology, options and
 versions. A process of its own, as a compile cannot be interrupted from inside.
 """
 
@@ -53,12 +53,12 @@ def main(folder: Path) -> None:
         os.environ.update(LOG_LEVELS, JAX_PLATFORMS="cpu")
     else:
         prepare_environment(plan.mesh.devices)
-    kept = asked(plan, request["topology"], Path(request["kept"]))
-    (folder / "answer.json").write_text(json.dumps({"kept": str(kept)}))
+    path = cached_answer(plan, request["topology"], Path(request["folder"]))
+    (folder / "answer.json").write_text(json.dumps({"path": str(path)}))
 
 
-def asked(plan: Plan, topology: str, folder: Path) -> Path:
-    """Path of the compiler's kept answer about the plan's step; compiles it if there is none."""
+def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
+    """Path of the cached answer of the compiler about the plan's step; compiles it if there is none."""
     from planc.checks import check_plan
     from planc.lowering import lower_plan
 
@@ -74,13 +74,13 @@ def asked(plan: Plan, topology: str, folder: Path) -> Path:
         "versions": {name: version(name) for name in ("jax", "jaxlib", *(["libtpu"] if topology else []))},
         "on_torus": on_torus(mesh, devices) if topology else None,
     }
-    kept = folder / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
-    if not kept.exists():
+    path = folder / f"{hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:32]}.json"
+    if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         answer, text = compiled(lowered, options)
-        _write(kept.with_suffix(".hlo.gz"), gzip.compress(text.encode()))
-        _write(kept, json.dumps(facts | answer).encode())
-    return kept
+        _write(path.with_suffix(".hlo.gz"), gzip.compress(text.encode()))
+        _write(path, json.dumps(facts | answer).encode())
+    return path
 
 
 def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:

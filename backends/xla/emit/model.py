@@ -8,7 +8,7 @@ from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import context_functions
 from planc.backends.xla.emit.experts import expert_functions
 from planc.backends.xla.emit.pipeline import layers_function, names_activations, resting_function
-from planc.backends.xla.emit.tables import kept
+from planc.backends.xla.emit.tables import saved_activations
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
@@ -114,7 +114,7 @@ def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: An
 def model_functions(sharded: Sharded) -> list[str]:
     """`shardings` and the hooks, one text each."""
     plan = sharded.plan
-    names = bool(kept(sharded))
+    names = bool(saved_activations(sharded))
     return [
         _head(plan),
         *_constrain(sharded),

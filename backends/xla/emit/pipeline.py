@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import beside, comment, fill
 from planc.backends.xla.analysis.layouts import Spec, activation_spec, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined, stack_axes, stack_shape
 from planc.backends.xla.emit.specs import entry
-from planc.backends.xla.emit.tables import kept
+from planc.backends.xla.emit.tables import saved_activations
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
@@ -155,7 +155,7 @@ def layers_function(sharded: Sharded) -> str:
     if circular:
         enter += "\n" + fill(CHUNK, last=str(chunks(plan) - 1))
     hidden = python_string(sharded.model.block_output)
-    names = ", ".join([hidden, *(["*KEPT"] if kept(sharded) else [])])
+    names = ", ".join([hidden, *(["*KEPT"] if saved_activations(sharded) else [])])
     sent = f"jax.lax.ppermute(y, {python_string(plan.split.axis)}, onward), waiting"
     return fill(
         LAYERS,
@@ -178,7 +178,7 @@ def layers_function(sharded: Sharded) -> str:
 
 def names_activations(sharded: Sharded) -> bool:
     """True if activations get names: to save some of a block, or a block's input in a recomputed stage."""
-    return bool(kept(sharded)) or chunks(sharded.plan) > 1
+    return bool(saved_activations(sharded)) or chunks(sharded.plan) > 1
 
 
 def resting_function(plan: Plan) -> str:

@@ -12,7 +12,7 @@ from planc.backends.xla.emit.model import casts, model_functions, own_gradient
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table, names_activations
 from planc.backends.xla.emit.step import mesh_function, step_functions
-from planc.backends.xla.emit.tables import activation_table, constants, kept_table, not_decayed, param_tables
+from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables, saved_table
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
 from planc.ir.plan import Plan
@@ -87,7 +87,7 @@ def _tables(sharded: Sharded) -> list[str]:
         activation_table,
         ends_table,
         expert_tables,
-        kept_table,
+        saved_table,
     )
     return ["\n".join(lines) for table in tables if (lines := table(sharded))]
 

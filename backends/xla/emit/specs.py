@@ -12,16 +12,16 @@ def spec_text(spec: Spec) -> str:
     return f"P({', '.join(_entry(axes) for axes in spec)})"
 
 
-def entry(key: str, spec: Spec, said: str = "") -> list[str]:
+def entry(key: str, spec: Spec, note: str = "") -> list[str]:
     """One row of a table of specs, over several lines where one is too short."""
     code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
     if len(code) <= WIDTH:
-        return beside(code, said)
+        return beside(code, note)
     parts = [_entry(axes) for axes in spec]
     inner = [f"{INDENT * 2}{', '.join(parts)}"]
     if len(inner[0]) > WIDTH:
         inner = [f"{INDENT * 2}{part}," for part in parts]
-    return [*(comment(said, 1) if said else []), f"{INDENT}{python_string(key)}: P(", *inner, f"{INDENT}),"]
+    return [*(comment(note, 1) if note else []), f"{INDENT}{python_string(key)}: P(", *inner, f"{INDENT}),"]
 
 
 def _entry(axes: tuple[str, ...]) -> str:

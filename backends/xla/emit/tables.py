@@ -126,7 +126,7 @@ def _readied(sharded: Sharded, tensor: str) -> Iterator[str]:
     """Readers that want the same layout share one move."""
     readers: dict[str, tuple[Move, list[str]]] = {}
     for o in _ops(sharded):
-        for name, move in zip(o.op.inputs, o.moves, strict=True):
+        for name, move in zip(o.op.inputs, o.redistributions, strict=True):
             if name == tensor and move is not None:
                 readers.setdefault(repr(move.after), (move, []))[1].append(o.op.name)
     for move, names in readers.values():
@@ -151,16 +151,16 @@ def _step(step: Step) -> str:
 # Recompute.
 
 
-def kept(sharded: Sharded) -> tuple[str, ...]:
+def saved_activations(sharded: Sharded) -> tuple[str, ...]:
     """Saved activations of a block, except the block's input, which the scan holds anyway."""
     model = sharded.model
-    every = (t for kind in model.blocks for t in replay(sharded.plan, kind).kept if t != model.ops[kind][-1].output)
+    every = (t for kind in model.blocks for t in replay(sharded.plan, kind).saved if t != model.ops[kind][-1].output)
     return tuple(dict.fromkeys(every))
 
 
-def kept_table(sharded: Sharded) -> list[str]:
+def saved_table(sharded: Sharded) -> list[str]:
     """`KEPT`, or nothing when whole blocks are run again."""
-    names = kept(sharded)
+    names = saved_activations(sharded)
     if not names:
         return []
     cause = sharded.plan.recompute.cause

@@ -97,7 +97,7 @@ class Undivided:
         rows = x.reshape(-1, x.shape[-1])
         weights, chosen = route(scores, lambda counts: counts, len(x))
         experts = scores.shape[-1]
-        kept = self._kept(chosen, x.shape, weights, experts)
+        kept = self._weights_within_capacity(chosen, x.shape, weights, experts)
         weighed = jnp.sum(jax.nn.one_hot(chosen, experts) * kept[..., None], axis=1)
         made = mlp(jnp.broadcast_to(rows, (experts, *rows.shape)), weighed.T, params)
         picked = jnp.sum(jax.nn.one_hot(chosen, experts, dtype=jnp.int32), axis=(0, 1))
@@ -106,7 +106,9 @@ class Undivided:
     def unpicked(self, layers: int, experts: int, /) -> jax.Array:
         return jnp.zeros((layers, 1, experts), jnp.int32)
 
-    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int) -> jax.Array:
+    def _weights_within_capacity(
+        self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int
+    ) -> jax.Array:
         """The weights [T, k] of tokens at experts that have a place for them, and 0 at others."""
         return weights
 

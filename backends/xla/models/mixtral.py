@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planc.backends.xla.models import moe
 from planc.backends.xla.models.llama import Logits, build_attention, shapes
-from planc.backends.xla.models.moe import TellingBlock, ToldLoss
+from planc.backends.xla.models.moe import BlockWithPicks, LossWithPicks
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["build_logits", "build_loss", "shapes"]
 
 
-def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> ToldLoss:
+def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
     """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
     return moe.build_loss(model, hooks, _block, balance)
 
@@ -25,5 +25,5 @@ def build_logits(model: Model, hooks: Hooks) -> Logits:
     return moe.build_logits(model, hooks, _block)
 
 
-def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> TellingBlock:
+def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> BlockWithPicks:
     return moe.build_block(model, hooks, build_attention(model, hooks, kind), balance)

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 Carry = tuple[jax.Array, jax.Array]
 """Hidden states [B, S, E], and how often experts were picked so far, [routed layers, ranks, X]."""
-TellingBlock = Callable[[Carry, "Params"], Carry]
-MakeBlock = Callable[["Model", "Hooks", "Section", float], TellingBlock]
-ToldLoss = Callable[["Params", jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
+BlockWithPicks = Callable[[Carry, "Params"], Carry]
+MakeBlock = Callable[["Model", "Hooks", "Section", float], BlockWithPicks]
+LossWithPicks = Callable[["Params", jax.Array, jax.Array], tuple[jax.Array, jax.Array]]
 
 MODULE = "layers.*.moe"
 ROUTER = f"{MODULE}.router.weight"
@@ -37,10 +37,10 @@ def routed(model: Model, kind: Section) -> bool:
     return any(op.kind == "route" for op in model.ops[kind])
 
 
-def build_loss(model: Model, hooks: Hooks, block: MakeBlock, balance: float) -> ToldLoss:
+def build_loss(model: Model, hooks: Hooks, block: MakeBlock, balance: float) -> LossWithPicks:
     """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and how often each
     expert was picked, [routed layers, ranks, X]. `balance` is the coefficient of the load-balancing loss."""
-    through = build_told(model, hooks, block, balance)
+    through = build_logits_with_picks(model, hooks, block, balance)
 
     def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
         logits, picked = through(params, tokens)
@@ -51,11 +51,11 @@ def build_loss(model: Model, hooks: Hooks, block: MakeBlock, balance: float) -> 
 
 def build_logits(model: Model, hooks: Hooks, block: MakeBlock) -> Logits:
     """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    through = build_told(model, hooks, block, 0.0)
+    through = build_logits_with_picks(model, hooks, block, 0.0)
     return lambda params, tokens: through(params, tokens)[0]
 
 
-def build_told(
+def build_logits_with_picks(
     model: Model, hooks: Hooks, block: MakeBlock, balance: float
 ) -> Callable[[Params, jax.Array], tuple[jax.Array, jax.Array]]:
     """Logits and picks of params and tokens. `block` makes the blocks of a kind, which hand the picks on."""
@@ -71,12 +71,12 @@ def build_told(
     return through
 
 
-def dense(block: Block) -> TellingBlock:
+def dense(block: Block) -> BlockWithPicks:
     """A block without experts between those that have some."""
     return lambda carry, layer: (block(carry[0], layer), carry[1])
 
 
-def build_block(model: Model, hooks: Hooks, attention: Half, balance: float) -> TellingBlock:
+def build_block(model: Model, hooks: Hooks, attention: Half, balance: float) -> BlockWithPicks:
     """`block((x [B, S, E], picks so far), one layer's params)`: a block with experts in its second half."""
     halfway, moe = llama.build_halfway(model, hooks, attention), build_moe(model, hooks, balance)
 

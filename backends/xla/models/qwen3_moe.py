@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from planc.backends.xla.models import moe, qwen3
 from planc.backends.xla.models.llama import Logits, build_attention, shapes
-from planc.backends.xla.models.moe import TellingBlock, ToldLoss, routed
+from planc.backends.xla.models.moe import BlockWithPicks, LossWithPicks, routed
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["build_logits", "build_loss", "shapes"]
 
 
-def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> ToldLoss:
+def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
     """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
     return moe.build_loss(model, hooks, _block, balance)
 
@@ -25,7 +25,7 @@ def build_logits(model: Model, hooks: Hooks) -> Logits:
     return moe.build_logits(model, hooks, _block)
 
 
-def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> TellingBlock:
+def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> BlockWithPicks:
     if not routed(model, kind):
         return moe.dense(qwen3.dense(model, hooks, kind))
     return moe.build_block(model, hooks, build_attention(model, hooks, kind, normed=True), balance)

@@ -17,7 +17,7 @@ NAME = "regather_saved_activations"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    kept = {kind: set(replay(sharded.plan, kind).kept) for kind in sharded.model.blocks}
+    kept = {kind: set(replay(sharded.plan, kind).saved) for kind in sharded.model.blocks}
     keys = {t for o in sharded.op.values() for t in o.op.whole_of}
     again = [r for r in rows if _readied(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)]
     again = [r for r in again if r.tensor not in keys]

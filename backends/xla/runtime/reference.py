@@ -35,13 +35,15 @@ class Single:
     hooks: Hooks = UNDIVIDED
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
-        return self._told(params, tokens, targets)[0]
+        return self._loss_with_picks(params, tokens, targets)[0]
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
-        (loss, _), grads = jax.value_and_grad(self._told, has_aux=True)(params, tokens, targets)
+        (loss, _), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(params, tokens, targets)
         return loss, grads
 
-    def _told(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, dict[str, jax.Array]]:
+    def _loss_with_picks(
+        self, params: Tree, tokens: jax.Array, targets: jax.Array
+    ) -> tuple[jax.Array, dict[str, jax.Array]]:
         """The loss, and beside it how often each expert of each routed layer was picked, [layers, X]."""
         with jax.default_matmul_precision("highest"):
             found = loss_of(self.model, self.hooks, self.settings)(params, tokens, targets)
@@ -56,12 +58,12 @@ class Single:
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         """The updated state, and the loss and gradient norm before the update."""
-        (loss, told), grads = jax.value_and_grad(self._told, has_aux=True)(state["params"], tokens, targets)
+        (loss, picks), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(state["params"], tokens, targets)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
         if self.settings.clip_norm:
             scale = jnp.minimum(1.0, self.settings.clip_norm / (norm + 1e-6))
             grads = {name: g * scale for name, g in grads.items()}
-        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **told}
+        return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **picks}
 
     def _other(self) -> Any:
         """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""
@@ -101,7 +103,9 @@ class Limited(Undivided):
         self.sequences = plan.batch.microbatch_sequences
         self.shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
 
-    def _kept(self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int) -> jax.Array:
+    def _weights_within_capacity(
+        self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int
+    ) -> jax.Array:
         batch, length, _ = shape
         cut = (batch // self.sequences, self.sequences, self.shares, length // self.shares)
         mine = jax.nn.one_hot(chosen, experts, dtype=jnp.int32)  # [T, k, X]

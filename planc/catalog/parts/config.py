@@ -38,11 +38,11 @@ class Config:
             raise ValueError(f"{both} are one field under two names")
         return next(iter(given.values()), default)
 
-    def whole(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """A whole number of at least `least`."""
+    def whole(self, *names: str, default: int | None = None, minimum: int = 1) -> int:
+        """A whole number of at least `minimum`."""
         value = self.value(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MAX_LENGTH:
-            raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {least}")
+        if isinstance(value, bool) or not isinstance(value, int) or not minimum <= value <= MAX_LENGTH:
+            raise ValueError(f"{names[0]} = {value!r} is not a whole number of at least {minimum}")
         return value
 
     def layers(self, *names: str) -> int:
@@ -103,7 +103,7 @@ class Config:
         """`sliding_window`: how many tokens back a row sees; 0 for all, which is what null says."""
         if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
             default = 0
-        return self.whole("sliding_window", default=default, least=0)
+        return self.whole("sliding_window", default=default, minimum=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
         """For each layer of `layer_types`, whether it has sliding attention; None without the field."""

@@ -10,7 +10,7 @@ from planc.diag.diagnostic import Diagnostic, Fix, Related
 from planc.diag.registry import Rule
 
 if TYPE_CHECKING:
-    from planc.checks.memory_fixes import Tried
+    from planc.checks.memory_fixes import CostedFixes
     from planc.cost import CostedPlan
 
 SHOWN = 3
@@ -40,26 +40,26 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
     """The edits that help, each costed, the fastest that fits first; it is the one that is offered."""
-    from planc.checks.memory_fixes import mends, together, tried
+    from planc.checks.memory_fixes import combined_fixes, cost_fixes, memory_fixes
 
     plan, capacity = costed.sharded.plan, costed.memory.capacity_gib
-    every = (tried(costed, m) for m in mends(plan))
+    every = (cost_fixes(costed, m) for m in memory_fixes(plan))
     singles = [t for t in every if t and t.gib < costed.memory.per_device_gib.total - 0.05]
     fitting = sorted((t for t in singles if t.gib <= capacity), key=lambda t: t.time_s)
-    if not fitting and (both := together(costed, singles, capacity)):
+    if not fitting and (both := combined_fixes(costed, singles, capacity)):
         fitting = [both]
     rest = sorted((t for t in singles if t not in fitting), key=lambda t: t.gib)
-    said = [_line(t, costed, fits=t in fitting) for t in (fitting + rest)[:SHOWN]]
+    lines = [_line(t, costed, fits=t in fitting) for t in (fitting + rest)[:SHOWN]]
     if not fitting:
-        said.append("more is needed: more devices, or more of them for each copy of the model")
-    return "; ".join(said), fitting[0].fix if fitting else None
+        lines.append("more is needed: more devices, or more of them for each copy of the model")
+    return "; ".join(lines), fitting[0].fix if fitting else None
 
 
-def _line(one: Tried, base: CostedPlan, *, fits: bool) -> str:
+def _line(one: CostedFixes, base: CostedPlan, *, fits: bool) -> str:
     """One proposed change: its edit, the memory that it saves, and its cost in time."""
     saved = one.gib - base.memory.per_device_gib.total
     slower = one.time_s / base.step.time_s - 1
-    fit = "fits" if len(one.mends) == 1 else "together fit"
+    fit = "fits" if len(one.memory_fixes) == 1 else "together fit"
     verdict = f"{fit}: {one.gib:.1f} GiB" if fits else f"{one.gib:.1f} GiB"
     return f"`{one.title}` {verdict} ({saved:+.1f} GiB, step time {slower:+.0%})"
 

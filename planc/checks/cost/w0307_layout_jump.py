@@ -24,7 +24,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         for o in ops:
             if o.op.kind in ("route", "combine", "loss"):
                 continue
-            for move in (*o.moves, o.settle):
+            for move in (*o.redistributions, o.settle):
                 if (
                     move is None
                     or _dispatch(sharded, move)

@@ -42,7 +42,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         f"{_gained(costed, best)}; with the mesh {_order(best)} the step takes {after:.3g} s instead of"
         f" {before:.3g} s, {(before - after) / before:.0%} less",
         plan.mesh.cause.span,
-        help="axes are laid on the machine outermost first: what moves the most belongs innermost",
+        help="axes are laid on the machine outermost first: what transfers the most belongs innermost",
         fix=written_instead(plan.mesh.cause, mesh_sentence(best.sizes)),
     )
 

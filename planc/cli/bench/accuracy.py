@@ -132,7 +132,7 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
         yield from markdown(("another model's validation", "error"), rows)
         yield ""
     yield NUMBERS
-    yield from markdown(("number", "value", "prior", "bounds", "most moved, by leaving out", "why"), numbers())
+    yield from markdown(("number", "value", "prior", "bounds", "largest change, by leaving out", "why"), numbers())
     yield ""
 
 
@@ -147,9 +147,9 @@ def numbers() -> list[list[str]]:
     found = Fit(tuple(facts["values"]), {name: tuple(v) for name, v in facts["without"].items()})
     rows = []
     for i, p in enumerate(PARAMETERS):
-        moved, publisher = found.moved(i)
+        shift, publisher = found.largest_shift(i)
         bounds = f"{shown(p, p.low)} to {shown(p, p.high)}"
-        most = f"{100 * moved:.1f} %, {publisher}"
+        most = f"{100 * shift:.1f} %, {publisher}"
         rows.append([p.name, shown(p, found.values[i]), shown(p, p.prior), bounds, most, p.why])
     return rows
 

@@ -9,7 +9,7 @@ from planc.cli.common import add_set, add_target, print_json, refused
 from planc.cli.progress import Progress
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
-from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerSays, Total
+from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Total
 from planc.ir.program import missing_framework
 
 SHRUNK = 64
@@ -107,20 +107,20 @@ def lines(found: Audit) -> list[str]:
         ]
         for r in found.rows
     ]
-    told = [f"{found.plan} on {found.target}: {ranks}", *found.normalisations, ""]
-    told += [*table(heads, rows, left=3, left_last=True), ""] if rows else []
-    told += _of_axes(found)
-    told += [
+    lines = [f"{found.plan} on {found.target}: {ranks}", *found.normalisations, ""]
+    lines += [*table(heads, rows, left=3, left_last=True), ""] if rows else []
+    lines += _of_axes(found)
+    lines += [
         f"peak memory of stage {m.stage}: predicted {m.predicted_bytes / 2**30:.2f} GiB, "
         f"seen {m.observed_bytes / 2**30:.2f} GiB ({m.relative:+.1%})"
         for m in found.memory
     ]
-    told += [f"not attributed: {name}" for name in found.unparsed]
+    lines += [f"not attributed: {name}" for name in found.unparsed]
     if found.compiler is not None:
-        return [*told, *_of_compiler(found, found.compiler)]
+        return [*lines, *_of_compiler(found, found.compiler)]
     different = sum(not r.agrees for r in found.rows)
-    told.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
-    return told
+    lines.append("every collective is as predicted" if found.ok else f"{different} of {len(rows)} rows differ")
+    return lines
 
 
 def _of_axes(found: Audit) -> list[str]:
@@ -141,18 +141,18 @@ def _of_axes(found: Audit) -> list[str]:
     return [*table(heads, rows, left=1), ""]
 
 
-def _of_compiler(found: Audit, said: CompilerSays) -> list[str]:
+def _of_compiler(found: Audit, report: CompilerReport) -> list[str]:
     """Fit or refusal, the estimate of cycles, and the verdict."""
-    expected = "as predicted" if said.fits == said.predicted_to_fit else "which is not as predicted"
-    verdict = f"{said.topology}: the program {'fits' if said.fits else 'does not fit'}, {expected}"
-    told = [verdict, *([f"the compiler: {said.message.splitlines()[0]}"] if said.message else [])]
-    if said.cycles:
-        told.append(f"the compiler's own estimate: {said.cycles:,} cycles a step without transfers; no time")
-    told.append(f"compiled in {said.compile_s:.0f} s")
+    expected = "as predicted" if report.fits == report.predicted_to_fit else "which is not as predicted"
+    verdict = f"{report.topology}: the program {'fits' if report.fits else 'does not fit'}, {expected}"
+    lines = [verdict, *([f"the compiler: {report.message.splitlines()[0]}"] if report.message else [])]
+    if report.cycles:
+        lines.append(f"the compiler's own estimate: {report.cycles:,} cycles a step without transfers; no time")
+    lines.append(f"compiled in {report.compile_s:.0f} s")
     off = [w.axis for w in found.judged if abs(w.relative) > AXES_WITHIN]
     if off:
-        return [*told, f"bytes over {', '.join(off)} are off by more than {AXES_WITHIN:.0%}"]
-    return [*told, f"bytes over every axis are within {AXES_WITHIN:.0%}"] if found.wire else told
+        return [*lines, f"bytes over {', '.join(off)} are off by more than {AXES_WITHIN:.0%}"]
+    return [*lines, f"bytes over every axis are within {AXES_WITHIN:.0%}"] if found.wire else lines
 
 
 def _mib(total: Total) -> str:

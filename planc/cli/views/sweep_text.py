@@ -53,10 +53,10 @@ def _cells(row: Row, width: int) -> list[str]:
             _percent(costs.bubble_s / costs.time_s),
         ]
     devices = "" if row.devices is None else f"{row.devices:,}"
-    return [f"{row.value:,}", devices, *numbers, shorten(said(row), max(20, width - 30), placeholder=" ...")]
+    return [f"{row.value:,}", devices, *numbers, shorten(error_summary(row), max(20, width - 30), placeholder=" ...")]
 
 
-def said(row: Row) -> str:
+def error_summary(row: Row) -> str:
     """Why a value does not do: the first error's code and message."""
     if row.why:
         return row.why

@@ -14,7 +14,7 @@ from planc.ir.model import Op, Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.local import tensor_bytes
-from planc.sharding.recompute import everything_kept, replay
+from planc.sharding.recompute import replay, saved_without_recompute
 from planc.sharding.redistribute import restrict
 
 LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
@@ -95,7 +95,7 @@ def _saved_of_block(sharded: Sharded, kind: Section) -> float:
 
 def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -> float:
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
-    kept = everything_kept(sharded.model, kind) if everything else replay(sharded.plan, kind).kept
+    kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
     return sum([saved[name] for name in kept if name not in away])
 

@@ -33,7 +33,7 @@ def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows
     """
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
-    tensors = realised.peak_memory(timeline.in_flight) if realised else least_tensors(sharded, timeline, rows)
+    tensors = realised.peak_memory(timeline.in_flight) if realised else required_tensor_bytes(sharded, timeline, rows)
     stages = tuple(_stage(sharded, rank, held) for rank, held in enumerate(tensors))
     return Memory(
         capacity_gib=capacity / GIB,
@@ -60,7 +60,9 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
     )
 
 
-def least_tensors(sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
+def required_tensor_bytes(
+    sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]
+) -> tuple[TensorBytes, ...]:
     """Tensors that any correct program keeps on each pipeline rank; ranks that hold the same sections share them."""
     whole = _whole_until_the_end(sharded, rows)
     saved, replays = saved_by_section(sharded), replays_of(sharded)

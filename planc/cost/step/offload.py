@@ -54,7 +54,7 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
     total = 0.0
     for section, copies in sections_on(plan, rank).items():
         if section in plan.model.blocks:
-            kept = [t for t in replay(plan, section).kept if t in names]
+            kept = [t for t in replay(plan, section).saved if t in names]
             total += copies * sum(saved_tensor_bytes(sharded, t, section) for t in kept)
     return total
 

@@ -20,7 +20,7 @@ from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.pipeline.split import microbatch_copies
-from planc.sharding.activation_collectives import PHASES, ActivationPhase, moves
+from planc.sharding.activation_collectives import PHASES, ActivationPhase, activation_calls
 from planc.sharding.collectives import handed_over_bytes, shared_bytes
 from planc.sharding.stage_assignment import copies_in
 
@@ -96,7 +96,7 @@ def _store(sharded: Sharded, section: Section, phase: ActivationPhase, _links: L
 
 @cached_on(_store)
 def _exposed(sharded: Sharded, section: Section, phase: ActivationPhase, links: LinkTimes) -> list[float]:
-    transfers = transfers_of_calls(sharded, section, moves(sharded, section, phase), links)
+    transfers = transfers_of_calls(sharded, section, activation_calls(sharded, section, phase), links)
     return exposed_activations(sharded, section, phase, transfers)
 
 

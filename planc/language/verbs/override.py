@@ -5,7 +5,7 @@ from __future__ import annotations
 from fnmatch import fnmatchcase
 
 from planc.ir.plan import Override
-from planc.language.draft import Asked, Draft
+from planc.language.draft import Draft, NameLookup
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -35,7 +35,7 @@ def _matching(glob: str, draft: Draft) -> list[str]:
 def _matches_something(glob: Word, draft: Draft) -> bool:
     assert draft.model is not None
     legal = [p.name.removesuffix(".weight") for p in draft.model.params]
-    draft.asked.append(Asked(glob, tuple(legal), f"a parameter of {draft.model.name}"))
+    draft.lookups.append(NameLookup(glob, tuple(legal), f"a parameter of {draft.model.name}"))
     if _matching(glob.text, draft):
         return True
     near = nearest(glob.text, legal)

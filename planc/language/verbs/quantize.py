@@ -54,7 +54,7 @@ def read_layers(spared: Node, draft: Draft) -> tuple[tuple[int, int], ...] | Non
         return None
     found = []
     for one in ranges.nodes("range") if ranges else ():
-        bounds = [draft.integer(w, least=0) for w in one.words("INT")]
+        bounds = [draft.integer(w, minimum=0) for w in one.words("INT")]
         if None in bounds:
             return None
         begin, end = int(bounds[0] or 0), int(bounds[-1] or 0) + 1

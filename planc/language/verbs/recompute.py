@@ -16,16 +16,16 @@ ALL = ("none", "blocks", "whole_blocks")
 def read(sentence: Sentence, draft: Draft) -> None:
     if draft.free(sentence.node.parts[0], "what is recomputed"):
         return
-    layers = sentence.node.node("except_layers") or _with_layers(sentence)
+    layers = sentence.node.node("except_layers") or _layer_ranges(sentence)
     if layers is not None:
         draft.report("E0109", layers.span, "planc does not compile layer numbers after `recompute` yet")
         return
-    ops, kept, every = _ops(sentence.names(0), draft), _kept(sentence, draft), _every(sentence, draft)
+    ops, kept, every = _ops(sentence.names(0), draft), _saved_ops(sentence, draft), _every(sentence, draft)
     if ops is not None and kept is not None and every is not None:
         draft.recompute = Recompute(ops=ops, kept=kept, every=every, cause=draft.cause(sentence))
 
 
-def _with_layers(sentence: Sentence) -> Node | None:
+def _layer_ranges(sentence: Sentence) -> Node | None:
     spared = sentence.node.node("except_ops")
     return spared.node("ranges") if spared else None
 
@@ -40,7 +40,7 @@ def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
     return _named(words, draft, ALL)
 
 
-def _kept(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
+def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
     spared = sentence.node.node("except_ops")
     return _named(spared.nodes("names")[0].words(), draft) if spared else ()
 

@@ -31,7 +31,7 @@ BLOCK = 1 << 20
 _NAME = re.compile(r"step-([0-9]{8,})(?:\.([0-9]+))?")
 
 
-class Kept(NamedTuple):
+class StoredCheckpoint(NamedTuple):
     """A checkpoint by its name; `again` counts those of the same step before it."""
 
     step: int
@@ -39,26 +39,26 @@ class Kept(NamedTuple):
     path: Path
 
 
-def kept(folder: Path) -> list[Kept]:
+def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
     """The checkpoints in a folder, oldest first; none if there is no such folder."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in folder.iterdir():
             if match := _NAME.fullmatch(path.name):
-                found.append(Kept(int(match[1]), int(match[2] or 0), path))
+                found.append(StoredCheckpoint(int(match[1]), int(match[2] or 0), path))
     return sorted(found)
 
 
 def free_name(folder: Path, step: int) -> Path:
     """Unused folder name for the next checkpoint of a step: an existing checkpoint is never overwritten."""
-    taken = [k.again for k in kept(folder) if k.step == step]
+    taken = [k.again for k in stored_checkpoints(folder) if k.step == step]
     again = f".{max(taken) + 1}" if taken else ""
     return folder / f"step-{step:08}{again}"
 
 
 def prune(folder: Path, keep: int) -> None:
     """Remove all but the `keep` newest; 0 keeps all. A folder is renamed before it is emptied."""
-    for old in kept(folder)[:-keep] if keep else []:
+    for old in stored_checkpoints(folder)[:-keep] if keep else []:
         remove(old.path)
 
 
@@ -72,7 +72,7 @@ def remove(path: Path) -> None:
 
 def put_aside(folder: Path, after: int) -> None:
     """Rename the checkpoints of later steps, which the run from step `after` on takes another way to."""
-    for later in kept(folder):
+    for later in stored_checkpoints(folder):
         if later.step > after:
             number = sum(path.name.startswith(f"{ASIDE}{later.path.name}") for path in folder.iterdir())
             later.path.rename(folder / f"{ASIDE}{later.path.name}-{number}")
@@ -157,14 +157,14 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
     return manifest
 
 
-def newest_whole(folder: Path) -> tuple[Kept, Manifest, list[Diagnostic]]:
+def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:
     """The newest checkpoint that is whole, and a note for each newer one that is not.
 
     Raises PlanError: that of the newest when none is whole, and at once one of a later version's.
     """
     notes: list[Diagnostic] = []
     first: PlanError | None = None
-    for found in reversed(kept(folder)):
+    for found in reversed(stored_checkpoints(folder)):
         try:
             return found, verify(found.path), notes
         except PlanError as error:
@@ -196,7 +196,7 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def _refused(code: str, path: Path, why: str) -> PlanError:
-    intact = [k.path.name for k in kept(path.parent) if k.path != path]
+    intact = [k.path.name for k in stored_checkpoints(path.parent) if k.path != path]
     other = f"older ones: {', '.join(intact)}; `--resume STEP` names one" if intact else "there is no other checkpoint"
     return PlanError([Diagnostic(code, f"checkpoint {path.name}: {why}", _span(path), help=other)])
 

@@ -35,7 +35,7 @@ def start_of(preset: Preset, resume: int | None, data_sha256: str) -> Start:
             return Start(None)
         message = "there is nothing to resume from: [checkpoint] names no folder"
         raise PlanError([Diagnostic("E1015", message, span, help="give the run's folder: --checkpoint DIR")])
-    found = folders.kept(folder)
+    found = folders.stored_checkpoints(folder)
     if resume is None:
         if found:
             raise PlanError([_there_already(folder, found[-1], span)])
@@ -53,7 +53,7 @@ def _chosen(preset: Preset, folder: Path, resume: int, span: Span) -> tuple[Path
     if resume == NEWEST and preset.checkpoint.on_damage == "previous":
         newest, manifest, notes = folders.newest_whole(folder)
         return newest.path, manifest, notes
-    there = folders.kept(folder)
+    there = folders.stored_checkpoints(folder)
     wanted = [k.path for k in there if resume in (NEWEST, k.step)]
     if not wanted:
         steps = ", ".join(str(k.step) for k in there) or "none"
@@ -62,7 +62,7 @@ def _chosen(preset: Preset, folder: Path, resume: int, span: Span) -> tuple[Path
     return wanted[-1], folders.verify(wanted[-1]), []
 
 
-def _there_already(folder: Path, newest: folders.Kept, span: Span) -> Diagnostic:
+def _there_already(folder: Path, newest: folders.StoredCheckpoint, span: Span) -> Diagnostic:
     message = f"{folder} holds the checkpoints of a run up to step {newest.step}"
     help_text = "go on from them with --resume, or begin anew in another folder: --checkpoint DIR"
     return Diagnostic("E1016", message, span, help=help_text)

@@ -14,7 +14,7 @@ from argparse import ArgumentParser
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, get_args
 
-from planc.backends.common.shrunk import said, shrunk
+from planc.backends.common.shrunk import shrunk, size_changes
 from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.program import Target
@@ -74,7 +74,7 @@ def main() -> int:
     found = program.backend.dry_run(program)
     batch = traced.batch
     microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences
-    changed = [*(text.partition(";")[0] for text in said(plan, traced)), *_fewer(plan, microbatches)]
+    changed = [*(text.partition(";")[0] for text in size_changes(plan, traced)), *_fewer(plan, microbatches)]
     result = DryRun(traced.mesh.devices, microbatches, changed, time.monotonic() - began, found)
     print(json.dumps(result.to_json()))
     return 0

@@ -24,9 +24,9 @@ EVERY_S = 1.0
 
 @dataclass(frozen=True)
 class Heartbeat:
-    """One heartbeat: `moves` counts the loop's phases so far, `doing` names the current one, `line` the code."""
+    """One heartbeat: `phases` counts the loop's phases so far, `doing` names the current one, `line` the code."""
 
-    moves: int
+    phases: int
     doing: str
     line: str
 
@@ -36,16 +36,16 @@ class HeartbeatSender:
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self._write = write
-        self._moves, self._doing = 0, "start"
+        self._phases, self._doing = 0, "start"
         self._main = threading.main_thread().ident or 0
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def now(self, doing: str) -> None:
-        self._moves, self._doing = self._moves + 1, doing
+        self._phases, self._doing = self._phases + 1, doing
 
     def _beat(self) -> None:
         while True:
-            self._write(MARK + json.dumps(asdict(Heartbeat(self._moves, self._doing, _line(self._main)))))
+            self._write(MARK + json.dumps(asdict(Heartbeat(self._phases, self._doing, _line(self._main)))))
             time.sleep(EVERY_S)
 
 
@@ -60,8 +60,8 @@ class Watchdog:
 
     def __init__(self, processes: int, longest_s: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._longest_s, self._clock = longest_s, clock
-        self._heard = dict.fromkeys(range(processes), clock())
-        self._moved = dict.fromkeys(range(processes), clock())
+        self._received_s = dict.fromkeys(range(processes), clock())
+        self._progressed_s = dict.fromkeys(range(processes), clock())
         self._beats: dict[int, Heartbeat] = {}
 
     def receive(self, rank: int, line: str) -> bool:
@@ -70,29 +70,29 @@ class Watchdog:
         if values is None:
             return False
         beat, now = Heartbeat(**values), self._clock()
-        self._heard[rank] = now
+        self._received_s[rank] = now
         before = self._beats.get(rank)
-        starting = before is not None and before.moves == 0 and before.line != beat.line  # it imports, it fills
-        if before is None or beat.moves != before.moves or starting:
-            self._moved[rank] = now
+        starting = before is not None and before.phases == 0 and before.line != beat.line  # it imports, it fills
+        if before is None or beat.phases != before.phases or starting:
+            self._progressed_s[rank] = now
         self._beats[rank] = beat
         return True
 
     def stuck(self) -> tuple[int, str] | None:
         """The rank that the others wait for and what is known of it, once no rank has moved for too long."""
         now = self._clock()
-        if now - max(self._moved.values()) <= self._longest_s:
+        if now - max(self._progressed_s.values()) <= self._longest_s:
             return None
         rank, why = self._culprit(now)
         return rank, f"no rank has made progress for {self._longest_s:g} s; {why}"
 
     def _culprit(self, now: float) -> tuple[int, str]:
-        silent = [r for r in self._heard if now - self._heard[r] > max(5 * EVERY_S, self._longest_s / 2)]
+        silent = [r for r in self._received_s if now - self._received_s[r] > max(5 * EVERY_S, self._longest_s / 2)]
         if silent:
-            quiet_s = now - self._heard[silent[0]]
+            quiet_s = now - self._received_s[silent[0]]
             return silent[0], f"rank {silent[0]} has been silent for {quiet_s:.0f} s ({self._at(silent[0])})"
-        behind = min(self._beats, key=lambda r: self._beats[r].moves)
-        if self._beats[behind].moves < max(b.moves for b in self._beats.values()):
+        behind = min(self._beats, key=lambda r: self._beats[r].phases)
+        if self._beats[behind].phases < max(b.phases for b in self._beats.values()):
             return behind, f"the others wait for rank {behind} ({self._at(behind)})"
         places = Counter(b.line for b in self._beats.values())
         alone = [r for r, b in self._beats.items() if places[b.line] == 1]

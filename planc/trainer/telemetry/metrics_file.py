@@ -32,7 +32,7 @@ class Metrics:
     def __init__(self, path: Path, *, goes_on: bool, clock: Callable[[], float] = time.time) -> None:
         self.path, self._clock = path, clock
         self._file: TextIO | None = None
-        with self._told():
+        with _ClosedOnError(self):
             path.parent.mkdir(parents=True, exist_ok=True)
             cut_short = goes_on and path.is_file() and not path.read_bytes().endswith(b"\n")
             self._file = open(path, "a" if goes_on else "w", encoding="utf-8")  # noqa: SIM115
@@ -44,7 +44,7 @@ class Metrics:
     def write(self, kind: str, **values: Any) -> None:
         if self._file is None:
             return
-        with self._told():
+        with _ClosedOnError(self):
             self._file.write(json.dumps({"time": self._clock(), "kind": kind, **values}) + "\n")
             self._file.flush()
 
@@ -54,16 +54,13 @@ class Metrics:
                 self._file.close()
         self._file = None
 
-    def _told(self) -> _Told:
-        return _Told(self)
-
     def give_up(self, error: OSError) -> None:
         print(f"{self.path} is not written any more: {error}", file=sys.stderr, flush=True)
         self.close()
 
 
-class _Told:
-    """Within, an OSError ends the file."""
+class _ClosedOnError:
+    """A context in which an OSError closes the metrics file and is not raised."""
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics

@@ -92,8 +92,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the oldest checkpoints are kept",
         file="planc/trainer/checkpoint/directory.py",
-        text="kept(folder)[:-keep] if keep else []",
-        planted="kept(folder)[keep:] if keep else []",
+        text="stored_checkpoints(folder)[:-keep] if keep else []",
+        planted="stored_checkpoints(folder)[keep:] if keep else []",
         test="tests/trainer/test_checkpoint.py::test_the_newest_few_are_kept",
     ),
     Fault(
