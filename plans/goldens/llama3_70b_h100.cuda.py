@@ -84,43 +84,43 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
 
 
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+    """Divide weights and activations over the tensor axis; the styles issue the collectives.
+
+    src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+    """
     tp = mesh["tp"]
+    # llama3_70b_h100.plan:8  shard sequence over tp in residual
     top = {
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
+        # reduce-scatter of sequence over tp
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual
         "norm": SequenceParallel(),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
     # A stage has only some of these.
     present = {path: style for path, style in top.items() if getattr(model, path) is not None}
     parallelize_module(model, tp, present, src_data_rank=None)
+    # llama3_70b_h100.plan:8  shard sequence over tp in residual
+    # llama3_70b_h100.plan:7  shard heads, ffn, vocab over tp
     inside = {
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual
         "attention_norm": SequenceParallel(),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        # llama3_70b_h100.plan:7  shard heads, ffn, vocab over tp
         "attention.wq": ColwiseParallel(),
         "attention.wk": ColwiseParallel(),
         "attention.wv": ColwiseParallel(),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
-        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual
+        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),  # reduce-scatter of sequence over tp
         "ffn_norm": SequenceParallel(),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        # llama3_70b_h100.plan:7  shard heads, ffn, vocab over tp
         "feed_forward.w1": ColwiseParallel(),
         "feed_forward.w3": ColwiseParallel(),
-        # llama3_70b_h100.plan:8  shard sequence over tp in residual: reduce-scatter of sequence over tp
-        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),  # reduce-scatter of sequence over tp
     }
     for block in model.layers.values():
         parallelize_module(block, tp, inside, src_data_rank=None)
-    # The first block must not be given a view of the collective's output: its gradient would be lost.
+    # The output may be an AsyncCollectiveTensor, whose gradient a compiled block of torch 2.13 drops:
+    # https://github.com/pytorch/pytorch/pull/191113. Its clone is a plain tensor.
     if model.tok_embeddings is not None:
         model.tok_embeddings.register_forward_hook(lambda module, inputs, output: output.clone())
 
@@ -129,6 +129,7 @@ def apply_recompute(model: nn.Module) -> None:
     """Keep the inputs of these modules only, and run their forward again in the backward."""
     # llama3_70b_h100.plan:15  recompute attention.core
     again = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
+    # Not `checkpoint_wrapper`: it would also replay the modules' hooks, and the collectives in these.
     for block in model.layers.values():
         block.attention.core.forward = partial(again, block.attention.core.forward)
 
@@ -138,16 +139,16 @@ def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
     # llama3_70b_h100.plan:14  compute bf16 reduce fp32
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     # llama3_70b_h100.plan:10  store params, optimizer over fsdp
-    config = {"mesh": mesh["fsdp"], "mp_policy": policy}
     # llama3_70b_h100.plan:11  gather params per step: all-gather once a step: kept from the first forward to
     #   the last backward
+    config = {"mesh": mesh["fsdp"], "mp_policy": policy, "reshard_after_forward": False}
     if model.tok_embeddings is not None:
-        fully_shard(model.tok_embeddings, **config, reshard_after_forward=False)
+        fully_shard(model.tok_embeddings, **config)
     for block in model.layers.values():
-        fully_shard(block, **config, reshard_after_forward=False)
+        fully_shard(block, **config)
     if model.norm is not None:
-        fully_shard([model.norm, model.output], **config, reshard_after_forward=False)
-    fully_shard(model, **config, reshard_after_forward=False)
+        fully_shard([model.norm, model.output], **config)
+    fully_shard(model, **config)
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
@@ -191,10 +192,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
         labels, losses = (targets, []) if len(STAGES) - 1 in held else (None, None)
         with loss_parallel():
             schedule.step(*inputs, target=labels, losses=losses, return_outputs=False)
-        total = torch.zeros((), device=tokens.device)
-        if losses is not None:
-            total += torch.stack([loss.full_tensor() for loss in losses]).detach().mean()
-        return mean_over_batch(total, mesh)
+        return _mean_loss(losses, tokens.device, mesh)
 
     return step
 
@@ -214,12 +212,20 @@ def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
         for module in [m for stage in stages for m in stage.modules()]:
             if isinstance(module, FSDPModule):
                 module.reshard()
-        total = torch.zeros((), device=tokens.device)
-        if losses is not None:
-            total += torch.stack([loss.full_tensor() for loss in losses]).detach().mean()
-        return mean_over_batch(total, mesh)
+        return _mean_loss(losses, tokens.device, mesh)
 
     return evaluate
+
+
+def _mean_loss(losses: list[torch.Tensor] | None, device: torch.device, mesh: DeviceMesh) -> torch.Tensor:
+    """The mean loss of the global batch, the same on every rank.
+
+    `losses`: one for each microbatch on the ranks with the last stage, None on the others.
+    """
+    total = torch.zeros((), device=device)
+    if losses is not None:
+        total += torch.stack([loss.full_tensor() for loss in losses]).detach().mean()
+    return mean_over_batch(total, mesh)
 
 
 def mean_over_batch(loss: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:

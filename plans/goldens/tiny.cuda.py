@@ -52,55 +52,55 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 
 
 def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-    """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+    """Divide weights and activations over the tensor axis; the styles issue the collectives.
+
+    src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+    """
     tp = mesh["tp"]
+    # tiny.plan:8  use sp over tp
     top = {
-        # tiny.plan:8  use sp over tp: reduce-scatter of sequence over tp
+        # reduce-scatter of sequence over tp
         "tok_embeddings": RowwiseParallel(input_layouts=Replicate(), output_layouts=Shard(1)),
-        # tiny.plan:8  use sp over tp
         "norm": SequenceParallel(),
-        # tiny.plan:8  use sp over tp: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "output": ColwiseParallel(input_layouts=Shard(1), output_layouts=Shard(-1), use_local_output=False),
     }
     parallelize_module(model, tp, top, src_data_rank=None)
+    # tiny.plan:8  use sp over tp
+    # tiny.plan:7  use tp over tp
     inside = {
-        # tiny.plan:8  use sp over tp
         "attention_norm": SequenceParallel(),
-        # tiny.plan:8  use sp over tp: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "attention": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        # tiny.plan:7  use tp over tp
         "attention.wq": ColwiseParallel(),
         "attention.wk": ColwiseParallel(),
         "attention.wv": ColwiseParallel(),
-        # tiny.plan:8  use sp over tp: reduce-scatter of sequence over tp
-        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),
-        # tiny.plan:8  use sp over tp
+        "attention.wo": RowwiseParallel(output_layouts=Shard(1)),  # reduce-scatter of sequence over tp
         "ffn_norm": SequenceParallel(),
-        # tiny.plan:8  use sp over tp: all-gather of sequence over tp
+        # all-gather of sequence over tp
         "feed_forward": PrepareModuleInput(input_layouts=(Shard(1),), desired_input_layouts=(Replicate(),)),
-        # tiny.plan:7  use tp over tp
         "feed_forward.w1": ColwiseParallel(),
         "feed_forward.w3": ColwiseParallel(),
-        # tiny.plan:8  use sp over tp: reduce-scatter of sequence over tp
-        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),
+        "feed_forward.w2": RowwiseParallel(output_layouts=Shard(1)),  # reduce-scatter of sequence over tp
     }
     for block in model.layers.values():
         parallelize_module(block, tp, inside, src_data_rank=None)
-    # The first block must not be given a view of the collective's output: its gradient would be lost.
+    # The output may be an AsyncCollectiveTensor, whose gradient a compiled block of torch 2.13 drops:
+    # https://github.com/pytorch/pytorch/pull/191113. Its clone is a plain tensor.
     model.tok_embeddings.register_forward_hook(lambda module, inputs, output: output.clone())
 
 
 def apply_fsdp(model: nn.Module, mesh: DeviceMesh) -> None:
     """Store state over the data ranks, one group per block."""
     # tiny.plan:6  use fsdp over fsdp
-    config = {"mesh": mesh["fsdp"]}
     # all-gather in each forward and again in each backward
-    fully_shard(model.tok_embeddings, **config, reshard_after_forward=True)
+    config = {"mesh": mesh["fsdp"], "reshard_after_forward": True}
+    fully_shard(model.tok_embeddings, **config)
     for block in model.layers.values():
-        fully_shard(block, **config, reshard_after_forward=True)
+        fully_shard(block, **config)
     # The backward starts with these, so they stay gathered.
-    fully_shard([model.norm, model.output], **config, reshard_after_forward=False)
-    fully_shard(model, **config, reshard_after_forward=True)
+    fully_shard([model.norm, model.output], **(config | {"reshard_after_forward": False}))
+    fully_shard(model, **config)
 
 
 def parallelize(model: nn.Module, mesh: DeviceMesh) -> nn.Module:

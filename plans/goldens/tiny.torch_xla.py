@@ -109,6 +109,9 @@ OUTPUTS = {
 }
 
 
+# From here on nothing depends on the plan: these functions read the tables above.
+
+
 def build_mesh() -> xs.Mesh:
     """All devices, laid out as MESH; XLA's partitioner is switched on."""
     xr.use_spmd()
@@ -263,11 +266,7 @@ def build_step(
     updated = torch_xla.compile(update, full_graph=True)
 
     def step(tokens: np.ndarray, targets: np.ndarray, lr: float) -> Tensor:
-        rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
-        loss, share = _number(0.0), _number(1 / len(rows))
-        for inputs, labels in rows:
-            loss = compiled(inputs, labels, loss, share)
-        return updated(_number(lr), loss)
+        return updated(_number(lr), _mean_loss(compiled, tokens, targets, mesh))
 
     return step
 
@@ -283,13 +282,20 @@ def build_evaluate(model: nn.Module, mesh: xs.Mesh) -> Callable[[np.ndarray, np.
     compiled = torch_xla.compile(micro, full_graph=True)
 
     def evaluate(tokens: np.ndarray, targets: np.ndarray) -> Tensor:
-        rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
-        loss, share = _number(0.0), _number(1 / len(rows))
-        for inputs, labels in rows:
-            loss = compiled(inputs, labels, loss, share)
-        return loss
+        return _mean_loss(compiled, tokens, targets, mesh)
 
     return evaluate
+
+
+def _mean_loss(
+    compiled: Callable[..., Tensor], tokens: np.ndarray, targets: np.ndarray, mesh: xs.Mesh
+) -> Tensor:
+    """The mean of what `compiled` makes of each microbatch: `compiled(tokens, targets, total, share)`."""
+    rows = list(zip(_rows(tokens, mesh), _rows(targets, mesh), strict=True))
+    loss, share = _number(0.0), _number(1 / len(rows))
+    for inputs, labels in rows:
+        loss = compiled(inputs, labels, loss, share)
+    return loss
 
 
 def _number(value: float) -> Tensor:

@@ -127,36 +127,9 @@ KEPT = (
 
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The first 4 devices, laid out as MESH."""
+    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
-
-
-def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
-    """A NamedSharding for every leaf of a parameter pytree, by the leaf's path.
-
-    Layers may be single (`layers.3.norm`) or stacked along a leading dim (`layers.norm`, `layers.*.norm`).
-    """
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: NamedSharding(mesh, _spec(path, leaf, specs)), tree
-    )
-
-
-def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
-    """The leaf's spec; the dims of a stack before the parameter's own are whole."""
-    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
-    return P(*[None] * (leaf.ndim - len(spec)), *spec)
-
-
-def _pattern(name: str) -> str:
-    """`layers.3.norm.weight` -> `layers.*.norm.weight`, the name in the tables."""
-    return re.sub(r"^layers\.((\d+|\*)\.)?", "layers.*.", name)
-
-
-def _placed(tree: Any, specs: dict[str, P]) -> Any:
-    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
-    )
 
 
 def constrain(name: str, x: jax.Array) -> jax.Array:
@@ -175,6 +148,7 @@ def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
 
     The backward gathers the weight again, so that none is kept whole between the passes, and
     sums its gradient over the ranks in fp32.
+    A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
     return jnp.einsum("...i,oi->...o", x, _used(name, w))
 
@@ -222,46 +196,6 @@ def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jax.nn.dot_product_attention(q, k, v, is_causal=True)
 
 
-def adamw(
-    betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
-) -> optax.GradientTransformation:
-    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
-    return optax.chain(
-        optax.scale_by_adam(*betas, eps=eps),
-        optax.add_decayed_weights(weight_decay, mask=_decayed),
-    )
-
-
-def _decayed(params: Any) -> Any:
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: _pattern(jax.tree_util.keystr(path, simple=True, separator=".")) not in NOT_DECAYED,
-        params,
-    )
-
-
-def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransformation) -> Any:
-    """A NamedSharding for every leaf of the state, for parameters or their shapes."""
-    moments = optax.tree_map_params(
-        optimizer,
-        lambda moment, where: jax.tree.map(lambda _: where, moment),
-        jax.eval_shape(optimizer.init, params),
-        shardings(mesh, params, OPTIMIZER),
-        transform_non_params=lambda _: NamedSharding(mesh, P()),
-        is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
-    )
-    return {"params": shardings(mesh, params), "optimizer": moments}
-
-
-def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
-    """Parameters laid out, and the optimizer's state made where it rests."""
-    where = state_shardings(mesh, params, optimizer)
-    params = jax.device_put(params, where["params"])
-    return {
-        "params": params,
-        "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
-    }
-
-
 def build_train_step(
     loss_fn: Loss, optimizer: optax.GradientTransformation, mesh: Mesh, params: Any, clip_norm: float = 1.0
 ) -> Callable[..., Any]:
@@ -275,7 +209,8 @@ def build_train_step(
             loss, grads = _accumulate(loss_fn, state["params"], tokens, targets)
             norm = jnp.sqrt(sum(jnp.sum(jnp.square(g)) for g in jax.tree.leaves(grads)))
             scale = jnp.minimum(1.0, clip_norm / (norm + 1e-6))
-            grads, params = jax.tree.map(lambda g: g * scale, grads), state["params"]
+            grads = jax.tree.map(lambda g: g * scale, grads)
+            params = state["params"]
             updates, moments = optimizer.update(grads, state["optimizer"], params)
             params = jax.tree.map(lambda p, u: p - lr * u, params, updates)
         return {"params": params, "optimizer": moments}, {"loss": loss, "grad_norm": norm}
@@ -340,3 +275,74 @@ def _tracing(mesh: Mesh) -> Iterator[None]:
     """While a step is traced: specs mean this mesh, and an fp32 product is one on every device."""
     with use_abstract_mesh(mesh.abstract_mesh), jax.default_matmul_precision("highest"):
         yield
+
+
+def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
+    """The leaf's spec; the dims of a stack before the parameter's own are whole."""
+    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
+    return P(*[None] * (leaf.ndim - len(spec)), *spec)
+
+
+# From here on nothing depends on the plan: these functions read the tables above.
+
+
+def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
+    """A NamedSharding for every leaf of a parameter pytree, by the leaf's path.
+
+    Layers may be single (`layers.3.norm`) or stacked along a leading dim (`layers.norm`, `layers.*.norm`).
+    """
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: NamedSharding(mesh, _spec(path, leaf, specs)), tree
+    )
+
+
+def _pattern(name: str) -> str:
+    """`layers.3.norm.weight` -> `layers.*.norm.weight`, the name in the tables."""
+    return re.sub(r"^layers\.((\d+|\*)\.)?", "layers.*.", name)
+
+
+def _placed(tree: Any, specs: dict[str, P]) -> Any:
+    """The parameter-like pytree laid out as `specs` says; XLA inserts the collectives."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
+    )
+
+
+def adamw(
+    betas: tuple[float, float] = (0.9, 0.95), eps: float = 1e-8, weight_decay: float = 0.1
+) -> optax.GradientTransformation:
+    """AdamW with decoupled decay, less its learning rate, which is an argument of the step."""
+    return optax.chain(
+        optax.scale_by_adam(*betas, eps=eps),
+        optax.add_decayed_weights(weight_decay, mask=_decayed),
+    )
+
+
+def _decayed(params: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(
+        lambda path, _: _pattern(jax.tree_util.keystr(path, simple=True, separator=".")) not in NOT_DECAYED,
+        params,
+    )
+
+
+def state_shardings(mesh: Mesh, params: Any, optimizer: optax.GradientTransformation) -> Any:
+    """A NamedSharding for every leaf of the state, for parameters or their shapes."""
+    moments = optax.tree_map_params(
+        optimizer,
+        lambda moment, where: jax.tree.map(lambda _: where, moment),
+        jax.eval_shape(optimizer.init, params),
+        shardings(mesh, params, OPTIMIZER),
+        transform_non_params=lambda _: NamedSharding(mesh, P()),
+        is_leaf=lambda moment: isinstance(moment, optax.MaskedNode),  # a parameter without this moment
+    )
+    return {"params": shardings(mesh, params), "optimizer": moments}
+
+
+def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh) -> Any:
+    """Parameters laid out, and the optimizer's state made where it rests."""
+    where = state_shardings(mesh, params, optimizer)
+    params = jax.device_put(params, where["params"])
+    return {
+        "params": params,
+        "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
+    }

@@ -75,8 +75,8 @@ def test_emitting_loads_no_framework() -> None:
 @pytest.mark.parametrize(
     ("name", "present", "absent"),
     [
-        ("fsdp", "reshard_after_forward=True", "apply_tp"),
-        ("fsdp_step", "set_reshard_after_backward(last)", "reshard_after_forward=True"),
+        ("fsdp", '"reshard_after_forward": True}', "apply_tp"),
+        ("fsdp_step", "set_reshard_after_backward(last)", '"reshard_after_forward": True'),
         ("zero1", "set_requires_gradient_sync(last)", "loss_parallel"),
         ("zero2", "set_reshard_after_backward(last)", "set_requires_gradient_sync"),
         ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from planc.backends.xla.emit.program import emit
+from planc.backends.xla.emit.program import NO_PLAN, emit
 from planc.ir.sharding import Sharded
 from tests.plans import propagated
 from tests.xla.cases import FSDP_TP, LAYOUTS, plan_of, sharded
+from tests.xla.moe_cases import MOE, moe_sharded
 
 BF16 = "compute bf16 reduce fp32"
 EXTRA: dict[str, tuple[str, ...]] = {
@@ -60,6 +61,14 @@ def test_every_private_function_is_used(text: str) -> None:
     read = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)}
     private = {n.name for n in tree.body if isinstance(n, ast.FunctionDef) and n.name.startswith("_")}
     assert private <= read
+
+
+def test_the_end_of_the_file_is_the_same_for_every_plan() -> None:
+    experts = (emit(moe_sharded(name)) for name in MOE)
+    texts = [*(emit(case(name)) for name in (*LAYOUTS, *EXTRA)), *experts]
+    ends = {text.partition(NO_PLAN)[2] for text in texts}
+    assert len(ends) == 1
+    assert "def init_state" in ends.pop()
 
 
 def test_ruff_has_nothing_to_say(tmp_path: Path) -> None:

@@ -334,6 +334,7 @@ def _apply(roles: Roles) -> str:
         mesh=", mesh: DeviceMesh" if experts.apart else "",
         cause=because(roles.plan.route.cause or _view_cause(roles)),
         weights=_weights(experts) if dims else "",
+        own="# src_data_rank=None: each rank cuts its part from its own copy." if dims else "",
         divide=fill(DIVIDE, dims=dims) if dims else "",
         arguments=", mesh" if experts.apart else "",
     )
@@ -344,6 +345,7 @@ def apply_ep(model: nn.Module<mesh>) -> None:
     """Divide the experts, and bring tokens to them."""
     <cause>
     <weights>
+    <own>
     for experts in expert_modules(model):
         <divide>
         ExpertParallel(experts<arguments>)
@@ -390,12 +392,12 @@ def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
     arguments = [f'"mesh": {"expert_mesh" if experts.own_mesh else "mesh"}[{dims}]']
     arguments += ['"mp_policy": expert_policy'] if policy else []
     arguments += ['"shard_placement_fn": placement'] if placed else []
+    arguments += [f'"reshard_after_forward": {again}']
     return fill(
         FSDP,
         policy=_policy(policy) if policy else "",
         cause=because(roles.plan.cause_of_store("optimizer", EXPERTS) if experts.shard else None),
         config=call("expert_config = {", arguments, depth=1),
-        again=str(again),
         mean=_mean(roles),
     )
 
@@ -410,7 +412,7 @@ FSDP = """
 <cause>
 <config>
 for experts in expert_modules(model):
-    fully_shard(experts, **expert_config, reshard_after_forward=<again>)
+    fully_shard(experts, **expert_config)
     <mean>
 """
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
+from planc.backends.common.source_writer import because, beside, call, causes, fill, lines, tuple_of
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
@@ -24,7 +24,10 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
     text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-            """Divide weights and activations over the tensor axis; the styles issue the collectives."""
+            """Divide weights and activations over the tensor axis; the styles issue the collectives.
+
+            src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
+            """
             tp = mesh[<axis>]
             <top>
             <block>
@@ -105,28 +108,27 @@ class Divided(ParallelStyle):
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:
-    """A dict display of paths and styles; neighbours with one reason share its comment."""
+    """A dict display of paths and styles: its sentences above it, collectives beside the rows that issue them."""
     rows: list[str] = []
-    said = ""
     for style in styles:
-        reason = because(style.cause, style.collective)
-        rows.append(reason if reason != said else "")
-        said = reason
         arguments = [f"{k}={v}" for k, v in style.arguments]
-        rows.append(call(f"{python_string(style.path)}: {style.name}(", arguments, tail=",", depth=2))
-    return fill(f"{name} = {{\n    <rows>\n}}", rows=lines(*rows))
+        row = call(f"{python_string(style.path)}: {style.name}(", arguments, tail=",", depth=2)
+        rows += beside(row, style.collective, depth=2)
+    return lines(*causes(style.cause for style in styles), fill(f"{name} = {{\n    <rows>\n}}", rows=lines(*rows)))
 
 
 def _clone(roles: Roles, styler: Styler) -> str:
-    """Without it a compiled first block gives the embedding a gradient of zero (torch 2.13)."""
+    """A workaround for torch 2.13: its AOTAutograd drops the gradient of an AsyncCollectiveTensor."""
     module = next((o.op.module for o in styler.sharded.ops["first"] if o.op.kind == "embedding"), "")
     if not module:
         return ""
     hook = f"model.{module}.register_forward_hook(lambda module, inputs, output: output.clone())"
-    return lines(
-        "# The first block must not be given a view of the collective's output: its gradient would be lost.",
-        _if_present(roles, module, hook),
-    )
+    return lines(ASYNC_OUTPUT, _if_present(roles, module, hook))
+
+
+ASYNC_OUTPUT = """\
+# The output may be an AsyncCollectiveTensor, whose gradient a compiled block of torch 2.13 drops:
+# https://github.com/pytorch/pytorch/pull/191113. Its clone is a plain tensor."""
 
 
 def _if_present(roles: Roles, module: str, line: str) -> str:
@@ -145,6 +147,7 @@ def recompute(sharded: Sharded) -> str:
             """Keep the inputs of <what> only, and run <their> forward again in the backward."""
             <cause>
             <again>
+            <why>
             <selected>
                 <wraps>
         ''',
@@ -152,9 +155,15 @@ def recompute(sharded: Sharded) -> str:
         their="its" if whole else "their",
         cause=because(sharded.plan.recompute.cause),
         again=blocks.again(sharded),
+        why=BLOCKS_WRAPPED if whole else MODULES_WRAPPED,
         selected=blocks.selected(sharded),
         wraps=_wraps(sharded),
     )
+
+
+BLOCKS_WRAPPED = "# Not `checkpoint_wrapper`: it would add a module to every path."
+
+MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also replay the modules' hooks, and the collectives in these."
 
 
 def _wraps(sharded: Sharded) -> str:
@@ -193,6 +202,7 @@ def fsdp(roles: Roles) -> str:
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
     arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
+    arguments += [f'"reshard_after_forward": {_again(roles)}']
     return fill(
         '''
         def apply_fsdp(model: nn.Module, mesh: DeviceMesh<experts_mesh>) -> None:
@@ -202,6 +212,7 @@ def fsdp(roles: Roles) -> str:
             <placement>
             <experts>
             <cause>
+            <gather>
             <config>
             <groups>
         ''',
@@ -214,6 +225,7 @@ def fsdp(roles: Roles) -> str:
         offload=_offload(roles.plan),
         placement=_placement(roles, dims) if dims else "",
         cause=because(roles.plan.cause_of_store("optimizer")),
+        gather=_why_gathered(roles),
         config=call("config = {", arguments, depth=1),
         groups=_groups(roles),
     )
@@ -287,30 +299,37 @@ COMMENTS = {
 }
 
 
+def _why_gathered(roles: Roles) -> str:
+    """When parameters are gathered, which `reshard_after_forward` decides."""
+    gather = roles.plan.gather
+    said = COMMENTS[FsdpPolicy.of(roles.plan).gather_per] if roles.shard else ""
+    return because(gather.cause if gather else None, said)
+
+
 def _groups(roles: Roles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
-    plan, ops = roles.plan, roles.sharded.ops
-    per = FsdpPolicy.of(plan).gather_per
+    ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
-    tail = ", ".join(f"model.{m}" for m in last)
     return fill(
         """
-        <cause>
         <first>
         for block in model.layers.values():
-            fully_shard(block, **config, reshard_after_forward=<again>)
-        <why>
+            fully_shard(block, **config)
         <last>
-        fully_shard(model, **config, reshard_after_forward=<again>)
+        fully_shard(model, **config)
         """,
-        again=str(per == "pass"),
-        cause=because(plan.gather.cause if plan.gather else None, COMMENTS[per] if roles.shard else ""),
-        first=lines(*(_if_present(roles, m, _group(f"model.{m}", per == "pass")) for m in first)),
-        why="# The backward starts with these, so they stay gathered." if per == "pass" else "",
-        last=_if_present(roles, last[0], _group(f"[{tail}]", False)),
+        first=lines(*(_if_present(roles, m, f"fully_shard(model.{m}, **config)") for m in first)),
+        last=_last_group(roles, last),
     )
 
 
-def _group(modules: str, again: bool) -> str:
-    return f"fully_shard({modules}, **config, reshard_after_forward={again})"
+def _last_group(roles: Roles, modules: list[str]) -> str:
+    """The group of the model's last modules."""
+    tail = ", ".join(f"model.{m}" for m in modules)
+    if not _again(roles):
+        return _if_present(roles, modules[0], f"fully_shard([{tail}], **config)")
+    return lines(
+        "# The backward starts with these, so they stay gathered.",
+        _if_present(roles, modules[0], f'fully_shard([{tail}], **(config | {{"reshard_after_forward": False}}))'),
+    )

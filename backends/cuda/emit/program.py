@@ -73,6 +73,7 @@ def emit(sharded: Sharded) -> str:
         global_ops.sum_gradients(roles),
         step.step(roles, styler),
         step.evaluate(roles, styler),
+        step.mean_loss(roles, styler),
         global_ops.mean_over_batch(roles),
         global_ops.clip(roles),
         global_ops.data_rank(roles),

@@ -36,7 +36,6 @@ def step(roles: Roles, styler: Styler) -> str:
             parameters="parameters = [p for stage in stages for p in stage.parameters()]"
             if global_ops.sums_left(roles)
             else "",
-            collect=_collected(roles, styler),
         )
     policy = _policy(roles) if roles.plan.microbatches > 1 else ""
     return fill(
@@ -93,7 +92,7 @@ def build_step(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
         <own>
         <run>
         <sums>
-        <collect>
+        return _mean_loss(losses, tokens.device, mesh)
 
     return step
 '''
@@ -108,7 +107,6 @@ def evaluate(roles: Roles, styler: Styler) -> str:
             forwards=pipeline.forwards_only(roles),
             run=_scheduled(styler, "eval"),
             let_go=fill(LET_GO, modules="[m for stage in stages for m in stage.modules()]") if roles.uses_fsdp else "",
-            collect=_collected(roles, styler),
         )
     return fill(
         EVALUATE,
@@ -150,7 +148,7 @@ def build_evaluate(stages: list[nn.Module], mesh: DeviceMesh) -> Step:
         <own>
         <run>
         <let_go>
-        <collect>
+        return _mean_loss(losses, tokens.device, mesh)
 
     return evaluate
 '''
@@ -215,19 +213,26 @@ def _scheduled(styler: Styler, method: str) -> str:
     )
 
 
-def _collected(roles: Roles, styler: Styler) -> str:
+def mean_loss(roles: Roles, styler: Styler) -> str:
+    """_mean_loss, if there is a pipeline: step and evaluate end with it."""
+    if not roles.pipeline:
+        return ""
     losses = "[loss.full_tensor() for loss in losses]" if styler.loss_parallel else "losses"
-    return fill(
-        """
-        total = torch.zeros((), device=tokens.device)
-        if losses is not None:
-            total += torch.stack(<losses>).detach().mean()
-        return <returned>
-        """,
-        losses=losses,
-        returned=_returned(roles),
-    )
+    return fill(MEAN_LOSS, losses=losses)
+
+
+MEAN_LOSS = '''
+def _mean_loss(losses: list[torch.Tensor] | None, device: torch.device, mesh: DeviceMesh) -> torch.Tensor:
+    """The mean loss of the global batch, the same on every rank.
+
+    `losses`: one for each microbatch on the ranks with the last stage, None on the others.
+    """
+    total = torch.zeros((), device=device)
+    if losses is not None:
+        total += torch.stack(<losses>).detach().mean()
+    return mean_over_batch(total, mesh)
+'''
 
 
 def _returned(roles: Roles) -> str:
-    return "mean_over_batch(total, mesh)" if roles.data or roles.pipeline else "total"
+    return "mean_over_batch(total, mesh)" if roles.data else "total"

@@ -8,6 +8,7 @@ from itertools import chain
 from planc.backends.common.source_writer import causes, comment, fill
 from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPORTS, LOSS, MESH, OPTIMIZER, STEP
 from planc.backends.xla.analysis.layouts import Spec, activation_spec
+from planc.backends.xla.emit.program import NO_PLAN
 from planc.backends.xla.emit.specs import entry
 from planc.backends.xla.emit.tables import constants, not_decayed, param_tables
 from planc.diag.quoting import python_docstring
@@ -28,7 +29,7 @@ def emit(sharded: Sharded) -> str:
         outputs_table(sharded),
     ]
     head = [_docstring(sharded), IMPORTS.strip() + "\n", _P.strip() + "\n", *("\n".join(lines) for lines in tables)]
-    functions = [MESH, ANNOTATIONS, LOSS, OPTIMIZER, STEP]
+    functions = [NO_PLAN, MESH, ANNOTATIONS, LOSS, OPTIMIZER, STEP]
     return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
 

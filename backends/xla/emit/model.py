@@ -1,4 +1,4 @@
-"""The functions of an emitted file that a model meets: names to specs, and the four hooks."""
+"""The functions of an emitted file that a model calls: the four hooks, and names to specs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planc.backends.xla.emit.tables import saved_activations
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 
-HEAD = '''
+BY_NAME = '''
 def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
     """A NamedSharding for every leaf of a parameter pytree, by the leaf's path.
 
@@ -21,12 +21,6 @@ def shardings(mesh: Mesh, tree: Any, specs: dict[str, P] = PARAMS) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: NamedSharding(mesh, _spec(path, leaf, specs)), tree
     )
-
-
-def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
-    """The leaf's spec; the dims of a stack before the parameter's own are <stack>."""
-    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
-    return P(*<leading>, *spec)
 
 
 def _pattern(name: str) -> str:
@@ -39,6 +33,14 @@ def _placed(tree: Any, specs: dict[str, P]) -> Any:
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: with_sharding_constraint(leaf, _spec(path, leaf, specs)), tree
     )
+'''
+"""Names to specs, the same for every plan."""
+
+SPEC = '''
+def _spec(path: Any, leaf: Any, specs: dict[str, P]) -> P:
+    """The leaf's spec; the dims of a stack before the parameter's own are <stack>."""
+    spec = specs[_pattern(jax.tree_util.keystr(path, simple=True, separator="."))]
+    return P(*<leading>, *spec)
 '''
 
 CONSTRAIN = '''
@@ -71,6 +73,7 @@ def linear(name: str, x: jax.Array, w: jax.Array) -> jax.Array:
     """x [..., in] times the parameter `name`, w [out, in]: [..., out].
 
     <why>
+    A custom_vjp has no forward mode: jax.jvp and jax.jacfwd of the loss raise.
     """
     return jnp.einsum("...i,oi->...o", x, _used(name, w))
 
@@ -112,11 +115,10 @@ def layers(block: Callable[[jax.Array, Any], jax.Array], x: jax.Array, stack: An
 
 
 def model_functions(sharded: Sharded) -> list[str]:
-    """`shardings` and the hooks, one text each."""
+    """The hooks, one text each."""
     plan = sharded.plan
     names = bool(saved_activations(sharded))
     return [
-        _head(plan),
         *_constrain(sharded),
         _weight(plan),
         _linear(plan),
@@ -127,11 +129,12 @@ def model_functions(sharded: Sharded) -> list[str]:
     ]
 
 
-def _head(plan: Plan) -> str:
+def spec_function(plan: Plan) -> str:
+    """`_spec`: the spec of a leaf, of one layer or of a stack."""
     stack, leading = "whole", "[None] * (leaf.ndim - len(spec))"
     if pipelined(plan):
         stack, leading = "as STACK says", "STACK[: leaf.ndim - len(spec)]"
-    return fill(HEAD, stack=stack, leading=leading)
+    return fill(SPEC, stack=stack, leading=leading)
 
 
 def _constrain(sharded: Sharded) -> list[str]:

@@ -8,10 +8,10 @@ from planc.backends.common.source_writer import WIDTH, fill
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import constants as context_constants
 from planc.backends.xla.emit.experts import expert_tables
-from planc.backends.xla.emit.model import casts, model_functions, own_gradient
+from planc.backends.xla.emit.model import BY_NAME, casts, model_functions, own_gradient, spec_function
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table, names_activations
-from planc.backends.xla.emit.step import mesh_function, step_functions
+from planc.backends.xla.emit.step import STATE, mesh_function, step_functions
 from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables, saved_table
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
@@ -45,9 +45,12 @@ def emit(sharded: Sharded) -> str:
         "Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]",
         *_tables(sharded),
     ]
-    functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded)]
+    functions = [mesh_function(plan), *model_functions(sharded), *step_functions(sharded), spec_function(plan)]
+    functions += [NO_PLAN, BY_NAME, STATE]
     return "\n\n".join(blocks) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
+
+NO_PLAN = "# From here on nothing depends on the plan: these functions read the tables above."
 
 WITH_EXPERTS = """ Tokens meet experts in
 `experts`; `loss_fn` gives the loss, and picks as that counts them."""

@@ -14,6 +14,7 @@ from planc.ir.sharding import Sharded
 MESH = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The first <count> devices, laid out as MESH."""
+    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
     kinds = (AxisType.Auto,) * len(MESH)
     return jax.make_mesh(tuple(MESH.values()), tuple(MESH), kinds, devices=devices)
 '''
@@ -22,6 +23,7 @@ MESH_TORUS = '''
 def build_mesh(devices: Sequence[jax.Device] | None = None) -> Mesh:
     """The first <count> devices as MESH, neighbours of an axis linked on the torus where it can be had."""
     found = list(jax.devices() if devices is None else devices)[: math.prod(MESH.values())]
+    # Auto: XLA lays out all between constraints; with Explicit, `loss_fn` would state what JAX cannot infer.
     kinds = (AxisType.Auto,) * len(MESH)
     return Mesh(_on_torus(found), tuple(MESH), axis_types=kinds)
 
@@ -75,6 +77,7 @@ def init_state(params: Any, optimizer: optax.GradientTransformation, mesh: Mesh)
         "optimizer": jax.jit(optimizer.init, out_shardings=where["optimizer"])(params),
     }
 '''
+"""The optimizer and its state, the same for every plan."""
 
 STEP = '''
 def build_train_step(
@@ -196,11 +199,11 @@ def mesh_function(plan: Plan) -> str:
 
 
 def step_functions(sharded: Sharded) -> list[str]:
-    """State, steps and what they share, one text each."""
+    """The steps and what they share, one text each."""
     plan = sharded.plan
     step = fill(STEP, update=_update(plan), evaluate=_evaluate(sharded))
     gathered = [_gathered(plan)] if _gathers_first(plan) else []
-    functions = [STATE, step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
+    functions = [step, _accumulate(sharded), *gathered, TRACING if casts(plan) else TRACING_FP32]
     return [with_picks(text) for text in functions] if plan.model.top_k else functions
 
 
@@ -213,7 +216,7 @@ def _update(plan: Plan) -> str:
     """The update happens where the optimizer's state rests."""
     scaled = "jax.tree.map(lambda g: g * scale, grads)"
     if plan.store("optimizer") == plan.store("grads") == plan.store("params"):
-        return f'grads, params = {scaled}, state["params"]'
+        return f'grads = {scaled}\nparams = state["params"]'
     axes = ", ".join(plan.store("optimizer")) or "no axis"
     return "\n".join(
         (
