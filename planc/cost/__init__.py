@@ -2,8 +2,19 @@
 
 For one's own questions, with a plan's mesh and cluster (`planc.load`): `span_of` says where a group lies,
 `collective_s` what a call over it takes, `at_peak` is the machine at its data-sheet rates, and
-`planc.cost.machine.roofline` and `planc.cost.sizes` hold the closed forms. Times are seconds, sizes bytes, rates
-FLOP or bytes per second and device, unless a name says otherwise.
+`planc.cost.machine.roofline` and `planc.cost.sizes` hold the closed forms. Times are seconds, sizes bytes, rates FLOP
+or bytes per second and device, unless a name says otherwise.
+
+In the examples of this package these names stand for the same values, all at data-sheet rates (`at_peak`):
+
+    ring, node, nodes    spans: 4 devices on a ring of 50 GB/s links; 8 on NVLink (450 GB/s, 1 us); 4 such nodes on
+                         a leaf switch (50 GB/s a device, 5 us)
+    h100, h100_node      the chip, and a cluster of one node of eight
+    torus                a TPU v5e of 4 x 4 chips
+    plan                 `plans/llama3_70b_h100.plan`: Llama 3 70B on 64 nodes, mesh pp 4 > fsdp 16 > tp 8, sequences
+                         of 8192 tokens, microbatch 1
+    sharded, costed      the plan's layouts, and the plan with its cost for no target
+    ops, params          `sharded`'s ops and parameters by name
 """
 
 from typing import TYPE_CHECKING, Any

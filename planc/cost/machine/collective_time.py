@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import log2
+from operator import itemgetter
 from typing import Literal
 
 from planc.cost.machine.topology import Phase, Span
@@ -43,8 +44,16 @@ LARGE_BYTES = 2.0**30
 
 
 def collective_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Seconds of one call, the framework's own time in it. `buffer_bytes`: the larger of input and output on one
-    device."""
+    """Seconds of one call, with the framework's own time for it.
+
+    Args:
+        op: the collective, such as `all_gather`.
+        buffer_bytes: the larger of a call's input and output on one device.
+        span: the levels of the machine that the group crosses (`span_of`).
+
+    >>> collective_s("all_gather", 3.6e9, node)  # 7 ms of bytes and 7 hops
+    0.007007
+    """
     return transfer_s(op, buffer_bytes, span) + span.call_s
 
 
@@ -53,62 +62,117 @@ def transfer_s(op: Op, buffer_bytes: float, span: Span) -> float:
 
     `buffer_bytes` is the larger of input and output on one device; `span` says where the group lies.
 
-    >>> from planc.cost.machine.topology import Ring, ring_span
-    >>> span = ring_span(Ring(4, wrapped=True), link_bytes_per_s=50e9)  # two links of 50 GB/s each
-    >>> transfer_s("all_gather", 4e9, span), transfer_s("all_reduce", 4e9, span)
+    >>> transfer_s("all_gather", 4e9, ring), transfer_s("all_reduce", 4e9, ring)  # 4 devices, 100 GB/s each
     (0.03, 0.06)
     """
-    return min((s for _, s in _algorithms(op, buffer_bytes, span)), default=0.0) / span.efficiency(op)
+    return _fastest(op, buffer_bytes, span)[1] / span.efficiency(op)
 
 
 def algorithm(op: Op, span: Span, buffer_bytes: float = LARGE_BYTES) -> str:
-    """How the collective is assumed to run: the fastest way for this size."""
-    return min(_algorithms(op, buffer_bytes, span), key=lambda one: one[1], default=("none", 0.0))[0]
+    """Name of the algorithm that a collective is assumed to run: the fastest for this size, as libraries choose.
+
+    `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `span` the group. A group
+    of one device runs `none`.
+
+    >>> [algorithm("all_reduce", nodes, size) for size in (1e3, 1e9)]
+    ['tree', 'ring']
+    """
+    return _fastest(op, buffer_bytes, span)[0]
+
+
+def _fastest(op: Op, buffer_bytes: float, span: Span) -> tuple[str, float]:
+    """The fastest algorithm and its seconds; the first of equal ones. A group of one device has none."""
+    return min(_algorithms(op, buffer_bytes, span), key=itemgetter(1), default=("none", 0.0))
 
 
 def limit_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Seconds without latency as if the group had many members at every level: (n - 1) / n is 1."""
+    """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
+
+    `buffer_bytes` is the larger of input and output on one device; the slowest level of `span` alone counts. Source:
+    public scaling book, gpus.md, takeaway "2 B / W".
+
+    >>> limit_s("all_reduce", 4e9, ring)
+    0.08
+    """
     slowest = min((p.unit_bytes_per_s for p in span.phases), default=float("inf"))
     return PASSES[op] * buffer_bytes / slowest
 
 
 def bound_s(buffer_bytes: float, span: Span) -> float:
-    """No gather takes less: every unit receives what it lacks, (D - 1) / D of the buffer, at all levels at once.
+    """Lower bound on the seconds of a gather of `buffer_bytes` over `span`: no algorithm takes less.
 
-    Source: public scaling book, gpus.md, for a tree of switches.
+    Every one of a level's D units receives what it lacks, (D - 1) / D of the buffer, at all levels at once. Source:
+    public scaling book, gpus.md, for a tree of switches.
+
+    >>> f"{bound_s(4e9, ring) * 1e3:.0f} ms"
+    '30 ms'
     """
     return max((buffer_bytes / gather_bytes_per_s(p) for p in span.phases), default=0.0)
 
 
 def gather_bytes_per_s(phase: Phase) -> float:
-    """Bytes of a buffer that one level lets its units gather per second."""
+    """Bytes of a buffer that one level, `phase`, lets its units gather per second: D / (D - 1) of a unit's bandwidth.
+
+    Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
+
+    >>> from planc.cost.machine.topology import Phase
+    >>> gather_bytes_per_s(Phase("leaf", members=2, below=8, bytes_per_s=50e9, latency_s=0.0))
+    800000000000.0
+    """
     return phase.unit_bytes_per_s * phase.members / (phase.members - 1)
 
 
 def algorithm_bytes_per_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Bytes of the buffer done per second."""
+    """Bytes of the buffer done per second of one call: what NCCL's tests print as "algbw".
+
+    `op`, `buffer_bytes` and `span` are those of `collective_s`.
+
+    >>> f"{algorithm_bytes_per_s('all_gather', 3e9, ring) / 1e9:.0f} GB/s"  # 100 GB/s x 4 / 3
+    '133 GB/s'
+    """
     return buffer_bytes / collective_s(op, buffer_bytes, span)
 
 
 def group_bytes_per_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Bytes of all members' buffers together done per second."""
+    """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `span`.
+
+    >>> group_bytes_per_s("all_to_all", 8e9, ring) / 1e9
+    400.0
+    """
     return span.size * algorithm_bytes_per_s(op, buffer_bytes, span)
 
 
 def tree_gather_bytes_per_s(span: Span) -> float:
-    """Bytes of a buffer that the slowest level lets a group gather per second."""
+    """Bytes of a buffer that the slowest level of `span` lets a group gather per second.
+
+    Source: public scaling book, gpus.md, cross-node collectives. A group of one device has no limit (infinity).
+
+    >>> round(tree_gather_bytes_per_s(nodes) / 1e9)
+    514
+    """
     return min((gather_bytes_per_s(p) for p in span.phases), default=float("inf"))
 
 
-def multicast_ingress_bytes(buffer_bytes: float, span: Span, level: str) -> float:
-    """Bytes into one switch of a level when switches copy: what is below comes up once, the rest comes down."""
+def multicast_ingress_bytes(buffer_bytes: float, span: Span, level: str) -> tuple[float, float]:
+    """Bytes that come into one switch of a level in an all-gather through switches that copy: from below, from above.
+
+    What the units below hold of `buffer_bytes` comes up once, the rest of the buffer comes down once; the sum is the
+    buffer, however many devices `span` has. Source: public scaling book, gpus.md, quiz 4 question 1. Raises ValueError
+    where the group does not cross `level`.
+
+    >>> multicast_ingress_bytes(1e9, nodes, "nvlink")  # 8 of 32 devices
+    (250000000.0, 750000000.0)
+    """
     phase = phase_of(span, level)
-    below = phase.below * phase.members / span.size
-    return buffer_bytes * below + buffer_bytes * (1 - below)
+    share = phase.below * phase.members / span.size
+    return buffer_bytes * share, buffer_bytes * (1 - share)
 
 
 def phase_of(span: Span, level: str) -> Phase:
-    """The phase of a level that the group crosses. Raises ValueError when it crosses no such level."""
+    """The phase of a level, by its name, that the group `span` crosses.
+
+    Raises ValueError when it crosses no such `level`.
+    """
     for phase in span.phases:
         if phase.name == level:
             return phase
@@ -116,50 +180,102 @@ def phase_of(span: Span, level: str) -> Phase:
 
 
 def array_s(op: Op, array_bytes: float, span: Span) -> float:
-    """Seconds for an array of this size that the group holds once (divided) or each of them (reduced)."""
+    """Seconds of an `op` over `span` for an array of `array_bytes` that the group holds once: an all-to-all moves each
+    member's part of it, all others the whole.
+
+    >>> array_s("all_gather", 4e9, ring)
+    0.03
+    """
     return collective_s(op, array_bytes / span.size if op == "all_to_all" else array_bytes, span)
 
 
 def time_ratio(one: Op, other: Op, array_bytes: float, span: Span) -> float:
-    """How many times as long `one` takes as `other` for the same array."""
+    """Ratio of the seconds of `one` collective to those of the `other`, for the same array of `array_bytes` over
+    `span`.
+
+    Source: public scaling book, sharding.md.
+
+    >>> time_ratio("all_reduce", "all_gather", 4e9, ring)
+    2.0
+    """
     return array_s(one, array_bytes, span) / array_s(other, array_bytes, span)
 
 
 def ring_share(op: Op, members: int) -> float:
-    """The part of its buffer that each member of a ring sends."""
+    """Share of its buffer that each of the `members` of a ring sends in an `op`: (n - 1) / n for each pass.
+
+    Source: Thakur, Rabenseifner and Gropp 2005.
+
+    >>> ring_share("all_reduce", 8), ring_share("all_gather", 8)
+    (1.75, 0.875)
+    """
     return 1.0 if op in ("send_recv", "broadcast") else PASSES[op] * (members - 1) / members
 
 
 def peers_hit(members: int, choices: int) -> float:
-    """Expected share of a group that one token's `choices` fall on, itself left out.
+    """Expected share of a group's `members` that one token's `choices` of experts fall on, the member itself left out.
 
-    A token goes once to each member that holds at least one of its experts; with choices at random a
-    member is missed with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md.
+    A token goes once to each member that holds at least one of its experts; with choices at random a member is missed
+    with probability ((n - 1) / n) ** choices. Source: public scaling book, gpus.md, appendix B.
+
+    >>> peers_hit(members=4, choices=2)  # (1 - (3/4)^2) x 3/4
+    0.328125
     """
     away = (members - 1) / members
     return (1 - away**choices) * away
 
 
 def ragged_all_to_all_s(token_bytes: float, choices: int, span: Span) -> float:
-    """Seconds to send each token once to every member it chose. `token_bytes`: one device's tokens."""
+    """Seconds to send each token once to every member of `span` that it chose.
+
+    `token_bytes` are one device's tokens, `choices` the experts of a token; a member gets the share that `peers_hit`
+    expects. A group of one device sends nothing.
+
+    >>> ragged_all_to_all_s(1e9, 2, ring)
+    0.0175
+    """
     n = span.size
     return collective_s("all_to_all", token_bytes * n * peers_hit(n, choices) / (1 - 1 / n), span) if n > 1 else 0.0
 
 
 def latency_s(span: Span) -> float:
-    """The shortest wait of a collective: every hop inside, a tree outside."""
+    """Seconds that the shortest collective over `span` waits: every hop inside a node or slice, a tree of nodes
+    outside.
+
+    >>> f"{latency_s(nodes) * 1e6:.0f} us"  # 7 hops of 1 us inside, log2(4) of 5 us outside
+    '17 us'
+    """
     near = sum(_hops(p) * p.latency_s for p in span.phases if not p.network)
     return near + _tree_latency_s([p for p in span.phases if p.network])
 
 
 def latency_bound_bytes(phase: Phase) -> float:
-    """Below this size a hop waits longer than it sends: latency times the bandwidth of one link."""
+    """Size below which a hop of `phase` waits longer than it sends: latency times the bandwidth of one link.
+
+    Source: public scaling book, sharding.md, whose number for a TPU v5e link this is:
+
+    >>> from planc.cost.machine.topology import Phase
+    >>> latency_bound_bytes(Phase("ici", members=8, below=1, bytes_per_s=45e9, latency_s=1e-6))
+    45000.0
+    """
     links = sum(r.links for r in phase.rings) or 1
     return phase.latency_s * phase.bytes_per_s / links
 
 
 def torus_send_s(buffer_bytes: float, cluster: Cluster, source: tuple[int, ...], target: tuple[int, ...]) -> float:
-    """Seconds from one chip of a torus to another: over one link of every dimension in which they differ."""
+    """Seconds from one chip of a torus to another: over one link of every dimension in which they differ.
+
+    Args:
+        buffer_bytes: bytes sent.
+        cluster: the machine: the torus's shape, which dimensions wrap, and its links.
+        source: coordinates of the sending chip, one a dimension.
+        target: coordinates of the receiving chip.
+
+    Source: public scaling book, tpus.md, question 5.
+
+    >>> f"{torus_send_s(17e6, torus, (0, 0), (3, 3)) * 1e6:.0f} us"  # two links of 45 GB/s
+    '189 us'
+    """
     link = cluster.link
     ways = [_distance(*at) for at in zip(source, target, cluster.shape, cluster.wrap, strict=True)]
     ports = sum(1 for hops in ways if hops)
@@ -185,28 +301,50 @@ def _algorithms(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, 
     elif op == "all_to_all":
         yield "all to all", max(_exchange_s(buffer_bytes, p, span) for p in span.phases) + latency_s(span)
     else:
-        yield from _gathers(op, buffer_bytes, span)
+        yield from ((name, PASSES[op] * once_s) for name, once_s in _rings(buffer_bytes, span))
+        yield from _all_reduces(buffer_bytes, span) if op == "all_reduce" else _gather_trees(buffer_bytes, span)
 
 
-def _gathers(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
-    """Gathers and reductions: rings, node by node, trees, switches that add."""
-    times = PASSES[op]
-    near = [p for p in span.phases if not p.network]
-    far = [p for p in span.phases if p.network]
-    inside_s = sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in near)
-    if len(span.phases) == 1 or not any(p.rings for p in near):
+def _rings(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+    """Rings, and rings node by node: seconds of one pass of a gather, a scatter or either half of an all-reduce."""
+    far = _far(span)
+    if len(span.phases) == 1 or not any(p.rings for p in _near(span)):
         ring_s = max(_part_s(buffer_bytes, p, span.size) for p in span.phases)
-        yield _ring_name(span), times * (ring_s + _ring_latency_s(span.phases))
-    if near and len(span.phases) > 1:
+        yield _ring_name(span), ring_s + _ring_latency_s(span.phases)
+    if _near(span) and len(span.phases) > 1:
         nodes_s = max((_part_s(buffer_bytes, p, span.outside) for p in far), default=0.0)
-        yield "hierarchical", times * (inside_s + nodes_s + _ring_latency_s(far))
-    if far and op == "all_reduce":
-        yield "tree", times * (max(_move_s(buffer_bytes / p.below, p) for p in span.phases) + latency_s(span))
-    elif far:
+        yield "hierarchical", _inside_s(buffer_bytes, span) + nodes_s + _ring_latency_s(far)
+
+
+def _gather_trees(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+    """A gather or scatter along a tree of nodes, which only small messages use."""
+    if far := _far(span):
         slow_s = max(_part_s(buffer_bytes, p, span.outside) for p in far) / SLOWEST_SHARE
-        yield "tree", times * (inside_s + slow_s + _tree_latency_s(far))
-    if op == "all_reduce" and any(p.reduction for p in span.phases):
+        yield "tree", _inside_s(buffer_bytes, span) + slow_s + _tree_latency_s(far)
+
+
+def _all_reduces(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+    """An all-reduce up a tree of nodes and down again, or through switches that add."""
+    if _far(span):
+        up_s = max(_move_s(buffer_bytes / p.below, p) for p in span.phases) + latency_s(span)
+        yield "tree", PASSES["all_reduce"] * up_s
+    if any(p.reduction for p in span.phases):
         yield "in-network reduction", _reduced_s(buffer_bytes, span)
+
+
+def _near(span: Span) -> list[Phase]:
+    """The levels inside a node or slice."""
+    return [p for p in span.phases if not p.network]
+
+
+def _far(span: Span) -> list[Phase]:
+    """The levels of the network."""
+    return [p for p in span.phases if p.network]
+
+
+def _inside_s(buffer_bytes: float, span: Span) -> float:
+    """Seconds of one pass inside each node, one level after the other."""
+    return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(span))
 
 
 def _part_s(buffer_bytes: float, phase: Phase, members: float) -> float:

@@ -1,4 +1,8 @@
-"""Rates of one device: memory bandwidth and matmul throughput, as data sheet times reached efficiency."""
+"""Rates of one device: memory bandwidth and matmul throughput, as data sheet times reached efficiency.
+
+Efficiencies are fitted to published runs (`docs/measured/accuracy.md`); peaks and bandwidths are of the data sheets
+that the files in `plans/hardware` name.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +10,29 @@ from planc.ir.hardware import Chip
 
 
 def memory_bytes_per_s(chip: Chip) -> float:
-    """Reached memory bandwidth of one device (bytes/s): the data sheet's, shared by the chip's devices, times its
-    efficiency.
+    """Reached memory bandwidth of one device of `chip` (bytes/s): the data sheet's, shared by the chip's devices, times
+    its efficiency.
 
-    >>> memory_bytes_per_s(h100) / (h100.memory_bandwidth_bytes_per_s * h100.memory_efficiency)
-    1.0
+    >>> f"{memory_bytes_per_s(h100) / 1e12} TB/s"
+    '3.35 TB/s'
     """
     return chip.memory_bandwidth_bytes_per_s / chip.devices * chip.memory_efficiency
 
 
 def peak_flops_per_s(chip: Chip, dtype: str) -> float:
-    """The dense peak of a dtype; a chip without a rate for it computes in the next wider one."""
+    """Dense peak of the whole `chip` in `dtype` (FLOP/s); without a rate for it, that of the next wider dtype.
+
+    >>> peak_flops_per_s(h100, "bf16"), peak_flops_per_s(h100, "float4")  # no float4 units: float8
+    (989000000000000.0, 1979000000000000.0)
+    """
     order = [dtype, *(["float8"] if dtype == "float4" else []), "bf16", "fp16", "fp32"]
     return next(chip.flops_per_s[d] for d in order if d in chip.flops_per_s)
 
 
 def dtype_s_per_flop(chip: Chip, dtype: str) -> float:
+    """Seconds of one FLOP on one device of `chip` in `dtype`: one over the peak times its matmul efficiency.
+
+    >>> f"{1 / dtype_s_per_flop(h100, 'bf16') / 1e12:.0f} TFLOP/s"
+    '989 TFLOP/s'
+    """
     return chip.devices / (peak_flops_per_s(chip, dtype) * chip.efficiency(dtype))

@@ -28,20 +28,32 @@ class Ring:
 
     @property
     def links(self) -> float:
-        """Links' worth of bandwidth for one group: strided groups share the links."""
+        """Number of links whose bandwidth one group has: two round a bidirectional ring, divided by the groups that
+        share them.
+
+        >>> Ring(4, wrapped=True).links, Ring(4, wrapped=False, stride=2).links
+        (2.0, 0.5)
+        """
         return (2 if self.wrapped and self.bidirectional else 1) / self.stride
 
     @property
     def hops(self) -> int:
-        """Links between the two members farthest from each other."""
+        """Number of hops between the two members farthest from each other.
+
+        >>> Ring(8, wrapped=True).hops, Ring(8, wrapped=False).hops
+        (4, 7)
+        """
         return (self.size // 2 if self.wrapped and self.bidirectional else self.size - 1) * self.stride
 
     @property
     def crossing(self) -> float:
-        """Part of one member's buffer that the busiest link carries when all send to all.
+        """Share of one member's buffer that the busiest link carries when all send to all.
 
-        Both ways round, the mean distance is size / 4, over 2 links a member; one way, (size - 1) / 2; on a
-        line, each half sends half of its data through the middle.
+        Both ways round, the mean distance is size / 4, over 2 links a member; one way, (size - 1) / 2; on a line, each
+        half sends half of its data through the middle (public scaling book, sharding.md).
+
+        >>> Ring(8, wrapped=True).crossing, Ring(8, wrapped=False).crossing
+        (1.0, 2.0)
         """
         if not self.wrapped:
             return self.stride * self.size / 4
@@ -75,7 +87,11 @@ class Phase:
 
     @property
     def unit_bytes_per_s(self) -> float:
-        """Bandwidth of the group's members in one unit together (bytes/s)."""
+        """Bandwidth of the group's members in one unit together (bytes/s).
+
+        >>> Phase("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=0.0).unit_bytes_per_s
+        400000000000.0
+        """
         return self.below * self.bytes_per_s
 
 
@@ -90,31 +106,46 @@ class Span:
 
     @property
     def inside(self) -> float:
-        """Members in one node (or one slice of a torus)."""
+        """Number of members in one node (or one slice of a torus).
+
+        >>> node.inside, node.outside, nodes.inside, nodes.outside
+        (8, 1, 8, 4)
+        """
         return prod(p.members for p in self.phases if not p.network)
 
     @property
     def outside(self) -> float:
-        """Nodes (or slices) that the group lies in."""
+        """Number of nodes (or slices) that the group lies in."""
         return prod(p.members for p in self.phases if p.network)
 
     @property
     def call_s(self) -> float:
-        """The framework's own time for a call over this group."""
+        """The framework's own seconds for a call over this group: the longest of its levels'."""
         return max((p.call_s for p in self.phases), default=0.0)
 
     def efficiency(self, op: str) -> float:
-        """How fast an op runs beside what the curve says of it, at the outermost level that says so."""
+        """Share of the curve's bandwidth that the collective `op` reaches, at the outermost level that says so; 1 where
+        none does."""
         return next((share for p in reversed(self.phases) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property
     def slowest(self) -> Phase | None:
-        """The level that a gather is bound by: the one that saturates first."""
+        """The level that a gather is bound by: the one that saturates first. None for a group of one device."""
         return max(self.phases, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
 
 
 def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
-    """How a group over these axes (of the mesh or of one of its views) lies on the cluster."""
+    """Where a group of devices lies on the machine: the levels it crosses, innermost first.
+
+    Args:
+        mesh: the mesh, whose innermost axis fills a node first.
+        cluster: the machine.
+        axes: axes of the mesh, or of one of its views, that the group runs over.
+
+    >>> span = span_of(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
+    >>> span.size, span.level, [(p.name, p.members) for p in span.phases]
+    (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
+    """
     group = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
     size = prod(a.size for a in group)
     phases, count = [], float(size)
@@ -128,16 +159,25 @@ def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
 
 
 def ring_span(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> Span:
-    """A group that is one torus dimension."""
+    """The span of a group that is one torus dimension, `ring`, with links of `link_bytes_per_s` each way and
+    `latency_s` a hop.
+
+    >>> ring_span(Ring(4, wrapped=True), link_bytes_per_s=50e9).phases[0].bytes_per_s  # both ways round
+    100000000000.0
+    """
     phase = Phase("ring", ring.size, 1, link_bytes_per_s, latency_s, rings=(ring,))
     return Span(ring.size, (_on_torus(phase, (ring,)),), "ring")
 
 
 def units_crossed(axis: Axis, width: int, devices: int) -> int:
-    """How many blocks of `width` neighbouring ranks the worst group along `axis` touches.
+    """Number of blocks of `width` neighbouring ranks that the worst group along `axis` touches, of all `devices`.
 
-    Groups lie end to end, `size * stride` ranks each. Where that does not divide `width`, some group
-    straddles a border.
+    Groups lie end to end, `size * stride` ranks each. Where that does not divide `width`, some group straddles a
+    border.
+
+    >>> from planc.ir.mesh import Axis
+    >>> units_crossed(Axis(name="tp", size=8, stride=1), 8, 64), units_crossed(Axis(name="tp", size=6, stride=1), 8, 48)
+    (1, 2)
     """
     extent = axis.size * axis.stride
     offset = 0 if extent >= devices else width - gcd(extent, width)
@@ -237,9 +277,13 @@ def _joined(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
 def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict[str, tuple[tuple[int, Ring], ...]]:
     """For each axis, the torus dimensions it uses, by number, and its ring on each.
 
-    Innermost axes choose first. An axis prefers dimensions whose lengths multiply to its size; what
-    does not fit is cut out of a longer dimension: the inner part is a line, the outer part a ring whose
-    groups share the links. `axes` names those of a view to place them instead of the axes they stand for.
+    Innermost axes choose first. An axis prefers dimensions whose lengths multiply to its size; what does not fit is cut
+    out of a longer dimension: the inner part is a line, the outer part a ring whose groups share the links.
+
+    Args:
+        mesh: the mesh whose axes are placed.
+        cluster: the torus: the lengths of its dimensions, and which of them wrap.
+        axes: those of a view, to place them instead of the axes they stand for.
     """
     free = [_Free(i, n, n, wrapped) for i, (n, wrapped) in enumerate(zip(cluster.shape, cluster.wrap, strict=True))]
     free.sort(key=lambda f: f.left)
@@ -315,7 +359,17 @@ def _cut(free: list[_Free], size: int) -> list[tuple[int, Ring]]:
 
 
 def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
-    """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless asked, no latency."""
+    """The same machine at its data-sheet rates: every efficiency 1, no launches and, unless `latency` is true, no
+    latency.
+
+    Args:
+        cluster: the machine as its hardware file describes it.
+        latency: keeps the latencies of its links and network.
+
+    >>> measured = replace(h100_node, chip=replace(h100_node.chip, matmul_efficiency=0.6))
+    >>> at_peak(measured).chip.matmul_efficiency
+    1.0
+    """
     keep = float(latency)
     ideal: dict[str, Any] = {"efficiency": 1.0, "half_bytes": 0.0, "call_s": 0.0, "op_efficiency": {}}
     link = replace(cluster.link, latency_s=keep * cluster.link.latency_s, **ideal)
@@ -337,9 +391,13 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
 
 
 def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Bytes per second that the units of one `level` together can send into it, one way.
+    """Bytes per second that the units of one `level` of `cluster` together can send into it, one way.
 
-    The innermost level's units are the chips of a node; a network level's are the nodes that meet there.
+    The innermost level's units are the chips of a node; a network level's are the nodes that meet there. Raises
+    ValueError for a level that the cluster does not have.
+
+    >>> injection_bytes_per_s(h100_node, h100_node.link.name) / 1e12  # 8 x 450 GB/s
+    3.6
     """
     if level == cluster.link.name:
         return prod(cluster.shape) * cluster.link.bandwidth_bytes_per_s
@@ -352,21 +410,35 @@ def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
 
 
 def bisection_bytes_per_s(cluster: Cluster, level: str) -> float:
-    """Bytes per second between two halves of the units of one level, both directions together."""
+    """Bytes per second between two halves of the units of one `level` of `cluster`, both directions together.
+
+    Raises ValueError for a level that the cluster does not have.
+
+    >>> bisection_bytes_per_s(h100_node, h100_node.link.name) / 1e12
+    3.6
+    """
     half = injection_bytes_per_s(cluster, level) / 2
     return half + half
 
 
 def egress_bytes_per_s(cluster: Cluster) -> float:
-    """Bytes per second that one node, or one slice of a torus, can send into the network."""
+    """Bytes per second that one node of `cluster`, or one slice of a torus, can send into the network.
+
+    >>> egress_bytes_per_s(h100_node) / 1e9  # 8 cards of 400 Gbit/s
+    400.0
+    """
     level = cluster.levels[0]
     return cluster.hosts_per_node * level.bandwidth_bytes_per_s / level.oversubscription
 
 
 def switches(cluster: Cluster) -> int:
-    """Switches of the whole machine: those inside nodes and a folded Clos of the network's levels.
+    """Number of switches of the whole `cluster`: those inside nodes and a folded Clos of the network's levels.
 
-    Below the top, half of a switch's ports go down and half up; at the top all go down.
+    Below the top, half of a switch's ports go down and half up; at the top all go down. Source: public scaling book,
+    gpus.md.
+
+    >>> switches(plan.cluster)
+    280
     """
     total = cluster.count * cluster.link.switches
     links = cluster.levels[0].rails
@@ -383,5 +455,9 @@ def switches(cluster: Cluster) -> int:
 
 
 def replicas(mesh: Mesh, axes: tuple[str, ...]) -> int:
-    """Copies that the mesh holds of an array divided over `axes`."""
+    """Number of copies that the mesh holds of an array divided over `axes`.
+
+    >>> replicas(plan.mesh, ("tp",))  # mesh pp 4 > fsdp 16 > tp 8
+    64
+    """
     return mesh.devices // mesh.size(*axes)
