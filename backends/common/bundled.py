@@ -14,7 +14,8 @@ HERE = Path(__file__).parent.parent
 
 
 def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
-    """E0901 at the model's sentence when no module of the target computes this model; [] otherwise."""
+    """E0901 at the model's sentence when no module of `target` (a folder below `backends`) computes the model of
+    `plan`; [] otherwise."""
     why = _missing(plan.model, target)
     if not why:
         return []

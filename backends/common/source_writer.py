@@ -15,10 +15,10 @@ CLOSING = {"(": ")", "{": "}", "[": "]"}
 
 
 def fill(template: str, **pieces: str) -> str:
-    """The template with each `<name>` replaced by its piece, and comments wrapped to the width.
+    """`template` with each `<name>` replaced by its piece in `pieces`, and comments wrapped to the width.
 
-    A name alone on its line takes a piece of any number of lines, indented as the name is; an empty
-    piece takes the line away.
+    A name alone on its line takes a piece of any number of lines, indented as the name is; an empty piece takes the
+    line away. Raises KeyError for a name without a piece.
     """
     text: list[str] = []
     for line in textwrap.dedent(template).strip("\n").split("\n"):
@@ -57,12 +57,15 @@ def call(head: str, arguments: Sequence[str], tail: str = "", depth: int = 0) ->
 
 
 def tuple_of(items: Sequence[str]) -> str:
-    """A tuple display."""
+    """Source text of a tuple of `items`, each source text itself; at least one."""
     return f"({items[0]},)" if len(items) == 1 else f"({', '.join(items)})"
 
 
 def because(cause: Cause | None, note: str = "") -> str:
-    """The comment that traces a line to its sentence, and says what happens there. `fill` wraps it."""
+    """The comment that traces a line to its sentence (`cause`; None: none) and adds `note`, what happens there.
+
+    "" when both are empty. `fill` wraps it.
+    """
     place = cause.comment() if cause is not None else ""
     return f"# {python_comment(': '.join(t for t in (place, note) if t))}" if note or place else ""
 
@@ -90,6 +93,6 @@ def beside(code: str, note: str, depth: int = 0) -> list[str]:
 
 
 def causes(found: Iterable[Cause | None], indent: int = 0) -> list[str]:
-    """The sentences that something follows from, each once, as comment lines."""
+    """The sentences in `found` as comment lines, each sentence once, indented by `indent` levels."""
     note = dict.fromkeys(c.comment() for c in found if c is not None)
     return [line for text in note for line in comment(text, indent)]

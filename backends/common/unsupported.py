@@ -15,7 +15,11 @@ Sentences = Iterator[Cause | None]
 
 
 def not_lowered(plan: Plan, target: str) -> list[Diagnostic]:
-    """E0901 for each such sentence, at its place; empty when the target may look at the rest."""
+    """E0901 for each sentence of `plan` that planc checks and costs but writes no program for yet, at its place.
+
+    The model is such a sentence when `target` (a folder below `backends`) has no module of it. [] when the target may
+    look at the rest.
+    """
     causes = dict.fromkeys(c for find in (_nouns, _shards, _state, _recompute) for c in find(plan))
     return not_bundled(plan, target) + [
         refused(

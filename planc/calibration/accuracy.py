@@ -62,7 +62,10 @@ class Accuracy:
 
 
 def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
-    """The table of the bundled rows, or of others in the same format."""
+    """The error table of `rows`, or of the bundled rows when there are none.
+
+    Without `swept` the single-node sweep is left out: its errors, its rankings and the study of its times.
+    """
     given = list(rows) or list(training_rows())
     why = [missing(row) for row in given]
     runs = [prepare(row) for row, reason in zip(given, why, strict=True) if not reason]

@@ -44,7 +44,10 @@ class Fit:
     without: dict[str, tuple[float, ...]]
 
     def largest_shift(self, parameter: int) -> tuple[float, str]:
-        """The largest relative move of a parameter when a publisher is left out, and which one."""
+        """The largest relative change (ratio less one) of a parameter when a publisher is left out, and that publisher.
+
+        `parameter` is its index in `PARAMETERS`.
+        """
         kept = self.values[parameter]
         return max((abs(v[parameter] / kept - 1), name) for name, v in self.without.items())
 
@@ -118,7 +121,7 @@ def rounded(value: float) -> float:
 
 
 def shown(parameter: Parameter, value: float) -> str:
-    """A value in a unit of the language."""
+    """`value` of `parameter` with a unit of the language, three digits."""
     if parameter.unit.startswith("share"):
         return f"{100 * value:.3g} %"
     if parameter.unit == "s":

@@ -50,7 +50,7 @@ class Calibrated:
     steps: tuple[MeasuredStep, ...]
 
     def error(self, probe: Measured) -> float:
-        """Predicted over measured, less one."""
+        """Relative error of the prediction for `probe`, a fraction: predicted over measured seconds, less one."""
         return predicted_s(probe.probe, self.cluster) / probe.seconds - 1
 
 
@@ -257,7 +257,7 @@ def _peaks(cluster: Cluster, measured: Sequence[Measured]) -> Cluster:
 
 
 def rounded(value: float) -> float:
-    """Three digits, as the hardware file says it."""
+    """`value`, in any unit, with three significant digits, as the hardware file writes it."""
     return float(f"{value:.3g}")
 
 

@@ -69,7 +69,8 @@ class MeasuredStep:
     seconds: float
 
     def predicted_s(self, cluster: Cluster) -> float:
-        """The step on machines with other numbers; layouts and collectives stay."""
+        """Seconds of the step on machines with the numbers of `cluster`; their count, the layouts and the collectives
+        stay."""
         before = self.sharded.plan
         plan = replace(before, cluster=_as_many(cluster, before.cluster))
         plan.cache.share(before.cache)  # what a plan has worked out for itself depends on no machine

@@ -158,7 +158,7 @@ def attention_flops(model: dict[str, Any], sequence: int, *, causal: bool) -> fl
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Training rows of a file in the same format. Raises OSError or ValueError."""
+    """The training rows of the JSON file at `path`, in the bundled rows' format. Raises OSError or ValueError."""
     return _rows(json.loads(path.read_text()))
 
 

@@ -45,7 +45,11 @@ def model_names() -> dict[str, str]:
 
 
 def build_model(name: str, changes: dict[str, int] | None = None) -> Model:
-    """The op graph of a named model. Raises KeyError for an unknown name."""
+    """The op graph of the model `name`.
+
+    `changes` replaces sizes by name, as `model llama3_8b(layers = 4)` does; None: none. Raises KeyError for an unknown
+    model, and ValueError for sizes that make none.
+    """
     family = importlib.import_module(f"{__name__}.{model_names()[name]}")
     model: Model = family.build(name, changes)
     return model

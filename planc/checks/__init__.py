@@ -36,7 +36,7 @@ def rules() -> dict[str, Rule]:
 
 
 def check_plan(plan: Plan) -> CheckedPlan:
-    """Run the plan rules. Raises PlanError with all their findings when one of them is an error."""
+    """Run the plan rules on `plan`. Raises PlanError with all their findings when one of them is an error."""
     found = plan_findings(plan)
     if has_errors(found):
         raise PlanError(in_order(found))
@@ -44,7 +44,7 @@ def check_plan(plan: Plan) -> CheckedPlan:
 
 
 def assume_checked(plan: Plan) -> CheckedPlan:
-    """A plan whose rules the caller has run in parts, or knows to hold: no rule is run."""
+    """`plan` as a CheckedPlan without running a rule: the caller has run them in parts, or knows them to hold."""
     return CheckedPlan(plan)
 
 
@@ -65,7 +65,7 @@ def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = 
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
-    """The findings of the cost rules and of the plan's own expectations."""
+    """Findings of the cost rules on `costed` and of the plan's own `expect` sentences, errors among them."""
     return [d for rule in _of("cost") if rule.check for d in rule.check(costed)]
 
 

@@ -73,7 +73,10 @@ class Diff:
 
 
 def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
-    """Compare two costed plans: both as the same target's program, or each as its own."""
+    """Compare two costed plans: both as the same target's program, or each as its own.
+
+    `names` are what the output calls `a` and `b`: their files.
+    """
     one, other = a.sharded, b.sharded
     changes = (
         *_targets(a, b),

@@ -30,7 +30,7 @@ def rewritten(text: str, verb: str, rest: str) -> str:
 
 
 def read(path: Path) -> str:
-    """The file's text. Raises OSError, or NotWrittenError when it is no text."""
+    """The text of the plan file at `path`. Raises OSError, or NotWrittenError when it is no text."""
     try:
         return path.read_text()
     except UnicodeDecodeError as error:

@@ -28,7 +28,11 @@ class Over:
 
 
 def parse_over(text: str) -> Over:
-    """`NAME=8,16,32` or `NAME=8..128`, which doubles. Raises ValueError with what is wrong."""
+    """The thing that is varied (`devices`, `batch`, ..., an axis of the mesh or a name of `let`) and its values.
+
+    `text` is `NAME=8,16,32`, or `NAME=8..128`, which doubles from the first to the last. Raises ValueError with what is
+    wrong.
+    """
     name, equals, rest = text.removeprefix("axis ").partition("=")
     values = [n for part in rest.split(",") for n in _numbers(part)] if equals else []
     if not name.isidentifier() or not values:

@@ -113,11 +113,16 @@ class Draft:
         related: tuple[Related, ...] = (),
         fix: Fix | None = None,
     ) -> None:
+        """Add a finding at `span`. Arguments are those of `planc.diag.Diagnostic`; an error counts in `losses`."""
         self.losses += code[0] == "E"
         self.diagnostics.append(Diagnostic(code, message, span, label, help, related, fix))
 
     def unknown(self, word: Word, legal: Iterable[str], what: str) -> str | None:
-        """E0108: a name nobody knows, with the legal ones. Returns the nearest of them, to go on with."""
+        """Report E0108: `word` is not `what` ("an axis of the mesh").
+
+        Returns the name of `legal` that is nearest in spelling, to go on with; None when none is, or when a sentence
+        that could not be read may declare the word, in which case nothing is reported.
+        """
         legal = list(legal)
         self.lookups.append(NameLookup(word, tuple(legal), what))
         if word.text in self.unread:
@@ -135,7 +140,7 @@ class Draft:
         return near[0] if near else None
 
     def one_of(self, word: Word, legal: Iterable[str], what: str) -> str | None:
-        """The word, if it is legal; otherwise it is reported, and the nearest legal word is the answer."""
+        """The text of `word` if it is one of `legal`; otherwise `unknown` reports it and gives the answer."""
         legal = list(legal)
         if word.text in legal:
             self.lookups.append(NameLookup(word, tuple(legal), what))
@@ -145,7 +150,7 @@ class Draft:
         return guess
 
     def axes(self, words: list[Word]) -> tuple[str, ...] | None:
-        """The mesh axes these words name; None (reported) when one is unknown or named twice."""
+        """The mesh axes that `words` name; None (reported) when one is unknown or named twice."""
         if self.mesh is None or any(w.text in self.refused for w in words):
             return None
         names = [self.one_of(w, self.mesh.every, "an axis of the mesh") for w in words]
@@ -158,7 +163,8 @@ class Draft:
         return tuple(n for n in names if n is not None)
 
     def regions(self, sentence: Sentence) -> list[str] | None:
-        """The regions of the model that a sentence is for; [""] when it is for all. None (reported) otherwise."""
+        """The regions of the model that `sentence` is for; [""] when it is for all. None (reported) when one is
+        unknown."""
         scope = sentence.node.node("in", "for")
         if scope is None:
             return [""]
@@ -169,12 +175,13 @@ class Draft:
         return None if None in found else [r for r in found if r is not None]
 
     def cause(self, sentence: Sentence) -> Cause:
-        """The sentence, or the `use` that wrote it."""
+        """The place and text of `sentence`, and of the `use` sentence where a layout wrote it."""
         via = sentence.via
         return Cause(span=via.span if via else sentence.span, sentence=sentence.text, via=via.text if via else "")
 
     def inside(self, name: str, span: Span) -> Path | None:
-        """A file of the plan's folder or below; None (reported) when it lies elsewhere."""
+        """The path of the file `name`, which must lie in the plan's folder or below; None (reported at `span`)
+        otherwise."""
         root = self.root.resolve()
         try:
             path = (root / name).resolve()
@@ -190,14 +197,18 @@ class Draft:
     # Numbers.
 
     def free(self, part: Node | Word | None, what: str) -> bool:
-        """True for `?`, which `planc search` fills in; reported as E0115."""
+        """True when `part` is `?`, which `planc search` fills in; reported as E0115, with `what` as the subject."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
         self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")
         return True
 
     def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:
-        """A whole number at least `minimum`; None (reported) otherwise."""
+        """The value of `part`: a number, a name that `let` gives or a sum, difference, product or quotient of such,
+        without a unit.
+
+        None (reported) when it is no whole number from `minimum` to MAX_NUMBER.
+        """
         value = self._value(part)
         if value is None:
             return None
@@ -213,7 +224,10 @@ class Draft:
         return int(value)
 
     def quantity(self, node: Node | Word, kind: str) -> float | None:
-        """A number with a unit of `kind` (see `units.UNITS`), in SI units or bytes."""
+        """The value of `node`, a number with a unit of `kind` (a key of `units.UNITS`), in SI units or bytes.
+
+        None (reported) when there is no unit, or one of another quantity.
+        """
         parts = node.parts if isinstance(node, Node) and node.kind == "quantity" else (node,)
         value = self._value(parts[0])
         unit = parts[1] if len(parts) > 1 else None

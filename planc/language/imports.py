@@ -33,7 +33,13 @@ class Files:
     """Texts that count instead of what is on disk, by resolved path: an editor's."""
 
     def read(self, path: Path, name: str, place: Span | None = None) -> Tree | Diagnostic:
-        """Read and parse one file. A file that cannot be read as text is a diagnostic."""
+        """Read and parse the file at `path`; a file that cannot be read as text is a diagnostic.
+
+        Args:
+            path: where the file is; the text of an editor's unsaved buffer goes before it.
+            name: the name that diagnostics give.
+            place: the sentence that asks for the file, for such a diagnostic; None: the file's own beginning.
+        """
         at = place or Span(name, 1, 1, 1, 1)
         try:
             unsaved = self.unsaved.get(Path(os.path.realpath(path))) if self.unsaved else None
@@ -63,7 +69,7 @@ class Files:
         return parsed
 
     def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
-        """Files that a sentence has read by itself."""
+        """Add files that a sentence has read by itself. `read` maps name to (source, content)."""
         for name, (source, data) in read.items():
             self.sources[name] = source
             self.sha256[name] = hashlib.sha256(data).hexdigest()

@@ -30,18 +30,18 @@ def layouts() -> tuple[str, ...]:
 
 @cache
 def hardware_file(name: str) -> Tree:
-    """A bundled hardware file, parsed."""
+    """The bundled hardware file called `name` (with its ending), parsed."""
     return _parsed("hardware", name)
 
 
 def machine_text(name: str) -> str:
-    """The bundled hardware file that declares a node or torus."""
+    """The text of the bundled hardware file that declares the node or torus `name`. Raises KeyError when none does."""
     return files("planc.plans").joinpath("hardware").joinpath(machines()[name]).read_text()
 
 
 @cache
 def layout_file(name: str) -> Tree:
-    """A bundled layout, parsed."""
+    """The bundled layout called `name` (without an ending), parsed."""
     return _parsed("layouts", f"{name}.plan")
 
 

@@ -40,7 +40,7 @@ def read_op_names(
 
 
 def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
-    """The fewest names that mean these of the ops and no other."""
+    """The fewest names, or beginnings of names, that mean the ops called `chosen` and no other of `ops`."""
     chosen = set(chosen)
     names = dict.fromkeys(op.name for op in ops)
     found: dict[str, None] = {}

@@ -16,7 +16,8 @@ IN_LAYOUTS = ("shard", "replicate", "store", "gather", "split", "recompute")
 
 
 def read_part(file: Tree) -> Draft:
-    """Read a layout or hardware file; the draft holds its findings, those of parsing included."""
+    """Read `file`, a layout or hardware file with its header; the draft holds its findings, those of parsing
+    included."""
     assert file.header is not None
     draft = Draft(diagnostics=list(file.diagnostics))
     if file.header.verb == "hardware":

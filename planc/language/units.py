@@ -24,5 +24,5 @@ UNITS: dict[str, dict[str, float]] = {
 
 
 def kind_of(unit: str) -> str:
-    """The quantity that a unit measures; an empty string for an unknown unit."""
+    """The quantity that `unit` measures, a key of UNITS; an empty string for an unknown unit."""
     return next((kind for kind, units in UNITS.items() if unit in units), "")

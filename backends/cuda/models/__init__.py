@@ -7,5 +7,5 @@ from types import ModuleType
 
 
 def family(name: str) -> ModuleType:
-    """The module with `build(model)` of a model family. Loads torch."""
+    """The module with `build(model)` of the model family `name`. Loads torch."""
     return importlib.import_module(f"{__name__}.{name}")

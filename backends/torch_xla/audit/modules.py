@@ -49,7 +49,7 @@ def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
 
 
 def origin(module: nn.Module) -> Place:
-    """The line where the module's class begins."""
+    """The file and line where the class of `module` begins; without its source, the Python module's name and line 1."""
     kind = type(module)
     try:
         return Place(inspect.getfile(kind), inspect.getsourcelines(kind)[1], kind.__qualname__)
@@ -58,7 +58,10 @@ def origin(module: nn.Module) -> Place:
 
 
 def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Callable[[int], None]:
-    """A forward and a backward of the module on each step's inputs."""
+    """A function of the step's number (1 to 3) that runs a forward and a backward of `module`.
+
+    `inputs` makes a step's positional arguments from its number; all are made now, before the first step.
+    """
     given = {number: inputs(number) for number in range(1, 4)}
 
     def step(number: int) -> None:

@@ -38,7 +38,11 @@ class Walked:
 
 
 def walk(step: Callable[[int], None]) -> Walked:
-    """Take `step(1)`, `step(2)`, `step(3)`: the same shapes each time, and other data."""
+    """The leaks in three steps: values read on the host, shapes that depend on values, constants that differ between
+    the second step and the third, and containers that outlive a step.
+
+    `step` takes the step's number, 1 to 3; it must use the same shapes each time, and other data.
+    """
     seen: list[Leak] = []
     runs: list[list[Operation]] = []
 

@@ -60,7 +60,7 @@ def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
 
 
 def activation_spec(sharded: Sharded, tensor: str) -> Spec:
-    """The layout an activation rests in, per dimension."""
+    """The layout of an activation between ops, one entry for each dimension of `tensor`, a tensor's name."""
     t = sharded.model.tensor[tensor]
     return spec_of(sharded.plan, t.dims, sharded.declared(tensor))
 

@@ -13,7 +13,7 @@ def spec_text(spec: Spec) -> str:
 
 
 def entry(key: str, spec: Spec, note: str = "") -> list[str]:
-    """One row of a table of specs, over several lines where one is too short."""
+    """Lines of one row of a table of specs, `key: P(...)`; `note` is its comment."""
     code = f"{INDENT}{python_string(key)}: {spec_text(spec)},"
     if len(code) <= WIDTH:
         return beside(code, note)

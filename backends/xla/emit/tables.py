@@ -21,7 +21,7 @@ JAX_DTYPE = {"fp32": "jnp.float32", "bf16": "jnp.bfloat16"}
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """The mesh, the batch and the dtype."""
+    """Lines with the mesh, the batch and the dtype of the plan in `sharded`."""
     plan = sharded.plan
     sizes = ", ".join(f"{python_string(a.name)}: {a.size}" for a in atoms(plan))
     other = [f"{name} is {' and '.join(made)}" for name, made in aliases(plan).items()]
@@ -54,7 +54,8 @@ HEADINGS: dict[Use, tuple[str, str]] = {
 
 
 def param_tables(sharded: Sharded) -> list[str]:
-    """`USED`, `PARAMS`, `GRADS`, `OPTIMIZER`: a table each, or another's name where they are equal."""
+    """Lines of `USED`, `PARAMS`, `GRADS`, `OPTIMIZER` for `sharded`: a table each, or another's name where they are
+    equal."""
     out = comment("One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.")
     known: dict[str, str] = {}
     for use, (name, said) in HEADINGS.items():
@@ -89,7 +90,7 @@ def _param_rows(sharded: Sharded, use: Use) -> list[str]:
 
 
 def not_decayed(sharded: Sharded) -> list[str]:
-    """Names of the parameters without weight decay."""
+    """Lines of the set `NOT_DECAYED`: names of the parameters in `sharded` without weight decay."""
     names = [python_string(p.name) for p in sharded.model.params if not p.decay]
     return ["NOT_DECAYED = {", *(f"{INDENT}{name}," for name in names), "}"]
 

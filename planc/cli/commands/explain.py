@@ -91,7 +91,7 @@ def _of_rule(rule: Rule) -> dict[str, Any]:
 
 
 def page(rule: Rule) -> str:
-    """A rule's manual page as Markdown: the same text is its page of the documentation."""
+    """The manual page of `rule` as Markdown: the same text is its page of the documentation."""
     parts = [f"# {rule.code}: {rule.title}", rule.why]
     if rule.bad:
         parts.append(f"## A plan with this mistake\n\n```plan bad={rule.code}\n{rule.bad}```")

@@ -31,14 +31,14 @@ def brief_line(report: Report) -> str:
 
 
 def seconds(value: float) -> str:
-    """Seconds in a unit that fits."""
+    """`value` in seconds, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
     if value >= 1 or value == 0:
         return f"{value:.2f} s"
     return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
 
 
 def count(value: float) -> str:
-    """A number of things with a unit that fits."""
+    """`value`, a number of things, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
     for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
         if value >= factor:
             return f"{value / factor:.2f} {unit}"
@@ -46,7 +46,7 @@ def count(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """Bytes in a decimal unit that fits."""
+    """`value` in bytes, in a decimal unit that fits: `1.2 GB`, `345 B`."""
     for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if value >= factor:
             return f"{value / factor:.1f} {unit}"
@@ -99,7 +99,7 @@ def _memory(report: Report) -> list[str]:
 
 
 def gib(value: float) -> str:
-    """GiB with as many digits as matter."""
+    """`value`, a number of GiB, with as many digits as matter; the unit is not written."""
     return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
 
 
@@ -166,7 +166,7 @@ Key = tuple[str, str, str, str, str]
 
 
 def grouped(rows: Iterable[TimedCollective]) -> dict[Key, list[TimedCollective]]:
-    """Rows that differ only in their tensor, together."""
+    """`rows` that differ only in their tensor, together: by axis, level, operation, what is carried, and phase."""
     groups: dict[Key, list[TimedCollective]] = {}
     for r in rows:
         key = (r.row.axis, r.level, r.row.op, r.row.carries, r.row.phase)

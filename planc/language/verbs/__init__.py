@@ -18,7 +18,7 @@ Read = Callable[[Sentence, Draft], None]
 
 @cache
 def readers() -> dict[str, tuple[int, Read]]:
-    """For each verb that planc compiles, its place in the reading order and its reader."""
+    """For each verb that planc compiles, its place in the reading order (an index, lowest first) and its reader."""
     found: dict[str, tuple[int, Read]] = {}
     for info in pkgutil.iter_modules(__path__):
         module = importlib.import_module(f"{__name__}.{info.name}")

@@ -78,14 +78,16 @@ class Declared:
     sentences: tuple[Sentence, ...]
 
     def find(self, verb: str, name: str) -> Sentence | None:
+        """The sentence with `verb` that declares `name`; None when none does."""
         return next((s for s in self.sentences if s.verb == verb and declared_name(s) == name), None)
 
     def names(self, *verbs: str) -> list[str]:
+        """The names that sentences with any of `verbs` declare, in order."""
         return [declared_name(s) for s in self.sentences if s.verb in verbs]
 
 
 def declared_name(sentence: Sentence) -> str:
-    """The name that a declaration gives."""
+    """The name that `sentence`, a declaration of hardware, gives."""
     call = sentence.node.node("call")
     return (call or sentence.node).words()[0].text
 

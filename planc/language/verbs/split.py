@@ -96,7 +96,10 @@ def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pip
 
 
 def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
-    """As even as it goes; the first stages take one layer more, the last ones also hold the head."""
+    """Layer ranges (first, end) of `count` stages, as even as it goes.
+
+    The first stages have one layer more where `layers` does not divide; the last ones also hold the output.
+    """
     base, extra = divmod(layers, count)
     sizes = [base + (i < extra) for i in range(count)]
     return _ranges(sizes)

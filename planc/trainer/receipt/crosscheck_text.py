@@ -24,7 +24,7 @@ def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> s
 
 
 def picture(receipts: Sequence[Receipt]) -> str:
-    """The curves as SVG text."""
+    """The loss curves (nats per token) of `receipts` over the steps, as SVG text."""
     return svg(curves(receipts), "loss, nats per token")
 
 

@@ -86,13 +86,13 @@ class Receipt(Frozen):
         return self.model_dump(mode="json")
 
     def write(self, path: Path | str) -> None:
-        """Write the whole file or nothing."""
+        """Write the receipt as JSON to `path`, the whole file or nothing. Raises OSError."""
         text = json.dumps(self.to_json(), indent=1, allow_nan=False)
         write_atomically(Path(path), text + "\n")
 
 
 def read_receipt(path: Path | str) -> Receipt:
-    """Read a receipt. Raises PlanError (E1020) when the file is none."""
+    """Read the receipt at `path`. Raises PlanError (E1020) when the file cannot be read or is none."""
     try:
         values = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(values, dict):

@@ -55,7 +55,10 @@ def small(plan: Plan) -> Plan:
 
 
 def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
-    """A dry run of a plan in its own process, and that process's output if it gave no result."""
+    """The first step of `plan` traced for `target` in its own process, and "".
+
+    Where that process fails, None and what it wrote to its standard error.
+    """
     words = ["-m", "planc.trainer.run.dry_run", "--target", target]
     given = json.dumps(plan.to_json())
     done = subprocess.run([sys.executable, *words], input=given, capture_output=True, text=True, check=False)

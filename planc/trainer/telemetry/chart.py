@@ -80,7 +80,14 @@ def _steps(curves: Sequence[Curve]) -> Across:
 
 
 def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, say: Say = _decimals) -> str:
-    """The curves as an SVG document. Of runs, earlier curves are drawn wider, so that equal ones all show."""
+    """The curves as an SVG document.
+
+    Args:
+        curves: of runs, earlier ones are drawn wider, so that equal ones all show.
+        title: above the picture.
+        across: labels of the horizontal axis; None: steps from 1.
+        say: writes a value of the vertical axis.
+    """
     frame = _Frame(*_range(curves), steps=max(len(c.values) for c in curves))
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {frame.width} {frame.height}" role="img" '
