@@ -91,7 +91,8 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
 
 
 def left_out(publisher: str) -> Callable[[Cluster], Cluster]:
-    """The change of a cluster to the values fitted without a publisher's rows; all rows for an unknown publisher."""
+    """The change of a cluster to the values fitted without the rows of `publisher`; with all rows for an unknown
+    one."""
     facts = fitted()
     values = facts["without"].get(publisher, facts["values"])
     return lambda cluster: with_values(cluster, values)
@@ -106,7 +107,7 @@ def fitted() -> dict[str, Any]:
 
 
 def not_fitted(cluster: Cluster) -> Cluster:
-    """The cluster with every fitted parameter at the language's default."""
+    """`cluster` with every fitted parameter at the language's default."""
     from planc.language.verbs.hardware import CHIP
 
     default = {name: value for name, (_, value) in CHIP.items()}
@@ -125,7 +126,7 @@ def not_fitted(cluster: Cluster) -> Cluster:
 
 
 def by_group(found: Sequence[Predicted]) -> tuple[Errors, ...]:
-    """Errors of all rows, of dense models, of models with experts, of each publisher and of each chip."""
+    """Errors of the rows `found`: all, dense models, models with experts, each publisher and each chip."""
     groups: dict[str, list[float]] = {}
     for p in found:
         kind = "experts" if p.row.moe else "dense"
@@ -138,7 +139,8 @@ def by_group(found: Sequence[Predicted]) -> tuple[Errors, ...]:
 
 
 def errors(group: str, values: Sequence[float]) -> Errors:
-    """Median and 90th percentile of the absolute errors, and the signed median."""
+    """Median and 90th percentile of the absolute `values` (relative errors), and their signed median; zeros for
+    none."""
     if not values:
         return Errors(group, 0, 0.0, 0.0, 0.0)
     sizes = sorted(abs(v) for v in values)
@@ -146,7 +148,7 @@ def errors(group: str, values: Sequence[float]) -> Errors:
 
 
 def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
-    """Memory errors of the rows that print a peak: all together, then each."""
+    """Memory errors of those rows `found` that print a peak: all together, then each."""
     known = [(p, p.memory_error) for p in found if p.memory_error is not None]
     each = tuple(Errors(p.row.id, 1, abs(e), abs(e), e) for p, e in known if e is not None)
     return (errors("all", [e for _, e in known if e is not None]), *each) if known else ()

@@ -56,7 +56,10 @@ def own_s(windows_s: Sequence[float], share: float) -> float:
 
 
 def taken_s(stat: Path = STAT) -> float | None:
-    """Busy and stolen seconds of all processors together since the machine started; None without `/proc/stat`."""
+    """Busy and stolen seconds of all processors together since the machine started.
+
+    `stat` is a file in the format of Linux' `/proc/stat`; None when it cannot be read.
+    """
     try:
         line = stat.read_text().split("\n", 1)[0]
     except OSError:

@@ -53,7 +53,10 @@ class Fit:
 
 
 def fit(iterations: int = 3, start: Sequence[float] = ()) -> Fit:
-    """Fit on all bundled rows. Takes minutes."""
+    """Fit `PARAMETERS` on all bundled rows, with all publishers and without each. Takes minutes.
+
+    `iterations` of Gauss and Newton are made from the values `start`, or from the priors when there are none.
+    """
     import numpy as np
 
     rows = [r for r in training_rows() if not missing(r)]
@@ -89,7 +92,7 @@ def linear(runs: Sequence[Prepared], x: Array) -> tuple[Array, Array]:
 
 
 def seconds(run: Prepared, values: Iterable[float]) -> float:
-    """A run's step with these values."""
+    """Step time in seconds of a prepared row with `values` for the parameters, in the order of `PARAMETERS`."""
     return run.step_s(lambda cluster: with_values(cluster, [float(v) for v in values]))
 
 
@@ -116,7 +119,7 @@ def solved(
 
 
 def rounded(value: float) -> float:
-    """Three digits: what the hardware files say."""
+    """`value`, in any unit, with three significant digits, as hardware files have it."""
     return float(f"{value:.3g}")
 
 
@@ -145,7 +148,8 @@ def write(found: Fit, root: Path) -> None:
 
 
 def with_field(text: str, parameter: Parameter, value: str) -> str:
-    """A hardware file with one number of the parameter's chips replaced or added."""
+    """The hardware file `text` with one number of the parameter's chips replaced or added; `value` is written with its
+    unit."""
     import re
 
     if not re.search(rf"^chip +({'|'.join(parameter.chips)})\(", text, re.MULTILINE):

@@ -54,8 +54,8 @@ class Calibrated:
         return predicted_s(probe.probe, self.cluster) / probe.seconds - 1
 
 
-def parameters_of(cluster: Cluster, dtypes: Sequence[str] = ()) -> tuple[Parameter, ...]:
-    """The numbers that are fitted for these machines; at most 12 of the chip and 6 of the network."""
+def parameters_of(cluster: Cluster) -> tuple[Parameter, ...]:
+    """The numbers that are fitted for the machines of `cluster`; at most 12 of the chip and 6 of the network."""
     chip = cluster.chip
 
     def one(field: str, prior: float, unit: str, low: float, high: float, place: Place = "chip") -> Parameter:

@@ -69,7 +69,10 @@ class GptShape:
 
 
 def block_activation_bytes(shape: GptShape, recompute: Recompute = "none", *, sequence_parallel: bool = False) -> float:
-    """Bytes that one block keeps of one microbatch on one device."""
+    """Bytes that one block saves of one microbatch on one device.
+
+    `recompute` is none, selective (without attention's scores) or full (the block's input alone).
+    """
     if recompute == "full":
         return BLOCK[0].element_bytes * shape.tokens * shape.d_model
     kept = [s for s in BLOCK if not (s.scores and recompute == "selective")]
@@ -81,19 +84,23 @@ def first_stage_activation_bytes(
 ) -> float:
     """Bytes on the first pipeline stage at its fullest: as many microbatches in flight as there are stages.
 
-    Interleaving adds (p - 1) / (p x chunks) of that.
+    Interleaving adds (p - 1) / (p x chunks) of that. `recompute` is as for `block_activation_bytes`.
     """
     more = (shape.pp - 1) / (shape.pp * shape.interleave) if shape.interleave > 1 else 0.0
     return shape.layers * block_activation_bytes(shape, recompute, sequence_parallel=sequence_parallel) * (1 + more)
 
 
 def state_bytes(shape: GptShape, bytes_per_parameter: float) -> float:
-    """Weights, gradients and optimizer state of one device, blocks only, divided over tensor and pipeline ways."""
+    """Weights, gradients and optimizer state of one device, blocks only, divided over tensor and pipeline ways.
+
+    `bytes_per_parameter` counts all three: 16 for mixed precision with Adam.
+    """
     return shape.block_parameters * bytes_per_parameter / (shape.tp * shape.pp)
 
 
 def percent_of_baseline(shape: GptShape, recompute: Recompute = "none", *, sequence_parallel: bool = False) -> float:
-    """A block's bytes in percent of tensor parallelism alone."""
+    """A block's bytes in percent of those with tensor parallelism alone; `recompute` is as for
+    `block_activation_bytes`."""
     kept = block_activation_bytes(shape, recompute, sequence_parallel=sequence_parallel)
     return 100 * kept / block_activation_bytes(shape)
 

@@ -55,7 +55,7 @@ class Parameter:
         return replace(cluster, chip=_put(cluster.chip, name, value))
 
     def of(self, cluster: Cluster) -> float:
-        """The cluster's value of this parameter."""
+        """The value of this parameter that `cluster` has now, in the parameter's `unit`."""
         place = {"chip": cluster.chip, "link": cluster.link, "network": cluster.levels[0] if cluster.levels else None}
         there = place[self.place]
         op = self.field.removesuffix("_efficiency")
@@ -82,7 +82,7 @@ def _put(chip: Chip, name: str, value: float) -> Chip:
 
 
 def with_values(cluster: Cluster, values: Sequence[float]) -> Cluster:
-    """The cluster with every parameter at its value, in the order of `PARAMETERS`."""
+    """`cluster` with every parameter at its value; `values` are in the order of `PARAMETERS`."""
     for parameter, value in zip(PARAMETERS, values, strict=True):
         cluster = parameter.put(cluster, value)
     return cluster

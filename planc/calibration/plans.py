@@ -54,7 +54,7 @@ class Layout:
 
 
 def plan_of(row: Row) -> Plan:
-    """The plan of a row on the machine it ran on. Raises PlanError, which would be our mistake."""
+    """The plan of `row` on the machine it ran on. Raises PlanError, which would be our mistake."""
     from planc.language.build import build_file
 
     path = Path("/", f"{row.id}.plan")
@@ -65,7 +65,7 @@ def plan_of(row: Row) -> Plan:
 
 
 def plan_text(row: Row) -> str:
-    """The sentences of a row."""
+    """The text of a plan file for `row`."""
     layout = layout_of(row)
     name = "".join(c if c.isalnum() else "_" for c in row.id)
     return "\n".join((f"plan r_{name}", f"# {row.source}", *_sentences(row, layout))) + "\n"
@@ -99,7 +99,7 @@ def _sentences(row: Row, layout: Layout) -> Iterator[str]:
 
 
 def layout_of(row: Row) -> Layout:
-    """The axes of a row in planc's terms."""
+    """The mesh axes of `row`, from its source's own option names."""
     parallel = row.facts["parallel"]
     value: Callable[[str], int] = lambda name: int(parallel.get(name) or 1)  # noqa: E731
     zero = parallel.get("zero")
@@ -144,11 +144,11 @@ def _chunks(row: Row) -> int:
 
 
 def microbatch(row: Row, layout: Layout) -> int:
-    """Sequences that a data-parallel rank works on at a time.
+    """Sequences that a data-parallel rank of `row` works on at a time.
 
-    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1. torchtitan's pipelines
-    have as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its batch of a rank is
-    that of all of them.
+    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1. torchtitan's pipelines have
+    as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its batch of a rank is that of
+    all of them.
     """
     batch = row.facts["batch"]
     each = row.sequences // (layout.replica * layout.data)
@@ -163,7 +163,7 @@ def microbatch(row: Row, layout: Layout) -> int:
 
 
 def model_words(row: Row) -> str:
-    """A model of the catalog with the row's sizes."""
+    """The model of a `model` sentence: one of the catalog, with the sizes of `row`."""
     model = row.model
     sizes = {"layers": model["layers"] + int(row.facts["options"].get("mtp") or 0), "vocab": model["vocab"]}
     shape = {"embed": model["d_model"], "heads": model["n_heads"]}
@@ -292,7 +292,7 @@ OVERLAPPED = (
 
 
 def release(row: Row) -> str:
-    """The release of the container that a source names, as `26.06`; an empty string where it names none."""
+    """The release of the container that the source of `row` names, as `26.06`; an empty string where it names none."""
     found = re.search(r"\((\d\d\.\d\d)[\d.]* container", row.source)
     return found[1] if found else ""
 
@@ -367,7 +367,7 @@ def _narrow(row: Row) -> str:
 
 
 def recompute_words(row: Row) -> Iterator[str]:
-    """The sentences for recomputation and offload of activations."""
+    """The sentences for recomputation and offload of activations that `row` was run with."""
     words = str(row.facts["options"]["recompute"])
     if row.publisher.startswith("AI-Hypercomputer"):
         yield from _maxtext(row, words)

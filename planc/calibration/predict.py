@@ -32,7 +32,7 @@ class Prepared:
         return cost_plan(self._on(change), self.collectives)
 
     def step_s(self, change: Callable[[Cluster], Cluster] | None = None) -> float:
-        """Seconds of the step alone."""
+        """Seconds of the step alone; `change` replaces the numbers of its machines, None leaves them."""
         return step_time(self._on(change), self.collectives).step.time_s
 
     def _on(self, change: Callable[[Cluster], Cluster] | None) -> Sharded:
@@ -66,13 +66,13 @@ class Predicted:
 
 
 def prepare(row: Row) -> Prepared:
-    """The row's plan with its layouts and collectives derived."""
+    """The plan of `row` with its layouts and collectives derived."""
     sharded = propagate(assume_checked(plan_of(row)))
     return Prepared(row, sharded, semantic_collectives(sharded), measured_s(row))
 
 
 def predict(rows: Iterable[Row]) -> list[Predicted]:
-    """Every row's step, in order."""
+    """Predicted step and memory of each of `rows`, in order."""
     return [predicted(prepare(row)) for row in rows]
 
 

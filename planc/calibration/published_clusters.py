@@ -30,7 +30,7 @@ RACK = 64
 
 
 def cluster_words(row: Row) -> str:
-    """The machines of a row. GPUs come in whole nodes, in part of one, or in racks of 64."""
+    """The machines of a `cluster` sentence for `row`. GPUs come in whole nodes, in part of one, or in racks of 64."""
     if row.chip in TORI:
         torus = TORI[row.chip]
         slices = int(row.facts["hardware"].get("slices") or row.facts["parallel"].get("dcn_dp") or 1)
@@ -45,7 +45,8 @@ def cluster_words(row: Row) -> str:
 
 
 def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
-    """The most even shape of a slice, in powers of two, shortest first."""
+    """The most even torus of `chips` (a power of two) in `dims` dimensions: number of chips along each, shortest
+    first."""
     power = chips.bit_length() - 1
     assert 2**power == chips
     each = [power // dims + (i >= dims - power % dims) for i in range(dims)]
@@ -55,7 +56,7 @@ def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
 
 
 def machine(row: Row, cluster: Cluster) -> Cluster:
-    """The catalog's machine with what the row says of its own: memory, power, network."""
+    """`cluster`, from the hardware files, with what `row` says of its own machines: memory, power, network."""
     detail = f"{row.facts['hardware'].get('detail', '')} {row.facts.get('notes', '')}"
     chip, levels = cluster.chip, cluster.levels
     if "2.4 TB/s" in detail:

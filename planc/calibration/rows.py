@@ -85,10 +85,10 @@ class Row:
 
 
 def missing(row: Row) -> str:
-    """Why a row cannot be made into a plan, or must not be compared; an empty string for one that counts.
+    """The reason why `row` cannot be made into a plan, or must not be compared; an empty string for one that counts.
 
-    The rules are those of the data's own notes: dims and layout must be published, recomputation known
-    (a recipe must match its row), and the GPT-OSS rows of release 26.06.01 had a regressed kernel.
+    The rules are those of the data's own notes: dims and layout must be published, recomputation known (a recipe must
+    match its row), and the GPT-OSS rows of release 26.06.01 had a regressed kernel.
     """
     options, parallel = row.facts["options"], row.facts["parallel"]
     if "layers" not in row.facts["model"]:
@@ -103,7 +103,7 @@ def missing(row: Row) -> str:
 
 
 def measured_s(row: Row) -> float:
-    """Seconds of one optimizer step as published. Raises ValueError when the row has no rate."""
+    """Seconds of one optimizer step of `row` as published. Raises ValueError when the row has no rate."""
     measured = row.facts["measured"]
     tokens = row.sequences * row.sequence
     if "iter_time_s" in measured:
@@ -118,14 +118,17 @@ def measured_s(row: Row) -> float:
 
 
 def counted_flops_per_token(row: Row) -> float:
-    """A model's FLOPs for one token as the row's source counts them: 6 a matmul parameter, and attention."""
+    """FLOPs of the model for one token as the source of `row` counts them: 6 a matmul parameter, and attention."""
     causal = any(row.source.startswith(name) for name in CAUSAL)
     passes = 4 / 3 if FOUR_PASSES in row.source else 1.0
     return passes * (6.0 * matmul_parameters(row.model) + attention_flops(row.model, row.sequence, causal=causal))
 
 
 def matmul_parameters(model: dict[str, Any]) -> float:
-    """Parameters that one token multiplies with: `top_k` of the experts, the head, not the embedding."""
+    """Parameters that one token multiplies with: `top_k` of the experts, the head, not the embedding.
+
+    `model` are a row's facts of its model.
+    """
     embed, layers = model["d_model"], model["layers"]
     moe = model.get("moe") or {}
     plain = 3 if model.get("gated_mlp", True) else 2
@@ -150,7 +153,10 @@ def _attention_parameters(model: dict[str, Any]) -> float:
 
 
 def attention_flops(model: dict[str, Any], sequence: int, *, causal: bool) -> float:
-    """FLOPs a token of scores and values, forward and backward, over all layers."""
+    """FLOPs a token of scores and values, forward and backward, over all layers.
+
+    `model` are a row's facts of its model, `sequence` is in tokens; `causal` counts half of the products.
+    """
     mla = model.get("mla")
     width = mla["qk_nope_head_dim"] + mla["qk_rope_head_dim"] + mla["v_head_dim"] if mla else 2 * model["head_dim"]
     context = sequence / 2 if causal else sequence
@@ -212,5 +218,5 @@ def _rows(found: Iterable[dict[str, Any]]) -> list[Row]:
 
 
 def bundled(name: str) -> Any:
-    """A data file of this room."""
+    """The content of the JSON file `name` among this room's data."""
     return json.loads(files(__package__).joinpath("data").joinpath(name).read_text())

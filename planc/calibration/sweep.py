@@ -53,7 +53,7 @@ class Sweep:
 
 
 def studied(rows: Sequence[Row]) -> Sweep:
-    """Analyse a sweep's rows."""
+    """How the times of a sweep's `rows` came about, and how well they can be ranked."""
     found = quadruple_times(rows)
     layer_s = {cell: median(each) for cell, each in found.items()}
     pairs = _pairs(layer_s)
@@ -99,7 +99,7 @@ def _with_layers(row: Row, layer_s: Mapping[Cell, float], was_s: Mapping[Cell, f
 
 
 def quadruple_times(rows: Sequence[Row]) -> dict[Cell, list[float]]:
-    """Layer seconds in one microbatch by cell, one for every four rows with two depths and two microbatch counts.
+    """Layer seconds in one microbatch by cell, one for every four of `rows` with two depths and two microbatch counts.
 
     A step takes a + b n + c L + s n L / stages for n microbatches and L layers: what comes once a step, once a
     microbatch and once a layer goes out of the difference of the differences, and s is left.

@@ -69,7 +69,8 @@ MODEL_TYPES = ("deepseek_v2", "deepseek_v3")
 
 
 def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
+    ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False, moe_layer_freq=1)
     theta, scaling = config.rope(1e4)

@@ -57,7 +57,7 @@ MODEL_TYPES = ("llama",)
 
 
 def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model of a Hugging Face config, and the fields that were not used.
+    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields that were not used.
 
     Raises ValueError, in words for the user, when the config is not of this family.
     """

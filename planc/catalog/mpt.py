@@ -57,7 +57,8 @@ MODEL_TYPES = ("mpt",)
 
 
 def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
+    ValueError."""
     config = Config(fields)
     inner = Config(config.table("attn_config"))
     config.must_be(FAMILY, no_bias=True, norm_type=("low_precision_layernorm", "layernorm"), logit_scale=None)

@@ -57,7 +57,8 @@ MODEL_TYPES = ("qwen3",)
 
 
 def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str, ...]]:
-    """The model of a Hugging Face config, and the fields that were not used. Raises ValueError."""
+    """The model `name` with the sizes in `fields`, a Hugging Face config, and the fields not used. Raises
+    ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False)
     embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")

@@ -9,7 +9,7 @@ from planc.ir.mesh import Mesh
 
 
 def sentence(verb: str, rest: str) -> str:
-    """A sentence with the verb's column padded, as the formatter writes it."""
+    """The text of a sentence: `verb` padded to its column, as the formatter writes it, and `rest`."""
     return f"{verb:<9} {rest}"
 
 
@@ -30,17 +30,17 @@ def remove(cause: Cause, *, safe: bool = False) -> Fix | None:
 
 
 def add(mesh: Mesh, text: str) -> Fix:
-    """A new sentence on the line after the mesh."""
+    """An edit that writes the sentence `text` on the line after that of `mesh`."""
     line = mesh.cause.span.end_line + 1
     at = Span(mesh.cause.span.file, line, 1, line, 1)
     return Fix(f"add `{' '.join(text.split())}`", (Edit(at, text + "\n"),))
 
 
 def mesh_sentence(sizes: dict[str, int]) -> str:
-    """A mesh sentence for these axes, outermost first."""
+    """The text of a mesh sentence for `sizes`, axis to ranks, outermost first."""
     return sentence("mesh", " > ".join(f"{name} {size}" for name, size in sizes.items()))
 
 
 def divisors(n: int, most: int = 4096) -> list[int]:
-    """Every divisor of n up to `most`, and to 4096 at most."""
+    """Every divisor of `n` from 1 up to `most`, and to 4096 at most."""
     return [d for d in range(1, min(n, most, 4096) + 1) if n % d == 0]

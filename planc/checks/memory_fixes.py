@@ -50,7 +50,7 @@ class CostedFixes:
 
 
 def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | None:
-    """A costed plan with these changes, costed for the same target; None when the target refuses them."""
+    """The plan of `costed` with `memory_fixes`, costed for the same target; None when the target refuses it."""
     plan = costed.sharded.plan
     for candidate in memory_fixes:
         plan = candidate.change(plan)
@@ -61,7 +61,14 @@ def cost_fixes(costed: CostedPlan, *memory_fixes: MemoryFix) -> CostedFixes | No
 def combined_fixes(
     costed: CostedPlan, singles: list[CostedFixes], capacity_gib: float, most: int = 4
 ) -> CostedFixes | None:
-    """Changes added one by one, the most helpful first, until the plan fits; None when none do."""
+    """Fixes added one by one, the most helpful first, until the plan fits; None when none do.
+
+    Args:
+        costed: the plan that does not fit.
+        singles: each fix costed alone.
+        capacity_gib: memory of one device.
+        most: largest number of fixes.
+    """
     chosen: tuple[MemoryFix, ...] = ()
     for single in sorted(singles, key=lambda t: t.gib):
         candidate = single.memory_fixes[0]
@@ -77,7 +84,7 @@ def combined_fixes(
 
 
 def memory_fixes(plan: Plan) -> Iterator[MemoryFix]:
-    """Every change that may help this plan."""
+    """Every change that may reduce the memory of `plan`."""
     yield from _recompute(plan)
     yield from _microbatch(plan)
     yield from _gather(plan)

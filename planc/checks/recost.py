@@ -27,5 +27,5 @@ def recost(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
 
 
 def gib(costed: CostedPlan) -> float:
-    """GiB of the fullest device."""
+    """GiB of the tensors and the reserve on the fullest device of `costed`."""
     return costed.memory.per_device_gib.total

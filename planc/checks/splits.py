@@ -10,7 +10,7 @@ from planc.ir.plan import Plan
 
 
 def divided(plan: Plan) -> Iterator[tuple[str, tuple[str, ...], str]]:
-    """Every dim but the batch with the axes over it, once per distinct layout, with its region."""
+    """(dim, axes, region) of every dim but the batch that `plan` divides, once for each distinct layout."""
     seen = set()
     for shard in plan.shards:
         regions = (shard.region,) if shard.region else ("", *plan.model.regions)

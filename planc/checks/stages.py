@@ -44,7 +44,7 @@ def even_stages(sharded: Sharded) -> tuple[tuple[int, int], ...]:
 
 
 def stages_text(stages: tuple[tuple[int, int], ...]) -> str:
-    """Stages in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
+    """`stages`, layer ranges, in the form of a `split` sentence: `[embed + 9, 2 x 8 layers, 7 + head]`."""
     sizes = [b - a for a, b in stages]
     parts: list[str] = []
     index = 1

@@ -7,13 +7,13 @@ from planc.sharding.propagate import override_of
 
 
 def copies(sharded: Sharded, section: str) -> int:
-    """Number of copies of a section in the whole model."""
+    """Number of copies of `section`, an end or a kind of block, in the whole model."""
     model = sharded.model
     return model.layers_of(section) if section in model.blocks else 1
 
 
 def flops(sharded: Sharded) -> list[tuple[OpSharding, float]]:
-    """Each op that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
+    """Each op of `sharded` that multiplies, with its FLOPs on one device over the whole model and one microbatch."""
     from planc.cost.compute.flops import op_flops
 
     return [

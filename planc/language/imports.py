@@ -76,7 +76,8 @@ class Files:
 
 
 def read_imports(sentences: tuple[Sentence, ...], files: Files, draft: Draft) -> list[Sentence]:
-    """The plan's own sentences; what it imports goes into the draft and the list of layouts."""
+    """`sentences` without the `import` sentences; what those name goes into `draft` and the list of layouts in
+    `files`."""
     rest: list[Sentence] = []
     for sentence in sentences:
         if sentence.verb == "import":

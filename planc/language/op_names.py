@@ -52,7 +52,7 @@ def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
 
 
 def beginnings(names: Iterable[str]) -> list[str]:
-    """Every beginning of these dotted names, shortest first in each."""
+    """Every beginning of these dotted `names`, shortest first in each: `a` and `a.b` of `a.b.c`."""
     return [".".join(n.split(".")[: i + 1]) for n in names for i in range(n.count("."))]
 
 

@@ -19,14 +19,18 @@ class Option:
 
 
 def method_name(method: Node, legal: tuple[str, ...], what: str, draft: Draft) -> str | None:
-    """The method's word; None (reported) when it is not legal."""
+    """The word of `method`, such as `ring` in `as ring(...)`; None (reported) when it is not in `legal`.
+
+    `what` says in the message what it is not: "a way to overlap".
+    """
     return draft.one_of(method.words()[0], legal, what)
 
 
 def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[str, Value] | None:
-    """The options given, by name. A word without a name belongs to the option that knows it.
+    """The options given in the brackets of `method`, by name. A word without a name belongs to the option that knows
+    it.
 
-    None (reported) when one is unknown, given twice or not of its kind.
+    `legal` are all options by name. None (reported) when one is unknown, given twice or not of its kind.
     """
     args = method.node("args")
     found: dict[str, Value] = {}

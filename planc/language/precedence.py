@@ -15,7 +15,10 @@ Subject = tuple[str, str, str]
 
 
 def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
-    """The sentences that count, with N0110 for what was beaten and E0110 for what contradicts."""
+    """Those of `sentences` that count: the plan's own go before those of layouts.
+
+    Reports N0110 for a sentence that does not count, and E0110 for two that contradict each other.
+    """
     explicit = {subject: s for s in sentences if s.via is None for subject in subjects(s)}
     kept: list[Sentence] = []
     seen: dict[Subject, Sentence] = {}
@@ -31,7 +34,8 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
 
 
 def subjects(sentence: Sentence) -> Iterator[Subject]:
-    """The dims or nouns that a `shard` or `store` sentence speaks of, by region."""
+    """(verb, dim or noun, region) of everything that `sentence`, a `shard` or `store`, decides; nothing for other
+    verbs."""
     if sentence.verb not in ("shard", "store"):
         return
     scope = sentence.node.node("in", "for")
@@ -59,7 +63,7 @@ def _contradictions(sentence: Sentence, seen: dict[Subject, Sentence], draft: Dr
 
 
 def whole_line(span: Span) -> Span:
-    """From the first column of a sentence to the first of the next line."""
+    """From the first column of the line where `span` begins to the first of the line after it ends."""
     return Span(span.file, span.line, 1, span.end_line + 1, 1)
 
 

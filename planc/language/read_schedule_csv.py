@@ -20,7 +20,8 @@ MOST_FINDINGS = 20
 
 
 def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | None:
-    """Each rank's row of actions; None (reported) when the file is no schedule for so many ranks."""
+    """Each rank's row of actions from the file that `word` names; None (reported) when it is no schedule for `ranks`
+    ranks."""
     from planc.pipeline import csv_schedule
 
     name = word.text.strip('"')

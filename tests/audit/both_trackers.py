@@ -17,7 +17,7 @@ from tests.audit.stepping import stepping
 
 
 def peaks(name: str, *, theirs: bool) -> int:
-    """Of a step that follows one which nobody watched: torch's buffers are there."""
+    """Peak bytes of a step that follows one which nobody watched: torch's buffers are there."""
     with stepping(name) as (step, model, *_):
         return _theirs(model, step) if theirs else _ours(step)
 

@@ -34,7 +34,7 @@ class Case:
     microbatches: int = 1
     tokens: int = 8192
     quick: bool = False
-    """Whether the short form audits it too."""
+    """True if the short form audits it too."""
 
 
 def _pipelined(schedule: str, mesh: str, *sentences: str, layers: int = 8, quick: bool = False) -> Case:

@@ -1,4 +1,4 @@
-"""What each audited layout is predicted to move and to hold: a golden, written before any trace."""
+"""Bytes that each audited layout is predicted to move and to hold: a golden, written before any trace."""
 
 from __future__ import annotations
 

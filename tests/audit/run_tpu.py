@@ -58,7 +58,7 @@ def results() -> dict[str, Any]:
 
 
 def result(name: str) -> dict[str, Any]:
-    """What the compiler made of a plan: bytes by axis and operation, memory, or its refusal, or no answer."""
+    """The compiler's answer to a plan: bytes by axis and operation, memory, or its refusal, or no answer."""
     try:
         return facts(audit(plan_of(name), AuditOptions(timeout_s=TIMEOUT_S)))
     except PlanError as error:
@@ -66,7 +66,7 @@ def result(name: str) -> dict[str, Any]:
 
 
 def facts(seen: Audit) -> dict[str, Any]:
-    """What is kept of an audit: nothing that depends on the predictions but whether it should fit."""
+    """The facts of an audit that are saved: none depends on the predictions, but for whether it should fit."""
     compiler = seen.compiler
     assert compiler is not None
     return {

@@ -120,7 +120,7 @@ def test_a_smaller_world_changes_data_parallel_ranks_alone(name: str, ranks: int
 
 
 def test_calls_do_not_depend_on_the_world() -> None:
-    """What makes a smaller world a fair stand-in: calls stay, bytes change with padding alone."""
+    """A smaller world is a fair stand-in: calls stay, bytes change with padding alone."""
     plan = plan_of("tp_sp_16384")
     large, small = (predicted(propagated(p), 0) for p in (plan, shrunk(plan, 64)))
     assert {k: t.count for k, t in large.items()} == {k: t.count for k, t in small.items()}

@@ -1,4 +1,4 @@
-"""What each plan is predicted to send and to hold on its TPUs: a golden, written before the plan was compiled."""
+"""Bytes that each plan is predicted to send and to hold on its TPUs: a golden, written before the plan was compiled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What others had of this machine's processors, from counters that are written by hand."""
+"""The share of this machine's processors that other work had, from counters that are written by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What publishers say of their models: numbers of parameters, and the fields of `config.json` files."""
+"""Published facts of models: numbers of parameters, and the fields of `config.json` files."""
 
 from __future__ import annotations
 

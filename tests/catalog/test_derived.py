@@ -1,4 +1,4 @@
-"""What follows from the graphs under a plan: collectives and gradients that users of each family know."""
+"""Facts derived from the graphs under a plan: collectives and gradients that users of each family know."""
 
 from __future__ import annotations
 

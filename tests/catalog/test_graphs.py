@@ -1,4 +1,4 @@
-"""What every op graph of the catalog must be, and what tells the families apart."""
+"""Properties that every op graph of the catalog must have, and those that tell the families apart."""
 
 from __future__ import annotations
 

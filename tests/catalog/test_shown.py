@@ -1,4 +1,4 @@
-"""What users see of the catalog: `planc explain model`, and the page of the models."""
+"""The catalog as users see it: `planc explain model`, and the page of the models."""
 
 from __future__ import annotations
 

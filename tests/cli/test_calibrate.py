@@ -26,7 +26,7 @@ TRUTH = machine()
 def on_paper(
     target: Target, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
 ) -> measure.Measurement:
-    """What a launch would measure on that machine: the second of two steps is the faster."""
+    """The measurement of a launch on that machine: the second of two steps is the faster."""
     steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(TRUTH) for p in plans}
     probed = tuple(Measured(probe=p, seconds=predicted_s(p, TRUTH)) for p in probes)
     return measure.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})

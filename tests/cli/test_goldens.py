@@ -1,4 +1,4 @@
-"""What planc says and writes for the bundled plans, committed beside them. `make goldens` rewrites it."""
+"""Outputs of planc for the bundled plans, committed beside them. `make goldens` rewrites it."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a careless or hostile user does: no traceback, no hang, nothing written into emitted code."""
+"""Careless and hostile input: no traceback, no hang, nothing written into emitted code."""
 
 import ast
 import os

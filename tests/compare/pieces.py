@@ -19,7 +19,7 @@ Boxes = dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]]
 
 
 def noun_of(kind: str) -> Noun:
-    """What a tensor of a checkpoint is stored as."""
+    """The noun whose layout a kind of checkpoint tensor has."""
     return "params" if kind == STATE[0] else "optimizer"
 
 
@@ -68,6 +68,6 @@ def _layers(plan: Plan, param: Param, rank: int) -> list[int]:
 
 
 def _chunk(indices: Any, parts: int, at: int) -> Any:
-    """What `torch.chunk` gives: full parts first."""
+    """The part that `torch.chunk` gives: full parts first."""
     each = -(-len(indices) // parts)
     return indices[each * at : each * (at + 1)]

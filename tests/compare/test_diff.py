@@ -1,4 +1,4 @@
-"""What a diff says: the same plans are the same, and what it counts is what plain index masks count."""
+"""Diffs: equal plans have none, and the bytes counted are those that plain index masks count."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one op takes: shapes of matmuls, kernels of attention, the host, transfers beside compute."""
+"""Time of one op: shapes of matmuls, kernels of attention, the host, transfers beside compute."""
 
 from dataclasses import replace
 from pathlib import Path

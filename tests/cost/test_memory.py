@@ -1,4 +1,4 @@
-"""What comes and goes on a device: two moments compete, and the allocator takes its share."""
+"""Memory that comes and goes on a device: two moments compete, and the allocator takes its share."""
 
 from pathlib import Path
 

@@ -27,7 +27,7 @@ from tests.plans import cluster_of
 
 ROWS = [*json.loads((Path(__file__).parent / "oracles.json").read_text()), *bundled("memory.json")]
 SECONDS = {"GiB": 2.0**30, "days": 86400.0}
-"""What one of a row's units is in bytes or seconds; all others are as the functions give them."""
+"""Bytes or seconds in one of a row's units; all others are as the functions give them."""
 
 
 @dataclass(frozen=True)

@@ -279,7 +279,7 @@ PEAKS = [
 
 @pytest.mark.parametrize(("machine", "bus_bytes_per_s", "source"), PEAKS, ids=lambda v: str(v).split(" (")[0])
 def test_the_published_bus_bandwidth_of_large_all_reduces(machine: str, bus_bytes_per_s: float, source: str) -> None:
-    """What a ring of all devices would have to send, over the seconds it takes, for 8 GiB."""
+    """Bytes that a ring of all devices would have to send, over the seconds it takes, for 8 GiB."""
     span = whole(machine)
     sent = ring_share("all_reduce", span.size) * 2**33
     assert sent / collective_s("all_reduce", 2**33, span) == pytest.approx(bus_bytes_per_s, rel=0.03), source

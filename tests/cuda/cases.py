@@ -129,7 +129,7 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "offload": ("fsdp 4", FSDP, "offload params, optimizer to host"),
     "offload_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "offload params, optimizer to host"),
 }
-"""What is done to blocks and state besides dividing them."""
+"""Layouts by what they do to blocks and state besides dividing them."""
 
 COMPILED: dict[str, tuple[str, ...]] = {
     "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks, loss"),

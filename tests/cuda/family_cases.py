@@ -76,7 +76,7 @@ def registered() -> AbstractContextManager[Any]:
 
 
 def builder(name: str) -> Callable[[Model], Any] | None:
-    """What makes the module of a layout's model; None for the layouts of bundled families."""
+    """The function that makes the module of a layout's model; None for the layouts of bundled families."""
     if name not in FAMILY:
         return None
     from .own_family_module import Loom

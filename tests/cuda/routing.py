@@ -1,4 +1,4 @@
-"""What a step's routing really was, and what it makes of the predicted bytes.
+"""The routing of a measured step, and the predicted bytes corrected by it.
 
 A rank always sends the rows of its own tokens; how many it gets is the router's choice. The payload of a
 call is the larger of the two, so the prediction is of an even choice.

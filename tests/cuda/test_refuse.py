@@ -1,4 +1,4 @@
-"""What the cuda target refuses: E0901, at the sentence it cannot do."""
+"""Refusals of the cuda target: E0901, at the sentence it cannot do."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def everything(text: str, offset: int) -> None:
 @settings(max_examples=40)
 @given(st.sampled_from(TEXTS), st.data())
 def test_no_beginning_of_a_plan_makes_an_answer_fail(text: str, data: st.DataObject) -> None:
-    """What a text is while it is typed: cut off anywhere, with the cursor at the end."""
+    """A text while it is typed: cut off anywhere, with the cursor at the end."""
     end = data.draw(st.integers(0, len(text)))
     everything(text[:end], end)
 

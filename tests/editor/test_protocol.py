@@ -54,7 +54,7 @@ def hovered(client: Client, path: Path, text: str, words: str, of: str = "") -> 
 
 
 def completed(client: Client, path: Path, text: str) -> dict[str, Json]:
-    """What is offered at `|`, by label. Opens or changes the file."""
+    """The completions offered at `|`, by label. Opens or changes the file."""
     before, _, after = text.partition("|")
     clean = before + after
     client.change(path, clean) if path.as_uri() in client.published else client.open(path, clean)

@@ -64,7 +64,7 @@ STEP_LINE = re.compile(r"^ *(\d+) +\d+\.\d+ +\d+\.\d+ ")
 
 @dataclass
 class Trial:
-    """What was done and what was wrong afterwards."""
+    """One planted failure: what was done, and what was wrong afterwards."""
 
     stack: str
     fault: str
@@ -194,7 +194,7 @@ class Run:
         return sum(bool(STEP_LINE.match(line)) for line in self.lines)
 
     def writing(self) -> bool:
-        """Whether a checkpoint of its own is half written now."""
+        """True if a checkpoint of its own is half written now."""
         return bool(self._site.half_done() - self._left)
 
     def saves(self) -> int:
@@ -290,7 +290,7 @@ def in_collective(run: Run, dice: random.Random) -> str:
 
 
 def stands_still(pid: int) -> bool:
-    """Whether the main thread of a process gets to sleep within two seconds and uses no time for a while (Linux)."""
+    """True if the main thread of a process gets to sleep within two seconds and uses no time for a while (Linux)."""
     limit = time.monotonic() + 2
     while time.monotonic() < limit:
         before = _main_thread(pid)

@@ -1,4 +1,4 @@
-"""What a campaign came to, as a table, a sentence and a page."""
+"""The result of a campaign, as a table, a sentence and a page."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What hurt others is stopped here before launch: each thread's mistake has its finding, where it was made."""
+"""Mistakes that hurt others are stopped before launch: each thread's has its finding, where it was made."""
 
 from __future__ import annotations
 

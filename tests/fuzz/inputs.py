@@ -73,7 +73,7 @@ def good() -> tuple[str, ...]:
 
 @cache
 def words() -> tuple[str, ...]:
-    """What may stand where a word stood."""
+    """Words that may stand where a word stood."""
     seen = {w for text in good() for w in text.split() if len(w) < 30}
     return tuple(sorted({*seen, *NAMES, *NUMBERS, *ODD, *VERBS, *DIMS, *METRICS, *library.layouts(), *model_names()}))
 

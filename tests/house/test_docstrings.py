@@ -28,18 +28,18 @@ FLOORS: dict[str, dict[str, float]] = {
     "backends/torch_xla": {"described": 0.82, "arguments": 0.29, "units": 0.83},
     "backends/xla": {"described": 0.76, "arguments": 0.12, "units": 0.82},
     "planc": {"described": 1.0, "arguments": 0.75},
-    "planc/calibration": {"described": 0.87, "arguments": 0.31, "units": 0.73},
-    "planc/catalog": {"described": 0.98, "arguments": 0.4, "units": 0.8},
-    "planc/checks": {"described": 0.43, "arguments": 0.15, "units": 0.88},
+    "planc/calibration": {"described": 0.87, "arguments": 0.95, "units": 0.76},
+    "planc/catalog": {"described": 0.98, "arguments": 0.94, "units": 0.9},
+    "planc/checks": {"described": 0.43, "arguments": 0.37, "units": 0.88},
     "planc/cli": {"described": 0.66, "arguments": 0.09, "units": 0.08},
     "planc/compare": {"described": 0.87, "arguments": 0.29, "units": 0.6},
     "planc/cost": {"described": 0.98, "arguments": 0.22, "units": 0.88, "sources": 0.24},
     "planc/diag": {"described": 0.96, "arguments": 0.82},
     "planc/editor": {"described": 0.87, "arguments": 0.06, "units": 0.33},
     "planc/ir": {"described": 0.78, "arguments": 0.89, "units": 0.69},
-    "planc/language": {"described": 0.65, "arguments": 0.4, "units": 0.44},
+    "planc/language": {"described": 0.65, "arguments": 0.56, "units": 0.55},
     "planc/syntax": {"described": 1.0, "arguments": 0.61, "units": 0.0},
-    "planc/trainer": {"described": 0.75, "arguments": 0.28, "units": 0.7},
+    "planc/trainer": {"described": 0.85, "arguments": 0.93, "units": 0.83},
 }
 """Least share of a room's public functions, by figure of `tests.docstrings.Figures.shares`."""
 
@@ -108,7 +108,8 @@ def poor_openings(files: dict[str, str]) -> Iterator[str]:
 
 
 def test_docstrings_open_with_a_noun() -> None:
-    assert list(poor_openings(source_files(ROOT))) == []
+    tests = {str(file.relative_to(ROOT)): file.read_text() for file in (ROOT / "tests").rglob("*.py")}
+    assert list(poor_openings(source_files(ROOT) | tests)) == []
 
 
 def test_a_poor_opening_is_found() -> None:

@@ -1,4 +1,4 @@
-"""What is installed is what is in the tree: packages, their resources, and the pins."""
+"""The installed files are those of the tree: packages, their resources, and the pins."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_wheel_holds_every_file_once(tmp_path: Path) -> None:
 
 
 GPU_BUILD = ("nvidia-", "cuda-", "triton")
-"""What a GPU build of torch brings along; its own metadata pins it."""
+"""Beginnings of the packages that a GPU build of torch brings along; its own metadata pins them."""
 
 
 def canonical(name: str) -> str:

@@ -20,7 +20,7 @@ SINGLE = {"gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B"}
 
 
 class FakeStage:
-    """What torch's schedules read of a stage before they run."""
+    """A stage with the attributes that torch's schedules read before they run."""
 
     has_backward = True
     is_first = is_last = False

@@ -27,7 +27,7 @@ recompute none
 """
 LAYERS, EMBED, TOP_K, FFN = 4, 4096, 2, 14336
 TOKENS = 4096 // 8
-"""Of one rank: one sequence of a data-parallel rank, an eighth of it over tp."""
+"""Tokens of one rank: one sequence of a data-parallel rank, an eighth of it over tp."""
 
 
 def rows(tmp_path: Path, text: str, *axes: str) -> list[Collective]:

@@ -68,7 +68,7 @@ DUAL = {"all_gather": "slice", "slice": "all_gather", "all_to_all": "all_to_all"
 
 @given(before=layouts(), after=layouts())
 def test_the_backward_is_the_dual_of_the_forward(before: Layout, after: Layout) -> None:
-    """What was gathered is sliced (or scattered, if it is a sum), and an exchange is turned round."""
+    """A gathered dim is sliced (or scattered, if it is a sum), and an exchange is turned round."""
     forward, backward = steps_between(before, (), after), steps_between(after, (), before)
     turned = Counter((DUAL[s.kind], s.axes, *((s.to_dim, s.dim) if s.to_dim else (s.dim, ""))) for s in forward)
     assert turned == Counter((s.kind, s.axes, s.dim, s.to_dim) for s in backward)

@@ -135,7 +135,7 @@ class Backward(Leaky):
 
 
 class Fine(Leaky):
-    """What looks like a leak and is none: a buffer, a list of one call, numbers and masks on the device."""
+    """A module that looks as if it leaked: a buffer, a list of one call, numbers and masks on the device."""
 
     def between(self, x: Tensor) -> Tensor:
         parts = []

@@ -16,7 +16,7 @@ from tests.torch_xla.three import PRESET, compared, preset_in
 
 ROOT = Path(__file__).resolve().parents[2]
 STEPS = 30
-"""Of 100: `make crosscheck` takes them all."""
+"""Steps of the preset's 100: `make crosscheck` takes them all."""
 
 
 @pytest.mark.launch

@@ -55,7 +55,7 @@ LAYOUTS: dict[Target, dict[str, tuple[str, ...]]] = {"cuda": CUDA, "xla": XLA}
 """By stack; `single` is the model undivided in one process."""
 
 CROSS = {"cuda": ["fsdp_8", "zero1_tp"], "xla": ["fsdp_tp", "pp_fsdp"]}
-"""What each stack loads of the other's, under its first two layouts."""
+"""The layouts of the other stack that each stack loads, under its first two own."""
 
 
 def pairs(stack: Target) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ class Clock:
 
 
 def watched(*rounds: dict[int, Heartbeat]) -> tuple[int, str] | None:
-    """What a watch of three ranks says when each round of beats comes a second after the last."""
+    """The stuck rank that a watch of three ranks finds when each round of beats comes a second after the last."""
     clock = Clock()
     watchdog = Watchdog(3, 10.0, clock)
     for beats in rounds:

@@ -95,7 +95,7 @@ def assert_gone(folder: Path) -> None:
 
 
 def alive(pid: int) -> bool:
-    """Whether the process runs. A zombie that init has yet to collect does not."""
+    """True if the process runs. A zombie that init has yet to collect does not."""
     try:
         os.kill(pid, 0)
         stat = Path(f"/proc/{pid}/stat")

@@ -1,4 +1,4 @@
-"""What the command line imports of the trainer is light: frameworks belong to the workers."""
+"""Imports of the trainer by the command line are light: frameworks belong to the workers."""
 
 from __future__ import annotations
 

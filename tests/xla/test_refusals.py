@@ -1,4 +1,4 @@
-"""What the xla target refuses: with a code, at the sentence."""
+"""Refusals of the xla target: with a code, at the sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What XLA issues, from what the plan means: each rule by its effect, all of them against compiled programs."""
+"""Collectives that XLA issues for a plan: each rule by its effect, all of them against compiled programs."""
 
 from __future__ import annotations
 

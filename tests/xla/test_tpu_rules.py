@@ -1,4 +1,4 @@
-"""What the TPU compiler makes of collectives: the rules against training steps that it compiled."""
+"""Collectives after the TPU compiler: the rules against training steps that it compiled."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ def gap(found: np.ndarray, expected: np.ndarray) -> float:
 
 
 BALANCE = 0.3
-"""Of the load-balancing loss, for models with experts: each stack adds its gradient in its own way."""
+"""Coefficient of the load-balancing loss, for models with experts: each stack adds its gradient in its own way."""
 
 
 def balance(module: torch.nn.Module, experts: int, sequences: int) -> None:

@@ -99,7 +99,7 @@ def relative(found: list[float], expected: list[float]) -> float:
 
 
 def _reference(plan: Plan) -> tuple[object, ...]:
-    """What one device's training depends on: the model, and which tokens an expert has no place for."""
+    """The facts that one device's training depends on: the model, and which tokens an expert has no place for."""
     if plan.route.method == "dropless":
         return (plan.model.name,)
     return plan.model.name, plan.route.factor, plan.mesh.size(*plan.axes_of("sequence", "residual"))

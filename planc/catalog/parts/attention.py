@@ -46,7 +46,8 @@ def attention(
 
 
 def rope(name: str, source: str, target: Tensor) -> Part:
-    """Rotary positions, which turn pairs of a head's numbers: a head's width stays whole.
+    """Rotary positions from tensor `source` to `target`, which turn pairs of a head's numbers: a head's width stays
+    whole.
 
     A rotation is linear: its backward needs no tensor.
     """
@@ -88,7 +89,7 @@ def core(
 
 
 def projection_out(*, biased: bool = False) -> Part:
-    """The heads back to the residual stream, and the add."""
+    """The heads back to the residual stream, and the add; `biased` gives the projection a bias."""
     wo, inputs = f"{MODULE}.wo", ("hidden", "attention.out")
     out = matmul(
         "attention.out", "projection", wo, (("embed",), ("heads", "head_dim")), "attention.mixed", hidden(inputs[1])

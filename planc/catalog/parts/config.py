@@ -27,9 +27,10 @@ class Config:
         return tuple(sorted(set(self._fields) - self._used))
 
     def value(self, *names: str, default: Any = None) -> Any:
-        """A field under the first of its names that is there; null is not there.
+        """The field under the first of `names` that is there, else `default`; null is not there.
 
-        One field has several names where a class maps one to the other (`attribute_map`).
+        One field has several names where a class maps one to the other (`attribute_map`). Raises ValueError when they
+        differ.
         """
         self._used.update(names)
         given = {name: self._fields[name] for name in names if self._fields.get(name) is not None}
@@ -50,25 +51,26 @@ class Config:
         return check_layers(self.whole(*names))
 
     def number(self, *names: str, default: float) -> float:
-        """A number above 0."""
+        """A number above 0, in the field's own unit, under the first of `names`. Raises ValueError for anything
+        else."""
         return _positive(names[0], self.value(*names, default=default))
 
     def flag(self, *names: str, default: bool) -> bool:
-        """True or false."""
+        """True or false, under the first of `names`. Raises ValueError for anything else."""
         value = self.value(*names, default=default)
         if not isinstance(value, bool):
             raise ValueError(f"{names[0]} = {value!r} is neither true nor false")
         return value
 
     def numbers(self, name: str) -> tuple[int, ...]:
-        """A list of layers' numbers; () when absent."""
+        """The field `name`, a list of layers' numbers; () when absent. Raises ValueError for anything else."""
         value = self.value(name, default=[])
         if not isinstance(value, list) or any(isinstance(v, bool) or not isinstance(v, int) for v in value):
             raise ValueError(f"{name} = {value!r} is not a list of whole numbers")
         return tuple(value)
 
     def must_be(self, family: str, **fields: Any) -> None:
-        """Fields whose other values would make it another model; absent ones are as here.
+        """Check `fields` whose other values would make it another model than one of `family`; absent ones are as here.
 
         Raises ValueError for another value. A tuple lists several that are the same here.
         """
@@ -79,14 +81,15 @@ class Config:
                 raise ValueError(f"{name} = {value!r}; planc's {family} family has {known[0]!r}")
 
     def head_dim(self, embed: int, heads: int, default: int = 0) -> int:
-        """The width of a head: given, the class's default, or an even share of the model's width."""
+        """The width of a head: given, or the class's `default`, or an even share of the model's width `embed`."""
         value = self.whole("head_dim", default=default or embed // heads)
         if not default and self._fields.get("head_dim") is None and embed % heads:
             raise ValueError(f"there is no head_dim, and {embed} is no multiple of {heads} heads")
         return value
 
     def rope(self, theta: float) -> tuple[float, Scaling]:
-        """Rotary positions: the base, and the scaling for longer contexts.
+        """Rotary positions: the base (a number without unit; `theta` where it is not given), and the scaling for longer
+        contexts.
 
         Newer configs keep both in `rope_parameters`, older ones in `rope_theta` and `rope_scaling`.
         """
@@ -100,13 +103,14 @@ class Config:
         return base, {} if kind == "default" else {"rope_type": kind, **given}
 
     def window(self, *, default: int = 0) -> int:
-        """`sliding_window`: how many tokens back a row sees; 0 for all, which is what null says."""
+        """`sliding_window`: how many tokens back a row sees; 0 for all, which is what null says; `default` when
+        absent."""
         if "sliding_window" in self._fields and self._fields["sliding_window"] is None:
             default = 0
         return self.whole("sliding_window", default=default, minimum=0)
 
     def windows(self, layers: int) -> tuple[bool, ...] | None:
-        """For each layer of `layer_types`, whether it has sliding attention; None without the field."""
+        """For each of the `layers` in `layer_types`, whether it has sliding attention; None without the field."""
         kinds = self.value("layer_types")
         if kinds is None:
             return None
@@ -116,7 +120,7 @@ class Config:
         return tuple(known[kind] for kind in kinds)
 
     def table(self, name: str) -> dict[str, Any]:
-        """A field that is an object; {} when absent."""
+        """The field `name`, an object; {} when absent."""
         value = self.value(name, default={})
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")

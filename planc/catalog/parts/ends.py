@@ -40,7 +40,7 @@ def embedding_with_positions() -> Part:
 def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
     """The last norm, the projection to the vocabulary and the cross entropy.
 
-    A tied head uses the embedding's weight.
+    A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
     """
     logits = Tensor(name="logits", dims=("batch", "sequence", "vocab"), region="head")
     loss = Op(

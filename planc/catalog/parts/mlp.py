@@ -16,7 +16,10 @@ def feed_forward() -> Part:
 
 
 def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Part:
-    """`hidden.mid` to `hidden`: norm, two linear layers with GELU between them, and add."""
+    """`hidden.mid` to `hidden`: norm, two linear layers with GELU between them, and add.
+
+    `biased` gives the linear layers biases; `biased_norm` makes the norm a LayerNorm.
+    """
     wide = (*HIDDEN[:2], "ffn")
     up = Tensor(name="ffn.up", dims=wide, region="ffn")
     mid = Tensor(name="ffn.mid", dims=wide, region="ffn")
@@ -31,7 +34,7 @@ def plain_feed_forward(*, biased: bool = False, biased_norm: bool = False) -> Pa
 
 
 def ffn_norm(*, biased: bool = False) -> Part:
-    """The norm before the feed-forward layer or the experts."""
+    """The norm before the feed-forward layer or the experts; a LayerNorm if `biased`."""
     return norm("ffn.norm", "layers.*.ffn_norm", "hidden.mid", hidden("ffn.in"), biased=biased)
 
 

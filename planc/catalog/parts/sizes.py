@@ -51,12 +51,12 @@ class Size:
 
 
 def layers_of(size: Size, changes: Mapping[str, int] | None) -> int:
-    """The number of layers, after the changes. Raises ValueError when it is absurd."""
+    """The number of layers of `size` after `changes` (None: none). Raises ValueError when there are too many."""
     return check_layers((changes or {}).get("layers", size.layers))
 
 
 def check_layers(layers: int) -> int:
-    """This number of layers; each has its place in a list. Raises ValueError when it is absurd."""
+    """`layers` as it is: each layer has its place in a list, so ValueError is raised when there are too many."""
     if layers > MAX_LAYERS:
         raise ValueError(f"{layers} layers are more than the {MAX_LAYERS} that planc takes")
     return layers

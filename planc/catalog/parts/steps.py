@@ -9,22 +9,22 @@ Shape = tuple[tuple[str, ...], ...]
 
 
 def weight(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """A module's weight, stored in this order."""
+    """The weight of `module`, stored in this order of dims, for the ops of `region` ("": those that need no rule)."""
     return Param(name=f"{module}.weight", shape_dims=shape_dims, section="", region=region)
 
 
 def bias(module: str, shape_dims: Shape, *, region: str = "") -> Param:
-    """A module's bias, without weight decay. It starts as the weights do."""
+    """The bias of `module`, without weight decay. It starts as the weights do."""
     return Param(name=f"{module}.bias", shape_dims=shape_dims, section="", region=region, decay=False)
 
 
 def hidden(name: str) -> Tensor:
-    """A tensor of the residual stream."""
+    """The tensor `name` of the residual stream, [batch, sequence, embed]."""
     return Tensor(name=name, dims=HIDDEN, region="residual")
 
 
 def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "embed", biased: bool = False) -> Part:
-    """A norm over one dim: RMSNorm, or LayerNorm when it has a bias. Its input is saved."""
+    """A norm from tensor `source` to `target` over one dim: RMSNorm, or LayerNorm if `biased`. Its input is saved."""
     scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
     params = (scale, bias(module, ((over,),))) if biased else (scale,)
     op = Op(
@@ -77,7 +77,7 @@ def matmul(
 
 
 def elementwise(name: str, region: str, module: str, inputs: tuple[str, ...], target: Tensor) -> Part:
-    """A pointwise function of its inputs, which are saved."""
+    """A pointwise function of the tensors `inputs`, which are saved, to `target`."""
     op = Op(
         name=name,
         kind="elementwise",

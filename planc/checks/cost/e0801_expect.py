@@ -29,7 +29,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def measure(costed: CostedPlan, metric: str) -> float:
-    """A metric of the report: bytes, seconds, or a share of the step."""
+    """The `metric` of the report: bytes, seconds, or a share of the step."""
     step = costed.step
     return {
         "memory": costed.memory.per_device_gib.total * 2**30,
@@ -41,7 +41,7 @@ def measure(costed: CostedPlan, metric: str) -> float:
 
 
 def shown(expect: Expect, value: float) -> str:
-    """The value in the unit that people use for it."""
+    """`value` in the unit that people use for the metric of `expect`."""
     if expect.metric == "memory":
         return f"{value / 2**30:.1f} GiB"
     if expect.metric == "step_time":

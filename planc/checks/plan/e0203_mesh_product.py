@@ -29,7 +29,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def cluster_size(plan: Plan) -> str:
-    """The cluster's arithmetic."""
+    """The number of devices in the cluster of `plan` as a product, in words."""
     cluster = plan.cluster
     each = f"{prod(cluster.shape)} {cluster.chip.name}"
     pair = f" x {cluster.chip.devices} devices a chip" if cluster.chip.devices > 1 else ""

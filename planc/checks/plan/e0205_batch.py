@@ -34,7 +34,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 
 def spellings(plan: Plan, sequences: int) -> str:
-    """The same batch in other tools' option names, as they document them."""
+    """A batch of `sequences` for `plan` in other tools' option names, as they document them."""
     micro, ranks, tokens = plan.batch.microbatch_sequences, plan.data_parallel, plan.batch.sequence_tokens
     steps = sequences // (micro * ranks)
     devices = plan.mesh.devices

@@ -93,7 +93,10 @@ def declared_name(sentence: Sentence) -> str:
 
 
 def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], draft: Draft) -> dict[str, float]:
-    """Named quantities, each in the unit of its field; defaults where left out."""
+    """The numbers in the brackets of a declaration by name, each in the unit of its field.
+
+    `fields` maps name to (quantity, default); a field without a default is left out where it is not given.
+    """
     values: dict[str, float] = {}
     for arg in args.nodes("named") if args else ():
         word, value = arg.parts
@@ -190,7 +193,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
 
 
 def read_levels(sentence: Sentence | None, draft: Draft) -> tuple[Level, ...]:
-    """The levels of a network sentence, innermost first."""
+    """The levels of `sentence`, a `network` (None: no network), innermost first."""
     return tuple(
         level
         for node in (sentence.node.nodes("level") if sentence else ())

@@ -19,7 +19,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
 
 
 def read_factors(factors: Node, draft: Draft) -> dict[str, int] | None:
-    """Axis to size, outermost first; None (reported) when one is twice or has no size."""
+    """Axis to size (ranks), outermost first, from `data 2 > tensor 8`; None (reported) when one is twice or has no
+    size."""
     sizes: dict[str, int] = {}
     for factor in factors.nodes("factor"):
         size = _factor(factor, sizes, draft)

@@ -16,7 +16,7 @@ DATA = "data"
 
 
 def course(preset: Preset) -> dict[str, Any]:
-    """Settings that decide the losses beside the model and the data; the layout over devices does not."""
+    """Settings of `preset` that decide the losses beside the model and the data; the layout over devices does not."""
     batch, train = preset.plan.batch, preset.train
     names = ["seed", "lr", "warmup_steps", "schedule", "betas", "eps", "weight_decay", "clip_norm"]
     names += [] if train.schedule == "constant" else ["min_lr", "steps"]
@@ -30,7 +30,10 @@ def course(preset: Preset) -> dict[str, Any]:
 
 
 def misfits(preset: Preset, manifest: Manifest, data_sha256: str, span: Span) -> list[Diagnostic]:
-    """Why this preset may not go on from this checkpoint; [] if it may."""
+    """Reasons why `preset` may not continue from the checkpoint with this `manifest`, reported at `span`; [] if it may.
+
+    `data_sha256` is that of the preset's data source.
+    """
     allowed = set(preset.checkpoint.allow)
     return [
         *_model(preset, manifest, span),

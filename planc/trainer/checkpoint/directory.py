@@ -40,7 +40,7 @@ class StoredCheckpoint(NamedTuple):
 
 
 def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
-    """The checkpoints in a folder, oldest first; none if there is no such folder."""
+    """The checkpoints in `folder`, oldest first; none if there is no such folder."""
     found = []
     with suppress(FileNotFoundError, NotADirectoryError):
         for path in folder.iterdir():
@@ -63,7 +63,7 @@ def prune(folder: Path, keep: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, or what was to become one, at once for anyone who looks."""
+    """Remove the checkpoint at `path`, finished or half written, at once for anyone who looks; errors are ignored."""
     leaving = path.with_name(f"{LEAVING}{path.name.lstrip('.')}-{os.getpid()}")
     with suppress(OSError):
         path.rename(leaving)
@@ -79,7 +79,8 @@ def put_aside(folder: Path, after: int) -> None:
 
 
 def tidy(folder: Path, up_to: int | None = None) -> None:
-    """Remove what was left half done, of steps up to this one or of all. Only the holder of the lock may."""
+    """Remove half-written checkpoints in `folder`: of steps up to `up_to`, or all for None. Only the holder of the lock
+    may."""
     for path in folder.iterdir():
         began = re.match(rf"{re.escape(WRITING)}(\d+)", path.name)
         if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):
@@ -94,7 +95,7 @@ class Lock:
         self._file: int | None = None
 
     def taken(self, wait_s: float = WAIT_S) -> bool:
-        """Take it, if the holder lets go of it in time."""
+        """Take the lock, waiting up to `wait_s` seconds for its holder; True if it was taken."""
         import fcntl
 
         file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
@@ -112,13 +113,17 @@ class Lock:
             return True
 
     def release(self) -> None:
+        """Let go of the lock; nothing happens when it is not held."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def read_manifest(path: Path) -> Manifest:
-    """The manifest of a checkpoint. Raises PlanError: E1019, E1021 or E1022."""
+    """The manifest of the checkpoint at `path`.
+
+    Raises PlanError: E1019 when it is missing, E1021 when it is damaged, E1022 when a later version wrote it.
+    """
     try:
         text = (path / manifests.NAME).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -158,7 +163,7 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
 
 
 def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:
-    """The newest checkpoint that is whole, and a note for each newer one that is not.
+    """The newest checkpoint in `folder` that is whole, and a note for each newer one that is not.
 
     Raises PlanError: that of the newest when none is whole, and at once one of a later version's.
     """

@@ -47,7 +47,8 @@ class Place(NamedTuple):
 
 
 def their_name(name: str) -> str:
-    """`layers.3.attention.wq.weight` -> `model.layers.3.self_attn.q_proj.weight`."""
+    """The name in transformers' files of the parameter `name`: `layers.3.attention.wq.weight` ->
+    `model.layers.3.self_attn.q_proj.weight`."""
     if name.startswith("layers."):
         layers, index, rest = name.split(".", 2)
         return f"model.{layers}.{index}.{_replaced(rest, {**ATTENTION, **GATED})}"
@@ -62,7 +63,10 @@ def _replaced(path: str, table: Mapping[str, str]) -> str:
 
 
 def imported(model: Model, folder: Path, span: Span) -> Initial:
-    """First values from a folder of theirs. Raises PlanError (E1030, E1031) before a value is read."""
+    """First values of `model` from `folder`, which holds safetensors files as transformers writes them.
+
+    Raises PlanError at `span` (E1030, E1031) before a value is read.
+    """
     places = _places(folder, span)
     _compare(model, places, folder, span)
 
@@ -75,7 +79,14 @@ def imported(model: Model, folder: Path, span: Span) -> Initial:
 
 
 def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, most_bytes: int = MOST_BYTES) -> None:
-    """Write parameters, each whole and under our name, with the index and a config that transformers reads."""
+    """Write parameters as safetensors files into `folder`, with the index and a config that transformers reads.
+
+    Args:
+        model: the model that they belong to. Raises PlanError when there is no table of names for its family.
+        values: (full parameter name, whole array) for every parameter, in any order; written as float32.
+        folder: made when absent.
+        most_bytes: a file ends before it becomes larger than this.
+    """
     from safetensors.numpy import save_file
 
     if model.family not in FAMILIES:

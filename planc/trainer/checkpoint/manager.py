@@ -48,7 +48,8 @@ class Keeper:
         signal.signal(signal.SIGTERM, self._ask)
 
     def resume(self, path: Path) -> History:
-        """Give the session the state of a checkpoint that is whole; what was seen until then."""
+        """Give the session the state of the checkpoint at `path`, which must be whole. Returns the losses until
+        then."""
         from planc.trainer.checkpoint.tensor_files import Reader
 
         manifest = folders.read_manifest(path)
@@ -61,7 +62,10 @@ class Keeper:
         return history
 
     def after_step(self, step: int, history: History) -> None:
-        """Save if it is time. Raises PreemptedError when any process was asked to end, once all is saved."""
+        """Save if `step` (from 1) is one of those to save, or when any process was asked to end.
+
+        In the second case raises PreemptedError once everything is saved.
+        """
         self._say()
         preempted = self._session.any(self._save_requested)
         every = self._settings.every_steps
@@ -72,7 +76,7 @@ class Keeper:
             raise PreemptedError
 
     def finish(self, history: History) -> None:
-        """Save the last step, and wait until it is on the disk. Raises PlanError (E1025) if that fails."""
+        """Save the last step of `history`, and wait until it is on the disk. Raises PlanError (E1025) if that fails."""
         if history.steps != self._last:
             self._save(history.steps, history)
         self._complete()
@@ -138,12 +142,12 @@ def manifest_of(
 
 
 def read_history(path: Path) -> History:
-    """The history of losses at the time a checkpoint was saved."""
+    """The history of losses saved in the checkpoint at `path`."""
     values = json.loads((path / HISTORY).read_text())
     values["held_out"] = {int(step): loss for step, loss in values["held_out"].items()}
     return History(**values)
 
 
 def in_use(folder: Path, span: Span) -> Diagnostic:
-    """E1017."""
+    """E1017 at `span`: another run is saving in `folder`."""
     return Diagnostic("E1017", f"another run is saving in {folder}", span, help="end it, or give --checkpoint DIR")

@@ -83,7 +83,10 @@ class LaterError(ValueError):
 
 
 def read(text: str) -> Manifest:
-    """The manifest that a file's text is. Raises UnreadableError or LaterError."""
+    """The manifest in `text`, the content of its file.
+
+    Raises UnreadableError when the text is damaged and LaterError when a later version wrote it.
+    """
     try:
         fields = json.loads(text)
         written, found = fields.pop("sha256"), fields["format"]

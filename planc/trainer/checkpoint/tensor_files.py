@@ -28,7 +28,15 @@ OFFSETS = "DCP_SHARDING_INFO"
 def write(
     folder: Path, rank: int, pieces: Sequence[Piece], arrays: Sequence[Weights]
 ) -> tuple[dict[str, File], dict[str, Stored]]:
-    """Write the pieces' values, each file to the disk before the next. Raises OSError."""
+    """Write the values of `pieces` as safetensors files, each file to the disk before the next. Raises OSError.
+
+    Args:
+        folder: of the checkpoint; the files' names have the `rank` in them.
+        pieces: boxes of tensors that this process holds.
+        arrays: the values of each piece, of its size.
+
+    Returns the files with their sizes and sums by name, and where each tensor's boxes are, by the tensor's name.
+    """
     files: dict[str, File] = {}
     tensors: dict[str, Stored] = {}
     for number, group in enumerate(_grouped(pieces)):
@@ -45,7 +53,7 @@ def write(
 
 
 def write_through(path: Path, data: bytes) -> None:
-    """Write a file and wait until the disk has it. Raises OSError."""
+    """Write `data` to a file at `path` and wait until the disk has it. Raises OSError."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()

@@ -78,7 +78,11 @@ class Saver:
         """The last save, if it failed."""
 
     def save(self, manifest: Manifest, history: dict[str, Any]) -> None:
-        """Save the state as it is now, under the manifest's step. Every process calls it at the same step."""
+        """Save the state as it is now, under the step of `manifest`. Every process calls it at the same step.
+
+        `history` becomes a JSON file beside the tensors. Training waits for the copy to host memory, and for the disk
+        only when saving is synchronous or the last save is still being written.
+        """
         start = time.perf_counter()
         self.finish()
         pieces = self._session.pieces()
@@ -194,7 +198,10 @@ def _sync(folder: Path) -> None:
 
 
 def run_name(environ: Callable[[str], str | None] = os.environ.get) -> str:
-    """Name shared by all ranks of one attempt, from planc's launcher, torchrun or Slurm."""
+    """Name shared by all ranks of one attempt, from planc's launcher, torchrun or Slurm.
+
+    `environ` reads an environment variable (None: unset).
+    """
     names = (ATTEMPT, "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "SLURM_JOB_ID", "SLURM_RESTART_COUNT")
     said = "-".join(v for v in map(environ, names) if v) or "alone"
     return "".join(c if c.isalnum() or c == "-" else "_" for c in said)

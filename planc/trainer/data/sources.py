@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def source_of(preset: Preset) -> Source:
-    """The preset's data at the plan's batch. Raises PlanError (E1032) for data that cannot be read."""
+    """The data of `preset` at its plan's batch. Raises PlanError (E1032) for data that cannot be read."""
     batch, data = preset.plan.batch, preset.data
     if data.source == "python-stdlib":
         from planc.trainer.data.stream import PythonStdlib

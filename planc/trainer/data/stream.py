@@ -31,14 +31,17 @@ class Source(Protocol):
         """sha256 of the data in use, held-out part included."""
         ...
 
-    def batch(self, step: int) -> tuple[Tokens, Tokens]: ...
+    def batch(self, step: int) -> tuple[Tokens, Tokens]:
+        """Tokens and targets of training step `step`, counted from 1."""
+        ...
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        """Batches of text that `batch` never shows; the same ones at every evaluation."""
+        """Tokens and targets of held-out batch `index`, from 0: text that `batch` never shows, the same at every
+        evaluation."""
         ...
 
     def refusal(self, vocab: int) -> str:
-        """Why a model of this vocabulary cannot train on it at this batch; empty if it can."""
+        """The reason why a model with a vocabulary of `vocab` tokens cannot train on it at this batch; "" if it can."""
         ...
 
     def going_on(self, step: int, shown: int) -> Source:

@@ -39,12 +39,12 @@ class Measurement:
     """The share of the processors that other work had in each step."""
 
     def step_s(self, plan: str) -> float:
-        """The fastest of the undisturbed steps; where there is none, the least disturbed one without the share of its
-        time that others had."""
+        """Seconds of the fastest undisturbed step of `plan`, by name; where there is none, of the least disturbed one
+        without the share of its time that other work had."""
         return self._counted(plan)[1]
 
     def disturbed(self, plan: str) -> float:
-        """The share that others had in the step that counts."""
+        """The share (0 to 1) of the processors that other work had in the step of `plan` that `step_s` returns."""
         return self._counted(plan)[2]
 
     def _counted(self, plan: str) -> tuple[float, float, float]:

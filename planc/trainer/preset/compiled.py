@@ -13,12 +13,13 @@ LONGEST_LINE = 200
 
 
 def checksum(data: dict[str, Any]) -> str:
-    """SHA-256 of the compiled plan in canonical form (one line, sorted keys): the layout of the text does not count."""
+    """SHA-256 of `data`, a compiled plan, in canonical form (one line, sorted keys): the layout of the text does not
+    count."""
     return hashlib.sha256(json.dumps(data, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def to_text(data: dict[str, Any]) -> str:
-    """The compiled plan as indented JSON with sorted keys; what fits on a line stays on it.
+    """`data`, a compiled plan, as indented JSON with sorted keys; a value that fits on a line stays on it.
 
     Every `'` is escaped, so the text may stand between the quotes of a TOML literal string.
     """
@@ -26,7 +27,7 @@ def to_text(data: dict[str, Any]) -> str:
 
 
 def from_text(text: str) -> dict[str, Any]:
-    """Parse the compiled plan. Raises ValueError unless it is one JSON object without repeated keys."""
+    """Parse the compiled plan in `text`. Raises ValueError unless it is one JSON object without repeated keys."""
     try:
         data = json.loads(text, object_pairs_hook=_object, parse_constant=_no_number)
     except RecursionError:

@@ -65,7 +65,7 @@ class Preset:
         return span_of(place, places(str(self.path), read_text(self.path)), str(self.path))
 
     def saving_in(self, folder: Path | str | None) -> Preset:
-        """The preset with its checkpoints in another folder; as it is for None."""
+        """The preset with its checkpoints in `folder`; as it is for None."""
         if folder is None:
             return self
         checkpoint = self.checkpoint.model_copy(update={"folder": str(Path(folder).absolute())})
@@ -101,7 +101,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
 
 
 def read_text(path: Path) -> str:
-    """The preset's text. Raises PlanError when it cannot be read."""
+    """The text of the preset at `path`. Raises PlanError (E1001) when it cannot be read."""
     try:
         return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
@@ -110,7 +110,7 @@ def read_text(path: Path) -> str:
 
 
 def read_toml(path: Path, text: str) -> dict[str, Any]:
-    """The preset's values. Raises PlanError at the place where the TOML is broken."""
+    """The values in `text`, the preset at `path`. Raises PlanError (E1001) at the place where the TOML is broken."""
     try:
         return tomllib.loads(text)
     except RecursionError:
@@ -124,7 +124,7 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
 
 
 def embed_command(part: PlanPart, path: Path) -> str:
-    """The command that brings the compiled plan up to date."""
+    """The command that brings the compiled plan in the preset at `path` up to date; `part` is its `[plan]` table."""
     source = str(path.parent / part.source) if part.source else "PLAN"
     given = "".join(f" --set {name}={value}" for name, value in part.set.items())
     return f"planc embed {source} {path}{given}"
@@ -167,7 +167,7 @@ def _compiled(part: PlanPart, path: Path, span: Span) -> Plan | Diagnostic:
 
 
 def first_mistake(error: ValueError) -> str:
-    """Where the compiled plan is wrong, and how, on one line: `mesh.axes.0.name: ... is not a name`."""
+    """The first mistake of a compiled plan, from the `error` of reading it: `mesh.axes.0.name: ... is not a name`."""
     if not isinstance(error, ValidationError):
         return str(error)
     first = error.errors(include_url=False)[0]

@@ -9,7 +9,10 @@ from planc.trainer.preset.load import Preset
 
 
 def beyond(runtime: str, preset: Preset, single: bool, span: Span) -> list[Diagnostic]:
-    """E1003 for each such setting of `[train]`; [] where the runtime has all of it."""
+    """E1003 at `span` for each setting of `[train]` in `preset` that `runtime` cannot do; [] where it can do all.
+
+    `single` is True for the reference run in one process.
+    """
     if runtime != "torch_xla":
         return []
     return [

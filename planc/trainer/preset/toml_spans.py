@@ -27,7 +27,7 @@ Place = tuple[str, ...]
 
 
 def places(file: str, text: str) -> dict[Place, Span]:
-    """The span of each table's name and of each key written on a line of its own."""
+    """The span of each table's name and of each key written on a line of its own in `text`, the content of `file`."""
     found: dict[Place, Span] = {}
     table: Place = ()
     closing = ""
@@ -46,7 +46,8 @@ def places(file: str, text: str) -> dict[Place, Span]:
 
 
 def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
-    """The span of a key, or of the nearest table around it that is written, or the file's start."""
+    """The span of the key `place` among those `found`, else of the nearest table around it, else the start of
+    `file`."""
     for length in range(len(place), 0, -1):
         if place[:length] in found:
             return found[place[:length]]
@@ -54,7 +55,7 @@ def span_of(place: Place, found: dict[Place, Span], file: str) -> Span:
 
 
 def diagnose(errors: list[ErrorDetails], model: type[Frozen], file: str, text: str) -> list[Diagnostic]:
-    """Each complaint of pydantic in the words of the preset."""
+    """Each of pydantic's `errors` about `model` as a diagnostic, at its place in `text`, the content of `file`."""
     found = places(file, text)
     return [_diagnostic(error, model, found, file) for error in errors]
 

@@ -98,7 +98,7 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """The fields that forbid a comparison; `losses` when the runs are of different length."""
+    """The fields of `receipts` that forbid a comparison; `losses` when the runs are of different length."""
     first, *others = receipts
     fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
     fields += _courses_apart(receipts)
@@ -115,7 +115,8 @@ def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
 
 
 def spreads(receipts: Sequence[Receipt]) -> list[float]:
-    """At each step, the largest loss less the smallest one; infinite where only some runs skipped it."""
+    """At each step, the largest loss of `receipts` less the smallest one (nats); infinite where only some runs skipped
+    it."""
     return [_spread(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
 
 

@@ -29,11 +29,12 @@ def picture(receipts: Sequence[Receipt]) -> str:
 
 
 def curves(receipts: Sequence[Receipt]) -> list[Curve]:
+    """The loss curve (nats per token) of each of `receipts`, under its name of `names`."""
     return [Curve(name, _known(r)) for name, r in zip(names(receipts), receipts, strict=True)]
 
 
 def names(receipts: Sequence[Receipt]) -> list[str]:
-    """`cuda/torch`, `xla/jax`; numbered when that does not tell them apart."""
+    """A name for each of `receipts`: `cuda/torch`, `xla/jax`; numbered when that does not tell them apart."""
     plain = [f"{r.target}/{r.runtime}" for r in receipts]
     if len(set(plain)) == len(plain):
         return plain

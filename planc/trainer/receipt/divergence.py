@@ -54,7 +54,7 @@ class Diagnosis:
 
 
 def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
-    """Diagnose runs whose losses diverged, from their receipts."""
+    """Diagnose runs whose losses diverged, from their `receipts`; the first tells the dtype, and so the tolerance."""
     known = [r.measured.first_gradient_norms for r in receipts]
     told = [norms for norms in known if norms]
     whole = len(told) == len(receipts)

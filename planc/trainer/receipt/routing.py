@@ -41,16 +41,17 @@ class Picks:
         self.found: dict[int, Counts] = {}
 
     def take(self, step: int) -> None:
-        """After each step, on every process: it is collective."""
+        """Store the picks of `step`. Every process calls it after each step: it is a collective."""
         picks = self._session.routing() if self._session else None
         if picks is not None:
             self.found[step] = picks
 
 
 def flips(receipts: Sequence[Receipt]) -> list[int] | None:
-    """At each step, the most flips between the first run and another; None where a run has not counted.
+    """At each step, the number of picks that fell on another expert, between the first of `receipts` and the one that
+    differs most.
 
-    Where only some have counted a step, as after a run was taken up again, none is seen.
+    None where a run has not counted. Where only some have counted a step, as after a run was taken up again, 0.
     """
     if any(not r.measured.routing for r in receipts):
         return None
@@ -71,6 +72,9 @@ def _between(one: Counts, other: Counts) -> int:
 
 
 def budgets(budget: float, steps: int, flipped: Sequence[int] | None) -> list[float]:
-    """Allowed loss difference by step: larger from the first flip on."""
+    """Allowed loss difference (nats) at each of `steps` steps: `budget`, and more from the first step with a flip on.
+
+    `flipped` are the numbers of flips by step; None: none was counted.
+    """
     first = next((at for at, n in enumerate(flipped or ()) if n), steps)
     return [budget if at < first else max(budget, AFTER_A_FLIP) for at in range(steps)]

@@ -45,7 +45,7 @@ class DryRun:
 
 
 def small(plan: Plan) -> Plan:
-    """The plan as it is traced: few ranks, and as many microbatches as its pipeline asks for."""
+    """`plan` as it is traced: few ranks, and at most as many microbatches as its pipeline has ranks."""
     fewer = shrunk(plan, MOST_DEVICES)
     batch, stages = fewer.batch, plan.mesh.axis(plan.split.axis).size if plan.split else 1
     microbatches = batch.sequences // fewer.data_parallel // batch.microbatch_sequences
@@ -68,6 +68,7 @@ def dry_run(plan: Plan, target: Target) -> tuple[DryRun | None, str]:
 
 
 def main() -> int:
+    """Trace the plan on stdin and print a DryRun as JSON. Returns the exit status, 0."""
     parser = ArgumentParser(prog="python -m planc.trainer.run.dry_run", description="The compiled plan is on stdin.")
     parser.add_argument("--target", choices=get_args(Target), required=True)
     options = parser.parse_args()

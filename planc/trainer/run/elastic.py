@@ -22,7 +22,7 @@ def here() -> int | None:
 
 
 def fitted(preset: Preset, devices: int | None) -> Preset:
-    """The preset on this many devices; as it is for None or the plan's own number.
+    """`preset` on this many `devices`; as it is for None or the plan's own number.
 
     Raises PlanError (E1033) when the preset does not allow it, or the axis cannot be so short.
     """

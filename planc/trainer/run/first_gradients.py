@@ -15,9 +15,11 @@ CLIP_EPS = 1e-6
 
 
 def first_gradient_norms(session: Session, train: Train, grad_norm: float) -> dict[str, float] | None:
-    """By parameter, before clipping; asked for after the first step, when AdamW's first moment is
-    (1 - beta) times the clipped gradient. None where other processes hold
-    a part of the state and tell no norms, or the optimizer is another.
+    """L2 norm of each parameter's first gradient before clipping, by name.
+
+    Call it after the first step, when AdamW's first moment is (1 - beta) times the clipped gradient. `grad_norm` is the
+    global norm that the step returned, `train` has the betas and the clipping. None where other processes hold a part
+    of the state and tell no norms, or the optimizer is another.
     """
     import numpy as np
 

@@ -41,6 +41,7 @@ class HeartbeatSender:
         threading.Thread(target=self._beat, name="heartbeat", daemon=True).start()
 
     def now(self, doing: str) -> None:
+        """A phase of the loop begins; `doing` names it for the launcher's message should nothing follow."""
         self._phases, self._doing = self._phases + 1, doing
 
     def _beat(self) -> None:
@@ -65,7 +66,7 @@ class Watchdog:
         self._beats: dict[int, Heartbeat] = {}
 
     def receive(self, rank: int, line: str) -> bool:
-        """Read a line of a rank's output; True if it was a heartbeat."""
+        """Read a `line` of the output of `rank`; True if it was a heartbeat."""
         values = marked(line, MARK)
         if values is None:
             return False

@@ -26,7 +26,11 @@ LOGIT_STD = 0.32
 
 
 def initial(model: Model, seed: int) -> Initial:
-    """The function a session calls for its first values (float32, global shape, storage order)."""
+    """The function a session calls for the first values of `model` (float32, global shape, storage order).
+
+    Matrices are drawn from a generator of their own for each parameter's name and `seed`, so that no value depends on
+    the layout.
+    """
 
     def values(name: str, shape: tuple[int, ...]) -> Weights:
         param = model.param[pattern(name)]
@@ -41,12 +45,13 @@ def initial(model: Model, seed: int) -> Initial:
 
 
 def pattern(name: str) -> str:
-    """The parameter's name in the op graph: `layers.3.attention.wq.weight` -> `layers.*.attention...`."""
+    """The name in the op graph of parameter `name`: `layers.3.attention.wq.weight` ->
+    `layers.*.attention.wq.weight`."""
     return re.sub(r"^layers\.\d+\.", "layers.*.", name)
 
 
 def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Every parameter of every layer with its global shape, in the order of the op graph."""
+    """Every parameter of every layer of `model` with its global shape, in the order of the op graph."""
     for param in model.params:
         layers = [layer for layer, kind in enumerate(model.kinds) if kind in param.sections]
         for layer in layers or [0]:
@@ -54,7 +59,8 @@ def names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
 
 
 def init_sha256(model: Model, values: Initial) -> str:
-    """sha256 of all parameters' names, shapes and bytes. One parameter is in memory at a time."""
+    """sha256 of the names, shapes and bytes of all parameters of `model`, by `values`. One parameter is in memory at a
+    time."""
     digest = hashlib.sha256()
     for name, shape in sorted(names(model)):
         digest.update(f"{name} {shape}\n".encode())

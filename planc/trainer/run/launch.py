@@ -100,7 +100,8 @@ def run(
 
 
 def processes(plan: Plan, backend: Backend) -> int:
-    """Processes of a run of the plan on this machine."""
+    """Number of processes of a run of `plan` on this machine: one a device, or one where `backend` drives all devices
+    from it."""
     return 1 if backend.one_process else plan.mesh.devices
 
 
@@ -236,11 +237,11 @@ def _end(ranks: list[_Rank]) -> None:
 
 
 def leave(code: int) -> NoReturn:
-    """End this rank now, its work done and written; what is buffered is written first.
+    """End this rank now with exit status `code`, its work done and written; buffered output is written first.
 
-    The interpreter's own end would destroy gloo's process groups after their worker threads lost the
-    interpreter they call into, which ends a rank that did all its work with SIGABRT, once in some
-    hundred runs (pytorch issue 190489, pull request 179291).
+    The interpreter's own end would destroy gloo's process groups after their worker threads lost the interpreter they
+    call into, which ends a rank that did all its work with SIGABRT, once in some hundred runs (pytorch issue 190489,
+    pull request 179291).
     """
     sys.stdout.flush()
     sys.stderr.flush()

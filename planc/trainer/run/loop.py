@@ -44,6 +44,8 @@ class Facts:
     peak_flops_per_s: float = 0.0
 
     def mfu(self, step_s: float) -> float | None:
+        """Model FLOPs utilisation of a step of `step_s` seconds, a fraction of the chips' peak; None without a known
+        peak."""
         return self.flops / step_s / self.peak_flops_per_s if self.peak_flops_per_s else None
 
 

@@ -84,7 +84,11 @@ class Request:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train; 0 if it ended well, 1 with the findings on stderr if not."""
+    """Run one rank of a training run; `arguments` are those of the command line, None for the process's own.
+
+    Returns the exit status: 0 if it ended well, 1 with the findings on stderr if not, `launch.PREEMPTED` after a
+    requested end, 130 after an interrupt.
+    """
     started = time.perf_counter()
     request = _request(arguments)
     try:
@@ -163,7 +167,10 @@ class Run:
         return history
 
     def train(self, history: History, heartbeat: Callable[[str], None]) -> History:
-        """Train to the requested step and save the final state."""
+        """Train from the end of `history` to the requested step and save the final state. Returns the longer history.
+
+        `heartbeat` is called with the name of each phase of the loop as it begins.
+        """
         plan, settings = self._preset.plan, self._preset.train
         history = train(
             self._session,
@@ -245,7 +252,10 @@ def _from(preset: Preset, request: Request, source: Source) -> Path | None:
 
 
 def first_values(preset: Preset) -> Initial:
-    """The initial parameters. Raises PlanError for weights that are not the model's."""
+    """The initial parameters of `preset`: drawn from its seed, or read from the folder that `weights` names.
+
+    Raises PlanError for weights that are not the model's.
+    """
     model, folder = preset.plan.model, preset.train.weights
     if folder:
         from planc.trainer.checkpoint.hugging_face import imported

@@ -19,7 +19,7 @@ Figures = Iterator[tuple[str, float]]
 
 
 def figures(event: Event) -> Figures:
-    """(name, value) of what an event says."""
+    """(name, value) of every number in `event`, as dashboards show them."""
     if isinstance(event, StepDone):
         values = asdict(event)
         yield from ((f"train/{name}", values[name]) for name in STEP_FIGURES if values[name] is not None)
@@ -68,7 +68,7 @@ Board = TensorBoard | WeightsAndBiases
 
 
 def boards(preset: Preset) -> list[Board]:
-    """Those that the preset asks for."""
+    """The dashboards that `preset` asks for, TensorBoard or Weights & Biases, opened."""
     watch, folder = preset.parts.watch, preset.path.parent
     found: list[Board] = [TensorBoard(folder / watch.tensorboard)] if watch.tensorboard else []
     if watch.wandb:
@@ -78,7 +78,7 @@ def boards(preset: Preset) -> list[Board]:
 
 
 def missing_packages(preset: Preset) -> list[Diagnostic]:
-    """E1009 for each board whose package is not installed."""
+    """E1009 for each dashboard of `preset` whose package is not installed."""
     asked = [name for name in ("tensorboard", "wandb") if getattr(preset.parts.watch, name)]
     return [
         Diagnostic(

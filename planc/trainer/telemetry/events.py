@@ -100,21 +100,23 @@ KINDS: dict[str, type[Event]] = {
 
 
 def encode(event: Event) -> str:
+    """`event` as a line of a rank's output, which `decode` reads."""
     return MARK + json.dumps({"kind": kind_of(event), **asdict(event)})
 
 
 def kind_of(event: Event) -> str:
+    """The kind of `event`, a key of KINDS."""
     return next(name for name, cls in KINDS.items() if isinstance(event, cls))
 
 
 def say(line: str) -> None:
-    """Write a line for the launcher in one piece: threads of a rank write too, and `print` writes the end apart."""
+    """Write `line` for the launcher in one piece: threads of a rank write too, and `print` writes the end apart."""
     sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 
 def decode(line: str) -> Event | None:
-    """The event that a line of output is, or None: also where a library has written into the line."""
+    """The event in `line`, a line of a rank's output; None if it is none, or a library has written into it."""
     values = marked(line, MARK)
     if values is None or values.get("kind") not in KINDS:
         return None
@@ -122,7 +124,7 @@ def decode(line: str) -> Event | None:
 
 
 def marked(line: str, mark: str) -> dict[str, Any] | None:
-    """The JSON object after a mark at the line's start; None if it is no such line, or not a whole one."""
+    """The JSON object after `mark` at the start of `line`; None if it is no such line, or not a whole one."""
     if not line.startswith(mark):
         return None
     try:

@@ -34,7 +34,7 @@ class MeasuredGoodput:
 
 
 def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
-    """Goodput from the records of one run; None before its first step."""
+    """Goodput from `records`, the lines of one run's metrics file; None before its first step."""
     starts = _starts(records)
     steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _of(start, "step")]
     if not steps:

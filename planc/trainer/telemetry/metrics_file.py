@@ -39,9 +39,11 @@ class Metrics:
             self._file.write("\n" if cut_short else "")
 
     def event(self, event: Event) -> None:
+        """Write `event` as a line, under its kind."""
         self.write(kind_of(event), **asdict(event))
 
     def write(self, kind: str, **values: Any) -> None:
+        """Write a line of this `kind` with the UNIX time and `values`; nothing happens after `close`."""
         if self._file is None:
             return
         with _ClosedOnError(self):
@@ -49,12 +51,14 @@ class Metrics:
             self._file.flush()
 
     def close(self) -> None:
+        """Close the file; more lines are dropped."""
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
         self._file = None
 
     def give_up(self, error: OSError) -> None:
+        """Say on stderr that `error` ended the metrics, and close them."""
         print(f"{self.path} is not written any more: {error}", file=sys.stderr, flush=True)
         self.close()
 
@@ -75,7 +79,7 @@ class _ClosedOnError:
 
 
 def read_metrics(path: Path) -> list[Record]:
-    """The records of a metrics file; a line that a crash cut short is left out."""
+    """The records of the metrics file at `path`; a line that a crash cut short is left out. Raises OSError."""
     found: list[Record] = []
     for line in path.read_text(encoding="utf-8").splitlines():
         with suppress(ValueError):

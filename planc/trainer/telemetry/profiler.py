@@ -19,12 +19,14 @@ class Profile:
         self._on = False
 
     def before(self, step: int) -> None:
+        """Start tracing when `step` (from 1) is among those to profile. Called before every step."""
         if self._steps and not self._on and self._steps[0] <= step <= self._steps[1]:
             self._folder.mkdir(parents=True, exist_ok=True)
             self._open.enter_context(self._session.profile(str(self._folder)))
             self._on = True
 
     def after(self, step: int) -> None:
+        """Stop tracing, and write the files, when `step` is the last to profile. Called after every step."""
         if self._on and self._steps and step >= self._steps[1]:
             self.close()
 

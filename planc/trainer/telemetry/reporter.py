@@ -49,6 +49,7 @@ class Watching:
         self._listeners += [self._metrics.event, *self._boards]
 
     def tell(self, event: Event) -> None:
+        """Pass `event` to the output, the metrics file and the dashboards; nothing happens on ranks other than 0."""
         for listener in self._listeners:
             listener(event)
 
@@ -59,6 +60,7 @@ class Watching:
         return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
 
     def close(self, why: str) -> None:
+        """Write the end of the run to the metrics file with the reason `why`, and close all."""
         if self._metrics is not None:
             self._metrics.write("end", why=why)
             self._metrics.close()
@@ -67,7 +69,11 @@ class Watching:
 
 
 def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
-    """Path of a run's metrics file."""
+    """Path of a run's metrics file.
+
+    It is the one that `preset` names, else in its checkpoint folder, else beside `receipt` (None: no receipt is
+    written), else in `runs/` under the names of the preset and `target`.
+    """
     if preset.parts.watch.metrics:
         return preset.path.parent / preset.parts.watch.metrics
     if preset.checkpoints is not None:

@@ -93,7 +93,7 @@ def emitted(name: str) -> tuple[Program, dict[str, int]]:
 
 
 def observed(made: tuple[Program, dict[str, int]]) -> dict[str, Any]:
-    """What a device sends and receives in a step by `OP AXES dtype`, in bytes; and the losses of three steps."""
+    """Bytes that a device sends and receives in a step by `OP AXES dtype`, and the losses of three steps."""
     program, mesh = made
     found: Counter[str] = Counter()
     for row in inventory(program.compiled.as_text(), dict(mesh)).found:

@@ -92,7 +92,7 @@ def trimmed(text: str) -> str:
 
 
 def _kept(config: re.Match[str]) -> str:
-    """Of a kernel's settings, what the audit reads."""
+    """The settings of a kernel that the audit reads."""
     found = re.findall(r'"known_trip_count":\{"n":"\d+"\}|"estimated_cycles":"\d+"', config[0])
     return f", backend_config={{{','.join(found)}}}" if found else ""
 

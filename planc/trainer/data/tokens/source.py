@@ -69,7 +69,7 @@ class TokenSource:
         return self._cut(places)
 
     def shown_before(self, step: int) -> int:
-        """Sequences that steps before this one have shown."""
+        """Number of sequences that the run has shown before `step`, counted from 1."""
         at, shown = self.origin
         return shown + (step - 1 - at) * self.sequences
 

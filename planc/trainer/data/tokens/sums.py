@@ -19,13 +19,16 @@ BLOCK_BYTES = 1 << 20
 
 
 def sha256_of(path: Path) -> str:
-    """sha256 of a file's bytes, in hexadecimal."""
+    """sha256 of the bytes of the file at `path`, in hexadecimal."""
     found: str = remembered(path, "sha256", lambda: _sha256(path))
     return found
 
 
 def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
-    """`find()`, a JSON value that is a function of the file's bytes, or what it was when the file was the same."""
+    """The value of `find`, called now or when the file at `path` had the same size, time of change and inode.
+
+    The value is JSON and depends on the file's bytes alone; `what` names it, as a file may have several.
+    """
     stat = path.stat()
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
     note = cache_folder() / "sums" / f"{hashlib.sha256(f'{path.absolute()} {what}'.encode()).hexdigest()[:32]}.json"

@@ -47,7 +47,7 @@ class Text:
         return digest.hexdigest()
 
     def tokens(self, cache: Path) -> TokenFile:
-        """The tokens of all documents, made if they are not in the cache. Raises DataError."""
+        """The tokens of all documents as a file in the folder `cache`, made if it is not there. Raises DataError."""
         dtype = "uint16" if max(self.tokenizer.vocab, self.tokenizer.end + 1) <= NARROW else "uint32"
         path = cache / f"{self.sha256[:32]}.{dtype}"
         if not path.exists():
@@ -82,7 +82,7 @@ class Text:
 
 
 def text_of(path: Path, tokenizer: Tokenizer) -> Text:
-    """The text that a file or a folder with all below it holds. Raises DataError."""
+    """The text in `path`, a file or a folder with all below it, for `tokenizer`. Raises DataError."""
     if path.is_file():
         return Text(path.parent, (path,), tokenizer)
     if not path.is_dir():
@@ -95,7 +95,8 @@ def text_of(path: Path, tokenizer: Tokenizer) -> Text:
 
 
 def documents(path: Path) -> Iterator[Iterator[str]]:
-    """The documents of a file, each in parts. Raises DataError."""
+    """The documents of the file at `path`, each in parts: a `.jsonl` file has one a line, any other is one. Raises
+    DataError."""
     if path.suffix != ".jsonl":
         yield _parts(path)
         return

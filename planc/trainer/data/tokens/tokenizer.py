@@ -22,7 +22,9 @@ class Tokenizer(Protocol):
     end: int
     sha256: str
 
-    def encode(self, text: str) -> list[int]: ...
+    def encode(self, text: str) -> list[int]:
+        """The token ids of `text`, without special tokens."""
+        ...
 
 
 class ByteTokenizer:
@@ -66,7 +68,11 @@ class FileTokenizer:
 
 
 def tokenizer_of(name: str, folder: Path, end: int | str | None) -> Tokenizer:
-    """`bytes`, or the file of this name in the preset's folder. Raises DataError, ModuleNotFoundError."""
+    """The byte tokenizer for the `name` "bytes", else the one in that file of the preset's `folder`.
+
+    `end` is the token after each document, by id or text; None: the usual one. Raises DataError for a file that is
+    missing or no tokenizer, and ModuleNotFoundError without the package tokenizers.
+    """
     if name == BYTES:
         if isinstance(end, str):
             raise DataError("`end_of_document` of bytes is a number")
