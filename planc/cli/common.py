@@ -75,13 +75,14 @@ def print_json(value: Mapping[str, Any], format: str = "") -> None:
 
 
 def print_json_list(values: Sequence[Mapping[str, Any]]) -> None:
-    """An array of JSON objects, each with its `format`."""
+    """Print `values`, JSON objects each with its `format`, as an array."""
     assert all("format" in value for value in values)
     print(json.dumps(values, indent=2))
 
 
 def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str, Source] | None = None) -> int:
-    """Print why a command could not answer, as text or JSON; returns its exit status."""
+    """Print `diagnostics`, why a command could not answer, as text or JSON; returns its exit status (a number, 1 or
+    2)."""
     if format == "json":
         print_json({"diagnostics": [d.to_json() for d in diagnostics]}, DIAGNOSTICS)
     else:
@@ -90,14 +91,15 @@ def refused(diagnostics: Sequence[Diagnostic], format: str, sources: Mapping[str
 
 
 def exit_status(diagnostics: Sequence[Diagnostic]) -> int:
-    """0 without errors, 2 where a file of the command line cannot be read, 1 otherwise."""
+    """Exit status of a command with `diagnostics`: 0 without errors, 2 where a file of the command line cannot be read,
+    1 otherwise."""
     if any(d.code in UNREADABLE and d.span.empty for d in diagnostics):
         return 2
     return 1 if has_errors(list(diagnostics)) else 0
 
 
 def did_you_mean(word: str, legal: Iterable[str]) -> str:
-    """A question that names the nearest legal word; empty where none is near."""
+    """A question that names the word of `legal` nearest to `word`; empty where none is near."""
     from planc.syntax.suggest import nearest
 
     near = nearest(word.replace("-", "_"), legal, 1)
@@ -105,7 +107,10 @@ def did_you_mean(word: str, legal: Iterable[str]) -> str:
 
 
 def print_diagnostics(diagnostics: Sequence[Diagnostic], sources: Mapping[str, Source] | None = None) -> None:
-    """To standard output, with the places quoted where the files can be read."""
+    """Print `diagnostics` to standard output, with the places quoted where the files can be read.
+
+    `sources` are texts already read, by file name.
+    """
     from planc.diag.text import render, summary
 
     texts = dict(sources or {})

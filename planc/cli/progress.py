@@ -41,7 +41,7 @@ class Progress:
 
     @contextmanager
     def during(self, text: str) -> Iterator[None]:
-        """Say so for as long as the body runs, which reports nothing itself."""
+        """Print `text` now and then for as long as the body runs, which reports nothing itself."""
         ended = Event()
 
         def tick() -> None:
@@ -57,7 +57,7 @@ class Progress:
             ticker.join()
 
     def show(self, text: str) -> None:
-        """Say what is being done, if enough time has passed since the last line."""
+        """Print `text`, the work being done, if enough time has passed since the last line."""
         now_s = self.clock()
         if now_s < self.next_s:
             return

@@ -44,7 +44,7 @@ def topics() -> dict[str, dict[str, Callable[[str], Topic]]]:
 
 
 def topics_of(name: str, kind: str = "") -> list[Topic]:
-    """The pages of a name, of any kind or of one."""
+    """The pages about `name`, of any kind for "", or of one `kind`."""
     return [pages[name](name) for k, pages in topics().items() if kind in ("", k) and name in pages]
 
 

@@ -268,5 +268,5 @@ def _resharding(a: CostedPlan, b: CostedPlan) -> ReshardingBytes | None:
 
 
 def rest(sharded: Sharded, target: Target | None) -> StateLayout:
-    """The layout of state between steps on a target; without a target, as the sentences say."""
+    """The layout of state between steps on `target`; without a target, as the sentences say."""
     return declared_layout if target is None else load_backend(target).state_layout(sharded)

@@ -12,7 +12,7 @@ class NotWrittenError(ValueError):
 
 
 def own_sentence(text: str, verb: str) -> Sentence:
-    """The file's sentence of this verb. Raises NotWrittenError when it has none."""
+    """The sentence of `verb` in the plan `text`. Raises NotWrittenError when it has none."""
     for sentence in parse_text(text, "").sentences:
         if sentence.verb == verb and not sentence.target:
             return sentence

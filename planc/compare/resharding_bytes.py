@@ -40,9 +40,9 @@ class ReshardingBytes:
 def resharding_bytes(
     before: Sharded, after: Sharded, rests: tuple[StateLayout, StateLayout], *, same_machine: bool = True
 ) -> ReshardingBytes:
-    """Bytes that move from one layout of a model to another; all of them on another machine.
+    """Bytes that move from the layout of `before` to that of `after`; all of them on another machine.
 
-    Both plans have the same parameters.
+    `rests` are the layouts of state between steps of both. Both plans have the same parameters.
     """
     tensors = list(_tensors(before, after, rests))
     had = before.plan.mesh.devices if same_machine else 0
@@ -112,10 +112,10 @@ def _product(values: Iterable[int]) -> int:
 
 
 def representatives(axes: Iterable[Axis], had: int, devices: int) -> tuple[list[int], int]:
-    """One rank for each kind of device, and how many devices of each kind there are.
+    """One rank for each kind of device, and the number of devices of each kind.
 
-    Devices that differ only along axes that cut nothing hold the same. Where the borders of the axes do not
-    lie inside each other, every rank is its own kind.
+    Devices that differ only along axes that cut nothing hold the same. Where the borders of `axes` do not lie inside
+    each other, every rank is its own kind.
     """
     spans = {(a.stride, a.stride * a.size) for a in axes if a.size > 1}
     spans |= {(had, devices)} if 0 < had < devices else set()

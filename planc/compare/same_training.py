@@ -26,7 +26,7 @@ class Apart:
 
 
 def apart(one: Plan, other: Plan) -> list[Apart]:
-    """Every reason; [] when the losses of both plans can be compared."""
+    """Every reason why the losses of `one` and `other` cannot be compared; [] when they can."""
     return [
         *_model(one, other),
         *_batch(one, other),

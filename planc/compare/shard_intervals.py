@@ -26,7 +26,7 @@ Cut = tuple[tuple[int, int, tuple[Axis, ...]], ...]
 
 
 def declared_layout(p: ParamSharding, noun: Noun) -> tuple[tuple[str, ...], int | None]:
-    """The layout that the sentences say: on the dimension that they name, else the first.
+    """The layout of `noun` of parameter `p` that the sentences say: on the dimension that they name, else the first.
 
     Masters that no sentence stores have the layout of the optimizer's state.
     """
@@ -48,7 +48,7 @@ class StoredLayout:
         return tuple(dict.fromkeys([*inside, *(self.stored if self.on_dim is not None else ())]))
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
-        """The intervals of each storage dimension that a rank holds."""
+        """The intervals of each storage dimension that `rank` holds."""
         return self._piece(tuple(rank // a.stride % a.size for a in self.axes), rank)
 
     @cached_property
@@ -71,7 +71,7 @@ class StoredLayout:
 
 
 def stored_layout(sharded: Sharded, p: ParamSharding, noun: Noun, rest: StateLayout) -> StoredLayout:
-    """The layout of a noun of a parameter between steps."""
+    """The layout of `noun` of parameter `p` between steps; `rest` says over which axes and on which dimension."""
     plan = sharded.plan
     user = next(o for ops in sharded.ops.values() for o in ops if p.param.name in o.op.params)
     over, dim = rest(p, noun)
@@ -87,7 +87,7 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
 
 
 def layers_on_rank(plan: Plan, param: Param, rank: int) -> frozenset[int]:
-    """The layers whose copy of a parameter lies on a rank; -1 stands for a copy outside the blocks."""
+    """The layers whose copy of `param` lies on `rank`; -1 stands for a copy outside the blocks."""
     stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
     return _layers_on_stage(plan, param, stage)
 
@@ -136,12 +136,12 @@ def _between(runs: Runs, first: int, last: int) -> Runs:
 
 
 def length(runs: Runs) -> int:
-    """Indices in the runs."""
+    """Number of indices in `runs`."""
     return sum(b - a for a, b in runs)
 
 
 def shared(one: Runs, other: Runs) -> int:
-    """Indices in both; each is in order."""
+    """Number of indices that lie in both `one` and `other`, which are each in order."""
     total, i, j = 0, 0, 0
     while i < len(one) and j < len(other):
         total += max(0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))

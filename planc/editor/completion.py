@@ -45,7 +45,10 @@ class _Place:
 
 
 def complete(opened: Opened, offset: int, unsaved: Mapping[Path, str], settings: Settings) -> list[Candidate]:
-    """Completions at an offset, in planc's order."""
+    """Completions at `offset` of the opened text, in planc's order.
+
+    `unsaved` are texts of open files by path, which go before those on disk.
+    """
     place = _place(opened.text, offset)
     if place is None:
         return []

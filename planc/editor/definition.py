@@ -27,7 +27,8 @@ KINDS = {
 
 
 def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | None:
-    """The file and place that declare the name at a place (1-based, code points)."""
+    """The file and place that declare the name at `line` and `column` (1-based, code points); None when it is no
+    name."""
     sentence = opened.sentence_at(line)
     word = word_at(sentence, line, column) if sentence else None
     if sentence is None or word is None:
@@ -62,7 +63,7 @@ def _reach(opened: Opened, word: Word) -> Iterator[Declared]:
 
 
 def declarations(file: Tree) -> Iterator[Declared]:
-    """Declarations of a file's sentences, in order."""
+    """Declarations of the sentences of `file`, in order."""
     if file.header is not None and file.header.verb == "layout":
         words = file.header.node.words("NAME")
         yield "layout", words[0].text, words[0].span

@@ -35,7 +35,7 @@ Place = Callable[[Span], Location]
 
 
 def shown(finding: Diagnostic, place: Place) -> Shown:
-    """A finding at the place of its span."""
+    """`finding` as the client shows it; `place` gives the client's location of a span."""
     text = finding.message + (f"\nhelp: {finding.help}" if finding.help else "")
     related = [DiagnosticRelatedInformation(place(r.span), r.message) for r in finding.related]
     link = manual_page(finding.code)
@@ -51,7 +51,7 @@ def shown(finding: Diagnostic, place: Place) -> Shown:
 
 
 def manual_page(code: str) -> Path | None:
-    """The page of a code, written where it can be opened; None when nothing can be written."""
+    """The manual page of `code`, written where it can be opened; None when nothing can be written."""
     rule = rules().get(code)
     if rule is None:
         return None
@@ -67,7 +67,7 @@ def manual_page(code: str) -> Path | None:
 
 
 def quick_fix(finding: Diagnostic, fix: Fix, place: Place, positions: Callable[[Span], Positions]) -> CodeAction:
-    """The edits of a fix as an action."""
+    """The edits of `fix` as an action of the client, for `finding`."""
     changes: dict[str, list[TextEdit]] = {}
     for edit in fix.edits:
         where = place(edit.span)

@@ -15,7 +15,8 @@ from planc.syntax.tree import Sentence
 
 
 def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
-    """Markdown for a place (1-based, code points) and the span it is about; None between sentences."""
+    """Markdown for the place at `line` and `column` (1-based, code points) and the span it is about; None between
+    sentences."""
     sentence = opened.sentence_at(line)
     if sentence is None or not _inside(sentence.span, line, column):
         return None
@@ -39,7 +40,7 @@ def _word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[s
 
 
 def meaning(opened: Opened, sentence: Sentence) -> list[str]:
-    """Expansion of a sentence, and its part of the report."""
+    """Expansion of `sentence`, and its part of the report, as Markdown paragraphs."""
     parts = [_expansion(opened, sentence)]
     report = opened.checked.report if opened.checked else None
     if report is None or report.step is None:

@@ -65,10 +65,11 @@ class Opened:
         return frozenset((self.path.parent / name).resolve() for name in names)
 
     def sentence_at(self, line: int) -> Sentence | None:
+        """The sentence that stands on `line` (1-based); None between sentences."""
         return next((s for s in self.sentences if s.span.line <= line <= s.span.end_line), None)
 
     def where(self, file: str) -> Path:
-        """The file that a span names: of the library, or beside the plan."""
+        """The path of `file`, a name that a span has: of the library, or beside the plan."""
         return locate(file, self.path.parent)
 
     def files(self) -> Iterator[Tree]:
@@ -94,7 +95,8 @@ def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Sett
 
 
 def names_in(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> tuple[NameLookup, ...]:
-    """The names that are looked up while a text is read; nothing is costed."""
+    """The names that are looked up while `text` is read; nothing is costed. `unsaved` are texts of open files by
+    path."""
     file = parse_text(text, path.name)
     if file.header is not None and file.header.verb != "plan":
         return tuple(read_part(file).lookups)
@@ -113,7 +115,7 @@ def locate(file: str, folder: Path) -> Path:
 
 
 def word_at(sentence: Sentence, line: int, column: int) -> Word | None:
-    """The word of a sentence that a place lies in, or touches at its end."""
+    """The word of `sentence` that the place at `line` and `column` (1-based) lies in, or touches at its end."""
     words = [w for w in sentence.node.all_words() if w.span.line == line and w.span.column <= column]
     touched = [w for w in words if column <= w.span.end_column]
     return touched[-1] if touched else None

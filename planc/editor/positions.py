@@ -35,23 +35,24 @@ class Positions:
         return [0, *(m.end() for m in re.finditer("\n", self.text))]
 
     def offset_at(self, line: int, column: int) -> int:
-        """The offset of a planc place; one beyond the text is its end."""
+        """The index in the text of `line` and `column` (1-based, code points); a place beyond the text is its end."""
         if line > len(self._planc_starts):
             return len(self.text)
         return min(self._planc_starts[max(line, 1) - 1] + max(column, 1) - 1, len(self.text))
 
     def place_at(self, offset: int) -> tuple[int, int]:
-        """The planc line and column of an offset."""
+        """The 1-based line and column, in code points, at index `offset` of the text."""
         line = bisect_right(self._planc_starts, offset)
         return line, offset - self._planc_starts[line - 1] + 1
 
     def position(self, offset: int) -> Position:
-        """An offset as the client counts."""
+        """The place at index `offset` as the client counts."""
         line = bisect_right(self._client_starts, offset) - 1
         return Position(line, self.codec.client_num_units(self.text[self._client_starts[line] : offset]))
 
     def offset(self, position: Position) -> int:
-        """A client's position as an offset. One inside a character is its start; one beyond a line its end."""
+        """The index in the text of `position`, a client's. One inside a character is its start; one beyond a line its
+        end."""
         if position.line >= len(self._client_starts):
             return len(self.text)
         start = self._client_starts[position.line]
@@ -64,7 +65,7 @@ class Positions:
         return end.start() if end else len(self.text)
 
     def range(self, span: Span) -> Range:
-        """A span as the client counts."""
+        """`span` as the client counts."""
         start = self.offset_at(span.line, span.column)
         end = self.offset_at(span.end_line, span.end_column)
         return Range(self.position(start), self.position(max(start, end)))

@@ -63,7 +63,7 @@ class PlanServer(LanguageServer):
         return {_resolved(uri): doc.source for uri, doc in self.workspace.text_documents.items()}
 
     def look(self, uri: str) -> Opened | None:
-        """An open file as it stands; None when it is not open."""
+        """The open file at `uri` as it stands; None when it is not open."""
         document = self.workspace.text_documents.get(uri)
         if document is None:
             return None
@@ -83,7 +83,7 @@ class PlanServer(LanguageServer):
         return Positions(text, self.workspace.position_codec)
 
     def positions_in(self, opened: Opened, file: str) -> Positions:
-        """The places of a file that a span names: open, read for the plan, or on disk."""
+        """The places of `file`, a name that a span has: open, read for the plan, or on disk."""
         path = opened.where(file)
         text = self.texts().get(path.resolve())
         return self.positions(_read(path) if text is None else text)
@@ -93,7 +93,7 @@ class PlanServer(LanguageServer):
         return self.location_in(path, span, self.positions_in(opened, span.file))
 
     def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
-        """The place as the client names it: a file it has open keeps the client's name."""
+        """The place of `span` as the client names it: a file it has open keeps the client's name."""
         open_uris = {_resolved(uri): uri for uri in self.workspace.text_documents}
         return lsp.Location(open_uris.get(path.resolve()) or path.resolve().as_uri(), positions.range(span))
 
@@ -113,7 +113,7 @@ class PlanServer(LanguageServer):
                 self.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, f"{uri}: {error!r}"))
 
     def close(self, uri: str) -> None:
-        """Take back what the check of a file found."""
+        """Take back the findings of the check of the file at `uri`."""
         self._looked.pop(uri, None)
         self._checked.pop(uri, None)
         self._publish(self._found.pop(uri, {}))
@@ -165,7 +165,7 @@ def _read(path: Path) -> str:
 
 
 def settings(options: Any) -> Settings:
-    """`{"target": "xla", "set": {"nodes": 8}}`; what is not understood is left out."""
+    """The settings in `options`, like `{"target": "xla", "set": {"nodes": 8}}`; anything else is left out."""
     given = options if isinstance(options, dict) else {}
     target, values = given.get("target"), given.get("set")
     whole = {n: v for n, v in values.items() if type(v) is int and 0 <= v <= 10**12} if isinstance(values, dict) else {}

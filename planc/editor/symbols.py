@@ -16,7 +16,7 @@ KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus"), SymbolKind.
 
 
 def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
-    """One tree for the file; a list of sentences when it has no header."""
+    """One tree for the file `opened`; a list of sentences when it has no header."""
     sentences = [_sentence(s, opened.file, positions) for s in opened.file.sentences]
     header = opened.file.header
     if header is None:

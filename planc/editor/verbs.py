@@ -35,7 +35,7 @@ def manuals() -> dict[str, str]:
 
 
 def manual(verb: str) -> str:
-    """A verb's line; a sentence that planc does not compile yet says so."""
+    """The manual's line about `verb`; a sentence that planc does not compile yet says so."""
     missing = f"`{verb}`: planc does not compile this sentence yet (E0109)." if verb in VERBS else ""
     read = verb.removesuffix("_from").removesuffix("_no").removesuffix(".core")
     return manuals().get(verb) or manuals().get(read) or missing

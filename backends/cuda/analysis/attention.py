@@ -11,6 +11,7 @@ of tokens is given to it as a mask, with which it computes every score."""
 
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
-    """torch's fused kernel; None where the plan asks for `attention core as unfused`, which costs what it says."""
+    """torch's fused kernel; None where the plan in `sharded` asks for `attention core as unfused`, which costs what it
+    says."""
     chosen = sharded.plan.attention
     return None if chosen is not None and chosen.method == "unfused" else FUSED

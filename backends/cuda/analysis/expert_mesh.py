@@ -82,6 +82,7 @@ class Experts:
         return self.stored("optimizer")
 
     def stored(self, noun: Noun) -> tuple[str, ...]:
+        """The axes that `noun` of the experts' parameters is stored over; () without experts."""
         return self.params[0].stored[noun] if self.params else ()
 
     @cached_property
@@ -138,6 +139,7 @@ class Experts:
         return tuple(self.name(g) for g in (self.exchange, self.tensor) if g)
 
     def name(self, axes: tuple[str, ...]) -> str:
+        """The name of the mesh dimension of `axes`."""
         return "_".join(axes)
 
     def _factor(self, axes: tuple[str, ...]) -> Dimension:
@@ -150,12 +152,12 @@ class Experts:
 
 
 def routed(op: Op) -> bool:
-    """True for an op on tokens laid out by expert, and for the ops that bring them there and back."""
+    """True when `op` works on tokens laid out by expert, and for the ops that bring them there and back."""
     return op.region in (EXPERTS, ROUTED)
 
 
 def stored_otherwise(experts: Experts) -> list[Noun]:
-    """The nouns that are stored divided of the experts alone, or of all but them, where experts are stored at all."""
+    """The nouns that are stored divided of the `experts` alone, or of all but them, where experts are stored at all."""
     if not experts.shard:
         return []
     return [n for n in NOUNS if bool(experts.roles.plan.store(n)) != bool(experts.stored(n))]

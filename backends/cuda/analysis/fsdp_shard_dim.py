@@ -14,14 +14,16 @@ if TYPE_CHECKING:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Parameters, gradients and optimizer state all rest as the optimizer's masters do."""
+    """The layout of state in the program of `sharded`: parameters, gradients and optimizer state all have the
+    optimizer's."""
     roles = Roles(sharded)
     return lambda p, _noun: (p.stored["optimizer"], stored_dim(roles, p))
 
 
 def stored_dim(roles: Roles, p: ParamSharding) -> int:
-    """The one a sentence names, else the first; the next one where tensor parallelism divides inside the first.
+    """Index of the storage dimension that `p` is stored divided on.
 
+    It is the one a sentence names, else the first; the next one where tensor parallelism divides inside the first, as
     DTensor gathers a dimension wrongly that is divided inside by one axis and stored over another.
     """
     if p.on_dim is not None:
@@ -33,7 +35,7 @@ def stored_dim(roles: Roles, p: ParamSharding) -> int:
 
 
 def stored_over(roles: Roles, p: ParamSharding) -> tuple[str, ...]:
-    """The axes that fully_shard divides a parameter over."""
+    """The axes that fully_shard divides parameter `p` over."""
     apart = p.param.region == EXPERTS and roles.experts.apart
     return roles.experts.shard if apart else roles.shard
 
@@ -48,10 +50,10 @@ def _experts_dim(roles: Roles, p: ParamSharding) -> int:
 
 
 def used(roles: Roles, p: ParamSharding) -> Placement:
-    """The placement of a parameter under tensor parallelism while it is used."""
+    """The placement of parameter `p` under tensor parallelism while it is used."""
     return placement(user_of(roles, p).layout, p.param.shape_dims, roles.sharded.model.sizes, roles.tensor)
 
 
 def user_of(roles: Roles, p: ParamSharding) -> OpSharding:
-    """The first op that uses a parameter."""
+    """The first op that uses parameter `p`."""
     return next(o for ops in roles.sharded.ops.values() for o in ops if p.param.name in o.op.params)

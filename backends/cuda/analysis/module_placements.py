@@ -73,12 +73,12 @@ class Boundary:
         }
 
     def needed(self, index: int = 0) -> Placement:
-        """Placement in which the op needs an input."""
+        """Placement in which the op needs the input at `index`."""
         name = self.o.op.inputs[index]
         return self._input(self.o.needs(name, self._dims(name)), name)
 
     def resting(self, index: int = 0) -> Placement:
-        """Placement in which an input arrives."""
+        """Placement in which the input at `index` arrives."""
         name = self.o.op.inputs[index]
         return self._input(self.sharded.declared(name), name)
 
@@ -93,11 +93,11 @@ class Boundary:
         return self._output(self.sharded.declared(self.o.op.output))
 
     def move(self, index: int = 0) -> Move | None:
-        """The redistribution of an input over the tensor axes; None if there is none."""
+        """The redistribution of the input at `index` over the tensor axes; None if there is none."""
         return self._ours(self.o.redistributions[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives that ready an input."""
+        """The collectives, in order, that bring the input at `index` into the layout that the op needs."""
         move = self.move(index)
         return tuple(s.kind for s in move.steps) if move else ()
 
@@ -110,18 +110,19 @@ class Boundary:
         return self._ours(self.o.settle)
 
     def summed_back(self, index: int = 0) -> bool:
-        """True if the gradient of an input is a partial sum over the tensor axes."""
+        """True if the gradient of the input at `index` is a partial sum over the tensor axes."""
         dims = self._dims(self.o.op.inputs[index])
         return self.o.op.kind == "matmul" and any(self.divides(d) for d in self.o.layout if d not in dims)
 
     def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
-        """The collectives that bring the gradient of an input home."""
+        """The collectives, in order, that bring the gradient of the input at `index` into that input's own layout."""
         name = self.o.op.inputs[index]
         partial = self.roles.tensor if self.summed_back(index) else ()
         steps = steps_between(self.o.needs(name, self._dims(name)), partial, self.sharded.declared(name))
         return tuple(s.kind for s in steps if set(s.axes) & set(self.roles.tensor))
 
     def divides(self, dim: str) -> bool:
+        """True if tensor parallelism divides `dim` of the op's index space."""
         return bool(set(self.o.layout.get(dim, ())) & set(self.roles.tensor))
 
     @property
@@ -153,5 +154,5 @@ class Boundary:
 
 
 def relative(module: str) -> str:
-    """A module's path inside its block, or from the model for those outside the blocks."""
+    """The path of `module` inside its block, or from the model for those outside the blocks."""
     return module.removeprefix("layers.*.")

@@ -34,9 +34,10 @@ UPDATE = "optimizer update"
 
 
 def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight) -> tuple[TensorBytes, ...]:
-    """The fullest moment of each pipeline rank (bytes of tensors, by part).
+    """Bytes of tensors at the fullest moment of each pipeline rank, by part.
 
-    torch keeps what its modules hold, whatever the collectives are.
+    `in_flight` tells the microbatches in flight on each rank; `collectives` are not read, as torch keeps what its
+    modules hold, whatever the collectives are.
     """
     return tuple(Rank(sharded, rank, dict(in_flight[rank])).peak() for rank in range(sharded.plan.pipeline))
 

@@ -55,7 +55,8 @@ def placement(layout: Layout, groups: Groups, sizes: Mapping[str, int], axes: Co
 
 
 def folded(dims: Sequence[str], folds: Groups) -> Groups:
-    """The dims of an activation as a linear layer sees them: neighbours that its weight folds are one."""
+    """`dims`, those of an activation, as a linear layer sees them: neighbours that its weight folds (`folds`) are
+    one."""
     groups: list[tuple[str, ...]] = []
     rest = tuple(dims)
     while rest:

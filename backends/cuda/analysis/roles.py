@@ -99,10 +99,11 @@ class Roles:
         return tuple(found)
 
     def factor(self, role: Role) -> Factor | None:
+        """The mesh dimension with `role`; None where the plan has none."""
         return next((f for f in self.factors if f.role == role), None)
 
     def name(self, role: Role) -> str:
-        """The mesh dimension of a role that is known to be there."""
+        """The name of the mesh dimension with `role`, which must be there."""
         factor = self.factor(role)
         assert factor is not None, role
         return factor.name
@@ -119,7 +120,7 @@ class Roles:
         return tuple(a for f in self.factors for a in f.axes if self.plan.mesh.size(a) > 1)
 
     def dimension(self, axes: tuple[str, ...]) -> str:
-        """The name of the ranks that a collective over these axes runs over: a dimension of a mesh."""
+        """The name of the ranks that a collective over `axes` runs over: a dimension of a mesh."""
         if axes == self.context:
             return self.context_name
         named = [(f.axes, f.name) for f in (*self.factors, *self.experts.factors)]
@@ -160,6 +161,7 @@ class FsdpPolicy:
 
     @classmethod
     def of(cls, plan: Plan) -> FsdpPolicy:
+        """The policy of `plan`, from its `store` and `gather` sentences."""
         stored = {noun: bool(plan.store(noun)) for noun in NOUNS}
         return cls(
             gather_per=plan.gather_per if stored["params"] else "step",

@@ -53,7 +53,7 @@ class Styler:
         return (*self._section("first"), *self._section("last"))
 
     def block(self, kind: Section) -> tuple[Style, ...]:
-        """The styles of one kind of block, with paths relative to it."""
+        """The styles of one `kind` of block, with paths relative to it."""
         return tuple(self._section(kind))
 
     def blocks(self) -> tuple[Style, ...]:
@@ -70,7 +70,7 @@ class Styler:
         return any(b.o.op.kind == "loss" and b.divides("vocab") for b in self.section("last"))
 
     def section(self, section: Section) -> tuple[Boundary, ...]:
-        """Every op of a section."""
+        """Every op of `section`, an end or a kind of block, with its placements."""
         return self._boundaries[section]
 
     @cached_property
@@ -81,9 +81,10 @@ class Styler:
         }
 
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
-        """Number of times torch redistributes a tensor for its consumers, or its gradient back, where one would do.
+        """Number of times torch redistributes `tensor` for its consumers, or its gradient back, where one would do.
 
         One redistribution serves all consumers in one layout; each module that prepares its own input does its own.
+        `kind` is the collective's.
         """
         movers: set[tuple[str, str]] = set()
         for b in self.section(section):

@@ -42,7 +42,8 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> tuple[Collective, ...]:
-    """The collectives that torch issues for a plan, per device and optimizer step."""
+    """The collectives that torch issues for `sharded`, per device and optimizer step, from the semantic ones in
+    `rows`."""
     roles = Roles(sharded)
     for rule in ORDER:
         rows = rule.apply(roles, rows)

@@ -28,7 +28,7 @@ def _own(roles: Roles, row: Collective) -> Collective:
 
 
 def rows_sent(roles: Roles) -> int:
-    """Rows that one rank sends for a microbatch, if every expert is picked equally often."""
+    """Number of rows that one rank of `roles` sends for a microbatch, if every expert is picked equally often."""
     plan = roles.plan
     divided = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     rows = plan.batch.microbatch_sequences * plan.batch.sequence_tokens // divided * plan.model.top_k

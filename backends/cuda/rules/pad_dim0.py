@@ -26,7 +26,8 @@ def _padded(roles: Roles, row: Collective) -> Collective:
 
 
 def padded_elements(roles: Roles, param: str) -> int:
-    """Elements of one copy of a parameter after tensor parallelism, rows rounded up to the shard axes."""
+    """Elements of one copy of the parameter called `param` after tensor parallelism, rows rounded up to the shard
+    axes."""
     plan, p = roles.plan, roles.sharded.param[param]
     parts = plan.mesh.size(*stored_over(roles, p))
     dim = stored_dim(roles, p)

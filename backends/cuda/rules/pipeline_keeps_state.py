@@ -41,7 +41,10 @@ def _counted(roles: Roles, row: Collective) -> Collective:
 
 
 def gathers(actions: list[Action], stage: int) -> tuple[int, int]:
-    """(forward, backward) gathers of one virtual stage's parameters in a step."""
+    """Number of (forward, backward) gathers of the parameters of virtual stage `stage` in a step.
+
+    `actions` are those of the rank that has the stage, in order.
+    """
     forward = backward = 0
     whole = False
     for action in actions:

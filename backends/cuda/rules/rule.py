@@ -13,12 +13,12 @@ Rows = tuple[Collective, ...]
 
 
 def changed(row: Collective, rule: str, **fields: Any) -> Collective:
-    """The row with other values, and the rule's name in `realised_by`."""
+    """`row` with other values in `fields`, and the name of `rule` in `realised_by`."""
     return replace(row, **fields, realised_by=(*row.realised_by, rule))
 
 
 def over(row: Collective, roles: Roles, axes: tuple[str, ...]) -> dict[str, Any]:
-    """The fields of a row that say which axes it runs over."""
+    """The fields of a row that say that it runs over `axes`: the axes in the mesh's order and the number of ranks."""
     mesh = roles.plan.mesh
     return {"axes": mesh.in_order(axes), "group_size": mesh.size(*axes)}
 
@@ -32,7 +32,7 @@ def of_state(row: Collective, roles: Roles) -> bool:
 
 
 def of_experts(row: Collective, roles: Roles) -> bool:
-    """True for a parameter or gradient of experts that lie on a mesh of their own."""
+    """True when `row` carries a parameter or gradient of experts that lie on a mesh of their own."""
     known = roles.sharded.param.get(row.tensor)
     return roles.experts.apart and known is not None and known.param.region == EXPERTS
 

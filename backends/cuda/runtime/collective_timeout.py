@@ -44,14 +44,15 @@ def timeout() -> timedelta:
 
 
 def limit(meshes: tuple[Any, ...]) -> None:
-    """Give the groups of these meshes the time limit: torch gives new ones its own."""
+    """Give the groups of `meshes` the time limit: torch gives new ones its own."""
     for mesh in meshes:
         for name in mesh.mesh_dim_names:
             _set_pg_timeout(timeout(), mesh.get_group(name))
 
 
 def named(function: Callable[..., Any], meshes: tuple[Any, ...]) -> Callable[..., Any]:
-    """The function, whose failing collectives are named after the meshes' axes."""
+    """`function`, whose failing collectives are named after the axes of `meshes`. It raises CollectiveError for
+    them."""
 
     @wraps(function)
     def call(*arguments: Any) -> Any:
@@ -63,7 +64,11 @@ def named(function: Callable[..., Any], meshes: tuple[Any, ...]) -> Callable[...
 
 @contextmanager
 def collectives_named(meshes: tuple[Any, ...]) -> Iterator[None]:
-    """Raise CollectiveError, with the collective, its axis and the missing ranks, for a failed collective."""
+    """A context in which a failed collective raises CollectiveError with the collective, its axis and the missing
+    ranks.
+
+    The axis is that of `meshes` whose group it ran over.
+    """
     try:
         yield
     except Exception as error:

@@ -8,7 +8,7 @@ from planc.ir.program import Program
 
 
 def dry_run(program: Program) -> dict[str, Any]:
-    """Collectives and peak memory of a step on the first rank of the plan. Loads torch."""
+    """Collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads torch."""
     from planc.backends.cuda.audit.trace import trace
 
     traced = trace(program, 0)

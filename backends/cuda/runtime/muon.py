@@ -38,7 +38,7 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """One update of every parameter that has a gradient."""
+        """One update of every parameter that has a gradient. `closure` must be None: the loss is known before."""
         assert closure is None, "the loss is known before"
         for group in self._matrices:
             for parameter in group["params"]:
@@ -61,7 +61,11 @@ class MuonAndAdamW(torch.optim.Optimizer):
 
 
 def orthogonal(matrices: Tensor) -> Tensor:
-    """Orthogonalise [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, in fp32."""
+    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, times its scale, in
+    fp32.
+
+    Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
+    """
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = (matrices if wide else matrices.mT).float()

@@ -30,7 +30,8 @@ class SingleStep:
             multiply_narrow(model, plan, sentence)
 
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of [sequences, S] tokens, and its gradient."""
+        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]; its gradient is left
+        in the module."""
         total = torch.zeros((), device=tokens.device)
         for share, inputs, labels in self._parts(tokens, targets):
             loss = self._loss(inputs, labels) * share
@@ -40,7 +41,7 @@ class SingleStep:
 
     @torch.no_grad()
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of [sequences, S] tokens."""
+        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
         total = torch.zeros((), device=tokens.device)
         for share, inputs, labels in self._parts(tokens, targets):
             total += self._loss(inputs, labels) * share
@@ -62,7 +63,7 @@ class SingleStep:
 
 
 def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
-    """The sentence's linear layers multiply in float8."""
+    """The linear layers of `model` that `sentence` names multiply in float8 from now on."""
     from torchao.float8 import Float8LinearConfig, convert_to_float8_training  # type: ignore[import-untyped]
 
     ops = [op for section in plan.model.ops.values() for op in section if quantized(plan, op) is sentence]
@@ -78,7 +79,7 @@ def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:
 
 
 def limit_rows(model: nn.Module, plan: Plan) -> None:
-    """Each expert takes the first rows of each rank's share of a microbatch, as many as it has places for it."""
+    """Limit each expert of `model` to as many rows of each rank's share of a microbatch as `plan` has places for."""
     ops = [op for section in plan.model.ops.values() for op in section]
     route = next(op.module.removeprefix("layers.*.") for op in ops if op.kind == "route")
     expert = next(op.module.removeprefix("layers.*.").rpartition(".")[0] for op in ops if "experts" in op.module)

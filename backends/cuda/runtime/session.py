@@ -162,7 +162,7 @@ class TorchSession:
 
 
 def parameter_names(model: Model) -> list[str]:
-    """Full names in the model's order, a block's once per layer of its kind."""
+    """Full parameter names in the order of `model`, a block's once per layer of its kind."""
     first, last = ([p.name for p in model.params if p.section == s] for s in ("first", "last"))
     layers = [
         p.name.replace("*", str(i))
@@ -179,7 +179,7 @@ def _gradient(parameter: nn.Parameter) -> Tensor:
 
 
 def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
-    """Kernels, compilers and policies in use, by name, for the receipt."""
+    """Kernels, compilers and policies that `program` uses on `device`, by name, for the receipt."""
     plan = program.plan
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
     settled = "deterministic" if torch.are_deterministic_algorithms_enabled() else ""
@@ -194,5 +194,5 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: Program, device: torch.device) -> bool:
-    """True if the update is one fused kernel: on a CUDA device that holds the state."""
+    """True if the update is one fused kernel: on a CUDA `device` that holds the state."""
     return device.type == "cuda" and not program.plan.offloads

@@ -17,7 +17,8 @@ Initial = Callable[[str, tuple[int, ...]], Array]
 
 
 def fill(modules: list[nn.Module], initial: Initial) -> None:
-    """Give every parameter its first values, one at a time; only this rank's shard is kept."""
+    """Give every parameter of `modules` its first values by `initial`, one at a time; only this rank's shard is
+    kept."""
     with torch.no_grad():
         for module in modules:
             for name, parameter in module.named_parameters():
@@ -85,7 +86,7 @@ def gathered(
 
 
 def norm(value: Tensor) -> float:
-    """The L2 norm of a whole tensor of which ranks may hold parts; collective then."""
+    """The L2 norm of the whole tensor `value`, of which ranks may hold parts; a collective then."""
     found = torch.linalg.vector_norm(value.detach().float())
     return float(found.full_tensor() if isinstance(found, DTensor) else found)
 

@@ -54,12 +54,12 @@ class Box(NamedTuple):
 
 
 def boxes(parameter: Tensor) -> list[Box]:
-    """The boxes of the whole tensor that this rank holds; none where its share is empty."""
+    """The boxes of the whole tensor `parameter` that this rank holds; none where its share is empty."""
     return [Box(runs) for runs in product(*(_runs(held(parameter, dim)) for dim in range(parameter.ndim)))]
 
 
 def held(parameter: Tensor, dim: int) -> Tensor:
-    """The indices of a dimension that this rank holds, in the order in which it holds them."""
+    """The indices of dimension `dim` of `parameter` that this rank holds, in the order in which it holds them."""
     indices = torch.arange(parameter.shape[dim])
     if not isinstance(parameter, DTensor):
         return indices
@@ -119,7 +119,7 @@ def _round_robin(key: Key, count: int) -> int:
 
 
 def with_moments(optimizer: torch.optim.Optimizer, steps: int) -> None:
-    """Give the optimizer the state that its first step would make, where it has none, and AdamW's count of steps."""
+    """Give `optimizer` the state that its first step would make, where it has none, and AdamW's count of `steps`."""
     by_muon = set(optimizer.orthogonalised) if isinstance(optimizer, MuonAndAdamW) else set()
     for group in optimizer.param_groups:
         for parameter in group["params"]:
@@ -146,7 +146,7 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
 
 
 def not_finite(modules: list[nn.Module]) -> str:
-    """The first of this rank's parameters, else gradients, that is not finite; empty if all are."""
+    """The first of this rank's parameters in `modules`, else gradients, with NaN or infinity; "" if there is none."""
     held = list(_named(modules))
     values = [("parameter", name, p.detach()) for name, p in held]
     values += [("gradient", name, p.grad.detach()) for name, p in held if p.grad is not None]

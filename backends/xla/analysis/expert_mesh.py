@@ -82,16 +82,17 @@ class Experts:
         return plan.route.cause or found or (view.cause if view else None)
 
     def resting(self, p: ParamSharding) -> Spec:
-        """The layout of a parameter where tokens meet it: as stored, if it is gathered for each use."""
+        """The layout of parameter `p` where tokens meet it: as stored, if it is gathered for each use."""
         return param_spec(self.plan, p, "params" if self.in_use else "used")
 
     def gathered(self, p: ParamSharding) -> tuple[int, tuple[str, ...]]:
-        """The dimension that a parameter is gathered on, and the axes; none where nothing divides it."""
+        """The index of the dimension that parameter `p` is gathered on, and the axes; (0, ()) where nothing divides
+        it."""
         dim = cut(self.plan, p, "params")
         return (0, ()) if dim is None else (dim, self._parts(p.stored["params"]))
 
     def repeated(self, p: ParamSharding) -> tuple[str, ...]:
-        """The axes over which a parameter is repeated and meets different tokens, or does a different part."""
+        """The axes over which parameter `p` is repeated and meets different tokens, or does a different part."""
         own = {a for axes in self.resting(p) for a in axes}
         return tuple(a for a in dict.fromkeys((*self.tokens, *self.tensor)) if a not in own)
 

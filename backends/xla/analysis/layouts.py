@@ -22,7 +22,11 @@ Use = Literal["params", "grads", "optimizer", "used"]
 
 
 def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
-    """The PartitionSpec of one layer's parameter in use, or of a stored parameter, gradient or optimizer state."""
+    """The PartitionSpec of one layer of parameter `p`: while it is used, or of a stored parameter, gradient or
+    optimizer state.
+
+    `use` is "used", or the noun.
+    """
     used = tuple(parts(plan, plan.mesh.in_order(axes)) for axes in p.compute)
     if use == "used":
         return used
@@ -34,15 +38,16 @@ def param_spec(plan: Plan, p: ParamSharding, use: Use) -> Spec:
 
 
 def state_layout(sharded: Sharded) -> StateLayout:
-    """Each noun rests over its own axes, on the dimension that `cut` finds."""
+    """The layout of state in the program of `sharded`: each noun over its own axes, on the dimension that `cut`
+    finds."""
     return lambda p, noun: (p.stored[noun], cut(sharded.plan, p, noun))
 
 
 def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
-    """The storage dimension that a stored noun is divided on; None if it is not, or cannot be.
+    """Index of the storage dimension of `p` that `noun` is divided on; None if it is not, or cannot be.
 
-    The one the plan names; else the largest dimension left by tensor parallelism, in local elements;
-    else the largest that it divides too.
+    The one the plan names; else the largest dimension left by tensor parallelism, in local elements; else the largest
+    that it divides too.
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [n // plan.mesh.size(*axes) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
@@ -55,7 +60,7 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
 
 
 def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:
-    """True if the plan shards the noun and no dimension of this parameter divides."""
+    """True if `plan` shards `noun` and no dimension of parameter `p` divides."""
     return plan.mesh.size(*p.stored[noun]) > 1 and cut(plan, p, noun) is None
 
 
@@ -66,15 +71,15 @@ def activation_spec(sharded: Sharded, tensor: str) -> Spec:
 
 
 def spec_of(plan: Plan, dims: tuple[str, ...], layout: Layout) -> Spec:
-    """A layout of named dims as a spec; axes of one device are left out."""
+    """The layout of a tensor with named `dims` as a spec, one entry a dim; axes of one device are left out."""
     return tuple(parts(plan, plan.mesh.in_order(layout.get(d, ()))) for d in dims)
 
 
 def batch_spec(plan: Plan) -> Spec:
-    """Tokens and targets [sequences, S]."""
+    """The spec of tokens and targets, [sequences, sequence_tokens]: the axes that divide the batch of `plan`."""
     return (parts(plan, plan.mesh.in_order(plan.data_axes)), ())
 
 
 def gathers_in_use(plan: Plan) -> bool:
-    """True if parameters are gathered where they are used, in each pass."""
+    """True if the program of `plan` gathers parameters where they are used, in each pass."""
     return bool(plan.store("params")) and plan.gather_per == "pass"

@@ -25,7 +25,7 @@ class Atom:
 
 @cached_on(lambda plan: (plan.cache, ()))
 def atoms(plan: Plan) -> tuple[Atom, ...]:
-    """The axes of the emitted mesh, outermost first."""
+    """The axes of the mesh emitted for `plan`, outermost first. `fits` must hold."""
     assert fits(plan), "refused before"
     covered = {a for view in plan.mesh.views for a in view.of}
     found = [Atom(a.name, a.size, a.stride) for a in plan.mesh.axes if a.name not in covered]
@@ -36,17 +36,17 @@ def atoms(plan: Plan) -> tuple[Atom, ...]:
 
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The emitted mesh's axes that these axes of the plan are made of, in the same order."""
+    """The emitted mesh's axes that `axes` of the plan are made of, in the same order."""
     return tuple(name for axis in axes for name in _inside(plan, plan.mesh.axis(axis)))
 
 
 def fits(plan: Plan) -> bool:
-    """True if common factors exist: 2 x 3 and 3 x 2 ranks have none."""
+    """True if all views of `plan` have common factors with the mesh: 2 x 3 and 3 x 2 ranks have none."""
     return all(all(b % a == 0 for a, b in pairwise(_points(plan, view))) for view in plan.mesh.views)
 
 
 def aliases(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """The axes of the plan that have no axis of the emitted mesh to themselves, and what they are made of."""
+    """The axes of `plan` that have no axis of the emitted mesh to themselves, and those that they are made of."""
     every = {a: parts(plan, (a,)) for a in plan.mesh.every if plan.mesh.size(a) > 1}
     return {name: made for name, made in every.items() if made != (name,)}
 

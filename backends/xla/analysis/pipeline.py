@@ -9,12 +9,12 @@ SCHEDULES = ("gpipe", "circular")
 
 
 def pipelined(plan: Plan) -> bool:
-    """True if the layers lie on more than one rank."""
+    """True if the layers of `plan` lie on more than one rank."""
     return plan.split is not None and plan.pipeline > 1
 
 
 def chunks(plan: Plan) -> int:
-    """Number of separate stages on a rank."""
+    """Number of separate stages on a rank of `plan`; 1 without a pipeline."""
     return plan.split.chunks if plan.split is not None and pipelined(plan) else 1
 
 
@@ -29,7 +29,7 @@ def stack_shape(plan: Plan) -> tuple[int, ...]:
 
 
 def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
-    """The axes that divide the dims of `stack_shape`."""
+    """The axes that divide the dims of `stack_shape` of `plan`."""
     if not pipelined(plan):
         return ()
     assert plan.split is not None
@@ -37,5 +37,6 @@ def stack_axes(plan: Plan) -> tuple[tuple[str, ...], ...]:
 
 
 def iterations(plan: Plan) -> int:
-    """Turns of the loop in a step: each rank's microbatches on each of its stages, and the others' head start."""
+    """Number of iterations of the loop in a step of `plan`: each rank's microbatches on each of its stages, and the
+    ranks before it that start earlier."""
     return chunks(plan) * plan.microbatches + plan.pipeline - 1

@@ -8,17 +8,18 @@ from planc.ir.model import Model, Param, Section
 
 
 def stacked(model: Model, param: Param) -> bool:
-    """True for a parameter of the repeated blocks: an array [layers that have it, ...]."""
+    """True when `param` belongs to the repeated blocks of `model`: an array [layers that have it, ...]."""
     return param.section in model.blocks
 
 
 def numbers(model: Model, param: Param) -> tuple[int, ...]:
-    """The layers that a stack holds, in order."""
+    """The indices of the layers in the stack of `param`, in order."""
     return tuple(n for n, kind in enumerate(model.kinds) if kind in param.sections)
 
 
 def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
-    """Neighbours of one kind: the kind, and for each of its parameters its part of the stack, or None for all."""
+    """Neighbouring layers of one kind of `model`: the kind, and for each parameter its part of the stack, or None for
+    all."""
     begin = 0
     for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:
         yield kind, {p.name: _part(model, p, begin, layers) for p in model.params if kind in p.sections}

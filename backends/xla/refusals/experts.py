@@ -17,7 +17,7 @@ Refusal = tuple[Cause | None, str, str]
 
 
 def refused(sharded: Sharded) -> Iterator[Refusal]:
-    """Every sentence about experts that the target refuses."""
+    """Every sentence about experts of the plan in `sharded` that the target refuses."""
     plan = sharded.plan
     if not fits(plan):
         view = plan.mesh.views[0]

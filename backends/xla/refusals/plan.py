@@ -19,7 +19,7 @@ DTYPES = ("fp32", "bf16")
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Every reason why the plan cannot be lowered to XLA, in the plan's order."""
+    """Every reason why the plan in `sharded` cannot be lowered to XLA, in the plan's order."""
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing

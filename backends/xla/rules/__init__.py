@@ -65,7 +65,8 @@ ORDER = (
 
 
 def realise(sharded: Sharded, rows: Rows) -> Rows:
-    """The collectives that XLA issues for a plan, per device and optimizer step."""
+    """The collectives that XLA issues for `sharded`, per device and optimizer step, from the semantic ones in
+    `rows`."""
     for rule in ORDER:
         rows = rule.apply(sharded, rows)
     return tuple(r for r in rows if r.count and r.group_size > 1)

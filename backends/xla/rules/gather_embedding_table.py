@@ -25,7 +25,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
 
 
 def looked_up_whole(sharded: Sharded) -> OpSharding | None:
-    """The lookup whose table is made whole; None where each rank looks up in its own rows."""
+    """The lookup of `sharded` whose table is made whole; None where each rank looks up in its own rows."""
     if platform(sharded) != "tpu" or sharded.plan.batch.microbatch_sequences > 1:
         return None
     return next((o for o in sharded.ops["first"] if o.op.kind == "embedding" and o.partial and _scatters(o)), None)

@@ -45,7 +45,7 @@ def _padded(sharded: Sharded, row: Collective) -> Iterator[Collective]:
 
 
 def rows_of_part(sharded: Sharded, row: Collective) -> int:
-    """Rows of a rank's part of a gradient that is scattered along rows; 0 for anything else."""
+    """Number of rows of a rank's part of the gradient in `row` that is scattered along rows; 0 for anything else."""
     plan, p = sharded.plan, sharded.param.get(row.tensor)
     place = cut(plan, p, "grads") if p is not None and row.carries == "grad" and row.op == "reduce_scatter" else None
     if p is None or place is None:
@@ -55,13 +55,16 @@ def rows_of_part(sharded: Sharded, row: Collective) -> int:
 
 
 def buffers(sharded: Sharded, row: Collective) -> float:
-    """Size of the fp32 sum in units of the chip's buffer."""
+    """Size of the fp32 sum of `row` as a multiple (a ratio) of the chip's buffer."""
     summed_bytes = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return summed_bytes / 2**20 / BUFFER_MIB[sharded.plan.cluster.chip.name]
 
 
 def padded_rows(height: int, buffers: float) -> int:
-    """Rows of a rank's part that is cut into slices of whole tiles, for each buffer that the sum fills at most one."""
+    """Number of rows of a rank's part of `height` rows once it is cut into slices of whole tiles.
+
+    There is at most one slice for each of the `buffers` that the sum fills.
+    """
     tiles, slices = ceil(height / TILE_ROWS), ceil(buffers)
     if slices == 1 or height < TILE_ROWS:
         return height
@@ -70,7 +73,11 @@ def padded_rows(height: int, buffers: float) -> int:
 
 
 def shifted_rows(height: int, padded: int, ranks: int) -> float:
-    """Rows that a rank sends on average: the last one lacks (padded - height) x (ranks - 1), and all shift alike."""
+    """Number of rows that each of `ranks` sends on average so that its part of `padded` rows becomes its own of
+    `height`.
+
+    The last one lacks (padded - height) x (ranks - 1) rows, and all shift alike.
+    """
     missing, sent, distance = (padded - height) * (ranks - 1), 0.0, 1
     while missing > 0:
         sent += min(missing, padded) * (ranks - distance) / ranks

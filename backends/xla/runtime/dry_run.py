@@ -10,7 +10,8 @@ from planc.ir.program import Program
 
 
 def dry_run(program: Program) -> dict[str, Any]:
-    """The step as StableHLO: counts of operations and shardings, and bytes of state on one device. Loads jax."""
+    """The step of `program` as StableHLO: counts of operations and shardings, and bytes of state on one device. Loads
+    jax."""
     plan = program.plan
     from planc.backends.xla.runtime.start_up import prepare_environment
 

@@ -31,7 +31,10 @@ class MuonState(NamedTuple):
 
 
 def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax.GradientTransformation:
-    """Less its learning rate, which is an argument of the step: the emitted AdamW where it says all."""
+    """The optimizer without its learning rate, which is an argument of the step.
+
+    It is the AdamW of the program `emitted` where `settings` ask for no more, else `updates_of`.
+    """
     if settings.optimizer == "adamw" and not settings.decay_groups:
         found: optax.GradientTransformation = emitted.adamw(settings.betas, settings.eps, settings.weight_decay)
         return found
@@ -39,7 +42,7 @@ def optimizer_of(model: Model, settings: Settings, emitted: ModuleType) -> optax
 
 
 def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation:
-    """Muon for the matrices if it is asked for, AdamW for the rest, and each parameter's own decay."""
+    """Muon for the matrices of `model` if `settings` ask for it, AdamW for the rest, and each parameter's own decay."""
 
     def label(path: Any, _: Any) -> str:
         return "muon" if settings.optimizer == "muon" and is_orthogonalised(model, _name(path)) else "adamw"
@@ -52,7 +55,7 @@ def updates_of(model: Model, settings: Settings) -> optax.GradientTransformation
 
 
 def scale_by_muon(momentum: float) -> optax.GradientTransformation:
-    """The orthogonal part of a Nesterov momentum. A leaf is [..., rows, columns]."""
+    """The orthogonal part of a Nesterov momentum with coefficient `momentum`. A leaf is [..., rows, columns]."""
 
     def init(params: Any) -> MuonState:
         return MuonState(jax.tree.map(jnp.zeros_like, params))
@@ -66,7 +69,11 @@ def scale_by_muon(momentum: float) -> optax.GradientTransformation:
 
 
 def orthogonal(matrices: jax.Array) -> jax.Array:
-    """Orthogonalise [..., rows, columns]: near U V^T of each matrix's singular vectors, times its scale, in fp32."""
+    """Orthogonalise `matrices` [..., rows, columns]: near U V^T of each one's singular vectors, times its scale, in
+    fp32.
+
+    Newton-Schulz iteration of Jordan and others 2024; see `planc.ir.updates`.
+    """
     a, b, c = NEWTON_SCHULZ
     wide = matrices.shape[-2] <= matrices.shape[-1]
     x = (matrices if wide else matrices.mT).astype(jnp.float32)

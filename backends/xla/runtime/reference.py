@@ -35,9 +35,11 @@ class Single:
     hooks: Hooks = UNDIVIDED
 
     def loss(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> jax.Array:
+        """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
         return self._loss_with_picks(params, tokens, targets)[0]
 
     def gradients(self, params: Tree, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, Tree]:
+        """The loss as in `loss`, and its gradient with the tree of `params`."""
         (loss, _), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(params, tokens, targets)
         return loss, grads
 
@@ -50,6 +52,7 @@ class Single:
         return (found[0], {"picks": found[1].sum(1)}) if self.model.top_k else (found, {})
 
     def init(self, params: Tree) -> dict[str, Any]:
+        """The state before the first step: `params` and the optimizer's zeros."""
         if (other := self._other()) is not None:
             return {"params": params, "optimizer": other.init(params)}
         zeros = jax.tree.map(jnp.zeros_like, params)
@@ -57,7 +60,7 @@ class Single:
         return {"params": params, "optimizer": moments}
 
     def step(self, state: dict[str, Any], tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
-        """The updated state, and the loss and gradient norm before the update."""
+        """The updated `state`, and the loss and gradient norm before the update, with learning rate `lr`."""
         (loss, picks), grads = jax.value_and_grad(self._loss_with_picks, has_aux=True)(state["params"], tokens, targets)
         norm = jnp.sqrt(sum(jnp.vdot(g, g) for g in grads.values()))
         if self.settings.clip_norm:
@@ -118,5 +121,5 @@ class Limited(Undivided):
 
 
 def hooks_of(plan: Plan) -> Hooks:
-    """Hooks that run a model on one device as the plan means it."""
+    """Hooks that run a model on one device as `plan` means it."""
     return Limited(plan) if plan.model.top_k and plan.route.method == "capacity" else UNDIVIDED

@@ -33,7 +33,7 @@ class Compilations:
 
 
 def abstract(shapes: dict[str, tuple[int, ...]]) -> Any:
-    """fp32 arrays of these shapes that hold nothing, for what needs to know shapes only."""
+    """fp32 arrays of these `shapes` (by name) that hold no data, for callers that need shapes only."""
     return jax.eval_shape(lambda: {name: jnp.zeros(shape, jnp.float32) for name, shape in shapes.items()})
 
 
@@ -61,12 +61,12 @@ def _stacked(model: Model, param: Param, initial: Initial, stack: tuple[int, ...
 
 
 def divided(array: Weights | Tokens, where: Sharding) -> jax.Array:
-    """This process's parts of an array that every process holds."""
+    """This process's parts, laid out as `where`, of an `array` that every process holds."""
     return jax.make_array_from_callback(array.shape, where, lambda index: array[index])
 
 
 def whole(model: Model, tree: dict[str, jax.Array]) -> Iterator[tuple[str, Weights]]:
-    """Each layer's parameter gathered, by its full name; on every process, in the model's order."""
+    """Each layer's parameter in `tree` gathered, by its full name; on every process, in the order of `model`."""
     for param in model.params:
         array = tree[param.name]
         if not stacked(model, param):
@@ -95,7 +95,7 @@ def _on_host(array: jax.Array) -> Weights:
 
 
 def misplaced(tree: Any, where: Any) -> list[str]:
-    """Names of the leaves that do not rest where they should."""
+    """Names of the leaves of `tree` whose sharding is not the one that `where` has for them."""
     pairs = zip(jax.tree_util.tree_leaves_with_path(tree), jax.tree.leaves(where), strict=True)
     return [
         jax.tree_util.keystr(path, simple=True, separator=".")
@@ -105,7 +105,7 @@ def misplaced(tree: Any, where: Any) -> list[str]:
 
 
 def specs(tree: Any) -> dict[str, str]:
-    """The sharding of each leaf, by its path."""
+    """The sharding of each leaf of `tree`, by its path."""
     return {
         jax.tree_util.keystr(path, simple=True, separator="."): str(getattr(leaf.sharding, "spec", "whole"))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)

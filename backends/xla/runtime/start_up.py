@@ -77,7 +77,10 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
 
 
 def start_single(program: Program, settings: Settings, initial: Initial, *, keep_gradients: bool = False) -> JaxSession:
-    """Start the undivided model on one device of this process."""
+    """Start the undivided model on one device of this process; arguments as `planc.ir.session.Runtime` says.
+
+    `keep_gradients` computes each step's gradients a second time and stores them, for parity tests.
+    """
     import jax
 
     from planc.backends.xla.models import family

@@ -66,7 +66,7 @@ def restored(model: Model, state: Any, where: Any, read: Read, optimizer_steps: 
 
 
 def guarded(steps: Steps) -> Steps:
-    """Its step gives the old state back where the loss or the gradient norm is no number."""
+    """`steps`, whose step gives the old state back where the loss or the gradient norm is no number."""
 
     def unless_nan(state: Any, tokens: jax.Array, targets: jax.Array, lr: jax.Array) -> Any:
         new, metrics = steps.step(state, tokens, targets, lr)
@@ -77,7 +77,7 @@ def guarded(steps: Steps) -> Steps:
 
 
 def not_finite(params: Any) -> list[str]:
-    """Devices of this process whose parameters are not finite, with the first of them."""
+    """Devices of this process whose parts of `params` have NaN or infinity, with the first such parameter of each."""
     found: dict[int, str] = {}
     for path, array in jax.tree_util.tree_leaves_with_path(params):
         for shard in array.addressable_shards:

@@ -84,10 +84,11 @@ def _none(found: Found) -> str:
 
 
 def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
-    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... and copy beside them every file that the source reads.
+    """Write `STEM_1.plan` (the best), `STEM_2.plan`, ... into `folder` and copy every file that `source` reads beside
+    them.
 
-    Sentences name files by their path from the plan's folder, so the copies keep these paths. Raises
-    FileExistsError, before anything is written, when another file is in the place of a copy.
+    Sentences name files by their path from the plan's folder, so the copies keep these paths. Raises FileExistsError,
+    before anything is written, when another file is in the place of a copy.
     """
     copies = {}
     for name in build_file(source).files if texts else ():

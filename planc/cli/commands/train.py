@@ -105,7 +105,7 @@ def _try_to_write(path: Path) -> None:
 
 
 def predicted_figures(plan: Plan, target: Target) -> dict[str, float]:
-    """Predictions for a receipt: the figures of `planc cost` for the target that is trained on."""
+    """Predictions of a receipt by name, each in the unit of its name: those of `planc cost` for `plan` on `target`."""
     from planc.driver import cost
 
     report = cost(plan, target=target)

@@ -14,7 +14,7 @@ def names() -> list[str]:
 
 
 def schema(format: str) -> dict[str, Any]:
-    """The schema of a format of `names`."""
+    """The JSON schema of `format`, one of `names`."""
     read: dict[str, Any] = json.loads(files(__name__).joinpath(file_name(format)).read_text())
     return read
 

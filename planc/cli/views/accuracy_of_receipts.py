@@ -40,7 +40,8 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
 
 
 def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
-    """One row a predicted quantity of a receipt; `error` is predicted over measured, less one."""
+    """One row a predicted quantity of `receipt`, which was read from `path`; `error` is predicted over measured, less
+    one."""
     predicted = receipt.get("predicted") or {}
     rows = []
     for name, (field, unit) in QUANTITIES.items():
@@ -54,7 +55,7 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
-    """The median size of the error of each quantity that some receipt measured."""
+    """The median size of the relative error (a fraction) of each quantity that some row of `found` has measured."""
     sizes: dict[str, list[float]] = {}
     for row in found:
         if row["error"] is not None:
@@ -63,7 +64,7 @@ def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:
 
 
 def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The pairs as a table, then the medians."""
+    """The pairs in `found` as a table, then the medians."""
     rows = [
         [
             row["receipt"],

@@ -17,7 +17,7 @@ from planc.trainer.telemetry.chart import Across, Curve, plot
 
 
 def facts(found: Calibrated) -> dict[str, Any]:
-    """`planc.calibration/1`."""
+    """`found` as JSON of the format `planc.calibration/1`."""
     return {
         "format": "planc.calibration/1",
         "parameters": [
@@ -36,7 +36,8 @@ def facts(found: Calibrated) -> dict[str, Any]:
 
 
 def lines(found: Calibrated, width: int) -> Iterator[str]:
-    """Numbers, errors by kind of probe, whole steps, and the collectives' curves."""
+    """Lines of `found` in `width` columns: numbers, errors by kind of probe, whole steps, and the collectives'
+    curves."""
     chip = found.cluster.chip
     rates = ", ".join(f"{dtype} {rate / 1e9:.3g} GFLOP/s" for dtype, rate in chip.flops_per_s.items())
     yield f"{strong(chip.name)}: {rates}, memory {chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
@@ -82,7 +83,7 @@ def _rows(found: Calibrated) -> list[list[str]]:
 
 
 def curve(found: Calibrated, group: list[Measured], width: int) -> str:
-    """Measured and fitted seconds of one kind of probe, both scales logarithmic."""
+    """A picture of measured and fitted seconds of the probes in `group`, one kind, both scales logarithmic."""
     ordered = sorted(group, key=lambda m: m.probe.scale)
     drawn = [
         Curve("measured", tuple(log10(m.seconds) for m in ordered)),

@@ -10,18 +10,18 @@ from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
 
 
 def strong(text: str) -> str:
-    """Bold on a terminal."""
+    """`text` in bold on a terminal."""
     return f"\033[1m{text}\033[0m" if colour() else text
 
 
 def print_report(report: Report) -> None:
-    """Headline, memory by stage, step by part, axes and collectives."""
+    """Print `report`: headline, memory by stage, step by part, axes and collectives."""
     sections = (_headline(report), _memory(report), [*_step(report), *_goodput(report)], _collectives(report))
     print("\n\n".join("\n".join(lines) for lines in sections))
 
 
 def brief_line(report: Report) -> str:
-    """One line: does it fit, how fast."""
+    """One line about `report`: memory, step time and MFU."""
     assert report.memory and report.step
     used = report.memory.per_device_gib.total
     return (
@@ -69,7 +69,7 @@ def _headline(report: Report) -> list[str]:
 
 
 def targets_line(report: Report) -> str:
-    """One line with each target's answer to the plan: `cuda: lowers; xla: E0901 at line 12`."""
+    """One line with each target's answer to the plan of `report`: `cuda: lowers; xla: E0901 at line 12`."""
     return "; ".join(f"{t.target}: {'lowers' if t.lowers else _refusals(t)}" for t in report.targets)
 
 
@@ -131,7 +131,7 @@ def _goodput(report: Report) -> list[str]:
 
 
 def parts_of(step: Step) -> list[tuple[str, float]]:
-    """The named parts of the step, in seconds."""
+    """The named parts of `step`, in seconds."""
     return [
         ("compute", step.compute_s),
         ("recompute", step.recompute_s),

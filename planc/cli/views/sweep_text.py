@@ -57,7 +57,7 @@ def _cells(row: Row, width: int) -> list[str]:
 
 
 def error_summary(row: Row) -> str:
-    """Why a value does not do: the first error's code and message."""
+    """The reason why the value of `row` cannot be costed: the first error's code and message; "" when it can."""
     if row.why:
         return row.why
     first = next(iter(row.errors), None)
@@ -66,7 +66,7 @@ def error_summary(row: Row) -> str:
 
 
 def curves(found: Sweep) -> list[Curve]:
-    """The shares of every value; nothing where it has no cost. A share that is 0 everywhere is left out."""
+    """The shares of every value in `found`; nothing where it has no cost. A share that is 0 everywhere is left out."""
     drawn = [
         Curve(name, tuple(nan if row.costs is None else share(row.costs) for row in found.rows))
         for name, share in SHARES.items()
@@ -75,12 +75,13 @@ def curves(found: Sweep) -> list[Curve]:
 
 
 def picture(found: Sweep) -> str:
-    """The curves as SVG text."""
+    """The curves of `found` as SVG text."""
     return svg(curves(found), f"{found.file} over {found.over.name}", across=_across(found), say=_percent)
 
 
 def csv(found: Sweep) -> str:
-    """A line a value of what is varied; the last column says why there are no numbers."""
+    """`found` as CSV, a line for each value of the thing that is varied; the last column says why there are no
+    numbers."""
     text = StringIO()
     writer = comma.writer(text, lineterminator="\n")
     writer.writerow(["value", "devices", *NAMES, "errors"])
