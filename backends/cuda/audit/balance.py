@@ -23,7 +23,7 @@ from planc.ir.sharding import Sharded
 
 @contextmanager
 def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
-    """While it is entered, the program counts as many rows for each expert as an even router would send it."""
+    """A context in which the program `emitted` counts as many rows for each expert as an even router would send it."""
     roles = Roles(sharded)
     experts = roles.experts
     if not experts.ops or experts.capacity:

@@ -62,7 +62,7 @@ class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._metadata -= 1
 
     def hold(self, values: Iterable[Any]) -> None:
-        """Count the storages of these tensors (a DTensor's local one), each once."""
+        """Count the storages of the tensors in `values` (a DTensor's local one), each once."""
         for value in values:
             local = value._local_tensor if isinstance(value, DTensor) else value
             if isinstance(local, torch.Tensor):

@@ -19,7 +19,7 @@ from planc.backends.cuda.audit.memory import MemoryTracker
 
 @contextmanager
 def one_kernel_norms(tracker: MemoryTracker) -> Iterator[None]:
-    """While it is entered, `rms_norm` is `_Norm`, seen by the tracker as one kernel."""
+    """A context in which `rms_norm` is `_Norm`, seen by `tracker` as one kernel."""
 
     def rms_norm(x: Tensor, shape: list[int], weight: Tensor, eps: float | None = None) -> Tensor:
         normed: Tensor = _Norm.apply(x, weight, eps or torch.finfo(x.dtype).eps, tracker)  # type: ignore[no-untyped-call]

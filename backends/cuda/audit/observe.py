@@ -44,11 +44,12 @@ ELSEWHERE = "elsewhere"
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
+    """The global ranks of a process `group`."""
     return tuple(dist.get_process_group_ranks(group))
 
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
-    """The mesh that an emitted program builds, and those that it makes of it for some collectives."""
+    """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives."""
     return (mesh, *(getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name)))
 
 
@@ -107,6 +108,7 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 yield dist.distributed_c10d._resolve_process_group(leaf)  # type: ignore[attr-defined, arg-type]
 
     def totals(self, sizes: dict[str, int]) -> Totals:
-        """Without the dimensions of size 1, which move nothing."""
+        """Calls and bytes seen so far, without mesh dimensions of size 1, which move no bytes. `sizes` are those of the
+        mesh."""
         keys = [k for k in self.calls if sizes.get(k[1], 2) > 1]
         return {k: Total(self.calls[k], self.payload[k]) for k in keys}

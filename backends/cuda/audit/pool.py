@@ -16,7 +16,7 @@ from planc.ir.program import Program
 
 
 def traces(program: Program, stages: list[int]) -> list[Traced]:
-    """One trace for each of these pipeline stages, as many at a time as there are cores."""
+    """One trace for each of the pipeline `stages`, as many at a time as there are cores."""
     workers = max(1, min(len(stages), cpu_count() or 1))
     with ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool:
         return list(pool.map(trace, [program] * len(stages), stages))

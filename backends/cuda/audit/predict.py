@@ -12,7 +12,7 @@ from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded, stage: int) -> Totals:
-    """The realised collectives of a pipeline stage, with what each send carries."""
+    """The realised collectives of pipeline stage `stage`, with the payload of each send."""
     roles = Roles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()

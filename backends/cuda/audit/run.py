@@ -16,7 +16,10 @@ from planc.lowering import lower_plan, realise_for
 
 
 def audit(plan: Plan, options: AuditOptions) -> Audit:
-    """Predicted against observed, one rank of each pipeline stage. Raises PlanError when it cannot be lowered."""
+    """Predicted against observed collectives and memory of `plan`, on one rank of each pipeline stage.
+
+    Raises PlanError when the plan cannot be lowered, and for `options` that only a compiler's audit has.
+    """
     from planc.backends.cuda.audit.pool import traces
 
     if options.topology is not None or options.timeout_s is not None:
@@ -46,6 +49,7 @@ def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:
 
 
 def predicted_bytes(sharded: Sharded) -> tuple[float, ...]:
-    """Tensors on each pipeline stage: what `planc check --target cuda` shows, less communicators and reserve."""
+    """Bytes of tensors on each pipeline stage of `sharded`: those of `planc check --target cuda`, less communicators
+    and reserve."""
     stages = cost_plan(sharded, realise=realise_for("cuda")).memory.stages
     return tuple(stage.per_device_gib.tensors * GIB for stage in stages)

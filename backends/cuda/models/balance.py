@@ -22,7 +22,7 @@ from planc.ir.model import Routing
 
 
 def whole(counts: Tensor) -> Tensor:
-    """Picks of sequences that lie on one rank as a whole."""
+    """`counts` as they are: the picks of sequences that lie on one rank as a whole."""
     return counts
 
 
@@ -52,7 +52,7 @@ class Balance:
 
 
 def shares(logits: Tensor, routing: Routing) -> Tensor:
-    """Each token's scores as fractions of their sum, [T, X]: P is their mean."""
+    """Each token's scores as fractions of their sum, [T, X], from its `logits` [T, X]: P is their mean."""
     if routing.scores == "softmax":
         return logits.softmax(-1)
     scores = logits.sigmoid()

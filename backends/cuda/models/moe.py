@@ -20,7 +20,7 @@ from planc.ir.model import Model, Routing
 
 
 def picks(logits: Tensor, k: int, routing: Routing) -> tuple[Tensor, Tensor]:
-    """Logits [T, X] in fp32 to the weights and the numbers of each token's experts, [T, k] each.
+    """The weights and the numbers of each token's `k` experts, [T, k] each, from `logits` [T, X] in fp32.
 
     Of equal scores the lower number is picked first: topk would pick any, and another stack another one.
     """
@@ -119,7 +119,7 @@ class Experts(nn.Module):
 
 
 def sizes(counts: Tensor) -> list[int]:
-    """Numbers of rows on the host, where the rows are split: a wait for the device."""
+    """`counts` [X], the number of rows of each expert, on the host, where the rows are split: a wait for the device."""
     each: list[int] = counts.tolist()
     return each
 
@@ -136,7 +136,7 @@ class ExpertLinear(nn.Module):
         return torch.cat([x @ w.T for x, w in zip(torch.split(rows, each), weight, strict=True)])
 
     def of_each(self, rows: Tensor) -> Tensor:
-        """All experts applied to equally many rows each: [X, T, in] to [X, T, out]."""
+        """All experts applied to equally many `rows` each: [X, T, in] to [X, T, out]."""
         return torch.bmm(rows, self.weight.transpose(1, 2))
 
 

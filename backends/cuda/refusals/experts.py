@@ -16,7 +16,7 @@ Refusal = tuple[Cause | None, str, str]
 
 
 def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """Every sentence about experts that the target refuses."""
+    """Every sentence about experts of the plan in `sharded` that the target refuses."""
     if roles.experts.ops:
         yield from _routes(sharded)
         yield from _dims(sharded, roles)

@@ -25,7 +25,8 @@ Refusal = tuple[Cause | None, str, str]
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Every sentence that the cuda target refuses, in no particular order; empty when it can do all."""
+    """Every sentence of the plan in `sharded` that the cuda target refuses, in no particular order; [] when it can do
+    all."""
     roles = Roles(sharded)
     found = (refusal for rule in RULES for refusal in rule(sharded, roles))
     return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]

@@ -80,7 +80,7 @@ class Containers:
 
 
 def sites(code: CodeType) -> tuple[Site, ...]:
-    """The statements of a function's source that change something in place; none where there is no source."""
+    """The statements in the source of `code` that change something in place; none where there is no source."""
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

@@ -24,7 +24,7 @@ class Place:
 
 
 def is_watched(code: CodeType) -> bool:
-    """True if the code has a file of its own, outside torch and the audit."""
+    """True if `code` has a file of its own, outside torch and the audit."""
     return not code.co_filename.startswith((TORCH, OURS, "<"))
 
 

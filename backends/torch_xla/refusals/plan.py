@@ -11,7 +11,7 @@ from planc.ir.sharding import Sharded
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
-    """Refusals of this runtime, beside those of its target."""
+    """Refusals of this runtime for the plan in `sharded`, beside those of its target."""
     return [_refused(*why) for why in _limits(sharded)]
 
 

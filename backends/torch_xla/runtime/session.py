@@ -29,7 +29,7 @@ CHECKED_AFTER = 2
 
 
 def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
-    """The session, its parameters placed one after the other."""
+    """The session of `program`, its parameters placed one after the other with the values of `initial`."""
     emitted = program.load()
     mesh = emitted.build_mesh()
     model = filled(program, initial)
@@ -40,7 +40,8 @@ def start(program: Program, settings: Settings, initial: Initial) -> XlaSession:
 
 
 def filled(program: Program, initial: Initial) -> nn.Module:
-    """The bundled module of the cuda target, its parameters on the XLA device."""
+    """The cuda target's bundled module for the model of `program`, its parameters on the XLA device with `initial`
+    values."""
     with torch.device("meta"):
         model: nn.Module = family(program.plan.model.family).build(program.plan.model)
     for name, parameter in list(model.named_parameters()):
@@ -51,6 +52,7 @@ def filled(program: Program, initial: Initial) -> nn.Module:
 
 
 def on_device(values: Weights) -> Tensor:
+    """`values` as a tensor on the XLA device."""
     device: Any = import_module("torch_xla").device()
     return torch.from_numpy(np.ascontiguousarray(values)).to(device)
 

@@ -46,7 +46,10 @@ class Compiled:
 
 
 def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compiled:
-    """Compile the plan's step for a topology. Raises PlanError: no compiler, no answer in time, an error."""
+    """Compile the step of `plan` for a `topology` of TPUs such as `v5p:4x4x4`; "" for virtual CPU devices.
+
+    Raises PlanError: no compiler, no answer within `timeout_s` seconds, an error.
+    """
     if topology and find_spec("libtpu") is None:
         message = f"an audit on {topology} asks libtpu, the compiler of TPUs, which is not installed"
         raise PlanError([Diagnostic("E1009", message, plan.cluster.cause.span, help="pip install 'planc[tpu]'")])
@@ -114,7 +117,7 @@ def _answer(topology: str, path: Path) -> Compiled:
 
 
 def needed_bytes(message: str) -> int | None:
-    """Bytes that a RESOURCE_EXHAUSTED message says the program needs; None where it names no size."""
+    """Bytes that `message`, a RESOURCE_EXHAUSTED, says the program needs; None where it names no size."""
     found = _WANTED.search(message)
     if found is None:
         return None

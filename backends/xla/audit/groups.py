@@ -26,7 +26,10 @@ _PART = re.compile(r"'?(\w+)'?(?::\((\d+)\)(\d+))?")
 
 
 def groups(attributes: str, devices: int) -> Ids:
-    """The groups of a collective; of a permute its pairs. Raises HloError for a form that is not known."""
+    """The groups of a collective on `devices` devices from its HLO `attributes`; of a permute its pairs.
+
+    Raises HloError for a form that is not known.
+    """
     for form, read in ((_MESH, _of_mesh), (_IOTA, _of_iota), (_LISTED, _of_list), (_PAIRS, _of_pairs)):
         found = form.search(attributes)
         if found is not None:
@@ -38,7 +41,10 @@ def groups(attributes: str, devices: int) -> Ids:
 
 
 def axes_of(ids: Ids, mesh: dict[str, int]) -> tuple[tuple[str, ...], bool]:
-    """The axes along which members of one group differ, outermost first, and whether a group is all of them."""
+    """The axes of `mesh` along which members of one group differ, outermost first, and whether a group is all of them.
+
+    `ids` are device numbers, [groups, members].
+    """
     places = np.stack(np.unravel_index(ids, tuple(mesh.values())))  # [axes, groups, members]
     differ = (places != places[:, :, :1]).any(axis=(1, 2))
     axes = tuple(name for name, varied in zip(mesh, differ, strict=True) if varied)

@@ -72,12 +72,12 @@ class Instruction:
     attributes: str
 
     def named(self, attribute: str) -> tuple[str, ...]:
-        """The computations that an attribute names: `body=%a`, `branch_computations={%a, %b}`."""
+        """The computations that `attribute` names: `body=%a`, `branch_computations={%a, %b}`."""
         found = re.search(rf"\b{attribute}=(\{{[^}}]*\}}|%[\w.\-]+)", self.attributes)
         return tuple(_OPERAND.findall(found[1])) if found else ()
 
     def number(self, attribute: str) -> int:
-        """`index=3`. Raises HloError when it is not there."""
+        """The integer that `attribute` has: 3 for `index=3`. Raises HloError when it is not there."""
         found = re.search(rf"\b{attribute}=(-?\d+)", self.attributes)
         if found is None:
             raise HloError(f"%{self.name}: no {attribute} in `{self.opcode}`")
@@ -125,7 +125,7 @@ class Module:
 
 
 def parse(text: str) -> Module:
-    """The module of an HLO text. Raises HloError for a line that is nothing known."""
+    """The module in `text`, an HLO dump. Raises HloError for a line of no known form."""
     computations: dict[str, Computation] = {}
     entry, current = "", None
     for number, line in enumerate(text.splitlines(), start=1):
@@ -178,7 +178,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def shapes_of(text: str) -> tuple[Shape, ...]:
-    """The arrays of a type. Raises HloError for an element type that is not known."""
+    """The arrays of the type in `text`. Raises HloError for an element type that is not known."""
     found = []
     for dtype, dims in _SHAPE.findall(text):
         if dtype not in BITS:

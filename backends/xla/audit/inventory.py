@@ -87,7 +87,10 @@ class Inventory:
 
 
 def inventory(text: str, mesh: dict[str, int]) -> Inventory:
-    """The collectives of an optimized HLO text on a mesh. Raises HloError for anything not understood."""
+    """The collectives of `text`, an optimized HLO module, on `mesh` (axis to size).
+
+    Raises HloError for anything not understood.
+    """
     module = parse(text)
     reading = _Reading(module, mesh, prod(mesh.values()))
     reading.walk(module[module.entry], 1)

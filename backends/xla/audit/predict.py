@@ -12,8 +12,10 @@ from planc.sharding.collectives import semantic_collectives
 
 
 def predicted(sharded: Sharded) -> Totals:
-    """Calls and bytes that one device sends in a step. One program runs on all devices: pipeline stages are
-    averaged, as each takes its turn in the same loop. Axes are those of the emitted mesh."""
+    """Calls and bytes that one device of `sharded` sends in a step, over the axes of the emitted mesh.
+
+    One program runs on all devices: pipeline stages are averaged, as each takes its turn in the same loop.
+    """
     calls: Counter[Key] = Counter()
     wire: dict[Key, float] = {}
     stages = sharded.plan.pipeline
@@ -25,7 +27,7 @@ def predicted(sharded: Sharded) -> Totals:
 
 
 def by_axis(totals: Totals) -> dict[str, int]:
-    """Bytes sent over each axis, whatever the operation."""
+    """Bytes sent over each axis in `totals`, whatever the operation."""
     sent: dict[str, int] = {}
     for (_, axis, _), total in totals.items():
         sent[axis] = sent.get(axis, 0) + total.bytes

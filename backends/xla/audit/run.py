@@ -42,7 +42,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def audit_of_answer(sharded: Sharded, answer: Compiled) -> Audit:
-    """The compiler's answer beside the predictions."""
+    """The compiler's `answer` beside the predictions for `sharded`."""
     plan = sharded.plan
     found = _read(plan, answer)
     totals = predicted(sharded)
@@ -99,7 +99,8 @@ def _memory(sharded: Sharded, answer: Compiled) -> tuple[PeakMemory, ...]:
 
 
 def predicted_bytes(sharded: Sharded) -> float:
-    """Tensors on the fullest pipeline rank: what `planc check --target xla` shows, less the reserve."""
+    """Bytes of tensors on the fullest pipeline rank of `sharded`: those of `planc check --target xla`, less the
+    reserve."""
     stages = cost_plan(sharded, realise=realise_for("xla")).memory.stages
     return max(stage.per_device_gib.tensors for stage in stages) * GIB
 

@@ -7,7 +7,7 @@ from planc.ir.plan import Plan
 
 
 def topology_of(plan: Plan, requested: str | None) -> str:
-    """The plan's own topology, which is what may be asked for; empty for virtual CPU devices.
+    """The topology of `plan`, the only one that may be `requested`; "" for virtual CPU devices.
 
     Raises PlanError when another one is asked for, or the plan's is none that the compiler describes.
     """

@@ -42,7 +42,7 @@ _DIRECTIONS: dict[str, Callable[[int, int], bool]] = {
 
 
 def trips(module: Module, where: Computation, loop: Instruction) -> int:
-    """Trip count of a `while`. Raises HloError when it cannot be derived."""
+    """Trip count of `loop`, a `while` in computation `where`. Raises HloError when it cannot be derived."""
     known = _KNOWN.search(loop.attributes)
     if known:
         return int(known[1])

@@ -58,7 +58,7 @@ def main(folder: Path) -> None:
 
 
 def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
-    """Path of the cached answer of the compiler about the plan's step; compiles it if there is none."""
+    """Path in `folder` of the compiler's answer about the step of `plan`; compiles it if there is none."""
     from planc.checks import check_plan
     from planc.lowering import lower_plan
 
@@ -84,7 +84,8 @@ def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
 
 
 def compiled(lowered: Any, options: dict[str, str]) -> tuple[dict[str, Any], str]:
-    """The compiler's report and the optimized text; no text where the program does not fit."""
+    """The compiler's report on `lowered` with compiler `options`, and the optimized text; "" where the program does not
+    fit."""
     began, used = time.monotonic(), time.process_time()
     refused, done = "", None
     try:
@@ -108,12 +109,13 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def chip_options(topology: str) -> dict[str, str]:
-    """A v4 chip's two cores as one device: two would be libtpu's own choice, on which jax lays no mesh."""
+    """Options of a `topology`: a v4 chip's two cores are one device. Two would be libtpu's own choice, on which jax
+    lays no mesh."""
     return {"chip_config_name": "megacore"} if topology.startswith("v4:") else {}
 
 
 def described(topology: str, count: int) -> list[jax.Device]:
-    """The devices of a TPU topology, which need not exist; without one, this process's own."""
+    """`count` devices of a TPU `topology`, which need not exist; without one, this process's own."""
     import jax
 
     if not topology:
@@ -125,7 +127,7 @@ def described(topology: str, count: int) -> list[jax.Device]:
 
 
 def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tuple[Any, ...]]:
-    """The mesh, the jitted training step as emitted, and arguments that are shapes alone."""
+    """The mesh over `devices`, the jitted training step as emitted, and arguments that have shapes and no data."""
     import jax
     import jax.numpy as jnp
 
@@ -145,7 +147,7 @@ def step_of(program: Program, devices: list[jax.Device]) -> tuple[Any, Any, tupl
 
 
 def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device]) -> bool:
-    """True if jax can lay the mesh on the torus' links, so that the program's mesh is that one."""
+    """True if jax can lay `mesh` on the links of a torus of `devices`, so that the program's mesh is that one."""
     from jax.experimental import mesh_utils
 
     try:

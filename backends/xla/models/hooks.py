@@ -54,11 +54,11 @@ class Hooks(Protocol):
         ...
 
     def unpicked(self, layers: int, experts: int, /) -> jax.Array:
-        """Zeros to count picks in, [layers, ranks, X]."""
+        """Zeros to count picks in, [layers, ranks, X], for X `experts`."""
         ...
 
     def remat(self, block: Block, /) -> Block:
-        """The repeated block, keeping for the backward what the plan says."""
+        """The repeated `block`, which saves for its backward the tensors that the plan says."""
         ...
 
     def layers(self, block: Callable[[Carry, Any], Carry], x: Carry, stack: Any, /) -> Carry:
@@ -66,7 +66,7 @@ class Hooks(Protocol):
         ...
 
     def positions(self, length: int, /) -> jax.Array:
-        """The place in its sequence of each of the rows [S] of an activation."""
+        """The place in its sequence of each of the `length` rows [S] of an activation."""
         ...
 
     def attend(self, q: jax.Array, k: jax.Array, v: jax.Array, /, *window: int) -> jax.Array:

@@ -30,7 +30,7 @@ Block = Callable[[jax.Array, Params], jax.Array]
 
 
 def shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Every array's shape by name; those of blocks are stacked: [L, ...]."""
+    """Every array's shape of `model` by name; those of blocks are stacked: [L, ...]."""
     stacks = {p.name: (len(numbers(model, p)),) for p in model.params if stacked(model, p)}
     return {p.name: (*stacks.get(p.name, ()), *model.shape(p)) for p in model.params}
 
@@ -62,19 +62,19 @@ def build_logits(model: Model, hooks: Hooks, block: Callable[[Model, Hooks, Sect
 
 
 def embedded(hooks: Hooks, params: Params, tokens: jax.Array) -> jax.Array:
-    """Tokens [B, S] -> [B, S, E]."""
+    """`tokens` [B, S] to hidden states [B, S, E]."""
     table = hooks.weight("tok_embeddings.weight", params["tok_embeddings.weight"])
     return hooks.constrain("hidden", table[tokens])
 
 
 def stacks(model: Model, params: Params) -> Iterator[tuple[Section, Params]]:
-    """Neighbouring layers of one kind: the kind, and their parameters."""
+    """Neighbouring layers of one kind of `model`: the kind, and their part of `params`."""
     for kind, parts in runs(model):
         yield kind, {name: params[name] if part is None else params[name][part] for name, part in parts.items()}
 
 
 def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Array:
-    """[B, S, E] -> [B, S, V]."""
+    """Hidden states `x` [B, S, E] to logits [B, S, V]."""
     x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
     x = hooks.constrain("head.in", x)
     return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
@@ -168,20 +168,21 @@ def build_feed_forward(hooks: Hooks, module: str = "layers.*.feed_forward", tens
 
 
 def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
-    """x / rms(x) * w over the last dim, computed in fp32, returned in x's dtype."""
+    """`x` / rms(x) * `w` over the last dim, computed in fp32, returned in the dtype of `x`."""
     wide = x.astype(jnp.float32)
     scale = jax.lax.rsqrt(jnp.mean(wide * wide, axis=-1, keepdims=True) + eps)
     return (wide * scale * w).astype(x.dtype)
 
 
 def rotary_angles(positions: jax.Array, head_dim: int, theta: float) -> jax.Array:
-    """Position [S] times frequency, [S, D / 2], fp32."""
+    """Each of `positions` [S] times each frequency `theta`^(-2i / D), [S, D / 2], fp32, for D `head_dim`."""
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
     return positions.astype(jnp.float32)[:, None] * frequencies
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:
-    """Rotary positions on [B, S, H, D]: dim i turns with dim i + D / 2 (the half-split convention)."""
+    """Rotary positions on `x` [B, S, H, D], by `angles` [S, D / 2]: dim i turns with dim i + D / 2 (the half-split
+    convention)."""
     cos, sin = jnp.cos(angles)[:, None, :], jnp.sin(angles)[:, None, :]
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1)

@@ -33,7 +33,7 @@ GATE, UP, DOWN = (f"{MODULE}.experts.{letters}.weight" for letters in ("w1", "w3
 
 
 def routed(model: Model, kind: Section) -> bool:
-    """True if blocks of this kind have experts."""
+    """True if blocks of this `kind` have experts in `model`."""
     return any(op.kind == "route" for op in model.ops[kind])
 
 
@@ -120,7 +120,7 @@ def build_moe(model: Model, hooks: Hooks, balance: float) -> Callable[[jax.Array
 
 
 def picks(logits: jax.Array, k: int, routing: Routing) -> tuple[jax.Array, jax.Array]:
-    """Logits [..., X] in fp32 to the weights and the numbers of each token's experts, [..., k] each.
+    """The weights and the numbers of each token's `k` experts, [..., k] each, from `logits` [..., X] in fp32.
 
     Of equal scores the lower number is picked first, as in the torch module.
     """
