@@ -46,8 +46,8 @@ from planc.ir.hardware import Chip
 from planc.ir.plan import FORMAT as PLAN
 from planc.ir.plan import Plan
 from planc.ir.probe import Probe
-from planc.ir.program import Target
 from planc.ir.report import Report
+from planc.ir.target import Target
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.receipt.crosscheck import CrossCheck
 from planc.trainer.receipt.receipt import Receipt

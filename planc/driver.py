@@ -15,10 +15,11 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
-from planc.ir.program import Program, Target
+from planc.ir.program import Program
 from planc.ir.report import Refusal, Report, TargetAnswer
+from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.language.build import Built, build_file
-from planc.language.target import NO_TARGET, TARGETS, AnyTarget, target_of_cluster
+from planc.language.target import target_of_cluster
 from planc.lowering import RUNTIMES, lower_plan, realise_for, refusals
 from planc.sharding.propagate import propagate
 

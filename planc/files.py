@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,6 +46,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     The folder is made when it is absent. The old file's permissions stay, and a link goes on leading to its file, whose
     content is replaced. Raises OSError, and then nothing is changed and no other file is left behind.
     """
+    import tempfile
+
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
     mode = place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask()

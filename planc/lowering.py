@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING
 from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
 from planc.ir.cache import cached_on
-from planc.ir.program import Program, Target
+from planc.ir.program import Program
 from planc.ir.realised import Realise, Realised
+from planc.ir.target import Target
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:

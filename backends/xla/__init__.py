@@ -11,10 +11,11 @@ if TYPE_CHECKING:
     from planc.ir.collective import Collective
     from planc.ir.plan import Plan
     from planc.ir.probe import Prober, Ranks
-    from planc.ir.program import Program, Target
+    from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
+    from planc.ir.target import Target
 
 
 class Xla:

@@ -12,7 +12,7 @@ from planc.diag.edits import apply_edits
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
 from planc.files import write_atomically
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 ROUNDS = 50
 """Times that a file is checked again: mending one finding may show the next."""

@@ -14,7 +14,7 @@ from typing import Any
 from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.span import Source
 from planc.files import leads_out, read_bounded
-from planc.language.target import NO_TARGET, TARGETS
+from planc.ir.target import NO_TARGET, TARGETS
 
 MOST_SET = 10**12
 """The largest number that `--set` takes."""

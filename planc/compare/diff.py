@@ -13,8 +13,8 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.backend import StateLayout
 from planc.ir.mesh import Mesh
 from planc.ir.plan import NOUNS, Plan
-from planc.ir.program import Target
 from planc.ir.sharding import ParamSharding, Sharded
+from planc.ir.target import Target
 from planc.lowering import load_backend
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
-from planc.language.target import NO_TARGET, AnyTarget
+from planc.ir.target import NO_TARGET, AnyTarget
 from planc.syntax import parse_text
 
 

@@ -10,10 +10,10 @@ from planc.cost.step.step_time import Timed, axis_spans, step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
-from planc.ir.program import Target
 from planc.ir.realised import Realise
 from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
 from planc.ir.sharding import Sharded
+from planc.ir.target import Target
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from planc.checks import rules
 from planc.diag.span import Source
 from planc.editor.opened import Opened, Settings, names_in
 from planc.editor.verbs import manual
-from planc.language.target import TARGETS
+from planc.ir.target import TARGETS
 from planc.syntax.expected_tokens import MARK, Follow, follow
 from planc.syntax.lines import HEADERS, VERBS, logical_lines
 

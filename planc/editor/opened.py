@@ -11,10 +11,10 @@ from pathlib import Path
 from planc.diag.diagnostic import Diagnostic, in_order
 from planc.diag.span import Span
 from planc.driver import Examined, examine
+from planc.ir.target import TARGETS, AnyTarget
 from planc.language.build import build_file
 from planc.language.draft import NameLookup
 from planc.language.read_part import read_part
-from planc.language.target import TARGETS, AnyTarget
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence, Word
 

@@ -26,8 +26,8 @@ from planc.editor.hover import hover
 from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
+from planc.ir.target import NO_TARGET, TARGETS
 from planc.language.modernize import modernize
-from planc.language.target import NO_TARGET, TARGETS
 from planc.syntax.fmt import format_text
 
 DELAY_S = 0.15

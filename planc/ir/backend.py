@@ -15,10 +15,11 @@ if TYPE_CHECKING:
     from planc.ir.collective import Collective
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
-    from planc.ir.program import Program, Target
+    from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
+    from planc.ir.target import Target
 
 StateLayout = Callable[["ParamSharding", "Noun"], tuple[tuple[str, ...], "int | None"]]
 """The axes that a parameter's noun is stored over, and the storage dimension that they divide; None: stored whole."""

@@ -6,10 +6,11 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.target import Target
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -17,8 +18,6 @@ if TYPE_CHECKING:
     from planc.ir.backend import Backend
     from planc.ir.plan import Plan
     from planc.ir.sharding import Sharded
-
-Target = Literal["cuda", "xla"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 if TYPE_CHECKING:
     from planc.ir.sharding import Sharded

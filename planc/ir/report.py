@@ -9,7 +9,7 @@ from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
 

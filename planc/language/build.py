@@ -10,10 +10,10 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, has_errors, in
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
+from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
-from planc.language.target import TARGETS, AnyTarget
 from planc.language.verbs import readers
 from planc.language.verbs.use import expand
 from planc.syntax import Tree

@@ -35,7 +35,7 @@ from planc.ir.plan import (
     Split,
     Store,
 )
-from planc.language.target import AnyTarget
+from planc.ir.target import AnyTarget
 from planc.language.units import UNITS, kind_of
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from planc.diag.diagnostic import Diagnostic, Edit
-from planc.diag.edits import apply_edits
-from planc.language.build import build_file
-from planc.language.read_part import read_part
-from planc.language.target import TARGETS
-from planc.syntax import parse_text
-from planc.syntax.old_spellings import CODE
+from planc.syntax.old_words import may_hold_old_spellings
+
+if TYPE_CHECKING:
+    from planc.diag.diagnostic import Diagnostic, Edit
 
 MOST_PASSES = 3
 """An old spelling may hide in what another one is rewritten to."""
@@ -19,6 +17,10 @@ MOST_PASSES = 3
 def modernize(path: Path, text: str) -> str:
     """The text in the spelling of today. `path` says where it lies: some spellings depend on the plan's model,
     and on layouts that it imports. Mistaken sentences are left as they are."""
+    if not may_hold_old_spellings(text):
+        return text
+    from planc.diag.edits import apply_edits
+
     for _ in range(MOST_PASSES):
         edits = _edits(path, text)
         if not edits:
@@ -28,11 +30,18 @@ def modernize(path: Path, text: str) -> str:
 
 
 def _edits(path: Path, text: str) -> list[Edit]:
+    from planc.syntax.old_spellings import CODE
+
     found = [d for d in _found(path, text) if d.code == CODE and d.fix]
     return list(dict.fromkeys(e for d in found if d.fix for e in d.fix.edits if e.span.file == path.name))
 
 
 def _found(path: Path, text: str) -> list[Diagnostic]:
+    from planc.ir.target import TARGETS
+    from planc.language.build import build_file
+    from planc.language.read_part import read_part
+    from planc.syntax import parse_text
+
     file = parse_text(text, path.name)
     if file.header is None:
         return list(file.diagnostics)

@@ -2,15 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 from planc.ir.hardware import Cluster
-from planc.ir.program import Target
-
-AnyTarget = Literal["cuda", "xla", "none"]
-NO_TARGET: Literal["none"] = "none"
-"""No target: what any correct program must keep and send."""
-TARGETS: tuple[Target, ...] = get_args(Target)
+from planc.ir.target import Target
 
 
 def target_of_cluster(cluster: Cluster) -> Target:

@@ -13,7 +13,7 @@ import pytest
 from planc import check, load
 from planc.checks import check_plan
 from planc.diag import PlanError
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.lowering import lower_to_train
 from tests.catalog.published import CONFIGS
 from tests.plans import BODY, HEAD

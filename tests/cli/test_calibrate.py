@@ -16,7 +16,7 @@ from planc.cli.commands import calibrate
 from planc.cli.commands.calibrate import step_of
 from planc.driver import check, load
 from planc.ir.probe import Probe
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.measure import coordinator as measure
 from tests.calibration.test_fit_machine import machine
 

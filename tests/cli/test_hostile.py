@@ -11,7 +11,7 @@ import pytest
 
 from planc.cli import main
 from planc.driver import check, lower
-from planc.ir.program import Target
+from planc.ir.target import Target
 from tests.plans import BODY, HEAD, codes, found
 
 OWN = """hardware own

@@ -17,7 +17,7 @@ from planc.cli.commands.train import predicted_figures
 from planc.cli.views.report_text import gib
 from planc.cost.memory.peak import GIB
 from planc.driver import check, cost, examine, load
-from planc.language.target import AnyTarget
+from planc.ir.target import AnyTarget
 from planc.trainer.preset.load import load_preset
 from tests.plans import BUNDLED, FIELD, ROOT, propagated
 

@@ -24,7 +24,7 @@ from planc.cli.commands.calibrate import step_of
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.probe import Probe
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.search import search as found_layouts
 from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
 from planc.trainer.measure import coordinator

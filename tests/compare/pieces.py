@@ -11,8 +11,8 @@ from planc.compare.diff import rest
 from planc.compare.shard_intervals import layers_on_rank, stored_layout
 from planc.ir.model import Param
 from planc.ir.plan import Noun, Plan
-from planc.ir.program import Target
 from planc.ir.session import STATE
+from planc.ir.target import Target
 from tests.plans import propagated
 
 Boxes = dict[str, set[tuple[tuple[int, ...], tuple[int, ...]]]]

@@ -14,7 +14,7 @@ from planc.compare.shard_intervals import declared_layout, shared
 from planc.driver import examine
 from planc.ir.mesh import strided
 from planc.ir.plan import Plan
-from planc.ir.program import Target
+from planc.ir.target import Target
 from tests.compare.pieces import masks
 from tests.cuda.cases import plan_of
 from tests.plans import BODY, HEAD, propagated

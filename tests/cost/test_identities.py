@@ -7,7 +7,7 @@ import pytest
 
 from planc.cost.explain import explain
 from planc.driver import check, examine
-from planc.ir.program import Target
+from planc.ir.target import Target
 from tests.plans import BODY, BUNDLED, FIELD, HEAD, ROOT, plan_of
 
 MEMORY = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")

@@ -10,8 +10,7 @@ import pytest
 from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.transfers import LinkTimes, transfers_of_calls, transfers_of_rows
 from planc.driver import examine, load
-from planc.ir.program import Target
-from planc.language.target import AnyTarget
+from planc.ir.target import AnyTarget, Target
 from planc.sharding.activation_collectives import PHASES, activation_calls
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.stage_assignment import load_of, microbatches_each, replayed_copies

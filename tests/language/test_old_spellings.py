@@ -8,11 +8,12 @@ from planc.catalog import build_model, model_names
 from planc.cli import main
 from planc.driver import check
 from planc.language.build import build_file
-from planc.language.modernize import modernize
+from planc.language.modernize import _edits, modernize
 from planc.language.op_names import beginnings, covering
 from planc.sharding.recompute import names_op
 from planc.syntax import parse_text
 from planc.syntax.fmt import format_text
+from planc.syntax.old_words import PLAIN, may_hold_old_spellings
 
 SAVED = sorted((Path(__file__).parent / "old_spellings").glob("*.plan"))
 """Plans of the first draft of the language, as they were written."""
@@ -137,6 +138,31 @@ def test_plans_of_the_first_draft_are_read(path: Path) -> None:
     assert {d.code for d in old.diagnostics} <= {"W0116"} and not old.unread
     new = parse_text(format_text(modernize(path, text)), path.name)
     assert not new.diagnostics and [s.node.kind for s in new.sentences] == [s.node.kind for s in old.sentences]
+
+
+BUNDLED = sorted((Path(__file__).parents[2] / "plans").rglob("*.plan"))
+
+
+@pytest.mark.parametrize("path", [*SAVED, *BUNDLED], ids=lambda p: f"{p.parent.name}/{p.stem}")
+def test_a_file_that_need_not_be_built_holds_no_old_spelling(path: Path) -> None:
+    """Line by line too: each sentence that passes the quick test has no edit in the whole file."""
+    text = path.read_text()
+    lines = {edit.span.line for edit in _edits(path, text)}
+    assert may_hold_old_spellings(text) >= bool(lines)
+    assert all(may_hold_old_spellings(text.split("\n")[line - 1]) for line in lines)
+
+
+def test_most_bundled_plans_need_not_be_built() -> None:
+    quick = [path for path in BUNDLED if not may_hold_old_spellings(path.read_text())]
+    assert len(quick) > 0.9 * len(BUNDLED)
+
+
+@pytest.mark.parametrize("name", sorted({file: name for name, file in model_names().items()}.values()))
+def test_plain_words_never_named_an_op(name: str) -> None:
+    model = build_model(name)
+    ops = [op for section in model.ops.values() for op in section]
+    assert all("." not in word for op in ops for word in (op.kind, op.region, op.name.rsplit(".", 1)[-1]))
+    assert PLAIN.isdisjoint({word for op in ops for word in (op.kind, op.region, *op.name.split("."))})
 
 
 def test_no_plan_of_the_first_draft_says_more_mistakes_than_it_did() -> None:

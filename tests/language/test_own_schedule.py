@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from planc.driver import check, load
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.pipeline.csv_schedule import normal, read
 from planc.pipeline.split import action_lists
 from tests.schedules.splits import split_of

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from planc.driver import load
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.preset.embed import embed
 from planc.trainer.receipt.crosscheck import CrossCheck, crosscheck
 from planc.trainer.receipt.receipt import Receipt

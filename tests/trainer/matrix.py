@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any, cast
 
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 

@@ -19,7 +19,7 @@ from planc.cli import main
 from planc.diag import PlanError
 from planc.ir.field_types import GLOB, METHOD, NAME
 from planc.ir.plan import Plan
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.preset.compiled import LONGEST_LINE, checksum, to_text, toml_string
 from planc.trainer.preset.embed import embed
 from planc.trainer.preset.load import load_preset

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.checkpoint.directory import read_manifest, stored_checkpoints
 from planc.trainer.run.launch import run
 from tests.compare.pieces import pieces_of

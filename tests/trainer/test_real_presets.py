@@ -8,7 +8,7 @@ import pytest
 
 from planc.checks import check_plan
 from planc.driver import cost
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.lowering import lower_to_train
 from planc.trainer.preset.load import load_preset
 from planc.trainer.run.lr_schedule import learning_rate

@@ -16,7 +16,7 @@ import pytest
 
 import planc
 from planc.diag import PlanError
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.preset.embed import embed
 from planc.trainer.receipt.crosscheck import crosscheck
 from planc.trainer.receipt.receipt import Receipt, read_receipt

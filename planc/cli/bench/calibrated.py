@@ -16,7 +16,7 @@ from planc.cli.common import print_diagnostics, print_json
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 BATCH, MODEL, DEVICES = "32 x 64 tokens microbatch 2", "llama_tiny", 4
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"

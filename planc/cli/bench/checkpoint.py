@@ -7,7 +7,7 @@ import argparse
 from planc.cli.common import print_json
 from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 TARGETS: tuple[Target, ...] = ("cuda", "xla")
 HEAD = ("target", "synchronous", "asynchronous", "ratio", "step", "step while saving")

@@ -17,7 +17,7 @@ from planc.cli.common import print_json
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.driver import cost
-from planc.ir.program import Target
+from planc.ir.target import Target
 
 NODES = {"H100": "h100_node", "H200": "h200_node", "H800": "h800_node", "A100": "a100_node", "L40S": "l40s_node"}
 NODES |= {"GB300": "gb300_nvl72", "GB200": "gb200_nvl72", "B300": "b300_node", "B200": "b200_node"}

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from planc.calibration.fit_machine import Calibrated
     from planc.calibration.probes import MeasuredStep
     from planc.ir.plan import Plan
-    from planc.ir.program import Target
+    from planc.ir.target import Target
 
 DP, TP, SP = "use ddp over dp", "use tp over tp", "use sp over tp"
 STEPPED: dict[str, tuple[int, str, str, tuple[str, ...]]] = {

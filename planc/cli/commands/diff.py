@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.common import DIAGNOSTICS, add_costed_target, add_set, exit_status, print_diagnostics, print_json
 from planc.driver import Examined, examine
-from planc.language.target import NO_TARGET
+from planc.ir.target import NO_TARGET
 
 if TYPE_CHECKING:
     from planc.compare.diff import Diff

@@ -18,7 +18,7 @@ from planc.diag.span import Span
 
 if TYPE_CHECKING:
     from planc.ir.plan import Plan
-    from planc.ir.program import Target
+    from planc.ir.target import Target
     from planc.trainer.receipt.receipt import Receipt
     from planc.trainer.run.train import Prepared
 

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from typing import cast, get_args
 
-from planc.ir.program import Target
+from planc.ir.target import NO_TARGET, AnyTarget, Target
 from planc.language.draft import Draft
-from planc.language.target import NO_TARGET, AnyTarget
 from planc.syntax.tree import Sentence
 
 VERBS = ("target",)

@@ -11,13 +11,12 @@ from planc.language import library
 from planc.language.draft import Draft
 from planc.syntax import Tree
 from planc.syntax.old_spellings import old_spelling
+from planc.syntax.old_words import OLD_LAYOUTS
 from planc.syntax.tree import Sentence, Word
 
 MAX_NESTING = 8
 SCOPED = {"shard": "in", "replicate": "in", "store": "for"}
 """The keyword that a layout's sentence takes under `use ... for REGION`: where, or whose state."""
-OLD_NAMES = {"dp": "ddp", "zero3": "fsdp"}
-"""Layouts that had two names."""
 
 
 def expand(sentences: list[Sentence], own: dict[str, Tree], draft: Draft, depth: int = 0) -> list[Sentence]:
@@ -35,8 +34,8 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
     if draft.free(use.node.parts[0], "the layout"):
         return []
     word = use.node.words("NAME")[0]
-    if word.text in OLD_NAMES and word.text not in own:
-        new = OLD_NAMES[word.text]
+    if word.text in OLD_LAYOUTS and word.text not in own:
+        new = OLD_LAYOUTS[word.text]
         draft.diagnostics.append(old_spelling(word.span, word.text, new, "one layout has one name"))
         word = replace(word, text=new)
     name = draft.one_of(word, [*own, *library.layouts()], "a layout")

@@ -21,8 +21,8 @@ from planc.trainer.run.loop import History, PreemptedError
 from planc.trainer.telemetry.events import Event, SaveDone, SaveFailed
 
 if TYPE_CHECKING:
-    from planc.ir.program import Target
     from planc.ir.session import Session
+    from planc.ir.target import Target
 
 
 class Keeper:

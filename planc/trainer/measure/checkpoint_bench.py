@@ -21,8 +21,8 @@ from planc.trainer.preset.load import Preset, load_preset
 from planc.trainer.run import launch
 
 if TYPE_CHECKING:
-    from planc.ir.program import Target
     from planc.ir.session import Session
+    from planc.ir.target import Target
     from planc.trainer.checkpoint.writer import Saver
 
 MARK = "@saves "

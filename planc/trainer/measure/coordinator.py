@@ -13,7 +13,7 @@ from typing import Any
 from planc.calibration.cpu_contention import CALM
 from planc.calibration.probes import Measured
 from planc.ir.probe import Probe
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.measure.worker import MARK
 from planc.trainer.run import launch
 

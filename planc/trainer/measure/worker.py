@@ -16,7 +16,7 @@ from planc.calibration.cpu_contention import CALM, ContentionMeter
 from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.ir.probe import Probe, Ranks
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.language.build import build_file
 from planc.lowering import load_backend, lower_plan
 from planc.trainer.run import launch

@@ -17,7 +17,7 @@ from typing import Any, get_args
 from planc.backends.common.shrunk import shrunk, size_changes
 from planc.checks import check_plan
 from planc.ir.plan import Plan
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.lowering import lower_plan
 
 MOST_DEVICES = 64

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.lowering import lower_to_train
 from planc.trainer.checkpoint.resume import start_of
 from planc.trainer.data.sources import source_of

@@ -21,7 +21,8 @@ from planc.checks import check_plan
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.quoting import printable
 from planc.ir.plan import Plan
-from planc.ir.program import Target, missing_framework
+from planc.ir.program import missing_framework
+from planc.ir.target import Target
 from planc.lowering import load_backend, lower_plan
 from planc.trainer.checkpoint.compatible import course
 from planc.trainer.checkpoint.directory import verify

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from planc.ir.program import Target
+from planc.ir.target import Target
 from planc.trainer.preset.load import Preset
 from planc.trainer.telemetry.boards import Board, boards
 from planc.trainer.telemetry.events import Event, Table, encode, say

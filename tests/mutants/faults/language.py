@@ -25,8 +25,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a layout of one's own with an old name is rewritten",
         file="planc/language/verbs/use.py",
-        text="if word.text in OLD_NAMES and word.text not in own:",
-        planted="if word.text in OLD_NAMES:",
+        text="if word.text in OLD_LAYOUTS and word.text not in own:",
+        planted="if word.text in OLD_LAYOUTS:",
         test="tests/language/test_old_spellings.py::test_a_layout_of_ones_own_may_have_an_old_name",
     ),
     Fault(

@@ -1,0 +1,55 @@
+"""A quick test for old spellings, on the words of each sentence: a file without such words need not be built.
+
+Some old spellings depend on the plan's model and on the layouts that it imports, so that only reading the whole plan
+finds them. The test says yes where in doubt.
+"""
+
+from __future__ import annotations
+
+import re
+
+from planc.diag.span import Source
+from planc.syntax.lines import VERBS, logical_lines
+
+OLD_LAYOUTS = {"dp": "ddp", "zero3": "fsdp"}
+"""Layouts that had two names."""
+PLAIN = frozenset({"blocks", "none", "whole_blocks", "every", "layers", "except"})
+"""Words of a `recompute` or `quantize` sentence that never named an op."""
+OTHER_KEYWORD = {"shard": "for", "replicate": "for", "store": "in", "use": "in"}
+"""The keyword that another verb's sentence takes."""
+
+_TARGET = re.compile(r"\s*on\s+\w+\s*:\s*")
+_WORD = re.compile(r"[A-Za-z_][\w.]*")
+_ARGUMENTS = re.compile(r"\([^()]*\)|\bas\s+\w+")
+_COUNT_LAST = re.compile(r"x\s*\d+(?![\d\s]*layers)")
+
+
+def may_hold_old_spellings(text: str) -> bool:
+    """True unless every sentence of a file is one of today's by its words.
+
+    >>> may_hold_old_spellings("plan a\\nstore params over tp for ffn\\nrecompute attention.norm, ffn.norm")
+    False
+    >>> may_hold_old_spellings("plan a\\nrecompute norm")  # attention.norm, and which others depends on the model
+    True
+    """
+    return any(_may_be_old(line.text) for line in logical_lines(Source.of("", text)))
+
+
+def _may_be_old(sentence: str) -> bool:
+    """True for a sentence with a word that was spelled so before, and for one that imports or has no known verb."""
+    target = _TARGET.match(sentence)
+    text = sentence[target.end() :] if target else sentence
+    verb, rest = [*text.split(maxsplit=1), "", ""][:2]
+    if verb in OTHER_KEYWORD:
+        words = _WORD.findall(rest)
+        return OTHER_KEYWORD[verb] in words or (verb == "use" and not OLD_LAYOUTS.keys().isdisjoint(words[:1]))
+    if verb in ("recompute", "quantize"):
+        return any(_may_name_an_old_op(word) for word in _WORD.findall(_ARGUMENTS.sub(" ", rest)))
+    if verb == "split":
+        return _COUNT_LAST.search(rest) is not None
+    return verb not in VERBS or verb == "import"
+
+
+def _may_name_an_old_op(word: str) -> bool:
+    """True for a kind of op, a region or the last part of a name; those have no dot."""
+    return word == "attention.proj" or ("." not in word and word not in PLAIN)
