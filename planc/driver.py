@@ -20,7 +20,7 @@ from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.language.build import Built, build_file
 from planc.language.target import target_of_cluster
-from planc.lowering import RUNTIMES, lower_plan, realise_for, refusals
+from planc.lowering import RUNTIMES, lower_plan, lower_sharded, realise_for, refusals
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ class Examined:
     costed: CostedPlan | None = None
     explicit: bool = False
     """True if the caller or a sentence names the target; a plan that its cluster's target refuses is then wrong."""
+    sharded: Sharded | None = None
+    """The propagated plan, if the plan rules find no error."""
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
@@ -92,10 +94,7 @@ def lower(
 
     Raises PlanError when the plan or target refuses.
     """
-    if target not in TARGETS:
-        raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
-    if runtime and runtime not in RUNTIMES[target]:
-        raise ValueError(f"runtime {runtime!r} is not one of {', '.join(RUNTIMES[target])}")
+    _known_runtime(target, runtime)
     if isinstance(plan, Plan):
         return lower_plan(check_plan(plan), target, runtime)
     path = Path(plan)
@@ -106,6 +105,31 @@ def lower(
         return lower_plan(check_plan(built.plan), target, runtime)
     except PlanError as error:
         raise PlanError(bounded(in_order([_with_user_paths(d, path, built) for d in error.diagnostics]))) from None
+
+
+def lower_and_examine(
+    path: str | Path, target: Target, *, set: dict[str, int] | None = None, runtime: str = ""
+) -> tuple[Program, Examined]:
+    """`lower`, and what `examine` finds of the same plan for that target, from one reading.
+
+    Raises PlanError when the plan or target refuses.
+    """
+    _known_runtime(target, runtime)
+    examined = examine(path, set=set, target=target, targets=())
+    if examined.sharded is None or examined.built is None:
+        return lower(path, target, set=set, runtime=runtime), examined
+    try:
+        return lower_sharded(examined.sharded, target, runtime), examined
+    except PlanError as error:
+        found = [_with_user_paths(d, Path(path), examined.built) for d in error.diagnostics]
+        raise PlanError(bounded(in_order(found))) from None
+
+
+def _known_runtime(target: Target, runtime: str) -> None:
+    if target not in TARGETS:
+        raise ValueError(f"target {target!r} is not one of {', '.join(TARGETS)}")
+    if runtime and runtime not in RUNTIMES[target]:
+        raise ValueError(f"runtime {runtime!r} is not one of {', '.join(RUNTIMES[target])}")
 
 
 def search(
@@ -169,7 +193,7 @@ def examine(
         _user_path(name, path): Source(_user_path(name, path), s.text, s.lines) for name, s in built.sources.items()
     }
     report = _report(built, given, answer, diagnostics)
-    return Examined(report, built.plan, shown, built, answer.costed, request.explicit)
+    return Examined(report, built.plan, shown, built, answer.costed, request.explicit, answer.sharded)
 
 
 def _sound(given: dict[str, int], target: str | None) -> None:
@@ -233,6 +257,7 @@ class Answer:
     target: Target | None = None
     targets: tuple[TargetAnswer, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    sharded: Sharded | None = None
 
 
 def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] = TARGETS) -> Answer:
@@ -245,10 +270,10 @@ def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] 
     target = None if request.target == NO_TARGET else request.target
     if target is not None and refused[target]:
         if request.explicit:
-            return Answer(None, target, targets, tuple(refused[target]))
+            return Answer(None, target, targets, tuple(refused[target]), sharded)
         target = None
     costed = cost_plan(sharded, realise=realise_for(target))
-    return Answer(costed, target, targets, tuple(judge_plan(costed)))
+    return Answer(costed, target, targets, tuple(judge_plan(costed)), sharded)
 
 
 def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:

@@ -76,7 +76,12 @@ def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Progr
     `runtime` is one of RUNTIMES[target]; "" is the first of them. Raises PlanError with the refusals when the backend
     cannot do all sentences of the plan.
     """
-    sharded, backend = propagate(checked), load_backend(target, runtime)
+    return lower_sharded(propagate(checked), target, runtime)
+
+
+def lower_sharded(sharded: Sharded, target: Target, runtime: str = "") -> Program:
+    """`lower_plan` for a plan that is propagated already."""
+    backend = load_backend(target, runtime)
     if refused := backend.refusals(sharded):
         raise PlanError(in_order(refused))
     return Program(backend, sharded, text=backend.emit(sharded))

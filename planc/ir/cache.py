@@ -62,7 +62,7 @@ def cached_on(where: Callable[..., tuple[Cache, Hashable]]) -> Callable[[Callabl
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def look_up(*args: P.args, **kwargs: P.kwargs) -> T:
-            cache, key = where(*args, **kwargs)
+            cache, key = where(*args, **kwargs) if kwargs else where(*args)
             results = cache[function]
             try:
                 return results[key]  # type: ignore[no-any-return]

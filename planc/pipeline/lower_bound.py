@@ -64,6 +64,7 @@ class CriticalPaths:
             on = _counts([kinds[v] for v in stages])
             groups.setdefault(on, []).append(RankPath(on, _counts(kinds[:first]), _counts(kinds[after:]), first))
         self._paths = list(dict.fromkeys(path for group in groups.values() for path in self._longest(group)))
+        self._on_ranks = list(groups)
 
     def _longest(self, group: list[RankPath]) -> tuple[RankPath, RankPath]:
         def around(path: RankPath) -> tuple[int, int]:
@@ -90,18 +91,22 @@ class CriticalPaths:
         `times` are the seconds of one microbatch on a stage of each kind.
         """
         forward_s, backward_s = times.forward_s, times.backward_s
-        on_rank_s = [(_sum(forward_s, p.on), _sum(backward_s, p.on)) for p in self._paths]
+        on_rank_s = {on: (_sum(forward_s, on), _sum(backward_s, on)) for on in self._on_ranks}
         each = microbatches / self._copies
         if not self._enters_at_first_stage:
-            return max([each * (forwards_s + backwards_s) for forwards_s, backwards_s in on_rank_s])
+            return max([each * (forwards_s + backwards_s) for forwards_s, backwards_s in on_rank_s.values()])
         inputs_s = list(map(sub, backward_s, times.weight_s)) if self._splits_backward else backward_s
         all_forwards_s, bound_s = _sum(forward_s, self._stages), 0.0
-        for path, (forwards_s, backwards_s) in zip(self._paths, on_rank_s, strict=True):
-            send_s = path.hand_overs * times.send_s
-            fill_s = _sum(forward_s, path.before) + send_s + each * (forwards_s + backwards_s)
-            wait_s = all_forwards_s + _sum(inputs_s, path.after) + microbatches * backwards_s
-            drain_s = 0.0 if self._splits_backward else _sum(backward_s, path.before) + send_s
-            bound_s = max(bound_s, fill_s + drain_s, wait_s + drain_s)
+        for on, before, after, hand_overs in self._paths:
+            forwards_s, backwards_s = on_rank_s[on]
+            send_s = hand_overs * times.send_s
+            fill_s = _sum(forward_s, before) + send_s + each * (forwards_s + backwards_s)
+            wait_s = all_forwards_s + _sum(inputs_s, after) + microbatches * backwards_s
+            longer_s = fill_s if fill_s > wait_s else wait_s
+            if not self._splits_backward:
+                longer_s += _sum(backward_s, before) + send_s  # the drain
+            if longer_s > bound_s:
+                bound_s = longer_s
         return bound_s
 
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import add
+from typing import NamedTuple
 
-from planc.diag.fast_dataclass import dataclass
 from planc.pipeline.actions import Action
 
 
-@dataclass(frozen=True)
-class StageTimes:
+class StageTimes(NamedTuple):
     """Seconds of one microbatch on each virtual stage, and of a hand-over to the next rank."""
 
     forward_s: tuple[float, ...]

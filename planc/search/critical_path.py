@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from planc.cost.step.section_cost import MicrobatchSeconds
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.cache import Cache, cached_on
+from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan, Split
 from planc.pipeline.in_flight import in_flight_lower_bound
@@ -43,6 +43,8 @@ class PipelinePaths:
         )
         """The division's loads, in their order."""
         self.cache = Cache()
+        self.held: Computed[int, list[dict[Section, int]]] = Computed(self._held_by_class)
+        """`held_of_class` of every class, by microbatches."""
 
     def kind_times(self, times: StageTimes) -> StageTimes:
         """Seconds of one microbatch on a stage of each kind, from those of every virtual stage."""
@@ -72,7 +74,10 @@ class PipelinePaths:
                 total[s] = total.get(s, 0) + times * n
         return total
 
-    def held(self, microbatches: int, number: int) -> dict[Section, int]:
+    def _held_by_class(self, microbatches: int) -> list[dict[Section, int]]:
+        return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
+
+    def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
         """Lower bound on the copies of each section, each for a microbatch, whose saved tensors the first rank of a
         class holds at its fullest moment."""
         if self.split is None:

@@ -185,13 +185,12 @@ class Bounds:
         for pipeline in self.space.pipelines(ranks):
             if pipeline is None or self.space.fits_schedule(pipeline, ranks, microbatches):
                 paths = self._pipeline_paths(family.first, pipeline)
-                found.append((pipeline, paths, paths.held(microbatches, 0)))
+                found.append((pipeline, paths, paths.held_of_class(microbatches, 0)))
         return found
 
     def _saved_bytes(self, shape: Shape) -> list[float]:
         """Bytes of the microbatches in flight on the first rank of each class, at least."""
-        paths, microbatches = shape.paths, shape.family.microbatches
-        return [_bytes(shape.saved, paths.held(microbatches, i)) for i in range(len(paths.classes))]
+        return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: Shape) -> float:
         """Lower bound on the step time (s): the critical path of the pipeline, without transfers of state."""

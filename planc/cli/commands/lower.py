@@ -9,7 +9,8 @@ from pathlib import Path
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
-from planc.driver import examine, lower
+from planc.driver import lower_and_examine
+from planc.ir.report import Report
 from planc.lowering import RUNTIMES
 
 LAUNCHERS = ("torchrun", "slurm", "k8s")
@@ -32,10 +33,12 @@ def run(options: argparse.Namespace) -> int:
         return 2
     as_json = options.emit == "json" or options.format == "json"
     try:
-        program = lower(options.file, options.target, set=dict(options.set), runtime=options.runtime)
+        program, examined = lower_and_examine(
+            options.file, options.target, set=dict(options.set), runtime=options.runtime
+        )
     except PlanError as error:
         return refused(error.diagnostics, "json" if as_json else "text")
-    _warn(options)
+    _warn(examined.report)
     if options.launch and options.launch not in program.backend.launchers:
         print(
             "planc lower: --launch is of the cuda target: one process drives all devices of an XLA host",
@@ -56,9 +59,8 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _warn(options: argparse.Namespace) -> None:
+def _warn(report: Report) -> None:
     """The program is written whatever the memory; that it will not fit is said on standard error."""
-    report = examine(options.file, set=dict(options.set), target=options.target, targets=()).report
     for d in report.diagnostics:
         if d.severity == "error":
             print(f"warning: {d.code} {printable(f'{d.span.where()}: {d.message}')}", file=sys.stderr)
