@@ -46,7 +46,21 @@ class Examined:
 
 
 def load(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> Plan:
-    """Read a plan file. Raises PlanError with every diagnostic when it has errors."""
+    """Read a plan file, and check it.
+
+    Args:
+        source: path of the file.
+        set: values of its `let` numbers, whole numbers by name.
+        target: the target whose `on TARGET:` sentences are read; none of them if it is empty.
+
+    Raises:
+        PlanError: the plan has errors; every diagnostic is in it.
+        ValueError: a number of `set` or the target is not one.
+
+    >>> plan = load("plans/tiny.plan")
+    >>> plan.name, plan.mesh.sizes, plan.batch.tokens  # 8 sequences of 128 tokens
+    ('tiny', {'fsdp': 2, 'tp': 2}, 1024)
+    """
     _sound(set or {}, target or None)
     path = Path(source)
     built = build_file(path, set, target)
@@ -59,7 +73,7 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
 def target_of(source: str | Path, *, set: dict[str, int] | None = None) -> Target:
     """The target of a plan file: that of its `target` sentence, else its cluster's. Raises PlanError.
 
-    A plan with `target none` has a program too: its cluster's.
+    `source` is the path, `set` the values of `let` numbers. A plan with `target none` has a program too: its cluster's.
     """
     plan, built = load(source, set=set), build_file(Path(source), set)
     return built.target if built.target in TARGETS else target_of_cluster(plan.cluster)
@@ -68,18 +82,36 @@ def target_of(source: str | Path, *, set: dict[str, int] | None = None) -> Targe
 def check(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
     """Check and cost a plan. The user's mistakes are in the report's diagnostics, never raised.
 
-    `target` names the program that is costed: "cuda", "xla", or "none" for what any correct program must keep and
-    send. None is the plan's own: its `target` sentence, else its cluster's (TPUs: xla; all others: cuda) unless that
-    target refuses the plan. `Report.target` says which one it was, `Report.targets` what each of them refuses.
+    Args:
+        source: path of a plan file, or a loaded plan.
+        set: values of its `let` numbers, whole numbers by name.
+        target: the program that is costed: "cuda", "xla", or "none" for what any correct program must keep and send.
+            None is the plan's own: its `target` sentence, else its cluster's (TPUs: xla; all others: cuda) unless that
+            target refuses the plan. `Report.target` says which one it was, `Report.targets` what each of them refuses.
+
+    Raises:
+        ValueError: a number of `set` or the target is not one.
+
+    >>> report = check("plans/tiny.plan")
+    >>> report.devices, report.tokens_per_step, [d.code for d in report.diagnostics]
+    (4, 1024, [])
     """
     return examine(source, set=set, target=target).report
 
 
 def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target: AnyTarget | None = None) -> Report:
-    """The report of a plan that must be right, for a target as in `check`. Raises PlanError when the plan has errors
-    of its own.
+    """The report of a plan that must be right, for a target.
 
-    An expectation that does not hold, or memory that does not suffice, is part of the answer.
+    An expectation that does not hold, or memory that does not suffice, is part of the answer. `source`, `set` and
+    `target` are those of `check`; seconds of the step, GiB of memory and each collective are in the report.
+
+    Raises:
+        PlanError: the plan has errors of its own.
+        ValueError: a number of `set` or the target is not one.
+
+    >>> report = cost("plans/llama3_70b_v5p.plan")
+    >>> f"{report.tokens_per_step / report.devices:.0f} tokens a device, {report.memory.capacity_gib:.0f} GiB"
+    '8192 tokens a device, 95 GiB'
     """
     report = check(source, set=set, target=target)
     if report.step is None:
@@ -90,9 +122,21 @@ def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target
 def lower(
     plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, int] | None = None, runtime: str = ""
 ) -> Program:
-    """Write the program of a plan for a target, and for one of its runtimes (the first unless said).
+    """Write the program of a plan for a target, and for one of its runtimes.
 
-    Raises PlanError when the plan or target refuses.
+    Args:
+        plan: path of a plan file, or a loaded plan.
+        target: "cuda" or "xla".
+        set: values of its `let` numbers, whole numbers by name.
+        runtime: one of the target's runtimes: "torch" for cuda; "jax" or "torch_xla" for xla. The first if it is empty.
+
+    Raises:
+        PlanError: the plan has errors, or the target refuses it.
+        ValueError: there is no such target or runtime.
+
+    >>> program = lower("plans/tiny.plan", "xla")
+    >>> "jax" in program.text
+    True
     """
     _known_runtime(target, runtime)
     if isinstance(plan, Plan):
@@ -112,7 +156,8 @@ def lower_and_examine(
 ) -> tuple[Program, Examined]:
     """`lower`, and what `examine` finds of the same plan for that target, from one reading.
 
-    Raises PlanError when the plan or target refuses.
+    `path` is a plan file, `set` the values of its `let` numbers; `target` and `runtime` are those of `lower`. Raises
+    PlanError when the plan or target refuses, and ValueError where there is no such target or runtime.
     """
     _known_runtime(target, runtime)
     examined = examine(path, set=set, target=target, targets=())
@@ -143,9 +188,20 @@ def search(
 ) -> Found:
     """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
 
-    `most_sequences` is the largest batch, for a plan that leaves its batch free; `memory_gib` replaces the chip's
-    memory; `on_progress` is called with the numbers of layouts costed and of open nodes. Raises PlanError when the
-    plan has mistakes that no choice mends.
+    Args:
+        source: path of the plan file.
+        set: values of its `let` numbers, whole numbers by name.
+        top: number of layouts.
+        most_sequences: the largest batch, for a plan that leaves its batch free.
+        memory_gib: memory of a device (GiB) that replaces the chip's.
+        on_progress: called with the numbers of layouts costed and of open nodes.
+
+    Raises:
+        PlanError: the plan has mistakes that no choice mends.
+        ValueError: a number of `set` is not one.
+
+    >>> len(search("plans/tiny.plan"))  # nothing is free: the plan itself
+    1
     """
     _sound(set or {}, None)
     from planc.search.branch_and_bound import search as best_of

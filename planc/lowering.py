@@ -41,10 +41,10 @@ def load_backend(target: Target, runtime: str = "") -> Backend:
 
 
 def realise(target: Target, sharded: Sharded) -> Realised:
-    """A propagated plan as the program of `target` runs it: attention, collectives and memory.
+    """A propagated plan as a target's program runs it: attention, collectives and memory.
 
-    `sharded` is what `planc.sharding.propagate` returns. Raises PlanError with the refusals when the target cannot do
-    all sentences of the plan.
+    `target` names the backend, `sharded` is the plan with its layouts. Raises PlanError with the refusals when the
+    target cannot do all sentences of the plan.
     """
     backend = load_backend(target)
     if refused := refusals(sharded, target):
@@ -60,27 +60,28 @@ def realise(target: Target, sharded: Sharded) -> Realised:
 
 
 def realise_for(target: Target | None) -> Realise | None:
-    """`realise` for `target`, as `planc.cost.cost_plan` takes it; None for no target."""
+    """`realise` for a `target`, as `planc.cost.cost_plan` takes it; None for no target."""
     return None if target is None else partial(realise, target)
 
 
 @cached_on(lambda sharded, target: (sharded.cache, target))
 def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
-    """An error for every sentence of the plan in `sharded` that `target` cannot do; [] when it can do all."""
+    """An error for every sentence of a propagated plan (`sharded`) that a `target` cannot do."""
     return load_backend(target).refusals(sharded)
 
 
 def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """The program of a plan for a target's runtime. No framework is loaded.
+    """The program of a `checked` plan for a target's runtime. No framework is loaded.
 
-    `runtime` is one of RUNTIMES[target]; "" is the first of them. Raises PlanError with the refusals when the backend
-    cannot do all sentences of the plan.
+    `runtime` is one of `RUNTIMES` of the `target`, the first of them if it is empty. Raises PlanError with the refusals
+    when the backend cannot do all sentences of the plan.
     """
     return lower_sharded(propagate(checked), target, runtime)
 
 
 def lower_sharded(sharded: Sharded, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a plan that is propagated already."""
+    """`lower_plan` for a plan that is propagated already (`sharded`), with the same `target` and `runtime`. Raises
+    PlanError."""
     backend = load_backend(target, runtime)
     if refused := backend.refusals(sharded):
         raise PlanError(in_order(refused))
@@ -88,10 +89,9 @@ def lower_sharded(sharded: Sharded, target: Target, runtime: str = "") -> Progra
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a plan that planc itself runs: the backend must have a module of the plan's model.
+    """`lower_plan` for a `checked` plan that planc itself runs: the target must have a module of the plan's model.
 
-    `runtime` is as for `lower_plan`, which alone serves users who bring a module of their own. Raises PlanError with
-    the refusals, or with E0901 when there is no such module.
+    Raises PlanError. `lower_plan` alone serves users who bring a module of their own.
     """
     program = lower_plan(checked, target, runtime)
     if missing := program.backend.missing_module(checked.plan):

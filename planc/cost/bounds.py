@@ -36,7 +36,11 @@ class Bound(Value):
 
 
 def bounds(plan: Plan) -> tuple[Bound, ...]:
-    """The rooflines that concern this plan: its matmuls, and each kind of parallelism that it uses."""
+    """The rooflines that concern `plan`: its matmuls, and each kind of parallelism that it uses.
+
+    >>> [(b.axis, f"{b.has:.0f} of {b.limit:.0f}", b.by_compute) for b in bounds(plan)]
+    [('', '8192 of 295', True), ('fsdp', '32768 of 2472', True), ('tp', '8 of 13', True)]
+    """
     return (_chip(plan), *_data(plan), *_tensor(plan), *_experts(plan))
 
 

@@ -6,7 +6,15 @@ from planc.diag.diagnostic import Diagnostic
 
 
 class PlanError(Exception):
-    """A plan that cannot be used. `diagnostics` says why, each with its place."""
+    """A plan that cannot be used. `diagnostics` says why, each with its place.
+
+    >>> import planc
+    >>> try:
+    ...     planc.load("plans/absent.plan")
+    ... except planc.PlanError as error:
+    ...     print([d.code for d in error.diagnostics])
+    ['E0104']
+    """
 
     def __init__(self, diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> None:
         self.diagnostics = tuple(diagnostics)

@@ -250,7 +250,13 @@ class ExpectNo(Value):
 
 @dataclass(frozen=True, kw_only=True)
 class Plan(Value):
-    """A whole plan. `set` holds the values given with `--set`; `sources` the sha256 of each file read."""
+    """A whole plan. `set` holds the values given with `--set`; `sources` the sha256 of each file read.
+
+    >>> import planc
+    >>> tiny = planc.load("plans/tiny.plan")
+    >>> tiny.mesh.devices, tiny.microbatches, tiny.model.parameters
+    (4, 1, 3033344)
+    """
 
     name: Name
     model: Model

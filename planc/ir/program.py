@@ -22,7 +22,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Program:
-    """Program that `lower` returns. `text` is a Python file that imports its framework and no planc."""
+    """Program that `lower` returns. `text` is a Python file that imports its framework and no planc.
+
+    >>> import planc
+    >>> program = planc.lower("plans/tiny.plan", "cuda")
+    >>> program.target, "import torch" in program.text, "import planc" in program.text
+    ('cuda', True, False)
+    """
 
     backend: Backend
     sharded: Sharded

@@ -175,7 +175,15 @@ class TargetAnswer:
 
 @dataclass(frozen=True, kw_only=True)
 class Report(Value):
-    """Everything planc says about a plan. The costed fields are None when the plan has errors."""
+    """Everything planc says about a plan. The costed fields are None when the plan has errors.
+
+    Field names carry units: seconds (`_s`), GiB (`_gib`), bytes (`_bytes`).
+
+    >>> import planc
+    >>> report = planc.check("plans/llama3_70b_v5p.plan")
+    >>> report.devices, report.tokens_per_step, report.microbatches
+    (256, 2097152, 4)
+    """
 
     planc_version: str
     plan: str | None

@@ -1,7 +1,8 @@
 """Actions of a pipeline schedule, and lists of them in run-length form.
 
-An action is one microbatch on one virtual stage in one direction, as in torch's `_Action`. The list of a rank is a
-few `Repeat`s, however many microbatches a step has: warm-up, steady state, cool-down.
+An action is one microbatch on one virtual stage in one direction, as `_Action` of
+`torch.distributed.pipelining.schedules`. The list of a rank is a few `Repeat`s, however many microbatches a step has:
+warm-up, steady state, cool-down.
 """
 
 from __future__ import annotations
@@ -67,12 +68,17 @@ class Repeat(NamedTuple):
 
 
 def phases(*repeats: Repeat) -> list[Repeat]:
-    """The action list of a rank: warm-up, steady state and cool-down, those left out that run zero times."""
+    """The action list of a rank from its `repeats`: warm-up, steady state and cool-down, those left out that run zero
+    times."""
     return [r for r in repeats if r.times]
 
 
 def unrolled(repeats: Iterable[Repeat]) -> list[Action]:
-    """Every single action of these repeats, in order."""
+    """Every single action of these `repeats`, in order.
+
+    >>> [a.text for a in unrolled([Repeat(2, (Action("forward", 0, 0), Action("backward", 0, 0)))])]
+    ['0F0', '0B0', '0F1', '0B1']
+    """
     return list(chain.from_iterable(map(_unrolled, repeats)))
 
 
@@ -99,16 +105,16 @@ class InstructionStream(NamedTuple):
 
     @property
     def round_slots(self) -> int:
-        """Time slots of one round."""
+        """Number of time slots of one round."""
         return sum(r.times for r in self.repeats)
 
     @property
     def end(self) -> int:
-        """The first time slot after the stream."""
+        """Index of the first time slot after the stream."""
         return self.begin + self.rounds * self.round_slots
 
     def between(self, low: int, high: int) -> Iterator[tuple[int, Action]]:
-        """The repeats that are issued in slots `low` to `high`: first slot and first action of each."""
+        """The repeats that are issued in slots `low` to `high` (exclusive): first slot and first action of each."""
         slots = self.round_slots
         for number in range(max(0, (low - self.begin) // slots), min(self.rounds, -((self.begin - high) // slots))):
             slot = self.begin + number * slots
@@ -119,10 +125,10 @@ class InstructionStream(NamedTuple):
 
 
 def interleave(*streams: InstructionStream) -> list[Repeat]:
-    """One action list from several streams: in every time slot, one action of each stream that has begun.
+    """One action list from several `streams`: in every time slot, one action of each stream that has begun.
 
-    The slots before all streams have begun are the warm-up, those after the first one has ended the cool-down.
-    Streams that consist of rounds must have rounds of the same length; the steady state then repeats by rounds.
+    The slots before all streams have begun are the warm-up, those after the first one has ended the cool-down. Streams
+    that consist of rounds must have rounds of the same length; the steady state then repeats by rounds.
     """
     begin, end, slots = max(s.begin for s in streams), min(s.end for s in streams), streams[0].round_slots
     rounds = (end - begin) // slots if slots else 0

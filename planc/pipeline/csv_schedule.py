@@ -2,7 +2,7 @@
 
 `0F0` is the forward of microbatch 0 on stage 0; B is a whole backward, I and W the gradients of inputs and of weights;
 `(0F1;3B0)OVERLAP_F_B` runs two actions at once; an empty cell is idle time and has no meaning. A stage lies on the
-rank whose row runs it. Format: `_load_csv` of torch.distributed.pipelining.schedules.
+rank whose row runs it. Source of the format: `torch.distributed.pipelining.schedules`, `_load_csv`.
 """
 
 from __future__ import annotations
@@ -43,22 +43,30 @@ class Cell(NamedTuple):
 
 @lru_cache(maxsize=8)
 def rows(order: tuple[str, ...]) -> tuple[tuple[Action, ...], ...]:
-    """The action list of each rank, from the normalized rows that a plan keeps."""
+    """The action list of each rank, from the normalized rows that a plan keeps (`order`).
+
+    >>> [[a.text for a in row] for row in rows(("0F0,0B0", "1F0,1B0"))]
+    [['0F0', '0B0'], ['1F0', '1B0']]
+    """
     return tuple(tuple(a for text in row.split(",") for a in _cell(text)) for row in order)
 
 
 def stages(order: tuple[str, ...], rank: int) -> tuple[int, ...]:
-    """The virtual stages of a rank, in order, from normalized rows."""
+    """The virtual stages of rank `rank`, in order, from normalized rows (`order`)."""
     return tuple(sorted({a.stage for a in rows(order)[rank]}))
 
 
 def microbatches(order: tuple[str, ...]) -> int:
-    """The number of microbatches that normalized rows run."""
+    """Number of microbatches that normalized rows (`order`) run.
+
+    >>> microbatches(("0F0,0F1,0B0,0B1",))
+    2
+    """
     return 1 + max(a.microbatch for row in rows(order) for a in row)
 
 
 def normal(cells: list[list[Cell]]) -> tuple[str, ...]:
-    """Normalized rows, which a plan keeps: without idle time and blanks."""
+    """Normalized rows, which a plan keeps, from a row of `cells` for each rank: without idle time and blanks."""
     return tuple(",".join(_text(c.actions) for c in row) for row in cells)
 
 
@@ -68,7 +76,11 @@ def _text(actions: tuple[Action, ...]) -> str:
 
 
 def read(text: str) -> tuple[list[list[Cell]], list[Problem]]:
-    """A row of cells for each line of the file, and a problem for each cell that is not an action."""
+    """A row of cells for each line of the file's `text`, and a problem for each cell that is not an action.
+
+    >>> read("0F0,,0X0")[1][0].message
+    '`0X0` is not an action'
+    """
     table: list[list[Cell]] = []
     problems: list[Problem] = []
     for number, line in enumerate(text.rstrip().split("\n"), 1):
@@ -104,7 +116,8 @@ def _cell(text: str) -> tuple[Action, ...]:
 
 
 def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
-    """Mistakes of a table whose cells can all be read: of the first rule that it breaks."""
+    """Mistakes of a `table` whose cells can all be read, for a pipeline of `ranks` ranks: of the first rule that it
+    breaks."""
     last = Place(len(table), 1, 2)
     if len(table) != ranks:
         yield Problem(last, f"the file has {len(table)} rows and the pipeline {ranks} ranks", "write a row a rank")

@@ -49,13 +49,17 @@ class ExecutionOrder:
     ranks: int
 
     def entry_kinds_s(self, times: StageTimes) -> list[tuple[int, float, float]]:
-        """`entry_kinds` with seconds instead of places."""
+        """`entry_kinds` with seconds, from the `times` of stages, instead of places."""
         seconds = costs_s(times, self.pairs)
         return [(rank, seconds[cost], seconds[weights]) for rank, cost, weights in self.entry_kinds]
 
 
 def costs_s(times: StageTimes, pairs: Iterable[tuple[int, int]]) -> list[float]:
-    """Seconds by cost: 0; then each stage's forward, backward, inputs' and weights' part; then sums of two costs."""
+    """Seconds by cost: 0; then each stage's forward, backward, inputs' and weights' part; then sums of two costs
+    (`pairs`).
+
+    `times` has the seconds of one microbatch on each virtual stage.
+    """
     backward, weight = times.backward_s, times.weight_s
     inputs = [b - w for b, w in zip(backward, weight, strict=True)]
     seconds = [0.0, *times.forward_s, *backward, *inputs, *weight]
@@ -76,12 +80,12 @@ class RankEntries:
     """For each `Repeat` of the rank's list the first entry, and the entries of one repetition."""
 
     def between(self, begin: int, end: int) -> RankEntries:
-        """Entries `begin` to `end`."""
+        """Entries `begin` to `end` (exclusive)."""
         cut = slice(begin, end)
         return RankEntries(self.wait_at[cut], self.end_at[cut], self.kinds[cut], [])
 
     def after(self, repeat: int, times: int) -> int:
-        """The number of entries before repetition `times` of a `Repeat`."""
+        """The number of entries before repetition `times` of the rank's `Repeat` with index `repeat`."""
         begin, length = self.repeats[repeat]
         return begin + times * length
 
@@ -114,17 +118,17 @@ class Entries:
         ]
 
     def order(self, waits: list[int], kinds: list[int]) -> ExecutionOrder:
-        """The order in which these entries were found."""
+        """The order in which these entries were found: `waits` and `kinds` as `in_order` appends them."""
         return ExecutionOrder(waits, kinds, tuple(self._kinds), tuple(self.pairs), len(self.ranks))
 
     def place(self, kind: Kind, stage: int) -> int:
-        """Where the table has the end of microbatch 0."""
+        """Index in the table of the end of microbatch 0's action of this `kind` on a `stage`."""
         if kind == "backward_weight":
             return self.unread
         return (stage if kind == "forward" else self.stages + stage) * self.microbatches
 
     def pair_cost(self, cost: int, other: int) -> int:
-        """Where `costs_s` has the seconds of two overlapped actions."""
+        """Index in `costs_s` of the seconds of two overlapped actions, whose own indices are `cost` and `other`."""
         return self.pairs.setdefault((cost, other), 1 + len(COST_KINDS) * self.stages + len(self.pairs))
 
     def _shared_ends(self) -> list[int]:
@@ -202,8 +206,14 @@ class Entries:
 def in_order(ranks: Iterable[RankEntries], ended: list[int], waits: list[int], kinds: list[int]) -> bool:
     """Append these entries to `waits` and `kinds`, each after the one it waits for; False if they deadlock.
 
-    Every rank is followed as far as it goes: down the ranks in the order of the forwards, then up again in that of
-    the backwards, until all have come to their end.
+    Every rank is followed as far as it goes: down the ranks in the order of the forwards, then up again in that of the
+    backwards, until all have come to their end.
+
+    Args:
+        ranks: the entries of each rank, in its order.
+        ended: table of ends; the number of the entry that ended each action so far.
+        waits: for each entry in order, minus the number of entries since the one it waits for.
+        kinds: for each entry in order, its kind.
     """
     following, before = [_follow(mine, ended, waits, kinds) for mine in ranks][::-1], -1
     while following:
@@ -228,7 +238,7 @@ def _follow(mine: RankEntries, ended: list[int], waits: list[int], kinds: list[i
 
 
 def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
-    """The topological order of these lists, which must not deadlock."""
+    """The topological order of the actions of these `lists`, one for each rank, which must not deadlock."""
     entries, waits, kinds = Entries(lists), list[int](), list[int]()
     complete = in_order(entries.ranks, entries.ended, waits, kinds)
     assert complete, find_deadlock(lists)
@@ -237,5 +247,5 @@ def execution_order(lists: Sequence[RankList]) -> ExecutionOrder:
 
 @lru_cache(maxsize=256)
 def rank_lists(schedule: Schedule, shape: Shape) -> tuple[list[Repeat], ...]:
-    """The action list of each rank of a bundled schedule."""
+    """The action list of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(schedule.rank_actions(shape, rank) for rank in range(shape.ranks))

@@ -25,8 +25,12 @@ class Wait(NamedTuple):
 def find_deadlock(lists: Sequence[Sequence[Repeat]]) -> tuple[Wait, ...]:
     """The ranks that wait for each other, from the lowest one on; empty if every rank comes to its end.
 
-    A forward waits for the forward of the stage before; a backward for its own forward and for the backward of the
-    stage after; a gradient of weights for that of the inputs. Every action must be in exactly one list.
+    `lists` are the actions of each rank. A forward waits for the forward of the stage before; a backward for its own
+    forward and for the backward of the stage after; a gradient of weights for that of the inputs. Every action must be
+    in exactly one list.
+
+    >>> find_deadlock([[Repeat(1, (Action("backward", 0, 0), Action("forward", 0, 0)))]])[0].text()
+    'rank 0 waits at 0B0 for 0F0 of itself'
     """
     return _Progress([unrolled(mine) for mine in lists]).deadlock()
 

@@ -31,11 +31,15 @@ KIND_AND_STAGE = itemgetter(0, 1)
 
 
 def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
-    """The microbatches in flight of a rank with this action list.
+    """The microbatches in flight of a rank with this action list (`repeats`), at its fullest moment.
 
     A microbatch is in flight from its forward to the end of its backward, the weights' part included: that part needs
     the inputs of the matmuls, 32 of the 34 bytes per element that a layer saves with flash attention (Qi et al. 2023,
     table 1). A `Repeat` is at its fullest the first time; the last time, if each time adds microbatches.
+
+    >>> one = Action("forward", 0, 0)
+    >>> most_in_flight([Repeat(3, (one,)), Repeat(3, (one._replace(kind="backward"),))]).held  # GPipe: all three
+    {0: 3}
     """
     held = peak = fullest = repetition = first = 0
     for at, (times, actions, _) in enumerate(repeats):
@@ -73,13 +77,20 @@ def _in_flight(counts: Counter[tuple[Kind, int]]) -> InFlight:
 
 @lru_cache(maxsize=256)
 def in_flight_by_rank(schedule: Schedule, shape: Shape) -> tuple[InFlight, ...]:
-    """The microbatches in flight of each rank of a bundled schedule."""
+    """The microbatches in flight of each rank of a bundled `schedule`, for the numbers in `shape`."""
     return tuple(map(most_in_flight, rank_lists(schedule, shape)))
 
 
 def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int = 0) -> dict[int, int]:
-    """Lower bound on the microbatches in flight of each virtual stage of a rank: those of a step of two rounds, with
-    which a longer step begins."""
+    """Lower bound on the microbatches in flight of each virtual stage of rank `rank`: those of a step of two rounds,
+    with which a longer step begins.
+
+    Args:
+        split: the plan's `split` sentence.
+        ranks: pipeline ranks.
+        microbatches: microbatches of the step.
+        rank: the rank that is asked about.
+    """
     whole, schedule = shape_of(split, ranks, microbatches), schedule_of(split)
     round_ = whole.round if schedule.in_rounds else ranks
     short = whole._replace(
@@ -92,5 +103,6 @@ def in_flight_lower_bound(split: Split, ranks: int, microbatches: int, rank: int
 
 @lru_cache(maxsize=4096)
 def rank_in_flight(schedule: Schedule, shape: Shape, rank: int) -> dict[int, int]:
-    """The microbatches in flight of each virtual stage of one rank."""
+    """The microbatches in flight of each virtual stage of rank `rank` of a bundled `schedule`, for the numbers in
+    `shape`."""
     return most_in_flight(schedule.rank_actions(shape, rank)).held

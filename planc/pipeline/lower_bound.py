@@ -131,8 +131,11 @@ def makespan_lower_bound_s(
 ) -> float:
     """Lower bound on the makespan (s): the busiest rank, plus the stalls of a few simulated microbatches.
 
-    Arguments: the plan's `split`; the virtual stages of each rank; microbatches of a step; seconds of one microbatch
-    on each virtual stage.
+    Args:
+        split: the plan's `split` sentence; None for one rank with one stage.
+        stages_by_rank: the virtual stages of each rank.
+        microbatches: microbatches of a step.
+        times: seconds of one microbatch on each virtual stage.
     """
     ranks = len(stages_by_rank)
     busiest_s = max(busy_s(stages_by_rank, microbatches / microbatch_copies(split), times)) * ROUNDING
@@ -173,7 +176,7 @@ class RelaxedOrder:
     lists: list[list[FollowedRepeat]]
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Seconds of the relaxed step."""
+        """Seconds of the relaxed step, with `times` of one microbatch on each virtual stage."""
         seconds = costs_s(times, self.pairs)
         first_s: list[float] = []
         kinds_s: list[tuple[int, float, float]] = []

@@ -24,7 +24,7 @@ class Shape(NamedTuple):
 
     @property
     def stages(self) -> int:
-        """Virtual stages of the whole pipeline."""
+        """Number of virtual stages of the whole pipeline."""
         return self.ranks * self.chunks
 
     @property
@@ -44,7 +44,7 @@ class Need(NamedTuple):
 
 
 def any_number(shape: Shape) -> Need | None:
-    """The requirement of schedules that run any number of microbatches."""
+    """The requirement of schedules that run any number of microbatches: None for every `shape`."""
     return None
 
 
@@ -79,12 +79,16 @@ class Schedule:
         return 2 if self.placement == "both" else 1
 
     def actions(self, shape: Shape, rank: int) -> list[Action]:
-        """The action list of a rank, action by action."""
+        """The action list of rank `rank`, action by action, for the numbers in `shape`."""
         return unrolled(self.rank_actions(shape, rank))
 
 
 def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:
-    """The virtual stages of a rank, in order."""
+    """The virtual stages of rank `rank`, in order, for a `placement` of `chunks` stages on each of `ranks` ranks.
+
+    >>> stages_at("loop", 4, 2, 1), stages_at("v", 4, 2, 1), stages_at("both", 4, 1, 1)
+    ((1, 5), (1, 6), (1, 2))
+    """
     if placement == "v":
         return rank, 2 * ranks - 1 - rank
     if placement == "both":
@@ -98,7 +102,12 @@ def minimum_microbatches(minimum: int, shape: Shape) -> Need | None:
 
 
 def whole_rounds(shape: Shape) -> Need | None:
-    """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank."""
+    """The requirement of interleaved schedules: equal rounds of at least one microbatch per rank; None where `shape`
+    meets it.
+
+    >>> whole_rounds(Shape(ranks=4, chunks=2, microbatches=9))
+    Need(text='a multiple of 4', microbatches=12)
+    """
     rounds = max(1, shape.microbatches // shape.ranks)
     if shape.microbatches % rounds == 0:
         return None

@@ -29,7 +29,8 @@ class Simulation:
         self.ends_s = [NEVER_S]
 
     def run(self, waits: Iterable[int], kinds: Iterable[int]) -> None:
-        """Run these entries: each starts when its rank is free and what it waits for has been sent."""
+        """Run the entries with these `waits` and `kinds`: each starts when its rank is free and what it waits for has
+        been sent."""
         clock, ends, kinds_s, send_s = self.clock_s, self.ends_s, self.kinds_s, self.send_s
         ended = ends.append
         for wait, kind in zip(waits, kinds, strict=True):
@@ -53,9 +54,10 @@ class ActionSpan(NamedTuple):
 
 
 def action_spans(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[ActionSpan]:
-    """Start and end of every action of these lists, rank by rank, each rank's in order.
+    """Start and end (s) of every action of these `lists`, rank by rank, each rank's in order.
 
-    Overlapped actions are shown one after the other, within the time that they take together.
+    `times` has the seconds of one microbatch on each virtual stage. Overlapped actions are shown one after the other,
+    within the time that they take together.
     """
     order = execution_order([_one_by_one(actions) for actions in lists])
     simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * len(lists))

@@ -21,7 +21,12 @@ def shape_of(split: Split, ranks: int, microbatches: int) -> Shape:
 
 
 def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[list[Action]]:
-    """Each rank's actions in order. Without a pipeline, one rank runs forward and backward of every microbatch."""
+    """Each rank's actions in order. Without a pipeline (`split` is None), one rank runs forward and backward of every
+    microbatch.
+
+    `ranks` and `microbatches` are the numbers of pipeline ranks and of microbatches of a step; a schedule from a file
+    has both already.
+    """
     if split is None:
         return [[Action(kind, 0, m) for m in range(microbatches) for kind in ("forward", "backward")]]
     if split.order:
@@ -33,7 +38,8 @@ def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[lis
 
 
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
-    """The virtual stages that a pipeline rank holds, in order. Two ranks may hold the same stage (dualpipe)."""
+    """The virtual stages that pipeline rank `rank` of `ranks` holds, in order. Two ranks may hold the same stage
+    (dualpipe)."""
     if split.order:
         from planc.pipeline import csv_schedule
 
@@ -42,7 +48,8 @@ def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:
 
 
 def splits_backward(split: Split) -> bool:
-    """True if gradients of the inputs and of the weights are separate actions (zero-bubble schedules)."""
+    """True if gradients of the inputs and of the weights are separate actions of the schedule of `split` (zero
+    bubble)."""
     if split.order:
         return any(a.kind == "backward_weight" for actions in action_lists(split, 0, 0) for a in actions)
     return _splits_backward(split.schedule)
@@ -56,8 +63,8 @@ def _splits_backward(name: str) -> bool:
 
 
 def microbatch_copies(split: Split | None) -> int:
-    """Ranks that hold each stage: each of them runs 1 / copies of the microbatches on every stage it holds.
+    """Number of ranks that hold each stage: each of them runs 1 / copies of the microbatches on every stage it holds.
 
-    1 except for dualpipe, whose two copies of a stage share the microbatches.
+    1 except for dualpipe, whose two copies of a stage share the microbatches; `split` is None without a pipeline.
     """
     return 1 if split is None or split.order else schedule_of(split).copies

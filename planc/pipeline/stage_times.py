@@ -21,7 +21,7 @@ class StageTimes(NamedTuple):
     """From the end of a stage until its output lies on another rank."""
 
     def of(self, action: Action) -> float:
-        """Seconds of one action by itself."""
+        """Seconds of one `action` by itself."""
         if action.kind == "forward":
             return self.forward_s[action.stage]
         if action.kind == "backward":
@@ -33,8 +33,14 @@ class StageTimes(NamedTuple):
 def stage_times(
     forward_s: Sequence[float], backward_s: Sequence[float], send_s: float = 0.0, weight_s: Sequence[float] = ()
 ) -> StageTimes:
-    """Times of stages (s for one microbatch). Without `weight_s`, gradients of weights take half of the backward,
-    as they do in a layer of matmuls only."""
+    """Times of stages (s for one microbatch), from `forward_s` and `backward_s` of each stage and `send_s` from rank to
+    rank.
+
+    Without `weight_s`, gradients of weights take half of the backward, as they do in a layer of matmuls only.
+
+    >>> stage_times([1.0, 1.0], [2.0, 2.0]).weight_s
+    (1.0, 1.0)
+    """
     weights = tuple(weight_s) or tuple(s / 2 for s in backward_s)
     return StageTimes(tuple(forward_s), tuple(backward_s), weights, send_s)
 
@@ -43,6 +49,9 @@ def busy_s(stages_by_rank: Sequence[Sequence[int]], microbatches: float, times: 
     """Seconds that each rank computes in a step: `microbatches` times forward and backward of every stage it holds.
 
     `microbatches` are those that a rank runs on each of its stages: half of the step's with two copies of a stage.
+
+    >>> busy_s([[0, 1]], 8, stage_times([1.0, 1.0], [2.0, 2.0]))  # 8 x (1 + 2) s on two stages
+    (48.0,)
     """
     both = list(map(add, times.forward_s, times.backward_s))
     return tuple([microbatches * sum([both[v] for v in stages]) for stages in stages_by_rank])

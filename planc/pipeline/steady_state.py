@@ -46,7 +46,7 @@ class StepOrder:
     """Periods in which every rank starts one microbatch, at least one: the longest circle of waits spans no more."""
 
     def makespan_s(self, times: StageTimes) -> float:
-        """Seconds of the step."""
+        """Seconds of the step, with `times` of one microbatch on each virtual stage."""
         order = self.order
         simulation = Simulation(order.entry_kinds_s(times), times.send_s, [0.0] * order.ranks)
         simulation.run(order.waits[: self.end], order.kinds[: self.end])
@@ -96,7 +96,8 @@ class StepOrder:
 
 @lru_cache(maxsize=256)
 def step_order(schedule: Schedule, shape: Shape) -> StepOrder:
-    """The order of a bundled schedule. Steps that differ only in the length of their steady state share one."""
+    """The order of a bundled `schedule`, for the numbers in `shape`. Steps that differ only in the length of their
+    steady state share one."""
     lists = rank_lists(schedule, shape)
     steady = tuple(map(_steady_repeat, lists))
     repeats = min(mine[at].times for mine, at in zip(lists, steady, strict=True)) - LISTED_PERIODS
@@ -129,8 +130,12 @@ def _without(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
 
 @lru_cache(maxsize=64)
 def periodic_order(schedule: Schedule, short: Shape, steady: tuple[int, ...]) -> StepOrder | None:
-    """The order of a step whose ranks run these repeats `LISTED_PERIODS` times or more; None if its last period
-    cannot be repeated."""
+    """The order of a step whose ranks run these repeats `LISTED_PERIODS` times or more; None if its last period cannot
+    be repeated.
+
+    `schedule` and `short` give the lists of the shortened step, `steady` the index of each rank's steady state in its
+    list.
+    """
     lists = rank_lists(schedule, short)
     entries, waits, kinds = Entries(lists), list[int](), list[int]()
     cuts = [
@@ -153,8 +158,8 @@ def periodic_order(schedule: Schedule, short: Shape, steady: tuple[int, ...]) ->
 
 
 def repeats_itself(step: StepOrder) -> bool:
-    """True if the last listed period runs the actions of the one before, and nothing from it on waits for anything
-    before that one."""
+    """True if the last listed period of `step` runs the actions of the one before, and nothing from it on waits for
+    anything before that one."""
     order, begin, end = step.order, step.begin, step.end
     before = begin - (end - begin)
     return order.kinds[before:begin] == order.kinds[begin:end] and all(

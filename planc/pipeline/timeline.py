@@ -34,11 +34,15 @@ class Timeline:
 def run_schedule(split: Split | None, ranks: int, microbatches: int, times: StageTimes) -> Timeline:
     """Simulate one step of a plan's pipeline.
 
-    Arguments: the plan's `split` sentence, or None for one rank with one stage; pipeline ranks; microbatches of the
-    step; seconds of one microbatch on each virtual stage.
+    Args:
+        split: the plan's `split` sentence; None for one rank with one stage.
+        ranks: pipeline ranks.
+        microbatches: microbatches of the step.
+        times: seconds of one microbatch on each virtual stage.
 
-    `run_schedule(split, 4, 8, stage_times([1.0] * 4, [2.0] * 4)).makespan_s` is 33.0 for 1F1B: 8 microbatches of
-    3 s and a bubble of 3 (1 + 2) s.
+    >>> from planc.pipeline.stage_times import stage_times
+    >>> run_schedule(plan.split, 4, 8, stage_times([1.0] * 4, [2.0] * 4)).makespan_s  # 1F1B: (8 + 4 - 1) x 3 s
+    33.0
     """
     if split is None:
         return Timeline(microbatches * (times.forward_s[0] + times.backward_s[0]), ({0: 1},), ({},))
@@ -51,11 +55,11 @@ def run_schedule(split: Split | None, ranks: int, microbatches: int, times: Stag
 
 
 def makespan_s(schedule: Schedule, shape: Shape, times: StageTimes) -> float:
-    """Seconds of a step of a bundled schedule.
+    """Seconds of a step of a bundled `schedule`, for the numbers in `shape` and the seconds of stages in `times`.
 
-    With all forwards first, the step takes as long as its relaxation to the first and the last microbatch. Between
-    two actions of a rank on one stage the longest path may change ranks at any microbatch; its length is linear in
-    where it changes, and so longest where it changes at the first or the last one.
+    With all forwards first, the step takes as long as its relaxation to the first and the last microbatch. Between two
+    actions of a rank on one stage the longest path may change ranks at any microbatch; its length is linear in where it
+    changes, and so longest where it changes at the first or the last one.
     """
     if schedule.forwards_first:
         from planc.pipeline.lower_bound import relaxed_order
@@ -67,7 +71,10 @@ def makespan_s(schedule: Schedule, shape: Shape, times: StageTimes) -> float:
 
 
 def timeline(lists: Sequence[Sequence[Action]], times: StageTimes) -> Timeline:
-    """Simulate these action lists, one for each rank, which must not deadlock."""
+    """Simulate these action `lists`, one for each rank, which must not deadlock.
+
+    `times` has the seconds of one microbatch on each virtual stage.
+    """
     from planc.pipeline.dag import execution_order
     from planc.pipeline.in_flight import most_in_flight
     from planc.pipeline.steady_state import StepOrder

@@ -11,7 +11,8 @@ from planc.schedules.looped_bfs import rank_actions
 
 
 def need(shape: Shape) -> Need | None:
-    """Each rank stores an equal share of the inputs: MaxText's microbatches per stage."""
+    """The requirement that each rank stores an equal share of the inputs, MaxText's microbatches per stage; None where
+    `shape` meets it."""
     if shape.microbatches % shape.ranks == 0:
         return None
     return Need(f"a multiple of {shape.ranks}", -(-shape.microbatches // shape.ranks) * shape.ranks)

@@ -10,7 +10,10 @@ from planc.schedules.dualpipev import one_direction
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """As DualPipeV on half as many ranks; chunk 0 of a rank is its stage in the pipeline that enters nearer to it."""
+    """The actions of rank `rank`: those of DualPipeV on half as many ranks as `shape` has.
+
+    Chunk 0 of a rank is its stage in the pipeline that enters nearer to it.
+    """
     ranks = shape.ranks
     outer = min(rank, ranks - 1 - rank)
     stages = (outer, ranks - 1 - outer)
@@ -25,7 +28,8 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 
 def need(shape: Shape) -> Need | None:
-    """As many microbatches in both directions, each at least one per rank."""
+    """The requirement of as many microbatches in both directions, each at least one per rank; None where `shape` meets
+    it."""
     minimum = 2 * shape.ranks
     if shape.microbatches % 2 == 0 and shape.microbatches >= minimum:
         return None

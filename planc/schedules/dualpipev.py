@@ -112,12 +112,13 @@ def _cool_down(made: _RankList, inner: int, rank: int) -> None:
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """Rank r holds stage r of the first half of the V and stage 2 P - 1 - r of the second."""
+    """The actions of rank `rank`, which holds stage `rank` of the first half of the V and stage 2 P - 1 - `rank` of the
+    second."""
     return one_direction(shape.ranks, rank, shape.microbatches, stages_at("v", shape.ranks, 2, rank))
 
 
 def need(shape: Shape) -> Need | None:
-    """The warm-up of the first rank takes two microbatches per rank."""
+    """The requirement of the first rank's warm-up, two microbatches per rank; None where `shape` meets it."""
     return minimum_microbatches(2 * shape.ranks, shape)
 
 

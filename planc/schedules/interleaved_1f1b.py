@@ -9,15 +9,18 @@ from planc.pipeline.schedule import Schedule, Shape, whole_rounds
 
 
 def stream(shape: Shape, rank: int, kind: Kind, begin: int = 0) -> InstructionStream:
-    """One kind of action in order: round by round; in a round chunk by chunk, backwards from the last chunk on; in a
-    chunk microbatch by microbatch."""
+    """One `kind` of action of rank `rank` in order, from time slot `begin` on.
+
+    Round by round; in a round chunk by chunk, backwards from the last chunk on; in a chunk microbatch by microbatch.
+    """
     chunks = range(shape.chunks) if kind == "forward" else range(shape.chunks - 1, -1, -1)
     one_round = [Repeat(shape.round, (Action(kind, rank + chunk * shape.ranks, 0),)) for chunk in chunks]
     return InstructionStream(begin, one_round, shape.microbatches // shape.round, shape.round)
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """Backwards begin after the warm-up forwards; in the steady state they alternate; the cool-down is backwards."""
+    """The actions of rank `rank`: backwards begin after the warm-up forwards; in the steady state they alternate; the
+    cool-down is backwards."""
     warm_up = (shape.chunks - 1) * shape.round + 2 * (shape.ranks - rank - 1)
     warm_up = min(warm_up, shape.chunks * shape.microbatches)
     return interleave(stream(shape, rank, "forward"), stream(shape, rank, "backward", warm_up))

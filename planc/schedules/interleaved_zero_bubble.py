@@ -6,8 +6,11 @@ from planc.schedules.interleaved_1f1b import stream
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """Half the warm-up of interleaved 1F1B. Gradients of weights lag `rank` microbatches behind those of the inputs:
-    the last ones run in the cool-down, where 1F1B idles."""
+    """The actions of rank `rank`, with half the warm-up of interleaved 1F1B.
+
+    Gradients of weights lag `rank` microbatches behind those of the inputs: the last ones run in the cool-down, where
+    1F1B idles.
+    """
     every = shape.chunks * shape.microbatches
     warm_up = min((shape.chunks - 1) * shape.round + shape.ranks - rank - 1, every)
     return interleave(

@@ -8,7 +8,13 @@ from planc.pipeline.schedule import Need, Schedule, Shape, minimum_microbatches
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """As many warm-up forwards as stages follow, so that P - rank microbatches are in flight."""
+    """The actions of rank `rank`: as many warm-up forwards as stages follow, so that P - `rank` microbatches are in
+    flight.
+
+    >>> from planc.pipeline.actions import unrolled
+    >>> " ".join(a.text for a in unrolled(rank_actions(Shape(ranks=3, chunks=1, microbatches=5), 0)))
+    '0F0 0F1 0F2 0B0 0F3 0B1 0F4 0B2 0B3 0B4'
+    """
     warm_up = min(shape.ranks - rank - 1, shape.microbatches)
     steady = shape.microbatches - warm_up
     return phases(
@@ -19,7 +25,8 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
 
 
 def need(shape: Shape) -> Need | None:
-    """torch refuses fewer microbatches than stages."""
+    """The requirement of at least one microbatch per stage, fewer of which torch refuses; None where `shape`
+    meets it."""
     return minimum_microbatches(shape.ranks, shape)
 
 

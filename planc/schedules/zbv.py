@@ -33,7 +33,8 @@ class _RankList:
 
 
 def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
-    """Built for at least 2 P - 1 microbatches, which fill the V; the actions of missing ones are left out."""
+    """The actions of rank `rank`, built for at least 2 P - 1 microbatches, which fill the V; those of missing ones are
+    left out."""
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     made = _RankList(stages_at("v", ranks, 2, rank))
     _warm_up(made, ranks, rank)

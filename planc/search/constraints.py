@@ -19,13 +19,13 @@ class Constraints:
         self.cache = Cache()
 
     def allow(self, sizes: tuple[int, ...]) -> bool:
-        """True if the mesh breaks no rule that holds for every batch and schedule."""
+        """True if the mesh with these `sizes` breaks no rule that holds for every batch and schedule."""
         space, data = self.space, self.bounds.data_parallel(0, sizes)
         pipelines = space.pipelines(self.bounds.ranks(sizes))
         return bool(pipelines) and self._mesh(Point(0, sizes, data, 1, pipelines[0]))
 
     def allow_point(self, point: Point) -> bool:
-        """True if the point breaks no rule."""
+        """True if `point` breaks no rule."""
         return self._mesh(point) and self._batch(point)
 
     @cached_on(lambda constraints, point: (constraints.cache, (point.variant, point.sizes)))

@@ -47,7 +47,7 @@ class PipelinePaths:
         """`held_of_class` of every class, by microbatches."""
 
     def kind_times(self, times: StageTimes) -> StageTimes:
-        """Seconds of one microbatch on a stage of each kind, from those of every virtual stage."""
+        """Seconds of one microbatch on a stage of each kind, from those of every virtual stage (`times`)."""
         at = self._first_of_kind
         return StageTimes(
             tuple([times.forward_s[v] for v in at]),
@@ -57,7 +57,8 @@ class PipelinePaths:
         )
 
     def compute_times(self, seconds: MicrobatchSeconds) -> StageTimes:
-        """Seconds of one microbatch on a stage of each kind, without transfers of state and hand-overs."""
+        """Seconds of one microbatch on a stage of each kind, from those of sections (`seconds`), without transfers of
+        state and hand-overs."""
         forward_s, backward_s, sections = seconds.forward_s, seconds.backward_s, seconds.sections
         kinds = [on for _, on in self.division.kinds]
         return StageTimes(
@@ -78,8 +79,8 @@ class PipelinePaths:
         return [self.held_of_class(microbatches, number) for number in range(len(self.classes))]
 
     def held_of_class(self, microbatches: int, number: int) -> dict[Section, int]:
-        """Lower bound on the copies of each section, each for a microbatch, whose saved tensors the first rank of a
-        class holds at its fullest moment."""
+        """Lower bound on the copies of each section, each for a microbatch, whose saved tensors the first rank of class
+        `number` holds at its fullest moment, in a step of so many `microbatches`."""
         if self.split is None:
             return self.classes[number].on
         period = shape_of(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
@@ -93,8 +94,11 @@ class PipelinePaths:
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:
-    """Layers before the last rank's first stage and on this rank; 0 without a first rank that all microbatches enter
-    (dualpipe, schedules from a file)."""
+    """Layers before the last rank's first stage and on this rank, of `ranks` ranks; 0 without a first rank that all
+    microbatches enter.
+
+    The pipelines without one are those of dualpipe and of schedules from a file; `split` is None without a pipeline.
+    """
     if split is None or split.order or microbatch_copies(split) > 1:
         return 0, 0
     held = stages_of(split, ranks, ranks - 1)

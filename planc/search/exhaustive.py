@@ -11,8 +11,12 @@ from planc.search.space import Point, Space
 
 
 def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, float]]:
-    """Each layout that breaks no rule, or so many spread over the space, with its step and the GiB of its fullest
-    device, whether it fits or not. Layouts with one pipeline and as many microbatches come together."""
+    """Each layout of `space` that breaks no rule, with its step and the GiB of its fullest device, whether it fits or
+    not.
+
+    With `most`, so many of them spread over the space. Layouts with one pipeline and as many microbatches come
+    together.
+    """
     bounds = Bounds(space)
     constraints = Constraints(space, bounds)
     found = [

@@ -24,7 +24,7 @@ NAMED = 3
 
 
 def reasons(best: Sequence[Candidate]) -> tuple[Candidate, ...]:
-    """The candidates, each with why it beats the one after it."""
+    """The candidates in `best`, fastest first, each with why it beats the one after it."""
     explained = [replace(c, why=_against(c, other)) for c, other in itertools.pairwise(best)]
     return (*explained, *best[-1:])
 

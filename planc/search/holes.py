@@ -25,7 +25,7 @@ class Free:
 
 
 def free_in(file: Tree) -> tuple[Free, ...]:
-    """Every `?` of a plan's own sentences, in their order."""
+    """Every `?` of the own sentences of a plan file (`file`), in their order."""
     return tuple(free for sentence in file.sentences for free in _in_sentence(sentence))
 
 
@@ -47,7 +47,10 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
-    """Size of each axis of the mesh and its views as the file says it; None where it is free or mistaken."""
+    """Number of devices on each axis of the mesh and its views as `file` says it; None where it is free or mistaken.
+
+    `given` are values of `let` numbers that replace the file's.
+    """
     draft = Draft(given=dict(given))
     for sentence in file.sentences:
         if sentence.verb in let.VERBS:
@@ -61,7 +64,8 @@ def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]
 
 
 def sizes_inside_views(file: Tree) -> tuple[Span, ...]:
-    """Sizes that a view with something free ties together: its own, and those of the axes that it covers."""
+    """Places of sizes that a view with something free ties together, in `file`: its own, and those of the axes that it
+    covers."""
     views = [s for s in file.sentences if s.verb == "view"]
     sizes = {name: size for s in file.sentences if s.verb in ("mesh", "view") for name, size in _factors(s)}
     spans: list[Span] = []
@@ -85,7 +89,7 @@ def _at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Iterator[F
 
 
 def filled(text: str, values: Mapping[Span, str]) -> str:
-    """The text with each `?` replaced. A span covers one `?` of one line."""
+    """The `text` with each `?` replaced by its value in `values`. A span covers one `?` of one line."""
     lines = text.split("\n")
     for span in sorted(values, reverse=True):
         line = lines[span.line - 1]

@@ -82,7 +82,7 @@ class Family(NamedTuple):
         return Point(self.variants[0], self.sizes, self.sequences, self.microbatch, None)
 
     def holds(self, point: Point) -> bool:
-        """True if the family contains this point of its mesh."""
+        """True if the family contains `point`, which is of its mesh."""
         batch = self.sequences, self.microbatch
         return point.variant in self.variants and (point.sequences, point.microbatch) == batch
 
@@ -140,12 +140,12 @@ class Bounds:
         return [tuple(variants) for variants in found.values()]
 
     def count(self, sizes: tuple[int, ...]) -> int:
-        """How many layouts a mesh has."""
+        """Number of layouts on the mesh with these `sizes`."""
         batches = sum([len(v) * len(self.space.batches(self.data_parallel(v[0], sizes))) for v in self.variant_groups])
         return batches * len(self.space.pipelines(self.ranks(sizes)))
 
     def families(self, sizes: tuple[int, ...]) -> Iterator[Family]:
-        """The layouts on a mesh, by what is run again and by their batches."""
+        """The layouts on the mesh with these `sizes`, by what is run again and by their batches."""
         ranks, known = self.ranks(sizes), {}
         for variants in self.variant_groups:
             axes = self._data[variants[0]]
@@ -158,7 +158,8 @@ class Bounds:
                 yield Family(variants, sizes, sequences, microbatch, ranks, times, what)
 
     def of_family(self, family: Family) -> float:
-        """Lower bound on the step time (s): the mean over ranks, and the last rank with the pipeline's fill."""
+        """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
+        fill."""
         ranks, copies, times = family.ranks, self.microbatch_seconds(family), family.microbatches
         forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
         last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
@@ -171,7 +172,8 @@ class Bounds:
     # Shapes.
 
     def shapes(self, family: Family, room_gib: float = float("inf")) -> Iterator[Shape]:
-        """The family with each pipeline that takes its microbatches, where the first rank's saved tensors fit."""
+        """The `family` with each pipeline that takes its microbatches, where the first rank's saved tensors fit
+        `room_gib`."""
         saved, room = self._saved_of(family), room_gib * GIB
         for pipeline, paths, held in self._paths_of(family):
             first_bytes = _bytes(saved, held) * SHAVED
@@ -193,14 +195,15 @@ class Bounds:
         return [_bytes(shape.saved, held) for held in shape.paths.held[shape.family.microbatches]]
 
     def critical_path_s(self, shape: Shape) -> float:
-        """Lower bound on the step time (s): the critical path of the pipeline, without transfers of state."""
+        """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
+        of state."""
         times = shape.paths.compute_times(self.microbatch_seconds(shape.family))
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
 
     # Points.
 
     def points(self, shape: Shape) -> Iterator[tuple[float, Point]]:
-        """The shape with everything that may be stored where, each with the GiB of its fullest device."""
+        """The `shape` with everything that may be stored where, each with the GiB of its fullest device."""
         family, saved, chip = shape.family, self._saved_bytes(shape), self.space.plan.cluster.chip
         for variant in family.variants:
             point = Point(variant, family.sizes, family.sequences, family.microbatch, shape.pipeline)
@@ -215,7 +218,7 @@ class Bounds:
         ]
 
     def layout(self, point: Point, shape: Shape) -> LayoutCost:
-        """Cost of a point of a shape. Its plan stands for all points, which differ in where state is stored."""
+        """Cost of a `point` of a `shape`. Its plan stands for all points, which differ in where state is stored."""
         if self._at is None or self._at[0] is not shape:
             plan = self.space.plan_of(point)
             self._at = shape, plan, stage_boundary_s(plan, shape.saved.boundary, self._links)
@@ -232,22 +235,23 @@ class Bounds:
         )
 
     def time_s(self, layout: LayoutCost, shape: Shape) -> float:
-        """Lower bound on the step time (s) of a layout, whatever the order in which its pipeline runs."""
+        """Lower bound on the step time (s) of a `layout` of a `shape`, whatever the order in which its
+        pipeline runs."""
         times = shape.paths.kind_times(layout.work.times)
         return layout.work.total_s(shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)) * SHAVED
 
     def cost(self, point: Point, layout: LayoutCost) -> tuple[Step, float]:
-        """The point as `planc cost` costs it: its step, and the GiB of the fullest device."""
+        """A point as `planc cost` costs it, from its `layout`: its step, and the GiB of the fullest device."""
         return layout.run()
 
     def of(self, point: Point) -> Bound:
-        """The bound of a point whose batch and pipeline fit."""
+        """The bound of a `point` whose batch and pipeline fit."""
         shape = self.shape(point)
         [(gib, point)] = self.points(shape)
         return Bound(self.time_s(self.layout(point, shape), shape), gib)
 
     def shape(self, point: Point) -> Shape:
-        """A point's shape, of this point alone."""
+        """The shape of a `point`, of this point alone."""
         family = next(f for f in self.families(point.sizes) if f.holds(point))
         family = family._replace(variants=(point.variant,))
         return next(s for s in self.shapes(family) if s.pipeline is point.pipeline)
@@ -265,8 +269,8 @@ class Bounds:
 
     @cached_on(lambda b, family: b._microbatch_place(family))
     def microbatch_seconds(self, family: Family) -> MicrobatchSeconds:
-        """Seconds of a family's microbatch. How state is stored plays no part, unless narrow copies of weights are made
-        as often as they are gathered."""
+        """Seconds of a `family`'s microbatch. How state is stored plays no part, unless narrow copies of weights are
+        made as often as they are gathered."""
         return microbatch_seconds(self._sharded_as(family), self._links)
 
     def _microbatch_place(self, family: Family) -> tuple[Cache, Hashable]:
@@ -323,14 +327,14 @@ class Bounds:
         return tuple(a for s in plan.shards if s.dim == "batch" for a in s.axes)
 
     def data_parallel(self, variant: int, sizes: tuple[int, ...]) -> int:
-        """Ranks that share the batch."""
+        """Number of ranks that share the batch of variant `variant` on the mesh with these `sizes`."""
         data, n = self._data[variant], 1
         for name, size in zip(self._names, sizes, strict=True):
             n *= size if name in data else 1
         return n
 
     def ranks(self, sizes: tuple[int, ...]) -> int:
-        """Ranks of the pipeline."""
+        """Number of ranks of the pipeline on the mesh with these `sizes`."""
         split = self.space.plan.split
         return sizes[self._names.index(split.axis)] if split else 1
 

@@ -142,6 +142,7 @@ class Space:
 
     @cached_property
     def plan(self) -> Plan:
+        """The plan of the first variant, with every free size 1."""
         return self.variants[0].plan
 
     # Numbers.
@@ -164,7 +165,7 @@ class Space:
                 yield chosen + tuple(itertools.chain.from_iterable(inside))
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
-        """(sequences, microbatch) pairs that this many data-parallel ranks can share evenly."""
+        """(sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
         return self._batches[data_parallel]
 
     @cached_property
@@ -185,7 +186,7 @@ class Space:
                 yield most, m
 
     def pipelines(self, ranks: int) -> tuple[Pipeline | None, ...]:
-        """The schedules for this many ranks; a plan without `split` has one way: none."""
+        """The schedules for `ranks` ranks; a plan without `split` has one: none."""
         return self._pipelines[ranks]
 
     @cached_property
@@ -234,7 +235,7 @@ class Space:
         return replace(split, schedule=schedule, chunks=chunks, stages=even(layers, ranks * chunks))
 
     def fits_schedule(self, pipeline: Pipeline, ranks: int, microbatches: int) -> bool:
-        """True if the schedule allows this number of microbatches."""
+        """True if the schedule of `pipeline` on `ranks` ranks allows this number of `microbatches`."""
         schedule = schedules()[pipeline.split.schedule]
         if ranks > 1 and schedule.even_ranks and ranks % 2:
             return False
@@ -243,7 +244,7 @@ class Space:
     # A point as a plan, and as a file.
 
     def plan_of(self, point: Point) -> Plan:
-        """The plan of a point, equal to the one that its file would be read as."""
+        """The plan of a `point`, equal to the one that its file would be read as."""
         base = self.variants[point.variant].plan
         split = point.pipeline.split if point.pipeline else base.split
         plan = base.resized(self.mesh(point.sizes), self._batch(point.sequences, point.microbatch), split)
@@ -251,18 +252,18 @@ class Space:
         return plan
 
     def mesh(self, sizes: tuple[int, ...]) -> Mesh:
-        """The mesh of a point with these sizes."""
+        """The mesh of a point with these `sizes`."""
         return self._meshes[sizes]
 
     def _batch(self, sequences: int, microbatch: int) -> Batch:
         return replace(self.plan.batch, sequences=sequences, microbatch_sequences=microbatch)
 
     def text_of(self, point: Point) -> str:
-        """The file with the point's values in the place of every `?`."""
+        """The file with the values of `point` in the place of every `?`."""
         return filled(self.text, {f.span: self._value(f, point) for f in self.free})
 
     def label_of(self, point: Point) -> str:
-        """Values of the free places, in the order of the file."""
+        """Values of `point` in the free places, in the order of the file."""
         return ", ".join(self._named(f, self._value(f, point)) for f in self.free)
 
     def _named(self, free: Free, value: str) -> str:

@@ -21,14 +21,21 @@ PHASES: tuple[ActivationPhase, ...] = ("forward", "recompute", "backward")
 
 
 def activation_calls(sharded: Sharded, section: Section, phase: ActivationPhase) -> Iterator[Call]:
-    """Collectives of one copy of a section's activations, for one microbatch and phase."""
+    """Collectives of one copy of a `section`'s activations, for one microbatch and `phase`.
+
+    >>> [(c.op, c.axes, c.tensor) for c in activation_calls(sharded, "block", "forward")][:2]
+    [('all_gather', ('tp',), 'attention.in'), ('reduce_scatter', ('tp',), 'attention.out')]
+    """
     if phase == "forward":
         return forward(sharded, section)
     return recompute(sharded, section) if phase == "recompute" else backward(sharded, section)
 
 
 def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = None) -> Iterator[Call]:
-    """Redistributions before and after each op; consumers that need the same layout share one."""
+    """Redistributions before and after each op of a `section`; consumers that need the same layout share one.
+
+    `only` names the ops that a recompute runs again; None is the forward itself.
+    """
     seen: set[tuple[str, str]] = set()
     phase: Phase = "forward" if only is None else "recompute"
     for o in sharded.ops[section]:
@@ -47,7 +54,7 @@ def forward(sharded: Sharded, section: Section, only: frozenset[str] | None = No
 
 
 def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Forward redistributions of the recomputed ops; a saved tensor is not redistributed again."""
+    """Forward redistributions of the recomputed ops of a `section`; a saved tensor is not redistributed again."""
     if section in sharded.model.blocks:
         again = frozenset(replay(sharded.plan, section).ops)
         if again:
@@ -55,7 +62,8 @@ def recompute(sharded: Sharded, section: Section) -> Iterator[Call]:
 
 
 def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """Duals of the forward's redistributions; gradients of a tensor in one layout are summed before they move."""
+    """Duals of the redistributions of a `section`'s forward; gradients of a tensor in one layout are summed before they
+    move."""
     for o in reversed(sharded.ops[section]):
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)

@@ -25,5 +25,5 @@ class Call:
 
 
 def axis_cause(sharded: Sharded, axes: tuple[str, ...]) -> Cause | None:
-    """The sentence that divides something over one of these axes."""
+    """The sentence that divides something over one of these `axes`; None where no `shard` sentence does."""
     return next((s.cause for s in sharded.plan.shards if set(axes) & set(s.axes)), None)

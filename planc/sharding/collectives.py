@@ -22,7 +22,14 @@ from planc.sharding.state_collectives import scalars, state
 
 
 def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -> tuple[Collective, ...]:
-    """Every collective by stage, phase and tensor, with its calls per optimizer step; of these ranks or of all."""
+    """Every collective by stage, phase and tensor, with its calls per optimizer step.
+
+    `sharded` is the plan with its layouts; `ranks` are the pipeline ranks whose rows are made, None for all.
+
+    >>> gathers = [r for r in semantic_collectives(sharded, [0]) if r.op == "all_gather" and r.carries == "param"]
+    >>> sum(r.count for r in gathers)  # once a step: 9 parameters of each of 20 layers, and the embedding
+    181
+    """
     plan = sharded.plan
     stages = range(plan.pipeline) if ranks is None else tuple(ranks)
     calls: dict[str, list[Call]] = {
@@ -102,14 +109,18 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
 
 
 def handed_over_bytes(sharded: Sharded) -> float:
-    """Bytes on one device of a microbatch's hidden state between stages."""
+    """Bytes on one device of a microbatch's hidden state between the stages of `sharded`'s plan.
+
+    >>> handed_over_bytes(sharded) == 2 * 8192 * 8192 / 8  # bf16, the sequence over tp 8
+    True
+    """
     plan, last = sharded.plan, sharded.model.block_output
     elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
     return elements * DTYPE_BYTES[plan.precision.compute]
 
 
 def shared_bytes(plan: Plan, p: ParamSharding) -> float:
-    """Bytes on one device of a gradient that ranks of a pipeline sum: where it rests."""
+    """Bytes on one device of the gradient of parameter `p` that ranks of `plan`'s pipeline sum: where it rests."""
     rest = p.stored["grads"] or p.stored["optimizer"]
     return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 

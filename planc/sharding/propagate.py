@@ -22,7 +22,7 @@ CONTRACTING = ("matmul", "embedding")
 
 
 def propagate(checked: CheckedPlan) -> Sharded:
-    """Derive the layout of every op and parameter."""
+    """Derive the layout of every op and parameter of a `checked` plan."""
     plan = checked.plan
     ops = {section: tuple(_op(plan, op) for op in ops) for section, ops in plan.model.ops.items()}
     used = {p: o for section in ops.values() for o in section for p in o.op.params}
@@ -31,7 +31,8 @@ def propagate(checked: CheckedPlan) -> Sharded:
 
 
 def index_layout(plan: Plan, op: Op) -> Layout:
-    """The axes on each dim of an op's index space. Dims in `op.whole` are not divided; overrides take precedence."""
+    """The axes of `plan` on each dim of the index space of `op`. Dims in `op.whole` are not divided; overrides take
+    precedence."""
     dims = index_dims(plan, op)
     layout = {d: plan.axes_of(d, _region(op, d)) for d in dims if d not in op.whole}
     for name in op.params:
@@ -49,7 +50,7 @@ def _region(op: Op, dim: str) -> str:
 
 
 def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
-    """Every dim that an op runs over, in order of appearance."""
+    """Every dim that `op` runs over, in order of appearance."""
     model = plan.model
     groups = [model.tensor[t].dims for t in op.inputs]
     groups += [model.param[p].dims for p in op.params]
@@ -58,7 +59,8 @@ def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
 
 
 def override_of(plan: Plan, param: Param) -> Override | None:
-    """The last override whose glob matches the parameter (with or without its `.weight`)."""
+    """The last override of `plan` whose glob matches parameter `param` (with or without its `.weight`); None if none
+    does."""
     short = param.name.removesuffix(".weight")
     matching = [o for o in plan.overrides if fnmatchcase(param.name, o.glob) or fnmatchcase(short, o.glob)]
     return matching[-1] if matching else None

@@ -17,12 +17,13 @@ class Replay:
 
 
 def names_op(word: str, op: Op) -> bool:
-    """True when a sentence's word is the op's dotted name, or the beginning of it: `ffn` names `ffn.gate`."""
+    """True when `word` of a sentence is the dotted name of `op`, or the beginning of it: `ffn` names `ffn.gate`."""
     return op.name == word or op.name.startswith(f"{word}.")
 
 
 def unknown_names(plan: Plan) -> list[str]:
-    """Names after `recompute` and `quantize` of a compiled plan that are those of no op: an older planc wrote them."""
+    """Names after `recompute` and `quantize` of a compiled `plan` that are those of no op: an older planc
+    wrote them."""
     ops = [op for section in plan.model.ops.values() for op in section]
     quantized = [name for q in plan.quantize for name in (*q.ops, *q.kept)]
     recomputed = () if plan.recompute.blocks else plan.recompute.ops
@@ -31,13 +32,17 @@ def unknown_names(plan: Plan) -> list[str]:
 
 
 def replay(plan: Plan, section: Section = "block") -> Replay:
-    """Saved tensors and recomputed ops of one kind of block under the plan."""
+    """Saved tensors and recomputed ops of one kind of block (`section`) under `plan`.
+
+    >>> replay(plan).ops  # `recompute attention.core`
+    ('attention.core',)
+    """
     return _replay(plan, section)
 
 
 @cached_on(lambda model, section: (model.cache, section))
 def saved_without_recompute(model: Model, section: Section) -> tuple[str, ...]:
-    """Tensors that one kind of block saves without recomputation."""
+    """Tensors that one kind of block (`section`) of `model` saves without recomputation."""
     return close(model, model.ops[section], set()).saved
 
 

@@ -17,9 +17,12 @@ def where(layout: Layout, axis: str) -> str:
 def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[Step, ...]:
     """The steps that turn `before` (a sum over `partial`) into `after`, reductions first.
 
-    An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is
-    an all-to-all; a partial axis that divides a dim afterwards is a reduce-scatter, otherwise an
-    all-reduce; an axis that only appears afterwards is a local slice.
+    An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is an all-to-all; a
+    partial axis that divides a dim afterwards is a reduce-scatter, otherwise an all-reduce; an axis that only appears
+    afterwards is a local slice.
+
+    >>> [(s.kind, s.axes, s.dim) for s in steps_between({"sequence": ("tp",)}, (), {})]
+    [('all_gather', ('tp',), 'sequence')]
     """
     grouped: dict[tuple[StepKind, str, str], list[str]] = {}
     for axis in partial:
@@ -42,10 +45,19 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:
-    """The part of an index space's layout that concerns a tensor's dims."""
+    """The part of an index space's `layout` that concerns a tensor's `dims`.
+
+    >>> restrict({"sequence": ("tp",), "ffn": ()}, ("batch", "sequence"))
+    {'sequence': ('tp',)}
+    """
     return {d: layout[d] for d in dims if layout.get(d)}
 
 
 def outside(layout: Layout, dims: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes on dims that a tensor lacks: summing over those dims leaves a partial sum there."""
+    """The axes of a `layout` on dims other than `dims`, which a tensor lacks: summing over them leaves a partial sum
+    there.
+
+    >>> outside({"batch": ("fsdp",), "ffn": ("tp",)}, ("batch", "sequence"))
+    ('tp',)
+    """
     return tuple(a for d, axes in layout.items() if d not in dims for a in axes)

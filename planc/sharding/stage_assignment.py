@@ -17,13 +17,22 @@ def virtual_stages(plan: Plan, rank: int) -> tuple[int, ...]:
 
 
 def microbatches_each(plan: Plan) -> int:
-    """Microbatches of a step that a rank runs on each of its stages: all, or half where two ranks share a stage."""
+    """Microbatches of a step of `plan` that a rank runs on each of its stages: all, or half where two ranks share a
+    stage.
+
+    >>> microbatches_each(plan)  # 512 sequences over fsdp 16, microbatch 1
+    32
+    """
     return plan.microbatches // microbatch_copies(plan.split)
 
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def sections_on(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section on a pipeline rank; `step` stands for what every rank does once."""
+    """Number of copies of each section on pipeline rank `rank`; `step` stands for what every rank does once.
+
+    >>> sections_on(plan, 0)  # the embedding and 20 of 80 layers
+    {'first': 1, 'block': 20, 'step': 1}
+    """
     held = virtual_stages(plan, rank)
     sections = {"first": int(0 in held)}
     for kind in plan.model.blocks:
@@ -33,7 +42,11 @@ def sections_on(plan: Plan, rank: int) -> dict[str, int]:
 
 
 def rank_classes(plan: Plan) -> tuple[int, ...]:
-    """For each pipeline rank the first one that holds and sends as much of everything: most are alike."""
+    """For each pipeline rank of `plan` the first one that holds and sends as much of everything: most are alike.
+
+    >>> rank_classes(plan)
+    (0, 1, 1, 3)
+    """
     first: dict[tuple[object, ...], int] = {}
     return tuple(first.setdefault(_load(plan, rank), rank) for rank in range(plan.pipeline))
 
@@ -46,7 +59,7 @@ def _load(plan: Plan, rank: int) -> tuple[object, ...]:
 
 
 def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
-    """Number of a section's copies on a pipeline rank that the backward recomputes.
+    """Number of the `copies` of a `section` on pipeline rank `rank` that the backward recomputes.
 
     With `recompute ... every N layers` these are the layers whose index is a multiple of N.
     """
@@ -58,18 +71,22 @@ def replayed_on(plan: Plan, rank: int, section: str, copies: int) -> int:
 
 
 def load_of(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section of the model on a pipeline rank."""
+    """Number of copies of each section of the model on pipeline rank `rank`."""
     return {s: n for s, n in sections_on(plan, rank).items() if s != "step"}
 
 
 def replayed_copies(plan: Plan, rank: int) -> dict[str, int]:
-    """Number of copies of each section on a pipeline rank that the backward recomputes."""
+    """Number of copies of each section on pipeline rank `rank` that the backward recomputes."""
     return {s: replayed_on(plan, rank, s, n) for s, n in load_of(plan, rank).items()}
 
 
 @cached_on(lambda plan, stage: (plan.cache, stage))
 def sections_of(plan: Plan, stage: int) -> dict[str, int]:
-    """Number of copies of each section in one virtual stage."""
+    """Number of copies of each section in one virtual `stage`.
+
+    >>> sections_of(plan, 3)  # the last 20 layers, final norm, head and loss
+    {'block': 20, 'last': 1}
+    """
     sections = {"first": int(stage == 0)}
     sections |= {kind: plan.model.layers_of(kind, *plan.stages[stage]) for kind in plan.model.blocks}
     sections["last"] = int(stage == len(plan.stages) - 1)
@@ -77,7 +94,7 @@ def sections_of(plan: Plan, stage: int) -> dict[str, int]:
 
 
 def copies_on(plan: Plan, param: Param, sections: dict[str, int]) -> int:
-    """Number of copies of a parameter on a rank that holds these sections; one for a tied parameter."""
+    """Number of copies of parameter `param` on a rank that holds these `sections`; one for a tied parameter."""
     return copies_in(sections, param.sections, plan.model.blocks)
 
 
@@ -106,7 +123,7 @@ class Division:
 
 
 def division_of(plan: Plan) -> Division:
-    """The division of the plan's model over its pipeline."""
+    """The division of `plan`'s model over its pipeline."""
     loads: dict[tuple[tuple[tuple[str, int], ...], ...], int] = {}
     kinds: dict[tuple[int, tuple[tuple[str, int], ...]], int] = {}
     every = range(plan.pipeline)
@@ -123,7 +140,7 @@ def division_of(plan: Plan) -> Division:
 
 
 def boundaries_sent(plan: Plan, rank: int, *, forward: bool) -> int:
-    """Number of virtual-stage boundaries over which a rank sends in one direction.
+    """Number of virtual-stage boundaries over which rank `rank` sends in one direction, `forward` or back.
 
     Consecutive stages on one rank hand over in memory, except where a schedule runs two pipelines in opposite
     directions: there they belong to different pipelines.

@@ -14,7 +14,11 @@ from planc.sharding.local import param_elements
 
 
 def state(sharded: Sharded, section: Section) -> Iterator[Call]:
-    """The gathers and reductions of one copy of a section's parameters."""
+    """The gathers and reductions of one copy of a `section`'s parameters.
+
+    >>> [(c.op, c.axes, c.per) for c in state(sharded, "block") if c.tensor.endswith("w1.weight")]
+    [('all_gather', ('fsdp',), 'step'), ('reduce_scatter', ('fsdp',), 'step')]
+    """
     for p in sharded.params:
         if section in p.param.sections:
             yield from _gathers(sharded, p)
@@ -106,7 +110,11 @@ def _grad_cause(sharded: Sharded, p: ParamSharding) -> Cause | None:
 
 
 def scalars(sharded: Sharded) -> Iterator[Call]:
-    """The loss's mean over the tokens and the gradient norm over everything that divides state."""
+    """The loss's mean over the tokens and the gradient norm over everything that divides state of `sharded`'s plan.
+
+    >>> [(c.tensor, c.axes) for c in scalars(sharded)]
+    [('loss', ('fsdp',)), ('grad_norm', ('pp', 'fsdp', 'tp'))]
+    """
     plan = sharded.plan
     losses = [o for ops in sharded.ops.values() for o in ops if o.op.kind == "loss"]
     tokens = plan.mesh.in_order(a for o in losses for d in ("batch", "sequence") for a in o.layout.get(d, ()))

@@ -25,7 +25,7 @@ _COUNT_LAST = re.compile(r"x\s*\d+(?![\d\s]*layers)")
 
 
 def may_hold_old_spellings(text: str) -> bool:
-    """True unless every sentence of a file is one of today's by its words.
+    """True unless every sentence of a file's `text` is one of today's by its words.
 
     >>> may_hold_old_spellings("plan a\\nstore params over tp for ffn\\nrecompute attention.norm, ffn.norm")
     False

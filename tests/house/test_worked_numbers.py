@@ -17,12 +17,13 @@ from typing import Any
 
 import pytest
 
+import planc
 from planc.checks import assume_checked
 from planc.cost.costed import cost_plan
 from planc.cost.machine.topology import Phase, Ring, Span, at_peak, ring_span
 from planc.driver import load
 from planc.sharding.propagate import propagate
-from tests.docstrings import ROOT, source_files
+from tests.docstrings import ROOT, public_functions, source_files
 from tests.plans import cluster_of
 
 PLAN = "plans/llama3_70b_h100.plan"
@@ -77,3 +78,30 @@ def test_worked_numbers(example: doctest.DocTest, monkeypatch: pytest.MonkeyPatc
     example.globs = {**vars(import_module(example.name)), **names_for(example.docstring)}
     result = doctest.DocTestRunner().run(example)
     assert result.attempted and not result.failed
+
+
+def without_example(places: dict[str, list[str]]) -> list[tuple[str, str]]:
+    """Those of these top-level functions and classes, by file, whose docstrings hold no example."""
+    return [
+        (place, node.name)
+        for place, names in places.items()
+        for node in ast.parse((ROOT / place).read_text()).body
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in names
+        if ">>> " not in (ast.get_docstring(node) or "")
+    ]
+
+
+def test_every_formula_has_a_worked_number() -> None:
+    formulas: dict[str, list[str]] = {}
+    for f in public_functions(ROOT):
+        if f.place.startswith("planc/cost/") and f.returns_number:
+            formulas.setdefault(f.place, []).append(f.name)
+    assert len(formulas) > 10
+    assert without_example(formulas) == []
+
+
+def test_what_users_import_has_an_example() -> None:
+    homes: dict[str, list[str]] = {}
+    for name in planc.__all__:
+        homes.setdefault(f"{planc._HOMES[name].replace('.', '/')}.py", []).append(name)
+    assert without_example(homes) == []

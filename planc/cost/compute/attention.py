@@ -1,4 +1,8 @@
-"""Seconds of attention's core on one device: a fused kernel, or products with stored scores."""
+"""Seconds of attention's core on one device: a fused kernel, or products with stored scores.
+
+Sources: Dao 2023, FlashAttention-2 (arXiv:2307.08691), for the fused kernel; efficiencies are fitted
+(`docs/measured/accuracy.md`).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +28,18 @@ reads each score once more, beside its arithmetic."""
 def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     """Seconds of attention's core for one microbatch on one device.
 
-    It is one fused kernel that stores no score, or products with the scores between them in memory: as the program
-    of a target has it (`Sharded.attention`), or else as the plan's `attention core` says.
+    It is one fused kernel that stores no score, or products with the scores between them in memory: as the program of a
+    target has it (`Sharded.attention`), or else as the plan's `attention core` says.
+
+    Args:
+        sharded: the plan with its layouts.
+        o: the attention op, with the layout of its index space.
+        chip: the device; its efficiency of attention is that of FlashAttention-2 with heads of `USUAL_WIDTH`.
+        backward: true for the backward, which does `FLASH_BACKWARD` times the work of the forward.
+
+    >>> seconds = attention_s(sharded, ops["attention.core"], h100, backward=False)
+    >>> f"{seconds * 1e6:.0f} us"  # 137 GFLOP at 0.9 of the peak
+    '154 us'
     """
     plan, kernel = sharded.plan, sharded.attention
     if kernel is not None and kernel.stores_scores:
@@ -51,7 +65,14 @@ USUAL_WIDTH = 128
 
 
 def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """The fraction of the peak that the plan's kernel reaches with this op's heads."""
+    """Share of the peak that the plan's kernel reaches with the heads of op `o`, at most `MOST_EFFICIENT`.
+
+    `chip.attention_efficiency` is that of FlashAttention-2 with heads of `USUAL_WIDTH`; `sharded` says which kernel the
+    plan chooses, whose speed relative to it is in `KERNELS`.
+
+    >>> attention_efficiency(sharded, ops["attention.core"], h100)
+    0.9
+    """
     plan = sharded.plan
     speed = KERNELS.get(plan.attention.method, 1.0) if plan.attention else 1.0
     shape = head_share(head_widths(sharded.model, o.op) / 2)

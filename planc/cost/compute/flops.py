@@ -1,4 +1,7 @@
-"""FLOPs and memory traffic of one op on one device, and the model FLOPs that MFU counts."""
+"""FLOPs and memory traffic of one op on one device, and the model FLOPs that MFU counts.
+
+Formulas are described in `docs/reference/cost-model.md`, under "Compute".
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,18 @@ from planc.sharding.local import local_length, param_elements, tensor_bytes
 
 
 def cache_of(sharded: Sharded, chip: Chip) -> Cache:
-    """The cache of a plan for its own chip; for another chip nothing is kept."""
+    """The cache of `sharded` for its own `chip`; for another chip nothing is cached."""
     return sharded.cache if chip is sharded.plan.cluster.chip else Cache()
 
 
 def op_flops(sharded: Sharded, o: OpSharding) -> float:
-    """Forward FLOPs on one device for one microbatch: two per multiply-add of the index space.
+    """Forward FLOPs of op `o` on one device for one microbatch: two for each multiply-add of the index space.
 
-    Attention multiplies each row with the keys it sees and its weights with as many values.
+    Attention multiplies each row with the keys it sees and its weights with as many values. Ops that only move bytes
+    have none. `sharded` has the sizes of the dims.
+
+    >>> op_flops(sharded, ops["ffn.gate"]) == 2 * 8192 * 8192 * 28672 / 8  # tokens x width x ffn, over tp 8
+    True
     """
     if o.op.kind == "matmul":
         dims = _index_dims(sharded.model, o)
@@ -34,10 +41,14 @@ def op_flops(sharded: Sharded, o: OpSharding) -> float:
 
 
 def op_bytes(sharded: Sharded, o: OpSharding) -> float:
-    """Bytes through device memory: every input, parameter and output once.
+    """Bytes that op `o` moves through the memory of one device for one microbatch: every input, parameter and output
+    once.
 
-    The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and
-    back: a copy for each choice, or by rank, then by expert.
+    The loss goes over fp32 logits `LOSS_PASSES` times. Tokens are laid out twice on their way to experts, and back: a
+    copy for each choice, or by rank, then by expert. `sharded` has the layouts of the tensors.
+
+    >>> op_bytes(sharded, ops["ffn.gate"]) == 2 * (8192 * 8192 + 8192 * 28672 / 8 + 8192 * 28672 / 8)  # bf16
+    True
     """
     plan = sharded.plan
     names = [n for n in (*o.op.inputs, o.op.output) if n != "loss"]
@@ -58,10 +69,13 @@ LOSS_PASSES = 4
 
 
 def imbalance(plan: Plan, o: OpSharding) -> float:
-    """Work of the busiest rank over the mean when rows of a causal sequence are divided.
+    """Ratio of the busiest rank's work to the mean when `plan` divides the rows of a causal sequence at op `o`.
 
-    n ranks with rows in order: the last sees (2n - 1) / n of the mean; one piece from each end of the
-    sequence (`balance = headtail`) makes it even.
+    n ranks with rows in order: the last sees (2n - 1) / n of the mean; one piece from each end of the sequence
+    (`balance = headtail`) makes it even.
+
+    >>> imbalance(plan, ops["attention.core"])  # the sequence is whole there
+    1.0
     """
     n = plan.mesh.size(*o.layout.get("sequence", ()))
     even = plan.attention is not None and plan.attention.balance == "headtail" and _passes_keys(plan.attention)
@@ -73,7 +87,12 @@ def _passes_keys(kernel: Kernel) -> bool:
 
 
 def head_widths(model: Model, op: Op) -> int:
-    """A head's width for queries and keys, and for values."""
+    """Columns of a head of attention op `op`: its width for queries and keys plus that for values. `model` has the
+    sizes.
+
+    >>> head_widths(plan.model, ops["attention.core"].op)  # 128 + 128
+    256
+    """
     query, value = model.tensor[op.inputs[0]].dims[-1], model.tensor[op.output].dims[-1]
     return model.sizes[query] + model.sizes[value]
 
@@ -90,14 +109,25 @@ def _index_dims(model: Model, o: OpSharding) -> tuple[str, ...]:
 
 
 def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
+    """Length of `dim` on one device at op `o`: divided by the axes that the op's layout puts on it, rounded up.
+
+    >>> local_dim(sharded, ops["ffn.gate"], "ffn")  # 28672 / 8
+    3584
+    """
     return local_length(sharded.plan, dim, o.layout.get(dim, ()))
 
 
 @cached_on(lambda model, sequence_tokens: (model.cache, sequence_tokens))
 def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
-    """6 per matmul parameter that a token uses, and causal attention: three times the forward's work.
+    """FLOPs of one token in a training step, as MFU counts them: 6 for each matmul parameter that it uses, and causal
+    attention.
 
-    A token uses `top_k` of the experts. Sliding windows count the keys they see.
+    A forward takes 2 FLOPs a parameter and the backward twice that; a token uses `top_k` of the experts. Attention is
+    over sequences of `sequence_tokens`; sliding windows count the keys they see. Recomputation and the lookup of an
+    embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of the scores.
+
+    >>> f"{model_flops_per_token(plan.model, 8192) / 1e9:.0f} GFLOP"  # 6 x 69.5 billion, and 32 of attention
+    '449 GFLOP'
     """
     total = 0.0
     for section, ops in model.ops.items():

@@ -1,4 +1,9 @@
-"""Matrix products of one microbatch on one device: shapes, fused products, seconds."""
+"""Matrix products of one microbatch on one device: shapes, fused products, seconds.
+
+Source: NVIDIA, Matrix Multiplication Background User's Guide
+(https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication), with parameters of each chip
+that are fitted (`docs/measured/accuracy.md`).
+"""
 
 from __future__ import annotations
 
@@ -27,19 +32,31 @@ class Gemm:
 
     @property
     def flops(self) -> float:
+        """FLOPs of the forward: two for each multiply-add.
+
+        >>> Gemm(2, 3, 4).flops
+        48.0
+        """
         return 2.0 * self.m * self.n * self.k * self.groups
 
     @property
     def elements(self) -> float:
-        """Number of elements of the two inputs and the output."""
+        """Number of elements of the two inputs and the output.
+
+        >>> Gemm(2, 3, 4).elements  # 8 + 12 + 6
+        26.0
+        """
         return self.groups * (self.m * self.k + self.k * self.n + self.m * self.n)
 
 
 @cached_on(lambda sharded, o: (sharded.plan.cache, (o.op.name, o.op.output)))
 def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
-    """The product that a matmul's forward is: rows of its input by columns of its weight.
+    """The product that the forward of matmul op `o` is on one device: rows of its input by columns of its weight.
 
-    Dims that input, weight and output share (experts) count the products.
+    Dims that input, weight and output share (experts) count the products. `sharded` has the local sizes.
+
+    >>> gemm_of(sharded, ops["ffn.gate"])
+    Gemm(m=8192, n=3584, k=8192, groups=1)
     """
     model = sharded.model
     taken = model.tensor[o.op.inputs[0]].dims
@@ -57,15 +74,17 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
 def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> float:
     """Seconds of one product: the slower of arithmetic and memory traffic, and a launch.
 
-    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs
-    beside another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the
-    cores' time unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
+    Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs beside
+    another tile's steps: at most half of the time. The last wave of tiles leaves `matmul_tail` of the cores' time
+    unused (NVIDIA, "Matrix Multiplication Background User's Guide": tile and wave quantization).
 
-    `s_per_flop` are seconds of one FLOP at the reached rate, `element_bytes` the size of an element.
+    Args:
+        gemm: the product.
+        chip: the device: its memory rate, cores, launch and the two parameters above, which are fitted.
+        s_per_flop: seconds of one FLOP at the reached rate.
+        element_bytes: bytes of an element of the inputs and the output.
 
-    >>> from planc.cost.machine.topology import at_peak
-    >>> ideal = at_peak(h100_node).chip  # 990 TFLOP/s in bf16
-    >>> f"{gemm_s(Gemm(8192, 8192, 8192), ideal, 1 / 990e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
+    >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
     '1.11 ms'
     """
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
@@ -83,11 +102,14 @@ TILE_ROWS, TILE_COLUMNS = 128, 256
 
 
 def fused_of(sharded: Sharded, o: OpSharding) -> tuple[Gemm, float]:
-    """The product that a matmul is part of, and its share of it by columns.
+    """The product that matmul op `o` of `sharded` is part of, and its share of it by columns.
 
-    Products of one input are run as one, with their columns side by side, where they belong to one module:
-    query, key and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of
-    tiles, one cast of the input, and the input's gradient contracts over all columns.
+    Products of one input are run as one, with their columns side by side, where they belong to one module: query, key
+    and value; gate and up (Megatron-Core's `linear_qkv` and `linear_fc1`). One launch, one wave of tiles, one cast of
+    the input, and the input's gradient contracts over all columns.
+
+    >>> fused_of(sharded, ops["ffn.gate"])
+    (Gemm(m=8192, n=7168, k=8192, groups=1), 0.5)
     """
     return _fused_products(sharded)[o.op.name, o.op.output]
 
@@ -121,7 +143,15 @@ def _parent(op: Op) -> str:
 
 @cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, backward)))
 def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
-    """Seconds of the forward's product, or of the backward's two: the input's gradient and the weight's."""
+    """Seconds of the product of matmul op `o` in the forward, or of the two in the `backward`: the input's gradient and
+    the weight's.
+
+    An op that runs fused with others is charged its share of the columns. `sharded` has the local sizes and `chip` the
+    rates.
+
+    >>> [f"{s * 1e3:.2f} ms" for s in products_s(sharded, ops["ffn.gate"], h100, True)]
+    ['0.49 ms', '0.49 ms']
+    """
     gemm, share = fused_of(sharded, o)
     one = s_per_flop(sharded.plan, o.op, chip)
     size = DTYPE_BYTES[sharded.plan.precision.compute]
@@ -133,7 +163,15 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
 
 
 def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
-    """Seconds of a matmul op: its products, the casts of a quantized one, the biases of experts."""
+    """Seconds of matmul op `o` for one microbatch on one device: its products, the casts of a quantized one, the biases
+    of experts.
+
+    `backward` asks for the backward's; `sharded` has the local sizes and the plan's `quantize` sentences, `chip` the
+    rates.
+
+    >>> f"{matmul_op_s(sharded, ops['ffn.gate'], h100, backward=False) * 1e3:.2f} ms"  # 481 GFLOP
+    '0.49 ms'
+    """
     seconds = sum(products_s(sharded, o, chip, backward))
     if sharded.plan.quantize:
         seconds += casts_s(sharded, o, gemm_of(sharded, o), fused_of(sharded, o)[1], chip, backward=backward)
@@ -141,7 +179,11 @@ def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
 
 
 def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
-    """Seconds of the part of a matmul's backward that only its weights' gradient takes."""
+    """Seconds of the part of matmul op `o`'s backward that only its weights' gradient takes, on one device (`chip`).
+
+    >>> f"{weights_s(sharded, ops['ffn.gate'], h100) * 1e3:.2f} ms"
+    '0.49 ms'
+    """
     return products_s(sharded, o, chip, True)[1]
 
 

@@ -1,4 +1,7 @@
-"""Matmuls in a narrower dtype: which ops a `quantize` sentence names, their rate, and the casts of their inputs."""
+"""Matmuls in a narrower dtype: which ops a `quantize` sentence names, their rate, and the casts of their inputs.
+
+The casts are those of Transformer Engine (https://docs.nvidia.com/deeplearning/transformer-engine).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def quantized(plan: Plan, op: Op) -> Quantize | None:
-    """The `quantize` sentence that an op falls under."""
+    """The `quantize` sentence of `plan` that op `op` falls under; None for an op in the compute dtype."""
     return _quantized(plan, op) if op.kind == "matmul" and plan.quantize else None
 
 
@@ -32,7 +35,12 @@ def _quantized(plan: Plan, op: Op) -> Quantize | None:
 
 
 def s_per_flop(plan: Plan, op: Op, chip: Chip) -> float:
-    """One FLOP at the reached rate of the dtype it is done in; a mean over layers when some are quantized."""
+    """Seconds of one FLOP of op `op` at the reached rate of the dtype it is done in; a mean over layers when `plan`
+    quantizes some of them.
+
+    >>> f"{1 / s_per_flop(plan, ops['ffn.gate'].op, h100) / 1e12:.0f} TFLOP/s"  # nothing is quantized: bf16
+    '989 TFLOP/s'
+    """
     wide = dtype_s_per_flop(chip, plan.precision.compute)
     chosen = quantized(plan, op)
     if chosen is None:
@@ -50,13 +58,22 @@ TILED = ("blockwise",)
 def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chip: Chip, *, backward: bool) -> float:
     """Seconds of casting the inputs of one quantized matmul: read, and written twice.
 
-    `gemm` is the op's product; `input_share` the part of the cast of its input that it is charged for, where
-    several products share one input.
+    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone. A scale
+    for a whole tensor is found by reading all of it first. The forward casts the input, once for all products of it,
+    and the weight: once a step, or as often as it is gathered. The backward casts the gradient of the output.
 
-    Transformer Engine writes each tensor as it is and transposed, since narrow matmuls take one layout alone. A
-    scale for a whole tensor is found by reading all of it first.
-    The forward casts the input, once for all products of it, and the weight: once a step, or as often as it is
-    gathered. The backward casts the gradient of the output.
+    Args:
+        sharded: the plan with its layouts.
+        o: the matmul op.
+        gemm: the op's product on one device.
+        input_share: share of the cast of its input that the op is charged for, where several products take one input.
+        chip: the device: its memory rate and launch.
+        backward: true for the casts of the backward.
+
+    >>> from planc.cost.compute.gemm import gemm_of
+    >>> o = ops["ffn.gate"]
+    >>> casts_s(sharded, o, gemm_of(sharded, o), 0.5, h100, backward=False)  # the plan quantizes nothing
+    0.0
     """
     chosen = quantized(sharded.plan, o.op)
     if chosen is None:

@@ -1,4 +1,8 @@
-"""Seconds of the ops of one section (a layer, or an end of the model) for one microbatch on one device."""
+"""Seconds of the ops of one section (a layer, or an end of the model) for one microbatch on one device.
+
+Formulas are described in `docs/reference/cost-model.md`, under "Compute"; launch times are fitted
+(`docs/measured/accuracy.md`).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,13 @@ class SectionTime:
 
 
 def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
-    """All ops of a section, forward, backward and recompute."""
+    """Seconds of one copy of a `section` for one microbatch on one device (`chip`): all ops, forward, backward and
+    recompute.
+
+    >>> time = section_time(sharded, "block", h100)
+    >>> [f"{s * 1e3:.1f} ms" for s in (time.forward_s, time.backward_s, time.recompute_s, time.weight_s)]
+    ['2.0 ms', '4.1 ms', '0.2 ms', '1.8 ms']
+    """
     plan, forward = sharded.plan, ops_s(sharded, section, chip)
     again = replay(plan, section).ops if section in plan.model.blocks else ()
     rerun = dispatched_s([forward[name] for name in again], chip)
@@ -47,7 +57,13 @@ def _once_each(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
 
 
 def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float]:
-    """Seconds of a section in which the device waits for the host: (forward and backward, recompute)."""
+    """Seconds of one copy of a `section` in which the device waits for the host: (forward and backward, recompute).
+
+    `chip.dispatch_s` is the host's time to launch one op of the plan's layouts, `sharded`.
+
+    >>> host_s(sharded, "block", h100)  # at data-sheet rates a launch takes no time
+    (0.0, 0.0)
+    """
     plan = sharded.plan
     forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
     rerun = [forward[name] for name in (replay(plan, section).ops if section in plan.model.blocks else ())]
@@ -57,7 +73,13 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 
 @cached_on(lambda sharded, section, chip, backward=False: (cache_of(sharded, chip), (section, backward)))
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
-    """Seconds of each op of a section for one microbatch, by name, in order of execution."""
+    """Seconds of each op of a `section` for one microbatch, by name, in order of execution.
+
+    `backward` asks for the backward's; `sharded` has the layouts and `chip` the rates of the device.
+
+    >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
+    '0.49 ms'
+    """
     return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in sharded.ops[section]}
 
 
@@ -84,7 +106,14 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
     )
 )
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:
-    """Seconds of one op for one microbatch: its kernels one after the other, each with its launch."""
+    """Seconds of op `o` for one microbatch on one device: its kernels one after the other, each with its launch.
+
+    Ops other than matmuls and attention take their bytes over the memory rate; the `backward` moves more of them.
+    `sharded` has the layouts and `chip` the rates.
+
+    >>> f"{op_s(sharded, ops['ffn.norm'], h100) * 1e6:.0f} us"  # 17 MB read and as many written
+    '10 us'
+    """
     if o.op.kind == "matmul":
         return matmul_op_s(sharded, o, chip, backward=backward)
     if o.op.kind == "attention":

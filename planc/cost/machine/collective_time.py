@@ -172,6 +172,9 @@ def phase_of(span: Span, level: str) -> Phase:
     """The phase of a level, by its name, that the group `span` crosses.
 
     Raises ValueError when it crosses no such `level`.
+
+    >>> phase_of(nodes, "leaf").members
+    4
     """
     for phase in span.phases:
         if phase.name == level:

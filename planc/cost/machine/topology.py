@@ -1,8 +1,10 @@
 """Where a group of devices lies: how many of its members meet at each level, and how fast that level is.
 
-Axes are laid on the machine outermost first, so the innermost axis fills a node (or one ring of a
-torus). A group is described by what one of its members sees, going up: the chip (where it is several
-devices), the node's links or the torus, and each level of the network. Nothing here enumerates devices.
+Axes are laid on the machine outermost first, so the innermost axis fills a node (or one ring of a torus). A group is
+described by what one of its members sees, going up: the chip (where it is several devices), the node's links or the
+torus, and each level of the network. Nothing here enumerates devices.
+
+Source: public scaling book (https://jax-ml.github.io/scaling-book), tpus, sharding and gpus chapters.
 """
 
 from __future__ import annotations
@@ -284,6 +286,11 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
         mesh: the mesh whose axes are placed.
         cluster: the torus: the lengths of its dimensions, and which of them wrap.
         axes: those of a view, to place them instead of the axes they stand for.
+
+    >>> from planc.ir.mesh import Mesh
+    >>> placed = torus_dims(Mesh.of({"fsdp": 4, "tp": 4}, torus.cause), torus)
+    >>> {axis: [(dim, ring.size) for dim, ring in rings] for axis, rings in placed.items()}
+    {'tp': [(0, 4)], 'fsdp': [(1, 4)]}
     """
     free = [_Free(i, n, n, wrapped) for i, (n, wrapped) in enumerate(zip(cluster.shape, cluster.wrap, strict=True))]
     free.sort(key=lambda f: f.left)

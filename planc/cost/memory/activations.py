@@ -37,15 +37,25 @@ class Replays:
 
 
 def replays_of(sharded: Sharded) -> Replays:
-    """Workspace of the blocks' and the loss's backward (bytes)."""
+    """Workspace of the blocks' and the loss's backward (bytes), under the recomputation that the plan of `sharded`
+    chooses.
+
+    >>> replays = replays_of(sharded)
+    >>> replays.blocks["block"] / 2**20, replays.loss / 2**20  # MiB
+    (16.0, 2004.0)
+    """
     blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
     return Replays(blocks, _logits(sharded), loss_bytes(sharded), by_xla(sharded.plan))
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
-    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these sections.
+    """Bytes that come in the backward of the last block and in that of the loss, on a rank with these `sections`.
 
-    The first brings back what a block runs again, when the logits and all else of the loss are gone.
+    The first brings back what a block runs again, when the logits and all else of the loss are gone. `replays` are
+    those of `replays_of`.
+
+    >>> replay_buffers(Replays({"block": 6.0}, logits=2.0, loss=8.0, together=False), {"block", "last"})
+    (4.0, 8.0)
     """
     back = max((size for kind, size in replays.blocks.items() if kind in sections), default=0.0)
     if "last" not in sections:
@@ -71,7 +81,11 @@ def _logits(sharded: Sharded) -> float:
 
 def loss_bytes(sharded: Sharded) -> float:
     """Workspace of the loss's backward beside the saved logits (bytes): their gradient alone where the loss is compiled
-    as one region, else fp32 tensors, op by op."""
+    as one region, else fp32 tensors, op by op (`LOSS_COPIES`).
+
+    >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
+    True
+    """
     plan, one = sharded.plan, _logits(sharded)
     if plan.compiled("loss"):
         return one
@@ -81,7 +95,12 @@ def loss_bytes(sharded: Sharded) -> float:
 
 
 def saved_by_section(sharded: Sharded) -> dict[Section, float]:
-    """Bytes that one microbatch leaves behind in each section."""
+    """Bytes that one microbatch leaves behind on a device for its backward, by section of `sharded`'s model: one copy
+    of each.
+
+    >>> {section: size / 2**20 for section, size in saved_by_section(sharded).items()}  # MiB
+    {'block': 476.0, 'first': 0.0625, 'last': 394.5625}
+    """
     saved = {kind: _saved_of_block(sharded, kind) for kind in sharded.model.blocks}
     return saved | {section: _section_saved(sharded, section) for section in ("first", "last")}
 

@@ -28,8 +28,17 @@ TENSORS = ("params", "grads", "optimizer", "activations", "buffers")
 def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows: tuple[Collective, ...]) -> Memory:
     """The memory of every pipeline stage; the fullest one speaks for the plan.
 
-    The tensors are those of a target's program, or with None those that any correct program must keep. Gradients
-    that `rows` reduce once a step are then held whole until the reduction, whatever the plan stores.
+    Args:
+        sharded: the plan with its layouts.
+        timeline: the simulated step, for the microbatches in flight.
+        realised: a target's program, whose tensors count; None for those that any correct program must keep.
+        rows: the plan's collectives. Gradients that they reduce once a step are held whole until the reduction,
+            whatever the plan stores, where `realised` is None.
+
+    >>> costed.memory.stages == memory(sharded, costed.timed.timeline, None, costed.timed.rows).stages
+    True
+    >>> f"{costed.memory.per_device_gib.total:.1f} GiB of {costed.memory.capacity_gib:.0f}"
+    '56.1 GiB of 80'
     """
     chip = sharded.plan.cluster.chip
     capacity = chip.memory_bytes / chip.devices
@@ -63,7 +72,16 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
 def required_tensor_bytes(
     sharded: Sharded, timeline: Timeline, rows: tuple[Collective, ...]
 ) -> tuple[TensorBytes, ...]:
-    """Tensors that any correct program keeps on each pipeline rank; ranks that hold the same sections share them."""
+    """Bytes of the tensors that any correct program keeps, on each pipeline rank; ranks that hold the same sections
+    share them.
+
+    `timeline` has the microbatches in flight on each rank of `sharded`'s pipeline, `rows` the collectives, which say
+    whether gradients are reduced once a step.
+
+    >>> held = required_tensor_bytes(sharded, costed.timed.timeline, costed.timed.rows)
+    >>> [f"{tensors.activations / 2**30:.1f}" for tensors in held]  # GiB by rank: 4 to 1 microbatches in flight
+    ['37.2', '27.9', '18.6', '9.7']
+    """
     whole = _whole_until_the_end(sharded, rows)
     saved, replays = saved_by_section(sharded), replays_of(sharded)
     states: dict[tuple[tuple[Section, int], ...], tuple[dict[str, float], bool]] = {}
@@ -125,12 +143,21 @@ def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) ->
 
 
 def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> bool:
-    """True if the peak is in the backward of the loss, not in the last block's."""
+    """True if the peak is in the backward of the loss, not in the last block's; `state` and `replayed` as for
+    `at_the_fullest`.
+
+    >>> loss_is_fullest((10.0, 4.0), (6.0, 8.0)), loss_is_fullest((10.0, 4.0), (6.0, 12.0))
+    (False, True)
+    """
     (_, reduced), (block, loss) = state, replayed
     return loss > block + reduced
 
 
 def with_reserve(chip: Chip, allocated_bytes: float) -> float:
-    """Bytes that are taken from a device for these in tensors: those that the runtime holds, and what the allocator
-    loses between tensors, a share of what it gives out."""
+    """Bytes that are taken from a device for `allocated_bytes` of tensors: those that the runtime of `chip` holds, and
+    what the allocator loses between tensors, a share of what it gives out.
+
+    >>> with_reserve(h100, 10e9) == h100.runtime_bytes + (1 + h100.runtime_fraction) * 10e9
+    True
+    """
     return chip.runtime_bytes + (1 + chip.runtime_fraction) * allocated_bytes

@@ -1,8 +1,8 @@
 """Goodput under failures: time lost to checkpoints, repeated work and restarts.
 
-Failures come at random at a rate per chip; each costs a restart, reading the last checkpoint, and the work
-since then. Checkpoints cost their writing and are as often as leaves the most time (Young 1974; Daly 2006,
-"A higher order estimate of the optimum checkpoint interval for restart dumps").
+Failures come at random at a rate per chip; each costs a restart, reading the last checkpoint, and the work since then.
+Checkpoints cost their writing and are as often as leaves the most time. Sources: the papers of Young 1974 and of Daly
+2006, "A higher order estimate of the optimum checkpoint interval for restart dumps".
 """
 
 from __future__ import annotations
@@ -42,7 +42,15 @@ class Reliability:
 
 
 def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> Goodput:
-    """The goodput of a plan at its best checkpoint interval, on all chips of its cluster."""
+    """The goodput of `plan` at its best checkpoint interval, on all chips of its cluster.
+
+    `mfu` is the model FLOPs utilization of a step; `reliability` has failure rate, storage and restarts, by default
+    those of Llama 3's training.
+
+    >>> found = goodput(plan, mfu=0.4)
+    >>> f"{found.interruptions_per_day:.2f} a day, {found.runtime:.1%} of the time trains"  # 512 of 16,384 chips
+    '0.24 a day, 99.0% of the time trains'
+    """
     reliability = reliability or Reliability()
     chips = plan.cluster.chips
     between_s = 1 / (reliability.failures_per_chip_s * chips)
@@ -61,16 +69,29 @@ def goodput(plan: Plan, mfu: float, reliability: Reliability | None = None) -> G
 
 
 def state_bytes(plan: Plan) -> float:
-    """Bytes of a checkpoint: masters and the optimizer's moments, each once."""
+    """Bytes of a checkpoint of `plan`: masters and the optimizer's moments, each once.
+
+    >>> state_bytes(plan) == 12 * plan.model.parameters  # three fp32 numbers a parameter
+    True
+    """
     masters = plan.model.parameters * DTYPE_BYTES[plan.store_dtype("params")]
     return float(masters + moment_elements(plan) * DTYPE_BYTES[plan.store_dtype("optimizer")])
 
 
 def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s: float) -> float:
-    """Training time over wall time, for random failures `between_s` apart on average (Daly 2006).
+    """Share of the wall time that trains, for random failures `between_s` apart on average (Daly 2006).
 
-    `interval_s` of training and `stall_s` of checkpoint are begun again, after a restart, until they
-    pass without a failure; restarts fail too. Expected time: M e^(R / M) (e^((interval + stall) / M) - 1).
+    Args:
+        interval_s: seconds of training between two checkpoints.
+        stall_s: seconds that training waits for a checkpoint.
+        restart_s: seconds of a restart and of reading the last checkpoint.
+        between_s: mean seconds between failures of the job, M.
+
+    An interval with its checkpoint is begun again, after a restart, until it passes without a failure; restarts fail
+    too. Expected time: M e^(R / M) (e^((interval + stall) / M) - 1).
+
+    >>> round(useful_share(interval_s=800.0, stall_s=30.0, restart_s=600.0, between_s=10_000.0), 3)
+    0.871
     """
     wall_s = (
         between_s * exp(min(restart_s / between_s, MOST)) * (exp(min((interval_s + stall_s) / between_s, MOST)) - 1)
@@ -79,13 +100,27 @@ def useful_share(interval_s: float, stall_s: float, restart_s: float, between_s:
 
 
 def young_interval_s(stall_s: float, between_s: float) -> float:
-    """The best interval to first order: sqrt(2 x checkpoint x time between failures) (Young 1974)."""
+    """Seconds of training between checkpoints that are best to first order: sqrt(2 x checkpoint x time between
+    failures).
+
+    `stall_s` is what training waits for a checkpoint, `between_s` the mean between failures, both in seconds. Source:
+    Young 1974.
+
+    >>> round(young_interval_s(stall_s=30.0, between_s=10_000.0))
+    775
+    """
     return sqrt(2 * stall_s * between_s)
 
 
 def best_interval_s(stall_s: float, between_s: float) -> float:
-    """The interval with the largest useful share: where (1 - x) e^(x + c) = 1, x and c in times between
-    failures. Found by halving: the left side falls from e^c to 0 as x goes from 0 to 1."""
+    """Seconds of training between checkpoints with the largest useful share; arguments as for `young_interval_s`.
+
+    It is where (1 - x) e^(x + c) = 1, x and c being interval and `stall_s` in units of `between_s` (the derivative of
+    Daly 2006). Found by halving: the left side falls from e^c to 0 as x goes from 0 to 1.
+
+    >>> round(best_interval_s(stall_s=30.0, between_s=10_000.0))
+    755
+    """
     c = min(stall_s / between_s, MOST)
     low, high = 0.0, 1.0
     for _ in range(80):

@@ -70,7 +70,8 @@ class LayoutCost:
         return step_of(plan, self.work, timeline.makespan_s), self.memory_gib(timeline.in_flight)
 
     def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
-        """Memory of the fullest device (GiB), with these microbatches of each virtual stage in flight on each rank."""
+        """Memory of the fullest device (GiB); `in_flight` has the microbatches of each virtual stage in flight on each
+        rank."""
         division, saved, state = self.division, self.saved.saved, self.state_bytes
         kinds = [sum([n * saved.get(s, 0.0) for s, n in sections.items()]) for _, sections in division.kinds]
         stages = [kinds[kind] for kind in division.kind]

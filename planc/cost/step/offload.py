@@ -13,10 +13,14 @@ from planc.sharding.stage_assignment import copies_on, microbatches_each, sectio
 
 
 def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
-    """Exposed seconds of one optimizer step on a pipeline rank.
+    """Exposed seconds of one optimizer step on pipeline rank `rank` for what `offload` sentences keep in the host's
+    memory.
 
-    State goes in and out once a step, around the optimizer, with nothing to hide it. A saved tensor
-    leaves in the forward and comes back in the backward, both beside compute (`compute_s` of it a step).
+    State goes in and out once a step, around the optimizer, with nothing to hide it. A saved tensor leaves in the
+    forward and comes back in the backward, both beside compute (`compute_s` of it a step).
+
+    >>> offload_s(sharded, 0, compute_s=6.0)  # the plan offloads nothing
+    0.0
     """
     plan = sharded.plan
     bandwidth = plan.cluster.chip.host_bandwidth_bytes_per_s / plan.cluster.chip.devices
@@ -28,12 +32,16 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
 
 
 def offloaded(plan: Plan) -> frozenset[str]:
-    """State nouns and saved tensors in host memory."""
+    """Names of the state (`params`, `optimizer`) and of the saved tensors that `plan` keeps in host memory."""
     return frozenset(name for o in plan.offloads for name in o.what)
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of a rank's state in host memory: the optimizer's moments, the masters."""
+    """Bytes of the state of pipeline rank `rank` in host memory: the optimizer's moments, the masters.
+
+    >>> state_bytes(sharded, 0)  # the plan offloads nothing
+    0.0
+    """
     plan, names = sharded.plan, offloaded(sharded.plan)
     sections = sections_on(plan, rank)
     total = 0.0
@@ -49,7 +57,11 @@ def state_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def saved_bytes(sharded: Sharded, rank: int) -> float:
-    """Bytes of the saved tensors that leave the device for one microbatch."""
+    """Bytes of the saved tensors that leave a device of pipeline rank `rank` for its host, for one microbatch.
+
+    >>> saved_bytes(sharded, 0)  # the plan offloads nothing
+    0.0
+    """
     plan, names = sharded.plan, offloaded(sharded.plan)
     total = 0.0
     for section, copies in sections_on(plan, rank).items():
@@ -60,9 +72,14 @@ def saved_bytes(sharded: Sharded, rank: int) -> float:
 
 
 def saved_tensor_bytes(sharded: Sharded, tensor: str, section: str) -> float:
-    """Bytes of a tensor that is kept for one microbatch, in each layout that an op needs it in later.
+    """Bytes on one device of `tensor` that a `section` saves for one microbatch, in each layout that an op needs it in
+    later.
 
     It is needed by the ops that save it; if none does, to run others again that take it.
+
+    >>> product = ops["ffn.down"].op.inputs[0]
+    >>> saved_tensor_bytes(sharded, product, "block") == 2 * 8192 * 28672 / 8  # bf16, over tp 8
+    True
     """
     return sum(tensor_bytes(sharded.plan, tensor, layout) for layout in _saved_layouts(sharded, tensor, section))
 

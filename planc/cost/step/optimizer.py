@@ -1,4 +1,7 @@
-"""Seconds of the optimizer's update on one device."""
+"""Seconds of the optimizer's update on one device.
+
+Sources: Loshchilov and Hutter 2019 (arXiv:1711.05101), algorithm 2, for AdamW; Jordan et al. 2024 for Muon.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,14 @@ T = TypeVar("T")
 
 
 def update_seconds(sharded: Sharded) -> dict[Sections, float]:
-    """Seconds of updating one copy of all parameters that the same sections use.
+    """Seconds of updating one copy of all parameters that the same sections of `sharded` use, on one device.
 
     AdamW is bound by memory: each stored byte of the master passes `OPTIMIZER_PASSES` times through it. Muon moves less
     and makes its Newton-Schulz iteration in fp32, of whole matrices on every device as planc's torch runtime does.
+    Sources: Loshchilov and Hutter 2019, algorithm 2; Jordan et al. 2024.
+
+    >>> f"{update_seconds(sharded)[('block',)] * 1e6:.0f} us"  # 7 x 4 bytes of 856 million parameters / 128 devices
+    '56 us'
     """
     return {
         sections: sum(_update_bytes(sharded, p) for p in params) / memory_bytes_per_s(sharded.plan.cluster.chip)
@@ -69,13 +76,19 @@ def optimizer_s(updates: Mapping[Sections, float], load: Mapping[Section, int], 
 def held_by(
     load: Mapping[Section, int], by_use: Mapping[Sections, T], blocks: Container[Section]
 ) -> list[tuple[int, T]]:
-    """The entries whose sections lie on a rank with this load, each with its copies there."""
+    """The entries of `by_use` whose sections lie on a rank with this `load`, each with its number of copies there.
+
+    `blocks` are the sections that are kinds of block; a parameter of the ends lies on a rank at most once.
+
+    >>> held_by({"first": 1, "block": 4}, {("block",): "a layer", ("last",): "the head"}, {"block"})
+    [(4, 'a layer')]
+    """
     found = [(copies_in(load, sections, blocks), one) for sections, one in by_use.items()]
     return [(n, one) for n, one in found if n]
 
 
 def by_sections(sharded: Sharded) -> dict[Sections, list[ParamSharding]]:
-    """The parameters of a plan, by the sections that use them."""
+    """The parameters of `sharded`'s plan, by the sections that use them."""
     found: dict[Sections, list[ParamSharding]] = {}
     for p in sharded.params:
         found.setdefault(tuple(p.param.sections), []).append(p)

@@ -39,7 +39,15 @@ class RankCost:
         cover_s: float,
         more: TransferGroup | None = None,
     ) -> float:
-        """Add the exposed seconds of the transfers of one window; returns the compute time left to overlap with (s)."""
+        """Add the exposed seconds of the transfers of one window; returns the compute time left to overlap with (s).
+
+        Args:
+            per: microbatch or step, the window's period.
+            backward: true for the window of the backward and all after it.
+            groups: transfers of state that share the window.
+            cover_s: seconds of compute that may run beside them.
+            more: one group more, of gradients that ranks of the pipeline sum.
+        """
         if more is not None:
             groups = (*groups, more)
         if not groups:
@@ -63,7 +71,8 @@ class RankCost:
         return left_s
 
     def exposed_s(self, transfer: Transfer, waits: bool) -> float:
-        """Exposed seconds a step of a transfer of state or of a scalar on this rank."""
+        """Exposed seconds a step of a `transfer` of state or of a scalar on this rank; nothing hides one that
+        `waits`."""
         t = transfer
         n = t.calls * (1 if t.section == STEP else self.load[t.section]) * (self.times if t.per == "microbatch" else 1)
         hides = t.carries in ("param", "grad") and not waits

@@ -107,7 +107,11 @@ class Timed:
 
 
 def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
-    """Rows of each pipeline rank, in their order."""
+    """The collectives in `rows` by pipeline rank, in their order.
+
+    >>> {rank: len(rows) for rank, rows in by_stage(costed.timed.rows).items()}  # one rank of each class
+    {0: 35, 1: 32, 3: 39}
+    """
     found: dict[int, list[Collective]] = {}
     for r in rows:
         found.setdefault(r.stage, []).append(r)
@@ -117,8 +121,12 @@ def by_stage(rows: Iterable[Collective]) -> dict[int, list[Collective]]:
 def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> Timed:
     """Cost every rank, simulate the pipeline with each stage's seconds, and add what happens once a step.
 
-    `rows` are what a target makes of the plan's collectives, rank by rank. Without them the plan's own count,
-    which ranks of one class share.
+    `rows` are what a target makes of the collectives of `sharded`'s plan, rank by rank. Without them the plan's own
+    count, which ranks of one class share.
+
+    >>> timed = step_time(sharded)
+    >>> f"{timed.step.time_s:.2f} s, {timed.step.bubble_s:.2f} s of it bubble"
+    '6.24 s, 0.51 s of it bubble'
     """
     plan = sharded.plan
     classes = tuple(range(plan.pipeline)) if rows is not None else rank_classes(plan)
@@ -262,6 +270,8 @@ class RankWork:
 def critical_rank(busy_s: Sequence[float], after_s: Sequence[float]) -> int:
     """The pipeline rank that is busy the longest, with what comes after the pipeline; the first of equal ones.
 
+    `busy_s` and `after_s` are each rank's seconds inside the pipeline and after it.
+
     >>> critical_rank([3.0, 4.0, 4.0], [1.0, 0.5, 0.0])
     1
     """
@@ -316,21 +326,48 @@ def rank_work(
 
 def step_lower_bound_s(plan: Plan, held: Sequence[Sequence[int]], work: RankWork) -> float:
     """Lower bound on the step time (s) with the pipeline's own order: nearer than that of its critical paths
-    (`planc.pipeline.lower_bound`), and slower to compute."""
+    (`planc.pipeline.lower_bound`), and slower to compute.
+
+    Args:
+        plan: the plan, for its schedule and microbatches.
+        held: the virtual stages of each pipeline rank.
+        work: seconds of the step before its pipeline is simulated.
+
+    >>> held, times = [[0], [1], [2], [3]], stage_times([1.0] * 4, [2.0] * 4)
+    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 96.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> round(step_lower_bound_s(plan, held, work), 3)  # 1F1B: (32 + 4 - 1) x 3 s
+    105.0
+    """
     from planc.pipeline.lower_bound import makespan_lower_bound_s
 
     return work.total_s(makespan_lower_bound_s(plan.split, held, plan.microbatches, work.times))
 
 
 def overhead_s(plan: Plan, stages: int) -> float:
-    """Seconds of a step on a rank with this many virtual stages beside compute and transfers: the host once a step, and
-    a launch for each stage and microbatch."""
+    """Seconds of a step on a rank with `stages` virtual stages beside compute and transfers: the host once a step, and
+    a launch for each stage and microbatch of `plan`.
+
+    >>> from dataclasses import replace
+    >>> slow = replace(plan, cluster=replace(plan.cluster, chip=replace(h100, step_s=0.01, launch_s=3e-6)))
+    >>> f"{overhead_s(slow, stages=1) * 1e3:.3f} ms"  # 10 ms, and 32 microbatches x 3 us
+    '10.096 ms'
+    """
     chip = plan.cluster.chip
     return chip.step_s + chip.launch_s * microbatches_each(plan) * stages
 
 
 def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
-    """The step of the critical rank when its pipeline takes `makespan_s`, with MFU and rates per device."""
+    """The step of the critical rank of `plan` when its pipeline takes `makespan_s`, with MFU and rates per device.
+
+    `work` has the seconds of every rank. MFU is model FLOPs over the dense peak of the compute dtype (Chowdhery et al.
+    2022, PaLM, appendix B).
+
+    >>> held, times = [[0], [1], [2], [3]], stage_times([0.06] * 4, [0.12] * 4)
+    >>> work = RankWork(times, busy_s(held, 32, times), (0.0,) * 4, 0, 5.76, 0.0, 0.0, 0.0, 0.0, 0.0)
+    >>> step = step_of(plan, work, makespan_s=6.3)
+    >>> f"{step.mfu:.0%}, {step.bubble_s:.2f} s of bubble"  # 449 GFLOP x 4.2 million tokens over 512 x 989e12 x 6.3 s
+    '59%, 0.54 s of bubble'
+    """
     total = work.total_s(makespan_s)
     flops = model_flops_per_token(plan.model, plan.batch.sequence_tokens) * plan.batch.tokens
     chip = plan.cluster.chip
@@ -351,6 +388,10 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
 
 
 def axis_spans(sharded: Sharded) -> dict[str, Span]:
-    """Where every mesh axis lies."""
+    """The span of each mesh axis of `sharded`'s plan, by name.
+
+    >>> {axis: span.level for axis, span in axis_spans(sharded).items()}
+    {'pp': 'spine', 'fsdp': 'leaf', 'tp': 'nvlink4'}
+    """
     plan = sharded.plan
     return {name: span_of(plan.mesh, plan.cluster, (name,)) for name in plan.mesh.every}

@@ -35,7 +35,8 @@ class LinkTimes:
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.every_size)))
     def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
-        """Span of the group over these mesh axes. It depends on the mesh alone, not on what is stored where."""
+        """Span of the group over these `axes` of `plan`'s mesh. It depends on the mesh alone, not on what is stored
+        where."""
         return span_of(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
@@ -106,7 +107,10 @@ def transfers_of_rows(
 
 
 def transfers_of_calls(sharded: Sharded, section: Section, calls: Iterable[Call], links: LinkTimes) -> list[Transfer]:
-    """Transfers of one copy of a section, from the calls of propagation; a group of one device transfers nothing."""
+    """Transfers of one copy of a `section` of `sharded`, from the `calls` of propagation; `links` has their seconds.
+
+    A group of one device transfers nothing.
+    """
     plan, found = sharded.plan, []
     for c in calls:
         axes = plan.mesh.in_order(c.axes)
@@ -145,7 +149,8 @@ class StateTransfers:
 
 
 def state_transfers(plan: Plan, transfers: Iterable[Transfer]) -> StateTransfers:
-    """Sums of the transfers of parameters, gradients and scalars; those of a stage's activations are left out."""
+    """Sums of those `transfers` that move parameters, gradients and scalars of `plan`; those of a stage's activations
+    are left out."""
     waiting, each = axes_that_wait(plan), microbatches_each(plan)
     sums: dict[tuple[Per, Section, Phase, bool], tuple[float, float, float]] = {}
     after_s = 0.0
@@ -177,16 +182,21 @@ def window_of(transfer: Transfer, times: int) -> Per:
 
 
 def state_transfers_of(sharded: Sharded, links: LinkTimes) -> StateTransfers:
-    """State transfers of every section of a plan, and of its scalars, without rows."""
+    """State transfers of every section of `sharded`, and of its scalars, without rows; `links` has the seconds of
+    calls."""
     found = [t for section in sharded.ops for t in transfers_of_calls(sharded, section, state(sharded, section), links)]
     return state_transfers(sharded.plan, [*found, *transfers_of_calls(sharded, STEP, scalars(sharded), links)])
 
 
 def axes_that_wait(plan: Plan) -> set[str]:
-    """Axes whose transfers of state nothing may hide: those of `overlap AXIS as none`."""
+    """Axes of `plan` whose transfers of state nothing may hide: those of `overlap AXIS as none`.
+
+    >>> axes_that_wait(plan)
+    set()
+    """
     return {o.axis for o in plan.overlaps if o.method == "none"}
 
 
 def between_stages(row: Collective) -> bool:
-    """True for a pipeline's sends between stages, whose time is part of the simulated schedule."""
+    """True if `row` is a pipeline's send between stages, whose time is part of the simulated schedule."""
     return row.op == "send_recv" and row.section == STEP
