@@ -7,32 +7,67 @@ import os
 import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, BinaryIO
 
 
 class TooLargeError(OSError):
     """The file holds more than the reader accepts."""
 
 
-def read_bounded(path: Path, most_bytes: int) -> bytes:
-    """The bytes of a regular file of at most `most_bytes`.
+def open_regular(path: Path) -> BinaryIO:
+    """Open the regular file at `path` to read parts of it. Raises OSError for anything else, at once.
 
-    Raises OSError for anything else, at once: a device, a pipe or a folder is never read, and opening a pipe
-    without a writer does not wait. A larger file raises TooLargeError.
+    A device, a pipe or a folder is never read, and opening a pipe without a writer does not wait.
     """
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except ValueError as error:  # a null byte in the name
         raise OSError(errno.EINVAL, str(error)) from None
-    with os.fdopen(handle, "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if not stat.S_ISREG(mode):
-            raise OSError(errno.EINVAL, "it is not a regular file")
+    mode = os.fstat(handle).st_mode
+    if stat.S_ISREG(mode):
+        return os.fdopen(handle, "rb")
+    os.close(handle)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    raise OSError(errno.EINVAL, "it is not a regular file")
+
+
+def read_bounded(path: Path, most_bytes: int) -> bytes:
+    """The bytes of a regular file of at most `most_bytes`.
+
+    Raises OSError for anything else, as `open_regular` does. A larger file raises TooLargeError.
+    """
+    with open_regular(path) as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise TooLargeError(errno.EFBIG, f"it is larger than {most_bytes // 1000:,} kB")
     return data
+
+
+def read_text(path: Path, most_bytes: int) -> str:
+    """The text of a regular file of at most `most_bytes`: UTF-8, with or without a byte-order mark.
+
+    Raises OSError as `read_bounded` does, and ValueError where the bytes are no UTF-8.
+    """
+    try:
+        return read_bounded(path, most_bytes).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+def read_json(path: Path, most_bytes: int) -> Any:
+    """The JSON value in the file at `path`, of at most `most_bytes`. Raises OSError, ValueError as `read_text` does."""
+    return parse_json(read_text(path, most_bytes))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of the JSON `text`. Raises ValueError for any that is none, and for one that is nested too deeply."""
+    import json
+
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def leads_out(path: Path) -> bool:

@@ -258,3 +258,12 @@ def test_every_command_says_what_it_does(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(SystemExit) as error:
             main([command, "--help"])
         assert error.value.code == 0 and COMMANDS[command][:20] in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["check", "cost", "sweep"])
+def test_a_setting_beyond_every_number_of_a_plan_is_a_usage_error(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as error:
+        main([command, str(ROOT / "plans" / "tiny.plan"), "--set", "nodes=999999999999999"])
+    assert error.value.code == 2 and "nodes=999999999999999" in capsys.readouterr().err

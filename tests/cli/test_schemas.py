@@ -199,7 +199,7 @@ def test_a_checkpoint_agrees_with_its_schema() -> None:
     manifest = Manifest(
         step=2, optimizer_steps=2, plan="tiny", plan_sha256="0", mesh={"fsdp": 2}, target="cuda", runtime="torch",
         versions={}, model="llama_tiny", course={"lr": 1e-3}, data_sha256="0", saved_at="2025-01-01T00:00:00Z",
-        position=Position(step=2, sequences=16, tokens=2048), files={"0.bin": File(bytes=32, sha256="0")},
+        position=Position(step=2, sequences=16, tokens=2048), files={"0.bin": File(bytes=32, sha256="0" * 64)},
         tensors={"output": stored},
     )  # fmt: skip
     assert valid(json.loads(manifest.text())) == "planc.checkpoint/1"

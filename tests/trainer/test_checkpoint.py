@@ -19,6 +19,7 @@ from planc.diag import PlanError
 from planc.ir.session import Session
 from planc.trainer.checkpoint import directory as folder
 from planc.trainer.checkpoint import tensor_files as parts
+from planc.trainer.checkpoint.manager import read_history
 from planc.trainer.checkpoint.manifest import HISTORY, NAME, Manifest, Position, read
 from planc.trainer.checkpoint.writer import Failed, Saved, Saver, Where
 from tests.trainer.moving import MovingSession
@@ -34,6 +35,12 @@ def manifest(step: int) -> Manifest:
         versions={}, model="m", course={}, data_sha256="d", saved_at="",
         position=Position(step=step, sequences=step, tokens=step),
     )  # fmt: skip
+
+
+def history(step: int) -> dict[str, Any]:
+    """A history of `step` steps."""
+    values = [float(number) for number in range(1, step + 1)]
+    return {"losses": values, "grad_norms": [None, *values[1:]], "seconds": values, "held_out": {"0": 5.5}}
 
 
 class Small(MovingSession):
@@ -57,7 +64,7 @@ def saved(path: Path, *steps: int, keep: int = 0) -> list[Saved | Failed]:
     savers = [Saver(cast(Session, Small(rank)), where(path, keep)) for rank in range(WORLD)]
     for step in steps:
         for saver in savers:
-            saver.save(manifest(step), {"losses": [float(step)]})
+            saver.save(manifest(step), history(step))
         for saver in savers:
             saver.finish()
     return savers[0].news()
@@ -80,7 +87,8 @@ def test_any_box_is_read_back(whole: Path) -> None:
     assert np.array_equal(
         reader("exp_avg.b", (slice(2, 8), slice(1, 3), slice(0, 1))), state["exp_avg.b"][2:8, 1:3, :1]
     )
-    assert json.loads((whole / HISTORY).read_text()) == {"losses": [7.0]}
+    assert json.loads((whole / HISTORY).read_text()) == history(7)
+    assert read_history(whole).losses == history(7)["losses"]
 
 
 def test_torchs_own_reader_reads_it(whole: Path) -> None:
@@ -236,7 +244,7 @@ def test_too_little_room_is_seen_before_the_disk_is_full(tmp_path: Path, monkeyp
 
 def test_a_rank_that_never_writes_is_named(tmp_path: Path) -> None:
     saver = Saver(cast(Session, Small(0)), Where(tmp_path, "attempt", 0, asynchronous=False, timeout_s=0.1))
-    saver.save(manifest(1), {})
+    saver.save(manifest(1), history(1))
     (news,) = saver.news()
     assert isinstance(news, Failed)
     assert "rank-00001 has not written" in news.why
@@ -255,7 +263,7 @@ def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(tmp_pa
         slow(*arguments)
 
     saver._part = waiting
-    saver.save(manifest(1), {})
+    saver.save(manifest(1), history(1))
     for array in session.state.values():
         array += 1
     gate.set()
@@ -284,12 +292,12 @@ sys.path[:0] = [{str(ROOT / "tests" / "trainer")!r}, {str(ROOT)!r}]
 from pathlib import Path
 from planc.trainer.checkpoint import directory as folders, tensor_files as parts, writer as saver
 from planc.trainer.checkpoint.writer import Saver
-from test_checkpoint import Small, manifest, where
+from test_checkpoint import Small, history, manifest, where
 one = Saver(Small(0, 1), where(Path({str(tmp_path)!r}), 1))
-one.save(manifest(1), {{}})
+one.save(manifest(1), history(1))
 one.finish()
 setattr({of}, {call!r}, lambda *a: os._exit(9))
-one.save(manifest(2), {{}})
+one.save(manifest(2), history(2))
 one.finish()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

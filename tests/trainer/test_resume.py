@@ -23,6 +23,7 @@ from planc.trainer.preset.embed import embed
 from planc.trainer.preset.load import load_preset
 from planc.trainer.receipt.receipt import Receipt, read_receipt
 from planc.trainer.run import launch, worker
+from planc.trainer.run.train import prepare
 from tests.trainer.moving import MovingRuntime, MovingSession
 from tests.trainer.stand_in import lowering_to
 
@@ -174,6 +175,84 @@ def test_a_folder_that_another_run_holds(preset: Path, monkeypatch: pytest.Monke
     assert work(preset) == 1
     assert "error[E1017]: another run is saving in" in capsys.readouterr().err
     lock.release()
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Let another run act after this one has chosen its start, and before it has the lock."""
+    taken = folder.Lock.taken
+
+    def waited(self: folder.Lock, wait_s: float = 0.1) -> bool:
+        act()
+        return taken(self, wait_s)
+
+    monkeypatch.setattr(folder.Lock, "taken", waited)
+
+
+@pytest.mark.parametrize("policy", ["refuse", "previous"])
+@pytest.mark.parametrize("resumes", [False, True])
+def test_a_run_that_saved_while_this_one_waited_is_not_forgotten(
+    preset: Path, policy: str, resumes: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """A job that is started again while the first one still saves: it would begin anew, or from an older step."""
+    written(preset, PLAN, ("every_steps = 3", f'every_steps = 3\non_damage = "{policy}"'))
+    assert work(preset) == 0
+    kept, away = preset.parent / "kept", preset.parent / "away"
+    away.mkdir()
+    for k in folder.stored_checkpoints(kept)[1 if resumes else 0 :]:
+        k.path.rename(away / k.path.name)
+    before = sorted(p.name for p in kept.iterdir())
+
+    def saves() -> None:
+        for path in away.iterdir():
+            path.rename(kept / path.name)
+
+    meanwhile(monkeypatch, saves)
+    assert work(preset, *(["--resume"] if resumes else [])) == 1
+    assert "error[E1017]: another run has saved step-00000009" in capsys.readouterr().err
+    assert steps(preset) == [3, 6, 9]
+    assert set(before) <= {p.name for p in kept.iterdir()}
+    monkeypatch.undo()
+
+
+def test_a_damaged_one_that_appears_does_not_stop_a_run_that_passes_over_it(
+    preset: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(preset, PLAN, ("every_steps = 3", 'every_steps = 3\non_damage = "previous"'))
+    assert work(preset) == 0
+    meanwhile(monkeypatch, lambda: (preset.parent / "kept" / "step-00000012").mkdir(exist_ok=True))
+    assert work(preset, "--resume") == 0
+
+
+@pytest.mark.parametrize("call", ["mkdir", "open"])
+def test_a_read_only_folder_is_a_diagnostic(
+    preset: Path, call: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """As a file system that is mounted read-only answers: before the first step."""
+    (preset.parent / "kept").mkdir()
+
+    def fails(*_given: Any, **_options: Any) -> None:
+        raise OSError(30, "Read-only file system")
+
+    monkeypatch.setattr(folder.Lock, "taken", fails) if call == "open" else monkeypatch.setattr(Path, "mkdir", fails)
+    assert work(preset) == 1
+    assert "error[E1025]: no checkpoint can be written in" in capsys.readouterr().err
+    assert not preset.with_suffix(".json").exists()
+
+
+@pytest.mark.parametrize("way", ["file", "link", "mode"])
+def test_a_folder_that_cannot_be_made_is_found_out_before_anything_starts(
+    preset: Path, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = preset.parent / "kept"
+    if way == "file":
+        kept.write_text("")
+    elif way == "link":
+        kept.symlink_to("nowhere")
+    else:
+        monkeypatch.setattr(os, "access", lambda _path, mode: not mode & os.W_OK)
+    with pytest.raises(PlanError) as raised:
+        prepare(preset, "cuda")
+    assert "E1025" in [d.code for d in raised.value.diagnostics]
 
 
 def refused(preset: Path, resume: int | None = NEWEST) -> str:

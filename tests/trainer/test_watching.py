@@ -17,7 +17,7 @@ from planc.trainer.telemetry.events import HeldOut, SaveDone, StepDone
 from planc.trainer.telemetry.goodput import measured_goodput
 from planc.trainer.telemetry.metrics_file import Metrics, Record, read_metrics
 from planc.trainer.telemetry.profiler import Profile
-from planc.trainer.telemetry.reporter import metrics_path
+from planc.trainer.telemetry.reporter import Watching, metrics_path
 from tests.trainer.bigram import BigramRuntime, BigramSession
 from tests.trainer.test_loop import work
 
@@ -60,6 +60,72 @@ def test_where_the_metrics_go(tmp_path: Path) -> None:
     assert metrics_path(named, "xla", None) == tmp_path / "m.jsonl"
 
 
+KEYS_OF_OUTPUTS = ["metrics", "tensorboard", "wandb", "profile", "folder"]
+
+
+@pytest.mark.parametrize("key", KEYS_OF_OUTPUTS)
+@pytest.mark.parametrize("place", ["../victim", "a/../../victim", "/victim", "away/victim", ".", "a/..", "a\x7fb"])
+def test_an_output_outside_the_presets_folder_is_refused(tmp_path: Path, key: str, place: str) -> None:
+    folder = tmp_path / "preset"
+    folder.mkdir()
+    (tmp_path / "victim").write_text("mine")
+    (folder / "away").symlink_to(tmp_path)
+    said = f"{key} = {json.dumps(place)}"
+    path = preset(folder, "", said) if key == "folder" else preset(folder, said)
+    with pytest.raises(PlanError) as raised:
+        load_preset(path)
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.span.file) == ("E1035", str(path))
+    assert path.read_text().splitlines()[found.span.line - 1].startswith(key)
+    assert (tmp_path / "victim").read_text() == "mine"
+    if key == "folder":
+        assert load_preset(path, tmp_path / "given").checkpoints == tmp_path / "given"
+
+
+def test_metrics_replace_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "run.plan").write_text("mine")
+    (tmp_path / "link").symlink_to("nothing")
+    for name in ("run.plan", "run.toml", "link"):
+        before = (tmp_path / name).read_text() if (tmp_path / name).exists() else ""
+        path = preset(tmp_path, f'metrics = "{name}"')
+        before = path.read_text() if name == path.name else before
+        with pytest.raises(PlanError, match="E1035"):
+            load_preset(path)
+        Metrics(tmp_path / name, goes_on=False).close()
+        assert "is not written any more" in capsys.readouterr().err
+        assert ((tmp_path / name).read_text() if before else "") == before
+    assert not (tmp_path / "nothing").exists()
+    metrics = tmp_path / "m.jsonl"
+    for text in ("", '{"time": 1.0, "kind": "start"}\n'):
+        metrics.write_text(text)
+        assert load_preset(preset(tmp_path, 'metrics = "m.jsonl"')).notes
+        Metrics(metrics, goes_on=False).close()
+        assert metrics.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("steps = ", f"steps = {10**23}  # "),
+        ("steps = ", f"log_every = {10**23}\nsteps = "),
+        ("steps = ", f"seed = {2**64}\nsteps = "),
+        ("steps = ", "weight_decay = 1e300\nsteps = "),
+        ("lr = ", "lr = 1e300  # "),
+        ("lr = ", "lr = nan  # "),
+    ],
+)
+def test_numbers_of_a_preset_have_bounds(tmp_path: Path, old: str, new: str) -> None:
+    path = preset(tmp_path, "")
+    head, table, rest = path.read_text().partition("[train]\n")
+    kept = [line for line in rest.split("\n") if not line.startswith(("seed", "weight_decay", "log_every"))]
+    text = "\n".join(kept)
+    assert f"\n{old}" in f"\n{text}"
+    path.write_text(head + table + f"\n{text}".replace(f"\n{old}", f"\n{new}", 1))
+    with pytest.raises(PlanError) as raised:
+        load_preset(path)
+    assert [d.code for d in raised.value.diagnostics] == ["E1003"]
+
+
 def test_metrics_go_on_after_a_crash(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     path.write_text('{"time": 1.0, "kind": "start"}\n{"time": 2.0, "ki')
@@ -80,6 +146,36 @@ def test_a_full_disk_ends_the_metrics_and_not_the_run(tmp_path: Path, capsys: py
 
 def step(at: float, number: int, seconds: float) -> Record:
     return {"time": at, "kind": "step", "step": number, "step_s": seconds, "data_s": 0.0}
+
+
+@pytest.mark.parametrize("back_s", [0.0, 3.0, 1e6])
+def test_a_clock_that_goes_back_makes_no_goodput_beyond_one(back_s: float) -> None:
+    """Between two starts: the time in which it went back counts as none, and the rest as it is."""
+    records: list[Record] = [
+        {"time": 100.0, "kind": "start"},
+        step(102.0, 1, 2.0),
+        step(104.0, 2, 2.0),
+        {"time": 105.0 - back_s, "kind": "start"},
+        step(109.0 - back_s, 3, 2.0),
+        step(111.0 - back_s, 4, 2.0),
+        {"time": 111.0 - back_s, "kind": "end"},
+    ]
+    found = measured_goodput(records)
+    assert found is not None
+    assert found.productive_s == 8.0
+    assert found.wall_s == pytest.approx(11.0 if back_s == 0 else 10.0)
+    assert 0 < found.share <= 1
+
+
+@pytest.mark.parametrize("line", ['{"kind": "step"}', '{"kind": "step", "step": "a", "step_s": 1}', "[" * 99_999, "1"])
+def test_metrics_of_anothers_making_give_no_goodput(tmp_path: Path, line: str) -> None:
+    loaded = load_preset(preset(tmp_path, 'metrics = "m.jsonl"'))
+    watching = Watching(loaded, "cuda", 0, metrics_path(loaded, "cuda", None))
+    watching.open(1.0, 0)
+    with (tmp_path / "m.jsonl").open("a") as file:
+        file.write(f"{line}\n")
+    assert watching.goodput() is None
+    watching.close("done")
 
 
 def test_goodput_counts_every_second_once() -> None:

@@ -9,13 +9,15 @@ import shutil
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from math import prod
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from planc.diag import Diagnostic, PlanError, Span
+from planc.files import leads_out, open_regular, read_text
+from planc.trainer.checkpoint import history as histories
 from planc.trainer.checkpoint import manifest as manifests
-from planc.trainer.checkpoint.manifest import Manifest, Stored
+from planc.trainer.checkpoint.manifest import Manifest
+from planc.trainer.checkpoint.safetensors_header import read_header
 
 LOCK = ".lock"
 WRITING, LEAVING = ".writing-", ".leaving-"
@@ -28,7 +30,7 @@ WAIT_S = 10.0
 """Longest time (s) that the ranks of a run that was just ended may take to exit."""
 BLOCK = 1 << 20
 
-_NAME = re.compile(r"step-([0-9]{8,})(?:\.([0-9]+))?")
+_NAME = re.compile(r"step-([0-9]{8,15})(?:\.([0-9]{1,15}))?")
 
 
 class StoredCheckpoint(NamedTuple):
@@ -41,12 +43,25 @@ class StoredCheckpoint(NamedTuple):
 
 def stored_checkpoints(folder: Path) -> list[StoredCheckpoint]:
     """The checkpoints in `folder`, oldest first; none if there is no such folder."""
-    found = []
     with suppress(FileNotFoundError, NotADirectoryError):
-        for path in folder.iterdir():
-            if match := _NAME.fullmatch(path.name):
-                found.append(StoredCheckpoint(int(match[1]), int(match[2] or 0), path))
-    return sorted(found)
+        return sorted(named_checkpoint(path) for path in folder.iterdir() if _NAME.fullmatch(path.name))
+    return []
+
+
+def named_checkpoint(path: Path) -> StoredCheckpoint:
+    """The checkpoint at `path`, whose name is one."""
+    match = _NAME.fullmatch(path.name)
+    assert match, f"{path.name} is no checkpoint's name"
+    return StoredCheckpoint(int(match[1]), int(match[2] or 0), path)
+
+
+def is_whole(path: Path) -> bool:
+    """True if the checkpoint at `path` is one that a run may go on from."""
+    try:
+        verify(path)
+    except PlanError:
+        return False
+    return True
 
 
 def free_name(folder: Path, step: int) -> Path:
@@ -67,7 +82,7 @@ def remove(path: Path) -> None:
     leaving = path.with_name(f"{LEAVING}{path.name.lstrip('.')}-{os.getpid()}")
     with suppress(OSError):
         path.rename(leaving)
-        shutil.rmtree(leaving, ignore_errors=True)
+        _delete(leaving)
 
 
 def put_aside(folder: Path, after: int) -> None:
@@ -82,9 +97,17 @@ def tidy(folder: Path, up_to: int | None = None) -> None:
     """Remove half-written checkpoints in `folder`: of steps up to `up_to`, or all for None. Only the holder of the lock
     may."""
     for path in folder.iterdir():
-        began = re.match(rf"{re.escape(WRITING)}(\d+)", path.name)
+        began = re.match(rf"{re.escape(WRITING)}([0-9]+)", path.name)
         if path.name.startswith(LEAVING) or (began and (up_to is None or int(began[1]) <= up_to)):
-            shutil.rmtree(path, ignore_errors=True)
+            _delete(path)
+
+
+def _delete(path: Path) -> None:
+    """Delete a folder, or a link in its place: never what the link leads to."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Lock:
@@ -98,7 +121,7 @@ class Lock:
         """Take the lock, waiting up to `wait_s` seconds for its holder; True if it was taken."""
         import fcntl
 
-        file = os.open(self._path, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o666)
         limit = time.monotonic() + wait_s
         while True:
             try:
@@ -125,10 +148,10 @@ def read_manifest(path: Path) -> Manifest:
     Raises PlanError: E1019 when it is missing, E1021 when it is damaged, E1022 when a later version wrote it.
     """
     try:
-        text = (path / manifests.NAME).read_text(encoding="utf-8")
+        text = read_text(path / manifests.NAME, manifests.MAX_BYTES)
     except FileNotFoundError:
         raise _refused("E1019", path, f"{manifests.NAME} is missing") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise _refused("E1021", path, f"{manifests.NAME} cannot be read: {error}") from None
     try:
         return manifests.read(text)
@@ -151,15 +174,43 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
     missing = [name for name in manifest.files if not (path / name).is_file()]
     if missing:
         raise _refused("E1019", path, f"{_listed(missing)} of {len(manifest.files)} files {_are(missing)} missing")
+    if gaps := [name for name, stored in manifest.tensors.items() if not stored.is_whole()]:
+        raise _refused("E1019", path, f"{_listed(gaps)} {_are(gaps)} there in part only, or twice")
+    inside = manifest.boxes_by_file()
     for place, (name, file) in enumerate(sorted(manifest.files.items())):
         size = (path / name).stat().st_size
+        if leads_out(path / name):
+            raise _refused("E1021", path, f"{name} is a link to another folder")
         if size != file.bytes:
             raise _refused("E1021", path, f"{name} has {size:,} bytes, and {file.bytes:,} were written")
-        if place % share[1] == share[0] and _sha256(path / name) != file.sha256:
-            raise _refused("E1021", path, f"{name} is not what was written: its sum differs")
-    if gaps := [name for name, stored in manifest.tensors.items() if not _covered(stored)]:
-        raise _refused("E1019", path, f"{_listed(gaps)} {_are(gaps)} there in part only")
+        if place % share[1] == share[0]:
+            if _sha256(path / name) != file.sha256:
+                raise _refused("E1021", path, f"{name} is not what was written: its sum differs")
+            if why := _unfit_header(path / name, inside.get(name, {})):
+                raise _refused("E1021", path, why)
+    read_history(path, manifest.step)
     return manifest
+
+
+def read_history(path: Path, step: int) -> dict[str, Any]:
+    """The fields of the history of `step` steps in the checkpoint at `path`. Raises PlanError."""
+    try:
+        return histories.read(read_text(path / manifests.HISTORY, manifests.MAX_BYTES), step)
+    except (OSError, ValueError) as error:
+        raise _refused("E1021", path, f"{manifests.HISTORY}: {error}") from None
+
+
+def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
+    """How a file of values differs from the float32 boxes that the manifest says are in it; empty if it does not."""
+    if not boxes:
+        return ""
+    try:
+        found = {name: (entry.dtype, entry.shape) for name, entry in read_header(file).items()}
+    except (OSError, ValueError) as error:
+        return str(error)
+    if found == {name: ("F32", size) for name, size in boxes.items()}:
+        return ""
+    return f"{file.name} does not hold the float32 boxes that {manifests.NAME} describes"
 
 
 def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:
@@ -182,11 +233,6 @@ def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnos
     raise first
 
 
-def _covered(stored: Stored) -> bool:
-    """Boxes do not overlap, as each element is in one piece; so volumes tell."""
-    return sum(prod(box.size) for box in stored.boxes) == prod(stored.shape)
-
-
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     for block in _blocks(path):
@@ -195,7 +241,7 @@ def _sha256(path: Path) -> str:
 
 
 def _blocks(path: Path) -> Iterator[bytes]:
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(BLOCK):
             yield block
 

@@ -16,6 +16,8 @@ import numpy as np
 
 from planc.backends.cuda.runtime.hf_adapter import ATTENTION, ENDS, GATED
 from planc.diag import Diagnostic, PlanError, Span
+from planc.files import read_json, write_atomically
+from planc.trainer.checkpoint.safetensors_header import read_header
 from planc.trainer.run.initial_weights import names
 
 if TYPE_CHECKING:
@@ -32,6 +34,8 @@ NUMBERS: dict[str, np.dtype[Any]] = {
     "BF16": np.dtype("<u2"),
 }
 """Dtypes that a safetensors file may hold; bfloat16 is the upper half of a float32."""
+MAX_INDEX_BYTES = 64_000_000
+"""Largest index that is read."""
 MOST_BYTES = 2 * 2**30
 """Largest size in bytes of one written file, unless a single tensor is larger."""
 
@@ -103,8 +107,8 @@ def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, 
             save_file(waiting.pop(files[theirs]), folder / files[theirs], metadata={"format": "pt"})
     assert not waiting, "not every parameter was given"
     index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": files}
-    (folder / INDEX).write_text(json.dumps(index, indent=1) + "\n")
-    (folder / "config.json").write_text(json.dumps(_config(model), indent=1) + "\n")
+    write_atomically(folder / INDEX, json.dumps(index, indent=1) + "\n")
+    write_atomically(folder / "config.json", json.dumps(_config(model), indent=1) + "\n")
 
 
 def _shared_out(sizes: Mapping[str, int], most_bytes: int) -> dict[str, str]:
@@ -144,11 +148,13 @@ def _places(folder: Path, span: Span) -> dict[str, Place]:
     """Every tensor of the folder. Raises PlanError (E1030)."""
     try:
         if (folder / INDEX).is_file():
-            files = sorted(set(json.loads((folder / INDEX).read_text())["weight_map"].values()))
+            files = _indexed(folder / INDEX)
         else:
             files = [ALONE] if (folder / ALONE).is_file() else []
-        found = {name: place for file in files for name, place in _header(folder / file).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        found = {
+            name: Place(folder / file, *entry) for file in files for name, entry in read_header(folder / file).items()
+        }
+    except (OSError, ValueError) as error:
         raise PlanError([Diagnostic("E1030", f"{folder}: the weights cannot be read: {error}", span)]) from None
     if not found:
         pickles = sorted(p.name for p in folder.glob("*.bin")) if folder.is_dir() else []
@@ -158,25 +164,15 @@ def _places(folder: Path, span: Span) -> dict[str, Place]:
     return found
 
 
-def _header(file: Path) -> dict[str, Place]:
-    """The tensors of one file. Raises ValueError where the file is not what its header says."""
-    size = file.stat().st_size
-    with open(file, "rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        if length > size - 8:
-            raise ValueError(f"{file.name} is cut short")
-        entries = json.loads(stream.read(length))
-    found = {}
-    for name, entry in entries.items():
-        if name == "__metadata__":
-            continue
-        dtype, shape, (start, end) = entry["dtype"], tuple(entry["shape"]), entry["data_offsets"]
-        if dtype not in NUMBERS:
-            raise ValueError(f"{name} is of type {dtype}")
-        if end - start != prod(shape) * NUMBERS[dtype].itemsize or 8 + length + end > size:
-            raise ValueError(f"{file.name} is cut short at {name}")
-        found[name] = Place(file, dtype, shape, 8 + length + start)
-    return found
+def _indexed(index: Path) -> list[str]:
+    """The files that an index names, all of them in its own folder. Raises OSError and ValueError."""
+    values = read_json(index, MAX_INDEX_BYTES)
+    files = values.get("weight_map") if isinstance(values, dict) else None
+    if not isinstance(files, dict) or not all(isinstance(f, str) for f in files.values()):
+        raise ValueError(f"{index.name} has no weight_map")
+    if odd := sorted(f for f in files.values() if f != Path(f).name or f.startswith(".") or not f.isprintable()):
+        raise ValueError(f"{index.name} names {odd[0]!r}, which is no file beside it")
+    return sorted(set(files.values()))
 
 
 def _read(place: Place) -> Weights:

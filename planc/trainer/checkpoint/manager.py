@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 from collections.abc import Callable
 from dataclasses import asdict
@@ -14,7 +13,7 @@ from planc import __version__
 from planc.diag import Diagnostic, PlanError, Span
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint.compatible import course
-from planc.trainer.checkpoint.manifest import HISTORY, Manifest, Position
+from planc.trainer.checkpoint.manifest import Manifest, Position
 from planc.trainer.checkpoint.writer import Failed, Saver, Where, run_name
 from planc.trainer.preset.load import Preset
 from planc.trainer.run.loop import History, PreemptedError
@@ -33,6 +32,7 @@ class Keeper:
     ) -> None:
         folder = preset.checkpoints
         assert folder is not None
+        self._folder = folder
         self._preset, self._target, self._session, self._tell = preset, target, session, tell
         self._data_sha256, self._settings = data_sha256, preset.checkpoint
         self._span = Span(str(preset.path), 1, 1, 1, 1)
@@ -61,6 +61,23 @@ class Keeper:
             folders.put_aside(path.parent, manifest.step)
         return history
 
+    def check_start(self, chosen: Path | None, *, newest: bool) -> None:
+        """Raise PlanError where another run has saved here since this one chose where to start.
+
+        `chosen` is the checkpoint to resume from; `newest` is True if it was to be the newest one. A run that ends
+        while this one waits for the lock saves its last step first.
+        """
+        if self._session.rank != 0 or (chosen is not None and not newest):
+            return
+        later = folders.stored_checkpoints(self._folder)
+        if chosen is not None:
+            later = [k for k in later if k > folders.named_checkpoint(chosen)]
+            if self._settings.on_damage == "previous":
+                later = [k for k in later if folders.is_whole(k.path)]
+        if later:
+            message = f"another run has saved {later[-1].path.name} in {self._folder} since this one was started"
+            raise PlanError([Diagnostic("E1017", message, self._span, help="start again: --resume goes on from it")])
+
     def after_step(self, step: int, history: History) -> None:
         """Save if `step` (from 1) is one of those to save, or when any process was asked to end.
 
@@ -87,10 +104,16 @@ class Keeper:
         self._lock.release()
 
     def _open(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not self._lock.taken():
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            taken = self._lock.taken()
+            if taken:
+                folders.tidy(folder)
+        except OSError as error:
+            message = f"no checkpoint can be written in {folder}: {error.strerror}"
+            raise PlanError([Diagnostic("E1025", message, self._span, help="give --checkpoint DIR")]) from None
+        if not taken:
             raise PlanError([in_use(folder, self._span)])
-        folders.tidy(folder)
 
     def _ask(self, _number: int, _frame: Any) -> None:
         self._save_requested = True
@@ -142,10 +165,8 @@ def manifest_of(
 
 
 def read_history(path: Path) -> History:
-    """The history of losses saved in the checkpoint at `path`."""
-    values = json.loads((path / HISTORY).read_text())
-    values["held_out"] = {int(step): loss for step, loss in values["held_out"].items()}
-    return History(**values)
+    """The history of losses saved in the checkpoint at `path`. Raises PlanError."""
+    return History(**folders.read_history(path, folders.read_manifest(path).step))
 
 
 def in_use(folder: Path, span: Span) -> Diagnostic:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any, Literal
+from collections import Counter
+from itertools import product
+from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
+from planc.files import parse_json
 from planc.ir.frozen import Frozen
 
 NAME = "checkpoint.json"
@@ -15,58 +18,121 @@ HISTORY = "history.json"
 FORMAT = "planc.checkpoint/1"
 
 
+MAX_BYTES = 1 << 30
+"""Largest size in bytes of a manifest or a history that is read."""
+MAX_DIMS = 5
+"""Most dims of a tensor."""
+MAX_COUNT = 10**15
+"""Largest step, position, dim or number of bytes."""
+
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT, strict=True)]
+Dims = Annotated[tuple[Count, ...], Field(max_length=MAX_DIMS)]
+FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$")]
+"""A plain name: a checkpoint's files lie in its own folder."""
+Line = Annotated[str, Field(max_length=1000)]
+
+
 class File(Frozen):
     """A file of the checkpoint."""
 
-    bytes: int
-    sha256: str
+    bytes: Count
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Box(Frozen):
     """One box of a tensor: its file, and the part of the tensor that the file holds."""
 
-    file: str
-    offset: tuple[int, ...]
-    size: tuple[int, ...]
+    file: FileName
+    offset: Dims
+    size: Dims
 
 
 class Stored(Frozen):
     """A whole tensor and the boxes that make it up. Values are little-endian float32."""
 
-    shape: tuple[int, ...]
+    shape: Dims
     boxes: tuple[Box, ...]
+
+    @model_validator(mode="after")
+    def _boxes_inside(self) -> Stored:
+        for box in self.boxes:
+            if not len(box.offset) == len(box.size) == len(self.shape):
+                raise ValueError(f"a box of {len(box.size)} dims in a tensor of {len(self.shape)}")
+            if any(start + size > n for start, size, n in zip(box.offset, box.size, self.shape, strict=True)):
+                raise ValueError(f"a box of {list(box.size)} at {list(box.offset)} is not inside {list(self.shape)}")
+        return self
+
+    def is_whole(self) -> bool:
+        """True when every element lies in exactly one box.
+
+        The boxes' indicator functions add up to the tensor's own exactly when their corners do, each corner counted
+        with the sign of its parity: inner corners cancel.
+        """
+        corners: Counter[tuple[int, ...]] = Counter()
+        for box in self.boxes:
+            _add_corners(corners, box.offset, box.size, 1)
+        _add_corners(corners, (0,) * len(self.shape), self.shape, -1)
+        return not any(corners.values())
+
+
+def _add_corners(corners: Counter[tuple[int, ...]], offset: tuple[int, ...], size: tuple[int, ...], count: int) -> None:
+    """Count a box's corners, those an odd number of sides away from its first one negatively; an empty box has none."""
+    if 0 in size:
+        return
+    for ends in product((0, 1), repeat=len(size)):
+        corner = tuple(start + n * end for start, n, end in zip(offset, size, ends, strict=True))
+        corners[corner] += -count if sum(ends) % 2 else count
 
 
 class Position(Frozen):
     """Position in the data. The next batch is a function of `step` and the seed."""
 
-    step: int
-    sequences: int
-    tokens: int
+    step: Count
+    sequences: Count
+    tokens: Annotated[int, Field(ge=0, le=10**20)]
 
 
 class Manifest(Frozen):
     """All but the values."""
 
     format: Literal["planc.checkpoint/1"] = "planc.checkpoint/1"
-    step: int
-    optimizer_steps: int
+    step: Count
+    optimizer_steps: Count
     """Updates made: fewer than `step` where steps were skipped."""
-    plan: str
-    plan_sha256: str
-    mesh: dict[str, int]
-    target: str
-    runtime: str
-    versions: dict[str, str]
-    model: str
+    plan: Line
+    plan_sha256: Line
+    mesh: dict[Line, Count]
+    target: Line
+    runtime: Line
+    versions: dict[Line, Line]
+    model: Line
     course: dict[str, Any]
     """Settings that decide the losses beside the model and the data: batch, seed, learning rate, optimizer."""
-    data_sha256: str
+    data_sha256: Line
     position: Position
-    saved_at: str
+    saved_at: Line
     """UTC, ISO 8601."""
-    files: dict[str, File] = Field(default_factory=dict)
-    tensors: dict[str, Stored] = Field(default_factory=dict)
+    files: dict[FileName, File] = Field(default_factory=dict)
+    tensors: dict[Line, Stored] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Manifest:
+        if self.optimizer_steps > self.step or self.position.step != self.step:
+            raise ValueError(f"{self.optimizer_steps} updates and position {self.position.step} at step {self.step}")
+        self.boxes_by_file()
+        return self
+
+    def boxes_by_file(self) -> dict[str, dict[str, tuple[int, ...]]]:
+        """For each file of values the tensors in it, with the sizes of their boxes. Raises ValueError."""
+        found: dict[str, dict[str, tuple[int, ...]]] = {}
+        for name, stored in self.tensors.items():
+            for box in stored.boxes:
+                inside = found.setdefault(box.file, {})
+                if box.file not in self.files or name in inside:
+                    what = "holds it twice" if name in inside else "is none of its files"
+                    raise ValueError(f"a box of {name} is in {box.file}, which {what}")
+                inside[name] = box.size
+        return found
 
     def text(self) -> str:
         """The file's text: the fields, and their own sum under `sha256`."""
@@ -88,7 +154,7 @@ def read(text: str) -> Manifest:
     Raises UnreadableError when the text is damaged and LaterError when a later version wrote it.
     """
     try:
-        fields = json.loads(text)
+        fields = parse_json(text)
         written, found = fields.pop("sha256"), fields["format"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadableError(f"{NAME} is not whole") from None
@@ -96,8 +162,17 @@ def read(text: str) -> Manifest:
         raise UnreadableError(f"{NAME} is not what was written: its own sum differs")
     if found != FORMAT:
         raise LaterError(f"its format is {found}; this version reads {FORMAT}")
-    return Manifest.model_validate(fields)
+    try:
+        return Manifest.model_validate(fields)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        raise UnreadableError(f"{NAME} is not what a run saves: {place}: {first['msg']}") from None
 
 
 def _sum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()
+    try:
+        text = json.dumps(fields, sort_keys=True)
+    except RecursionError:
+        raise UnreadableError(f"{NAME} is nested too deeply") from None
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -46,9 +46,9 @@ def write(
         files[name] = File(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         for i in group:
             piece = pieces[i]
-            box = Box(file=name, offset=piece.offset, size=piece.size)
+            box = Box(file=name, offset=tuple(map(int, piece.offset)), size=tuple(map(int, piece.size)))
             before = tensors[piece.name].boxes if piece.name in tensors else ()
-            tensors[piece.name] = Stored(shape=piece.shape, boxes=(*before, box))
+            tensors[piece.name] = Stored(shape=tuple(map(int, piece.shape)), boxes=(*before, box))
     return files, tensors
 
 

@@ -24,6 +24,7 @@ from planc.language.build import build_file
 from planc.sharding.recompute import unknown_names
 from planc.syntax.suggest import nearest
 from planc.trainer.preset.compiled import checksum, from_text
+from planc.trainer.preset.outputs import misplaced, without_folder
 from planc.trainer.preset.settings import Checkpoint, Data, Parts, PlanPart, Train
 from planc.trainer.preset.toml_spans import Place, diagnose, places, span_of
 
@@ -91,6 +92,7 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
         raise PlanError([*findings, plan])
     described = _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
     findings += described or _freshness(parts.plan, plan, path, at("plan", "source"))
+    findings += misplaced(without_folder(parts) if checkpoints else parts, path, text)
     findings += _unfit_patterns(parts, plan, path, spans)
     findings += _unbalanced(parts, plan, path, spans)
     findings += _other_optimizer(parts, plan, path, spans)

@@ -8,11 +8,16 @@ from pydantic import Field, model_validator
 
 from planc.ir.frozen import Frozen
 
-Count = Annotated[int, Field(ge=0)]
-Positive = Annotated[int, Field(ge=1)]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+MAX_COUNT = 10**12
+"""Largest number of steps, batches or files."""
+MAX_SEED = 2**63 - 1
+"""Largest seed that torch, JAX and numpy all take."""
+Count = Annotated[int, Field(ge=0, le=MAX_COUNT)]
+Positive = Annotated[int, Field(ge=1, le=MAX_COUNT)]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED)]
+Rate = Annotated[float, Field(gt=0, le=1e30, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=1)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
 
 
 class PlanPart(Frozen):
@@ -31,7 +36,7 @@ class Train(Frozen):
     """`[train]`: steps, the learning rate's course, AdamW, and how often to tell."""
 
     steps: Positive
-    seed: Count = 0
+    seed: Seed = 0
     weights: str = ""
     """A folder of first values in Hugging Face's format, relative to the preset; empty: drawn from the seed."""
     lr: Rate
@@ -89,7 +94,7 @@ class Data(Frozen):
 
     source: Literal["python-stdlib", "text", "tokens"] = "python-stdlib"
     """Bytes of Python's own library; a file or folder of text; a file or folder of tokens."""
-    max_bytes: Annotated[int, Field(ge=1 << 16)] = 1 << 22
+    max_bytes: Annotated[int, Field(ge=1 << 16, le=MAX_COUNT)] = 1 << 22
     """Source `python-stdlib`: the most text to use in bytes, held-out part included."""
     path: str = ""
     """Sources `text` and `tokens`: the file or folder."""

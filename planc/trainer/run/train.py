@@ -87,6 +87,7 @@ def prepare(
     errors = [
         *([] if dry else _too_many(loaded.plan.mesh.devices, single, span)),
         *_unfit_data(loaded, span),
+        *_unwritable(loaded.checkpoints, span),
         *beyond(runtime, loaded, single, span),
         *missing_packages(loaded),
     ]
@@ -211,6 +212,18 @@ def _unfit_data(preset: Preset, span: Span) -> list[Diagnostic]:
     model = preset.plan.model
     refusal = source_of(preset).refusal(model.sizes["vocab"])
     return [Diagnostic("E1013", f"the data does not fit {model.name}: {refusal}", span)] if refusal else []
+
+
+def _unwritable(folder: Path | None, span: Span) -> list[Diagnostic]:
+    """E1025 where checkpoints cannot be written, before anything starts: the folder is made later."""
+    if folder is None:
+        return []
+    nearest = next(path for path in (folder, *folder.parents) if path.exists() or path.is_symlink())
+    if nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK):
+        return []
+    why = "it is read-only" if nearest.is_dir() else f"{nearest.name} is no folder"
+    message = f"no checkpoint can be written in {folder}: {why}"
+    return [Diagnostic("E1025", message, span, help="give --checkpoint DIR")]
 
 
 def _oversubscribed(processes: int, span: Span) -> list[Diagnostic]:

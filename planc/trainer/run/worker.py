@@ -161,6 +161,7 @@ class Run:
             self._checkpoints = Keeper(
                 self._preset, self._request.target, self._session, source.sha256, self._reporter.tell
             )
+            self._checkpoints.check_start(checkpoint, newest=self._request.resume == NEWEST)
             history = self._checkpoints.resume(checkpoint) if checkpoint else history
             source = source.going_on(*self._checkpoints.shown)
         self._source = source

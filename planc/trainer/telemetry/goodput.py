@@ -34,7 +34,11 @@ class MeasuredGoodput:
 
 
 def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
-    """Goodput from `records`, the lines of one run's metrics file; None before its first step."""
+    """Goodput from `records`, the lines of one run's metrics file; None before its first step.
+
+    Time by which the clock was set back between two records counts as none.
+    """
+    records = _forward(records)
     starts = _starts(records)
     steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _of(start, "step")]
     if not steps:
@@ -49,6 +53,17 @@ def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
     wall_s = records[-1]["time"] - starts[0][0]["time"]
     stall_s = wall_s - productive_s - redone_s - checkpoint_s - restart_s
     return MeasuredGoodput(productive_s, redone_s, checkpoint_s, restart_s, max(0.0, stall_s))
+
+
+def _forward(records: list[Record]) -> list[Record]:
+    """The records with times that never go back: what the clock was set back by is added to all that follow."""
+    found: list[Record] = []
+    back_s, before = 0.0, records[0]["time"] if records else 0.0
+    for record in records:
+        back_s += max(0.0, before - record["time"])
+        before = record["time"]
+        found.append({**record, "time": before + back_s})
+    return found
 
 
 def _starts(records: list[Record]) -> list[list[Record]]:

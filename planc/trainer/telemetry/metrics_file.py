@@ -11,7 +11,9 @@ A run that goes on writes on in the same file; of a step that was taken twice th
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -20,9 +22,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from planc.files import open_regular, parse_json
 from planc.trainer.telemetry.events import Event, kind_of
 
 NAME = "metrics.jsonl"
+LONGEST_LINE_BYTES = 1 << 20
+"""Largest size in bytes of a line that is read."""
 Record = dict[str, Any]
 
 
@@ -34,8 +39,8 @@ class Metrics:
         self._file: TextIO | None = None
         with _ClosedOnError(self):
             path.parent.mkdir(parents=True, exist_ok=True)
-            cut_short = goes_on and path.is_file() and not path.read_bytes().endswith(b"\n")
-            self._file = open(path, "a" if goes_on else "w", encoding="utf-8")  # noqa: SIM115
+            cut_short = goes_on and _is_cut_short(path)
+            self._file = _opened(path, goes_on)
             self._file.write("\n" if cut_short else "")
 
     def event(self, event: Event) -> None:
@@ -78,10 +83,48 @@ class _ClosedOnError:
         return False
 
 
+def may_replace(path: Path) -> bool:
+    """True where metrics at `path` replace nothing else: no file is there, or an empty one, or a metrics file."""
+    if path.is_symlink():
+        return False
+    if not path.exists():
+        return True
+    if not path.is_file():
+        return path.is_char_device()
+    try:
+        with open_regular(path) as file:
+            line = file.readline(LONGEST_LINE_BYTES)
+        first = parse_json(line) if line else {"kind": "start"}
+    except (OSError, ValueError):
+        return False
+    return isinstance(first, dict) and first.get("kind") == "start"
+
+
 def read_metrics(path: Path) -> list[Record]:
-    """The records of the metrics file at `path`; a line that a crash cut short is left out. Raises OSError."""
+    """The records of the metrics file at `path`, without lines that were cut short or are no record. Raises OSError."""
     found: list[Record] = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        with suppress(ValueError):
-            found.append(json.loads(line))
+    with open_regular(path) as file:
+        while line := file.readline(LONGEST_LINE_BYTES):
+            with suppress(ValueError):
+                record = parse_json(line)
+                if isinstance(record, dict) and "kind" in record:
+                    found.append(record)
     return found
+
+
+def _is_cut_short(path: Path) -> bool:
+    """True for a file whose last line has no end."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return False
+    with open_regular(path) as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+def _opened(path: Path, goes_on: bool) -> TextIO:
+    """The file, open for writing. Raises OSError for a link and for any other file than metrics."""
+    if not may_replace(path):
+        raise FileExistsError(errno.EEXIST, "another file is there, which is no metrics file")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    handle = os.open(path, flags | (os.O_APPEND if goes_on else os.O_TRUNC), 0o666)
+    return os.fdopen(handle, "w", encoding="utf-8")

@@ -54,10 +54,13 @@ class Watching:
             listener(event)
 
     def goodput(self) -> MeasuredGoodput | None:
-        """Goodput of the run until now, over all its starts; None without a metrics file."""
+        """Goodput of the run until now, over all its starts; None without a metrics file that planc wrote."""
         if self._metrics is None or not self._path.is_file():
             return None
-        return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
+        try:
+            return measured_goodput([*read_metrics(self._path), {"time": time.time(), "kind": "end"}])
+        except (OSError, ArithmeticError, KeyError, TypeError, ValueError):  # records of another's making
+            return None
 
     def close(self, why: str) -> None:
         """Write the end of the run to the metrics file with the reason `why`, and close all."""

@@ -20,6 +20,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/trainer/test_routing.py::test_a_flip_takes_a_pick_from_one_expert_and_gives_it_to_another",
     ),
     Fault(
+        name="boxes that lie over each other make up a tensor",
+        file="planc/trainer/checkpoint/manifest.py",
+        text="return not any(corners.values())",
+        planted="return not sum(corners.values())",
+        test="tests/trainer/test_forged_checkpoints.py::test_a_forged_checkpoint_is_refused",
+    ),
+    Fault(
+        name="links lead a preset's outputs out of its folder",
+        file="planc/trainer/preset/outputs.py",
+        text="Path(os.path.realpath(folder)), Path(os.path.realpath(folder / value))",
+        planted="Path(os.path.abspath(folder)), Path(os.path.abspath(folder / value))",
+        test="tests/trainer/test_watching.py::test_an_output_outside_the_presets_folder_is_refused",
+    ),
+    Fault(
+        name="a run that waited for the lock starts from what it chose before",
+        file="planc/trainer/run/worker.py",
+        text="self._checkpoints.check_start(checkpoint, newest=self._request.resume == NEWEST)",
+        planted="pass",
+        test="tests/trainer/test_resume.py::test_a_run_that_saved_while_this_one_waited_is_not_forgotten",
+    ),
+    Fault(
         name="a stale preset is trained",
         file="planc/trainer/preset/load.py",
         text="if actual != expected:",

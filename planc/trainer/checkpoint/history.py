@@ -1,0 +1,40 @@
+"""`history.json` of a checkpoint: losses, gradient norms and times of all steps until it was saved."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from planc.files import parse_json
+from planc.ir.frozen import Frozen
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Step = Annotated[int, Field(ge=0)]
+
+
+class SavedHistory(Frozen):
+    """The fields of `planc.trainer.run.loop.History`, as they are read back. None: a step that was skipped."""
+
+    losses: tuple[Number | None, ...]
+    grad_norms: tuple[Number | None, ...]
+    seconds: tuple[Number, ...]
+    held_out: dict[Step, Number]
+
+
+def read(text: str, step: int) -> dict[str, Any]:
+    """The fields of the history in `text`, of a run of `step` steps. Raises ValueError for any other text."""
+    try:
+        found = SavedHistory.model_validate(parse_json(text))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+    lengths = {len(found.losses), len(found.grad_norms), len(found.seconds)}
+    if lengths != {step} or max(found.held_out, default=0) > step:
+        raise ValueError(f"it is not the history of {step} steps")
+    return {
+        "losses": list(found.losses),
+        "grad_norms": list(found.grad_norms),
+        "seconds": list(found.seconds),
+        "held_out": dict(found.held_out),
+    }

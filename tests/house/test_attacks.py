@@ -1,0 +1,36 @@
+"""The table of attacks: every finding is in it, and every test that it names is in the tree."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+FINDINGS: dict[str, dict[str, Any]] = tomllib.loads((ROOT / "tests" / "house" / "attacks.toml").read_text())
+
+
+@cache
+def functions_of(file: str) -> frozenset[str]:
+    """Names of the tests that a file defines."""
+    body = ast.parse((ROOT / file).read_text()).body
+    return frozenset(n.name for n in body if isinstance(n, ast.FunctionDef) and n.name.startswith("test_"))
+
+
+def test_every_finding_is_in_the_table() -> None:
+    assert list(FINDINGS) == [f"S{number}" for number in range(1, 27)]
+    assert all(set(finding) <= {"what", "tests", "open"} for finding in FINDINGS.values())
+
+
+@pytest.mark.parametrize("name", FINDINGS)
+def test_a_finding_has_tests_that_exist_or_says_what_is_open(name: str) -> None:
+    finding = FINDINGS[name]
+    assert finding["what"]
+    assert finding["tests"] or finding["open"]
+    for test in finding["tests"]:
+        file, _, function = test.partition("::")
+        assert function in functions_of(file), test
