@@ -9,6 +9,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+MAX_TEXT_BYTES = 16_000_000
+"""Largest text that people write: plans, presets, configs."""
+
 
 class TooLargeError(OSError):
     """The file holds more than the reader accepts."""
@@ -45,12 +48,13 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """The text of a regular file of at most `most_bytes`: UTF-8, with or without a byte-order mark.
+    """The text of the regular file at `path`, of at most `most_bytes`: UTF-8, no byte-order mark, newlines as line ends.
 
     Raises OSError as `read_bounded` does, and ValueError where the bytes are no UTF-8.
     """
     try:
-        return read_bounded(path, most_bytes).decode("utf-8-sig")
+        text = read_bounded(path, most_bytes).decode("utf-8-sig")
+        return text.replace("\r\n", "\n").replace("\r", "\n")
     except UnicodeDecodeError as error:
         raise ValueError(f"it is not UTF-8 text: {error.reason} at byte {error.start}") from None
 
@@ -79,17 +83,23 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     """Replace the content of the file at `path`; text is written as UTF-8, with its line ends as they are.
 
     The folder is made when it is absent. The old file's permissions stay, and a link goes on leading to its file, whose
-    content is replaced. Raises OSError, and then nothing is changed and no other file is left behind.
+    content is replaced. A device or a pipe, such as /dev/stdout, is written into. Raises OSError, and then nothing is
+    changed and no other file is left behind.
     """
     import tempfile
 
+    data = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file() and not path.is_dir():
+        with open(path, "wb") as device:
+            device.write(data)
+        return
     place = Path(os.path.realpath(path))
     place.parent.mkdir(parents=True, exist_ok=True)
     mode = place.stat().st_mode & 0o777 if place.exists() else 0o666 & ~_umask()
     handle, temporary = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:80]}-")
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
+            file.write(data)
             os.fchmod(file.fileno(), mode)
         os.replace(temporary, place)
     except BaseException:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.diag.fast_dataclass import dataclass
+from planc.files import MAX_TEXT_BYTES, read_json
 
 ROUNDED = ("(26.04.01", "(26.06.01", "(26.08")
 """Releases of Megatron-Bridge whose tokens/s are rounded to multiples of 8 to 32."""
@@ -164,8 +165,8 @@ def attention_flops(model: dict[str, Any], sequence: int, *, causal: bool) -> fl
 
 
 def read_rows(path: Path) -> list[Row]:
-    """The training rows of the JSON file at `path`, in the bundled rows' format. Raises OSError or ValueError."""
-    return _rows(json.loads(path.read_text()))
+    """Training rows of the file at `path`, in the same format. Raises OSError or ValueError."""
+    return _rows(read_json(path, MAX_TEXT_BYTES))
 
 
 @cache

@@ -11,7 +11,7 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.edits import apply_edits
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import Examined, examine
-from planc.files import write_atomically
+from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.ir.target import Target
 
 ROUNDS = 50
@@ -112,5 +112,5 @@ def _edited(text: str, fix: Fix | None) -> str:
 
 def _write(path: Path, text: str) -> None:
     """Replace the file's text and keep its byte-order mark, permissions and links."""
-    mark = BOM if path.read_bytes().startswith(BOM) else b""
+    mark = BOM if read_bounded(path, MAX_TEXT_BYTES).startswith(BOM) else b""
     write_atomically(path, mark + text.encode())

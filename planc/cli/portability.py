@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from planc.cli.common import print_diagnostics, print_json, refused
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.span import Span
+from planc.files import MAX_TEXT_BYTES, read_text
 from planc.ir.program import missing_framework
 
 if TYPE_CHECKING:
@@ -64,8 +65,8 @@ def _span(place: Place) -> Span:
     path = Path(place.file)
     short = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     try:
-        text = path.read_text(encoding="utf-8").splitlines()[place.line - 1]
-    except (OSError, UnicodeDecodeError, IndexError):
+        text = read_text(path, MAX_TEXT_BYTES).splitlines()[place.line - 1]
+    except (OSError, ValueError, IndexError):
         text = " "
     begin = len(text) - len(text.lstrip()) + 1
     return Span(str(short), place.line, begin, place.line, max(len(text.rstrip()) + 1, begin + 1))

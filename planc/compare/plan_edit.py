@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from planc.files import MAX_TEXT_BYTES, read_text
 from planc.syntax import Sentence, parse_text
 
 
@@ -32,6 +33,6 @@ def rewritten(text: str, verb: str, rest: str) -> str:
 def read(path: Path) -> str:
     """The text of the plan file at `path`. Raises OSError, or NotWrittenError when it is no text."""
     try:
-        return path.read_text()
-    except UnicodeDecodeError as error:
+        return read_text(path, MAX_TEXT_BYTES)
+    except ValueError as error:
         raise NotWrittenError(f"{path} is not text") from error

@@ -23,6 +23,7 @@ from planc.cli.commands.explain import page
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.span import Span
 from planc.editor.positions import Positions
+from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 
 SEVERITIES = {
     "error": DiagnosticSeverity.Error,
@@ -58,11 +59,10 @@ def manual_page(code: str) -> Path | None:
     path = cache_folder() / "manual" / f"{code}.md"
     text = page(rule) + "\n"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
-            path.write_text(text, encoding="utf-8")
+        if not path.exists() or read_bounded(path, MAX_TEXT_BYTES) != text.encode():
+            write_atomically(path, text)
         return path.resolve()
-    except (OSError, UnicodeDecodeError):
+    except OSError:
         return None
 
 

@@ -26,6 +26,7 @@ from planc.editor.hover import hover
 from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
+from planc.files import MAX_TEXT_BYTES, read_text
 from planc.ir.target import NO_TARGET, TARGETS
 from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
@@ -159,8 +160,8 @@ def _read_from(opened: Opened, texts: dict[Path, str]) -> dict[Path, str | None]
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
+        return read_text(path, MAX_TEXT_BYTES)
+    except (OSError, ValueError):
         return ""
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from planc.cli.common import add_target, print_json, refused, width
 from planc.diag.errors import PlanError
 from planc.diag.span import Span
+from planc.files import write_atomically
 from planc.ir.program import need_framework
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def run(options: argparse.Namespace) -> int:
     from planc.calibration.fit_machine import written
     from planc.language import library
 
-    Path(options.output).write_text(written(library.machine_text(options.machine), found, note(options)))
+    write_atomically(Path(options.output), written(library.machine_text(options.machine), found, note(options)))
     from planc.cli.views import calibrate_text
 
     if options.format == "json":

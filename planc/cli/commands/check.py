@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
 from planc.driver import Examined, examine
+from planc.files import MAX_TEXT_BYTES, read_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,9 +51,9 @@ def plans_of(path: Path) -> list[Path]:
 def _is_plan(file: Path) -> bool:
     """False for a layout or hardware file; a file that cannot be read is reported by the check itself."""
     try:
-        words = (line.split() for line in file.read_text(encoding="utf-8-sig").splitlines())
+        words = (line.split() for line in read_text(file, MAX_TEXT_BYTES).splitlines())
         first = next((w[0] for w in words if w and not w[0].startswith("#")), "plan")
-    except (OSError, UnicodeDecodeError):
+    except (OSError, ValueError):
         first = "plan"
     return first not in ("layout", "hardware")
 

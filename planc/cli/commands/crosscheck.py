@@ -8,6 +8,7 @@ from pathlib import Path
 
 from planc.cli.common import print_json, refused, width
 from planc.diag.errors import PlanError
+from planc.files import write_atomically
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,7 +32,7 @@ def run(options: argparse.Namespace) -> int:
         return 2
     result = crosscheck(receipts, options.budget)
     if options.plot:
-        Path(options.plot).write_text(picture(receipts))
+        write_atomically(Path(options.plot), picture(receipts))
     if options.format == "json":
         print_json(result.to_json(), "planc.crosscheck/1")
     else:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import sys
 from pathlib import Path
 
 from planc.cli.common import print_json
+from planc.files import MAX_TEXT_BYTES, read_bounded, read_text, write_atomically
 from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
 
@@ -20,18 +22,25 @@ def run(options: argparse.Namespace) -> int:
     changed: list[str] = []
     for file in options.files:
         try:
-            before = Path(file).read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            before = read_text(Path(file), MAX_TEXT_BYTES)
+        except (OSError, ValueError) as error:
             print(f"planc fmt: {file} cannot be read: {error}", file=sys.stderr)
             return 2
         after = format_text(modernize(Path(file), before))
         if after != before:
             changed.append(file)
             if not options.check:
-                Path(file).write_text(after, encoding="utf-8")
+                write_atomically(Path(file), _as_in(Path(file), after))
     if options.format == "json":
         print_json({"changed": changed, "check": options.check}, "planc.fmt/1")
     else:
         for file in changed:
             print(f"{'would change' if options.check else 'formatted'}: {file}")
     return 1 if changed and options.check else 0
+
+
+def _as_in(path: Path, text: str) -> bytes:
+    """The text with the line ends and the byte-order mark that the file has."""
+    data = read_bounded(path, MAX_TEXT_BYTES)
+    mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
+    return mark + (text.replace("\n", "\r\n") if b"\r\n" in data else text).encode()

@@ -10,6 +10,7 @@ from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
 from planc.driver import lower_and_examine
+from planc.files import write_atomically
 from planc.ir.report import Report
 from planc.lowering import RUNTIMES
 
@@ -48,8 +49,7 @@ def run(options: argparse.Namespace) -> int:
     text = program.backend.launch_file(program.plan, options.launch) if options.launch else program.text
     if options.output:
         path = Path(options.output)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        write_atomically(path, text)
         if not as_json:
             print(f"{path}: {len(text.splitlines())} lines for {options.launch or options.target}")
     if as_json:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.driver import examine
+from planc.files import write_atomically
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +46,7 @@ def run(options: argparse.Namespace) -> int:
         print(json.dumps(made))
         return 0
     path = Path(options.output)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(made))
+    write_atomically(path, json.dumps(made))
     facts = {"trace": str(path), "events": len(made["traceEvents"]), "step_s": checked.costed.step.time_s}
     if options.format == "json":
         print_json(facts, "planc.trace/1")

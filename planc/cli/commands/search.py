@@ -12,7 +12,7 @@ from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
-from planc.files import write_atomically
+from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.language.build import build_file
 
 if TYPE_CHECKING:
@@ -92,10 +92,10 @@ def write_plans(folder: Path, source: Path, texts: list[str]) -> None:
     """
     copies = {}
     for name in build_file(source).files if texts else ():
-        data, place = (source.parent / name).read_bytes(), folder / name
+        data, place = read_bounded(source.parent / name, MAX_TEXT_BYTES), folder / name
         if not place.exists():
             copies[place] = data
-        elif place.read_bytes() != data:
+        elif read_bounded(place, MAX_TEXT_BYTES) != data:
             raise FileExistsError(f"{place} is another file than {source.parent / name}, which the plans read")
     folder.mkdir(parents=True, exist_ok=True)
     for place, data in copies.items():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, print_json, refused, width
 from planc.diag.errors import PlanError
+from planc.files import write_atomically
 
 if TYPE_CHECKING:
     from planc.compare.sweep import Sweep
@@ -96,4 +97,4 @@ def _write(found: Sweep, path: Path) -> None:
         ".csv": lambda: csv(found),
         ".json": lambda: json.dumps(found.to_json(), indent=2) + "\n",
     }
-    path.write_text(texts[path.suffix]())
+    write_atomically(path, texts[path.suffix]())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,10 @@ from typing import Any
 
 from planc.cli.common import print_json
 from planc.cli.views.table import table
+from planc.files import read_json
 
+MAX_BYTES = 1_000_000_000
+"""Largest receipt that is read."""
 QUANTITIES = {
     "step_time_s": ("step_time_s", "s"),
     "memory_gib": ("peak_memory_gib", "GiB"),
@@ -25,7 +27,7 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
     found = []
     for path in paths:
         try:
-            receipt = json.loads(Path(path).read_text())
+            receipt = read_json(Path(path), MAX_BYTES)
             if receipt.get("format", "planc.receipt/1") != "planc.receipt/1" or "losses" not in receipt:
                 raise ValueError("not a receipt (planc.receipt/1)")
         except (OSError, ValueError, AttributeError) as error:

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planc.files import read_json, read_text
 from planc.trainer.checkpoint import directory as folders
 from planc.trainer.checkpoint import tensor_files as parts
-from planc.trainer.checkpoint.manifest import HISTORY, NAME, Box, File, Manifest, Stored
+from planc.trainer.checkpoint.manifest import HISTORY, MAX_BYTES, NAME, Box, File, Manifest, Stored
 from planc.trainer.run.launch import ATTEMPT
 
 if TYPE_CHECKING:
@@ -142,7 +143,7 @@ class Saver:
         files: dict[str, File] = {}
         tensors: dict[str, Stored] = {}
         for path in self._awaited(folder):
-            said = json.loads(path.read_text())
+            said = read_json(path, MAX_BYTES)
             files |= {name: File.model_validate(file) for name, file in said["files"].items()}
             for name, stored in said["tensors"].items():
                 _add(tensors, name, Stored.model_validate(stored))
@@ -166,7 +167,7 @@ class Saver:
         limit = time.monotonic() + self.where.timeout_s
         while missing := [path.stem for path in wanted if not path.exists()]:
             if failed := sorted(folder.glob(f"{FAILED}*")):
-                raise OSError(f"rank {int(failed[0].name.removeprefix(FAILED))}: {failed[0].read_text()}")
+                raise OSError(f"rank {int(failed[0].name.removeprefix(FAILED))}: {read_text(failed[0], MAX_BYTES)}")
             if time.monotonic() > limit:
                 raise OSError(f"{missing[0]} has not written its part in {self.where.timeout_s:g} s")
             time.sleep(POLL_S)

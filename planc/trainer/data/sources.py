@@ -30,7 +30,7 @@ def _tokens(preset: Preset) -> TokenSource:
 
     try:
         return _of_text(preset) if preset.data.source == "text" else _of_tokens(preset)
-    except DataError as error:
+    except (DataError, OSError) as error:
         raise PlanError([Diagnostic("E1032", f"the data cannot be read: {error}", preset.at("data", "path"))]) from None
     except ModuleNotFoundError as error:
         message = f"the preset's tokenizer needs {error.name}, which is not installed"

@@ -13,8 +13,11 @@ from typing import Any, Literal
 from pydantic import Field, ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
-from planc.files import write_atomically
+from planc.files import read_json, write_atomically
 from planc.ir.frozen import Frozen
+
+MAX_BYTES = 1_000_000_000
+"""Largest receipt that is read: losses of every step, and picks of every expert."""
 
 
 class Compile(Frozen):
@@ -94,7 +97,7 @@ class Receipt(Frozen):
 def read_receipt(path: Path | str) -> Receipt:
     """Read the receipt at `path`. Raises PlanError (E1020) when the file cannot be read or is none."""
     try:
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = read_json(Path(path), MAX_BYTES)
         if not isinstance(values, dict):
             raise ValueError("it is not an object")
         return Receipt.model_validate(values)

@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from planc.files import open_regular
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -133,15 +135,21 @@ def _numpy_file(path: Path) -> TokenFile:
 
 def _megatron_file(path: Path, index: Path) -> TokenFile:
     """Magic, version, dtype, numbers of sequences and documents; then the sizes of the sequences, int32."""
-    with open(index, "rb") as file:
+    with open_regular(index) as file:
+        size_bytes = file.seek(0, 2)
+        file.seek(0)
         head = file.read(len(MEGATRON_MAGIC) + 25)
         if len(head) < len(MEGATRON_MAGIC) + 25 or not head.startswith(MEGATRON_MAGIC):
             raise DataError(f"{index.name} is no index of Megatron-LM")
         version, code, sequences, _documents = struct.unpack("<QBQQ", head[len(MEGATRON_MAGIC) :])
         if version != 1 or code not in MEGATRON_DTYPES:
             raise DataError(f"{index.name} is of version {version} and dtype {code}, which planc does not read")
-        sizes = np.fromfile(file, "<i4", sequences)
+        if 4 * sequences > size_bytes - len(head):
+            raise DataError(f"{index.name} is cut short: it speaks of {sequences:,} sequences")
+        sizes = np.frombuffer(file.read(4 * sequences), "<i4")
+    if sizes.size and sizes.min() < 0:
+        raise DataError(f"{index.name} speaks of a sequence of {sizes.min()} tokens")
     said, there = int(sizes.sum(dtype=np.int64)), _plain(path, MEGATRON_DTYPES[code])
-    if len(sizes) != sequences or said != there.tokens:
+    if said != there.tokens:
         raise DataError(f"{path.name} holds {there.tokens:,} tokens, and its index speaks of {said:,}")
     return there

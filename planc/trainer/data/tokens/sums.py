@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from planc.cache import cache_folder
-from planc.files import write_atomically
+from planc.files import open_regular, read_json, write_atomically
 
 BLOCK_BYTES = 1 << 20
+MAX_NOTE_BYTES = 1_000_000
 
 
 def sha256_of(path: Path) -> str:
@@ -33,7 +34,7 @@ def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
     state = [stat.st_size, stat.st_mtime_ns, stat.st_ino]
     note = cache_folder() / "sums" / f"{hashlib.sha256(f'{path.absolute()} {what}'.encode()).hexdigest()[:32]}.json"
     with suppress(OSError, ValueError, KeyError, TypeError):
-        said = json.loads(note.read_text())
+        said = read_json(note, MAX_NOTE_BYTES)
         if said["state"] == state:
             return said["value"]
     value = find()
@@ -44,7 +45,7 @@ def remembered(path: Path, what: str, find: Callable[[], Any]) -> Any:
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with open(path, "rb") as file:
+    with open_regular(path) as file:
         while block := file.read(BLOCK_BYTES):
             digest.update(block)
     return digest.hexdigest()

@@ -9,7 +9,7 @@ end with a line.
 from __future__ import annotations
 
 import hashlib
-import json
+import io
 import os
 import tempfile
 from collections.abc import Iterator
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
+from planc.files import open_regular, parse_json
 from planc.trainer.data.tokens.files import DataError, TokenFile
 from planc.trainer.data.tokens.sums import sha256_of
 from planc.trainer.data.tokens.tokenizer import Tokenizer
@@ -120,7 +121,7 @@ def _parts(path: Path) -> Iterator[str]:
 def _lines(path: Path) -> Iterator[str]:
     """Lines with their ends as they are."""
     try:
-        with open(path, encoding="utf-8", newline="") as file:
+        with io.TextIOWrapper(open_regular(path), encoding="utf-8", newline="") as file:
             yield from file
     except UnicodeDecodeError as error:
         raise DataError(f"{path.name} is not UTF-8 text: {error.reason} at byte {error.start}") from None
@@ -128,7 +129,7 @@ def _lines(path: Path) -> Iterator[str]:
 
 def _text(path: Path, number: int, line: str) -> str:
     try:
-        text = json.loads(line)["text"]
+        text = parse_json(line)["text"]
     except (ValueError, KeyError, TypeError):
         text = None
     if not isinstance(text, str):

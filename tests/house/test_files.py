@@ -1,0 +1,117 @@
+"""One reader and one writer: no other module opens files that people or strangers wrote, or writes over any."""
+
+from __future__ import annotations
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+
+from planc.files import TooLargeError, open_regular, parse_json, read_bounded, read_json, read_text, write_atomically
+
+ROOT = Path(__file__).resolve().parents[2]
+CALLS = {
+    "open", "read_text", "read_bytes", "write_text", "write_bytes", "memmap", "fromfile", "open_memmap", "safe_open",
+    "save_file", "from_file",
+}  # fmt: skip
+"""Functions and methods that read or write a file by its path."""
+PACKAGE = "files of the package itself"
+ALLOWED = {
+    "planc/files.py": "the reader and the writer",
+    "planc/catalog/__init__.py": PACKAGE,
+    "planc/syntax/tables.py": PACKAGE,
+    "planc/cli/schemas/__init__.py": PACKAGE,
+    "planc/cli/topics.py": PACKAGE,
+    "planc/language/library.py": PACKAGE,
+    "planc/calibration/rows.py": PACKAGE,
+    "planc/calibration/fit.py": "makes the package's own tables, in a checkout",
+    "planc/cache.py": "opens the cache folder to look at its owner",
+    "planc/calibration/cpu_contention.py": "/proc/stat of the kernel",
+    "planc/cli/__init__.py": "/dev/null for a closed output",
+    "planc/cli/commands/bench.py": "plans in a temporary folder of its own",
+    "planc/cli/commands/calibrate.py": "plans in a temporary folder of its own",
+    "planc/cli/bench/gpu.py": "plans in a temporary folder of its own",
+    "planc/cli/bench/calibrated.py": "plans in a temporary folder of its own",
+    "planc/trainer/measure/coordinator.py": "tasks in a temporary folder of its own",
+    "planc/trainer/measure/worker.py": "the task that the coordinator wrote",
+    "planc/trainer/run/worker.py": "methods of a run and a reporter that are called `open`",
+    "planc/trainer/telemetry/metrics_file.py": "a file that a run adds lines to, after a look at what is there",
+    "planc/trainer/checkpoint/directory.py": "the lock, without following a link",
+    "planc/trainer/checkpoint/writer.py": "a folder to sync; a rank's word in the folder of a save",
+    "planc/trainer/checkpoint/tensor_files.py": "files of a save, synced; values after their headers were verified",
+    "planc/trainer/checkpoint/hugging_face.py": "values after their headers were read; exported weights",
+    "planc/trainer/data/tokens/files.py": "tokens, mapped after a look at the file's size",
+    "planc/trainer/data/tokens/tokenizer.py": "the tokenizers package reads its own format",
+    "planc/trainer/data/stream.py": "Python's own library",
+    "backends/xla/audit/compile.py": "a temporary folder and the cache of compilations",
+    "backends/xla/audit/worker.py": "a temporary folder and the cache of compilations",
+}
+"""Modules that may, and why."""
+
+
+def opening(path: Path) -> set[str]:
+    """Names of the calls of a module that open a file by its path."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            own = name == "read_text" and isinstance(node.func, ast.Name)
+            if name in CALLS and not own:
+                found.add(name)
+    return found
+
+
+def modules() -> list[Path]:
+    below = [p for room in ("planc", "backends", "grammar") for p in (ROOT / room).rglob("*.py")]
+    return [p for p in below if not any(parent.is_symlink() for parent in p.relative_to(ROOT).parents)]
+
+
+def test_only_the_listed_modules_open_files() -> None:
+    found = {p.relative_to(ROOT).as_posix() for p in modules() if opening(p)}
+    linked = {f for f in found if f.startswith(("planc/backends/", "planc/grammar/", "planc/plans/"))}
+    assert found - linked == set(ALLOWED)
+
+
+def test_a_call_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "m.py").write_text("from pathlib import Path\nPath('a').read_bytes()\nopen('b')\nread_text('c')\n")
+    assert opening(tmp_path / "m.py") == {"read_bytes", "open"}
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> dict[str, Path]:
+    """Paths that are no regular file, by what they are."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "circle").symlink_to("circle")
+    paths = {"pipe": tmp_path / "pipe", "circle": tmp_path / "circle", "folder": tmp_path, "null": Path("a\0b")}
+    return {**paths, "device": Path("/dev/zero"), "absent": tmp_path / "absent"}
+
+
+@pytest.mark.parametrize("name", ["pipe", "circle", "folder", "null", "device", "absent"])
+def test_what_is_no_regular_file_is_refused_at_once(odd: dict[str, Path], name: str) -> None:
+    with pytest.raises(OSError, match=r".+"):
+        open_regular(odd[name])
+    with pytest.raises(OSError, match=r".+"):
+        read_json(odd[name], 100)
+
+
+def test_reading_is_bounded_and_tells_text_from_other_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"\xef\xbb\xbf{\r\n}")
+    assert (read_text(path, 7), read_json(path, 7)) == ("{\n}", {})
+    with pytest.raises(TooLargeError):
+        read_bounded(path, 6)
+    for data in (b"\xff", b"[" * 100_000, b"{", b"9" * 5000, b'{"a":' * 50_000):
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=r".+"):
+            read_json(path, 10**6)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse_json("[" * 100_000)
+
+
+def test_a_device_is_written_into_and_stays(tmp_path: Path) -> None:
+    write_atomically(Path("/dev/null"), "x")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(IsADirectoryError):
+        write_atomically(tmp_path, "x")
+    assert list(tmp_path.iterdir()) == []
