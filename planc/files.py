@@ -48,7 +48,7 @@ def read_bounded(path: Path, most_bytes: int) -> bytes:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """The text of the regular file at `path`, of at most `most_bytes`: UTF-8, no byte-order mark, newlines as line ends.
+    """The text of the regular file at `path`, of at most `most_bytes`: UTF-8 without a mark, newlines as line ends.
 
     Raises OSError as `read_bounded` does, and ValueError where the bytes are no UTF-8.
     """

@@ -30,6 +30,8 @@ Dims = Annotated[tuple[Count, ...], Field(max_length=MAX_DIMS)]
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}$")]
 """A plain name: a checkpoint's files lie in its own folder."""
 Line = Annotated[str, Field(max_length=1000)]
+Sizes = dict[str, tuple[int, ...]]
+"""Sizes of boxes in elements, by the names of their tensors."""
 
 
 class File(Frozen):
@@ -122,9 +124,9 @@ class Manifest(Frozen):
         self.boxes_by_file()
         return self
 
-    def boxes_by_file(self) -> dict[str, dict[str, tuple[int, ...]]]:
+    def boxes_by_file(self) -> dict[str, Sizes]:
         """For each file of values the tensors in it, with the sizes of their boxes. Raises ValueError."""
-        found: dict[str, dict[str, tuple[int, ...]]] = {}
+        found: dict[str, Sizes] = {}
         for name, stored in self.tensors.items():
             for box in stored.boxes:
                 inside = found.setdefault(box.file, {})

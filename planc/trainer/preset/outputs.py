@@ -22,7 +22,10 @@ HELP = "name a place below it; with --checkpoint DIR checkpoints and metrics go 
 
 
 def misplaced(parts: Parts, preset: Path, text: str) -> list[Diagnostic]:
-    """E1035 for each of `parts` that names an output outside the folder of `preset`, whose text is `text`, or over a file."""
+    """E1035 for each output in `parts` that lies outside the folder of `preset`, or whose metrics replace another file.
+
+    `text` is the preset's own, for the places of its keys.
+    """
     found = []
     spans = places(str(preset), text)
     for table, key in OUTPUTS:
