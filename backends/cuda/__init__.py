@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from planc.backends.common.backend import CommonBackend
+
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from planc.ir.target import Target
 
 
-class Cuda:
+class Cuda(CommonBackend):
     """`planc.ir.backend.Backend` for torch: explicit process groups, eager collectives."""
 
     name = "cuda"
@@ -30,11 +32,6 @@ class Cuda:
         from planc.backends.cuda.refusals.plan import refusals
 
         return refusals(sharded)
-
-    def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        from planc.backends.common.bundled import not_bundled
-
-        return not_bundled(plan, self.target)
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
         from planc.backends.cuda.rules import realise

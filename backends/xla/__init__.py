@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from planc.backends.common.backend import CommonBackend
+
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
@@ -18,23 +20,17 @@ if TYPE_CHECKING:
     from planc.ir.target import Target
 
 
-class Xla:
+class Xla(CommonBackend):
     """`planc.ir.backend.Backend` for JAX: annotations, and collectives that the compiler inserts."""
 
     name = "xla"
     target: Target = "xla"
     one_process = True
-    launchers: tuple[str, ...] = ()
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.xla.refusals.plan import refusals
 
         return refusals(sharded)
-
-    def missing_module(self, plan: Plan) -> list[Diagnostic]:
-        from planc.backends.common.bundled import not_bundled
-
-        return not_bundled(plan, self.target)
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
         from planc.backends.xla.rules import realise
@@ -63,9 +59,6 @@ class Xla:
         from planc.backends.xla.emit.program import emit
 
         return emit(sharded)
-
-    def launch_file(self, plan: Plan, kind: str) -> str:
-        raise AssertionError(f"{kind} is none of the launchers of {self.name}")
 
     def parallelize(self, program: Program, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")

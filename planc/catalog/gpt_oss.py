@@ -7,10 +7,11 @@ The scaling of rotary positions is left out; a config brings it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.part import BLOCK, assemble
@@ -60,25 +61,14 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=True)
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    layers = config.layers("num_hidden_layers")
-    theta, scaling = config.rope(150000.0)
-    size = Size(
-        layers=layers,
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=8),
-        head_dim=config.head_dim(embed, heads, default=64),
+    shared = decoder_size(config, rope_theta=150000.0, kv_heads=8, head_dim=64, norm_eps=1e-5)
+    size = replace(
+        shared,
         experts=config.whole("num_local_experts", "num_experts", default=128),
         expert_ffn=config.whole("intermediate_size"),
-        vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", "experts_per_token", default=4),
         window=config.window(default=128),
-        kinds=tuple(KINDS[not slides] for slides in config.windows(layers) or ()),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-5),
-        tied=config.flag("tie_word_embeddings", default=False),
+        kinds=tuple(KINDS[not slides] for slides in config.windows(shared.layers) or ()),
     )
     return _build(name, size), config.unused
 

@@ -8,10 +8,11 @@ rotary positions for longer contexts is left out; a config brings it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
@@ -63,21 +64,7 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     """
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False, mlp_bias=False, sliding_window=None)
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    theta, scaling = config.rope(10000.0)
-    size = Size(
-        layers=config.layers("num_hidden_layers"),
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=heads),
-        head_dim=config.head_dim(embed, heads),
-        ffn=config.whole("intermediate_size"),
-        vocab=config.whole("vocab_size"),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-6),
-        tied=config.flag("tie_word_embeddings", default=False),
-    )
+    size = replace(decoder_size(config, rope_theta=1e4), ffn=config.whole("intermediate_size"))
     return _build(name, size), config.unused
 
 

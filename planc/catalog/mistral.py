@@ -7,10 +7,11 @@ have no window; a config says which.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
@@ -45,21 +46,10 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", layer_types=None)
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    theta, scaling = config.rope(1e4)
-    size = Size(
-        layers=config.layers("num_hidden_layers"),
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=8),
-        head_dim=config.head_dim(embed, heads),
+    size = replace(
+        decoder_size(config, rope_theta=1e4, kv_heads=8),
         ffn=config.whole("intermediate_size"),
-        vocab=config.whole("vocab_size"),
         window=config.window(default=4096),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-6),
-        tied=config.flag("tie_word_embeddings", default=False),
     )
     return _build(name, size), config.unused
 

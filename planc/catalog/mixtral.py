@@ -6,10 +6,11 @@ Sizes are from the published `config.json` files (Jiang et al. 2024, "Mixtral of
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.part import BLOCK, assemble
@@ -54,23 +55,12 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu")
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    theta, scaling = config.rope(1e6)
-    size = Size(
-        layers=config.layers("num_hidden_layers"),
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=8),
-        head_dim=config.head_dim(embed, heads),
+    size = replace(
+        decoder_size(config, rope_theta=1e6, kv_heads=8, norm_eps=1e-5),
         experts=config.whole("num_local_experts", "num_experts", default=8),
         expert_ffn=config.whole("intermediate_size"),
-        vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", default=2),
         window=config.window(),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-5),
-        tied=config.flag("tie_word_embeddings", default=False),
     )
     return _build(name, size), config.unused
 

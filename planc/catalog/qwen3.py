@@ -7,10 +7,11 @@ up to 4B tie the head to the embedding.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.mlp import feed_forward
 from planc.catalog.parts.part import BLOCK, assemble
@@ -61,25 +62,9 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False)
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    layers = config.layers("num_hidden_layers")
-    theta, scaling = config.rope(1e4)
-    window, kinds = _windows(config, layers)
-    size = Size(
-        layers=layers,
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=32),
-        head_dim=config.head_dim(embed, heads, default=128),
-        ffn=config.whole("intermediate_size"),
-        vocab=config.whole("vocab_size"),
-        window=window,
-        kinds=kinds,
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-6),
-        tied=config.flag("tie_word_embeddings", default=False),
-    )
+    shared = decoder_size(config, rope_theta=1e4, kv_heads=32, head_dim=128)
+    window, kinds = _windows(config, shared.layers)
+    size = replace(shared, ffn=config.whole("intermediate_size"), window=window, kinds=kinds)
     return _build(name, size), config.unused
 
 

@@ -6,10 +6,11 @@ Sizes are from the published `config.json` files (Qwen Team 2025, "Qwen3 Technic
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.catalog.parts.attention import attention
-from planc.catalog.parts.config import Config
+from planc.catalog.parts.config import Config, decoder_size
 from planc.catalog.parts.ends import embedding, head
 from planc.catalog.parts.experts import experts
 from planc.catalog.parts.mlp import feed_forward
@@ -57,27 +58,16 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     ValueError."""
     config = Config(fields)
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False, use_sliding_window=False)
-    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
-    layers = config.layers("num_hidden_layers")
-    theta, scaling = config.rope(1e4)
-    kinds = _kinds(config, layers)
-    size = Size(
-        layers=layers,
-        embed=embed,
-        heads=heads,
-        kv_heads=config.whole("num_key_value_heads", default=4),
-        head_dim=config.head_dim(embed, heads),
+    shared = decoder_size(config, rope_theta=1e4, kv_heads=4)
+    kinds = _kinds(config, shared.layers)
+    size = replace(
+        shared,
         ffn=config.whole("intermediate_size") if DENSE in kinds else 0,
         experts=config.whole("num_experts", "num_local_experts", default=128),
         expert_ffn=config.whole("moe_intermediate_size"),
-        vocab=config.whole("vocab_size"),
         top_k=config.whole("num_experts_per_tok", default=8),
         routing=Routing(normed=config.flag("norm_topk_prob", default=False)),
         kinds=kinds,
-        rope_theta=theta,
-        rope_scaling=scaling,
-        norm_eps=config.number("rms_norm_eps", default=1e-6),
-        tied=config.flag("tie_word_embeddings", default=False),
     )
     return _build(name, size), config.unused
 

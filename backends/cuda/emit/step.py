@@ -41,8 +41,7 @@ def step(roles: Roles, styler: Styler) -> str:
     return fill(
         STEP,
         **_own_tokens(roles),
-        policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
-        forward=_forward(styler, backward=True),
+        microbatches=_microbatches(styler, policy, backward=True),
         sums="sum_gradients(model.parameters())" if global_ops.sums_left(roles) else "",
         returned=_returned(roles),
     )
@@ -65,12 +64,7 @@ def build_step(model: nn.Module, mesh: DeviceMesh) -> Step:
 
     def step(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         <own>
-        inputs = tokens.split(MICROBATCH_SEQUENCES)
-        labels = targets.split(MICROBATCH_SEQUENCES)
-        total = torch.zeros((), device=tokens.device)
-        for index in range(len(inputs)):
-            <policy>
-            <forward>
+        <microbatches>
         <sums>
         return <returned>
 
@@ -111,7 +105,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
     return fill(
         EVALUATE,
         **_own_tokens(roles),
-        forward=_forward(styler, backward=False),
+        microbatches=_microbatches(styler, "", backward=False),
         let_go=fill(LET_GO, modules="model.modules()") if roles.uses_fsdp else "",
         returned=_returned(roles),
     )
@@ -125,11 +119,7 @@ def build_evaluate(model: nn.Module, mesh: DeviceMesh) -> Step:
     @torch.no_grad()
     def evaluate(tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
         <own>
-        inputs = tokens.split(MICROBATCH_SEQUENCES)
-        labels = targets.split(MICROBATCH_SEQUENCES)
-        total = torch.zeros((), device=tokens.device)
-        for index in range(len(inputs)):
-            <forward>
+        <microbatches>
         <let_go>
         return <returned>
 
@@ -159,6 +149,22 @@ for module in <modules>:
     if isinstance(module, FSDPModule):
         module.reshard()
 """
+
+
+def _microbatches(styler: Styler, policy: str, *, backward: bool) -> str:
+    """The microbatches one after the other, and the sum of their losses."""
+    return fill(
+        """
+        inputs = tokens.split(MICROBATCH_SEQUENCES)
+        labels = targets.split(MICROBATCH_SEQUENCES)
+        total = torch.zeros((), device=tokens.device)
+        for index in range(len(inputs)):
+            <policy>
+            <forward>
+        """,
+        policy=lines("last = index == len(inputs) - 1", policy) if policy else "",
+        forward=_forward(styler, backward=backward),
+    )
 
 
 def _forward(styler: Styler, *, backward: bool) -> str:

@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from planc.backends.xla.models import llama, moe
-from planc.backends.xla.models.llama import Half, Logits, Params, build_feed_forward, rms_norm, shapes
-from planc.backends.xla.models.moe import BlockWithPicks, LossWithPicks, routed
+from planc.backends.xla.models.llama import Half, Params, build_feed_forward, rms_norm, shapes
+from planc.backends.xla.models.moe import BlockWithPicks, routed
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -23,21 +23,14 @@ __all__ = ["build_logits", "build_loss", "shapes"]
 MODULE = "layers.*.attention"
 
 
-def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
-    return moe.build_loss(model, hooks, _block, balance)
-
-
-def build_logits(model: Model, hooks: Hooks) -> Logits:
-    """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    return moe.build_logits(model, hooks, _block)
-
-
 def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> BlockWithPicks:
     attention = build_latent_attention(model, hooks)
     if routed(model, kind):
         return moe.build_block(model, hooks, attention, balance)
     return moe.dense(llama.build_block(model, hooks, attention, build_feed_forward(hooks)))
+
+
+build_loss, build_logits = moe.builders(_block)
 
 
 def build_latent_attention(model: Model, hooks: Hooks) -> Half:

@@ -7,7 +7,7 @@ F expert_ffn. What divides experts over ranks is in the hook that brings tokens 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -37,22 +37,32 @@ def routed(model: Model, kind: Section) -> bool:
     return any(op.kind == "route" for op in model.ops[kind])
 
 
-def build_loss(model: Model, hooks: Hooks, block: MakeBlock, balance: float) -> LossWithPicks:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and how often each
-    expert was picked, [routed layers, ranks, X]. `balance` is the coefficient of the load-balancing loss."""
-    through = build_logits_with_picks(model, hooks, block, balance)
+class BuildLoss(Protocol):
+    """`build_loss` of a family with experts."""
 
-    def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
-        logits, picked = through(params, tokens)
-        return llama.cross_entropy(logits, targets), picked
-
-    return loss
+    def __call__(self, model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks: ...
 
 
-def build_logits(model: Model, hooks: Hooks, block: MakeBlock) -> Logits:
-    """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    through = build_logits_with_picks(model, hooks, block, 0.0)
-    return lambda params, tokens: through(params, tokens)[0]
+def builders(block: MakeBlock) -> tuple[BuildLoss, Callable[[Model, Hooks], Logits]]:
+    """`build_loss` and `build_logits` of the family whose blocks `block` makes."""
+
+    def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
+        """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and how often each
+        expert was picked, [routed layers, ranks, X]. `balance` is the coefficient of the load-balancing loss."""
+        through = build_logits_with_picks(model, hooks, block, balance)
+
+        def loss(params: Params, tokens: jax.Array, targets: jax.Array) -> tuple[jax.Array, jax.Array]:
+            logits, picked = through(params, tokens)
+            return llama.cross_entropy(logits, targets), picked
+
+        return loss
+
+    def build_logits(model: Model, hooks: Hooks) -> Logits:
+        """`logits(params, tokens [B, S])` -> [B, S, V]."""
+        through = build_logits_with_picks(model, hooks, block, 0.0)
+        return lambda params, tokens: through(params, tokens)[0]
+
+    return build_loss, build_logits
 
 
 def build_logits_with_picks(

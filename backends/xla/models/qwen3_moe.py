@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planc.backends.xla.models import moe, qwen3
-from planc.backends.xla.models.llama import Logits, build_attention, shapes
-from planc.backends.xla.models.moe import BlockWithPicks, LossWithPicks, routed
+from planc.backends.xla.models.llama import build_attention, shapes
+from planc.backends.xla.models.moe import BlockWithPicks, routed
 
 if TYPE_CHECKING:
     from planc.backends.xla.models.hooks import Hooks
@@ -15,17 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["build_logits", "build_loss", "shapes"]
 
 
-def build_loss(model: Model, hooks: Hooks, balance: float = 0.0) -> LossWithPicks:
-    """`loss(params, tokens [B, S], targets [B, S])`: the mean cross entropy per token, fp32, and the experts' picks."""
-    return moe.build_loss(model, hooks, _block, balance)
-
-
-def build_logits(model: Model, hooks: Hooks) -> Logits:
-    """`logits(params, tokens [B, S])` -> [B, S, V]."""
-    return moe.build_logits(model, hooks, _block)
-
-
 def _block(model: Model, hooks: Hooks, kind: Section, balance: float) -> BlockWithPicks:
     if not routed(model, kind):
         return moe.dense(qwen3.dense(model, hooks, kind))
     return moe.build_block(model, hooks, build_attention(model, hooks, kind, normed=True), balance)
+
+
+build_loss, build_logits = moe.builders(_block)

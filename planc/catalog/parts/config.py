@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from planc.catalog.parts.sizes import Scaling, check_layers
+from planc.catalog.parts.sizes import Scaling, Size, check_layers
 
 MAX_LENGTH = 10**12
 
@@ -125,6 +125,30 @@ class Config:
         if not isinstance(value, dict):
             raise ValueError(f"{name} = {value!r} is not an object")
         return value
+
+
+def decoder_size(
+    config: Config, *, rope_theta: float, kv_heads: int | None = None, head_dim: int = 0, norm_eps: float = 1e-6
+) -> Size:
+    """Sizes that configs of Llama and of the families after it write alike: all but those of MLP, experts and window.
+
+    The keywords are the defaults of the family's configuration class; `kv_heads` None: as many as heads, `head_dim`
+    0: an even share of the model's width. Raises ValueError.
+    """
+    embed, heads = config.whole("hidden_size"), config.whole("num_attention_heads")
+    theta, scaling = config.rope(rope_theta)
+    return Size(
+        layers=config.layers("num_hidden_layers"),
+        embed=embed,
+        heads=heads,
+        kv_heads=config.whole("num_key_value_heads", default=heads if kv_heads is None else kv_heads),
+        head_dim=config.head_dim(embed, heads, default=head_dim),
+        vocab=config.whole("vocab_size"),
+        rope_theta=theta,
+        rope_scaling=scaling,
+        norm_eps=config.number("rms_norm_eps", default=norm_eps),
+        tied=config.flag("tie_word_embeddings", default=False),
+    )
 
 
 def _plain(value: Any) -> bool:

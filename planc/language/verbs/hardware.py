@@ -6,6 +6,8 @@ network of its file joins the nodes or slices.
 
 from __future__ import annotations
 
+from typing import TypedDict
+
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Chip, Level, Link
 from planc.language.draft import Draft
@@ -181,12 +183,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
     return Link(
         name=declared_name(sentence),
         bandwidth_bytes_per_s=values["bandwidth"],
-        latency_s=values["latency"],
-        efficiency=values["efficiency"],
-        in_network_reduction=values["in_network_reduction"],
-        half_bytes=values["half_size"],
-        call_s=values["call"],
-        op_efficiency=_by_op(values),
+        **_transfers(values),
         shared=int(values["shared"]),
         switches=int(values["switches"]),
     )
@@ -213,15 +210,33 @@ def _level(node: Node, draft: Draft) -> Level | None:
         name=name.text,
         width=count,
         bandwidth_bytes_per_s=bandwidth,
+        **_transfers(values),
+        oversubscription=values["oversubscription"],
+        ports=int(values["ports"]),
+        rails=int(values["rails"]),
+    )
+
+
+class _Transfers(TypedDict):
+    """How transfers run, on a link as in a network's level."""
+
+    latency_s: float
+    efficiency: float
+    in_network_reduction: float
+    half_bytes: float
+    call_s: float
+    op_efficiency: dict[str, float]
+
+
+def _transfers(values: dict[str, float]) -> _Transfers:
+    """The fields that a link and a level have in common, by the arguments of their sentence."""
+    return _Transfers(
         latency_s=values["latency"],
         efficiency=values["efficiency"],
-        oversubscription=values["oversubscription"],
         in_network_reduction=values["in_network_reduction"],
         half_bytes=values["half_size"],
         call_s=values["call"],
         op_efficiency=_by_op(values),
-        ports=int(values["ports"]),
-        rails=int(values["rails"]),
     )
 
 
