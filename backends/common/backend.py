@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.plan import Plan
-    from planc.ir.program import Target
+    from planc.ir.target import Target
 
 
 class CommonBackend:

@@ -10,7 +10,7 @@ from planc.calibration.rows import missing, training_rows
 from planc.cli.bench.accuracy import markdown, numbers
 from tests.plans import ROOT
 
-HEAD = ("number", "value", "prior", "bounds", "most moved, by leaving out", "why")
+HEAD = ("number", "value", "prior", "bounds", "largest change, by leaving out", "why")
 PAGE = (ROOT / "docs" / "measured" / "accuracy.md").read_text()
 
 
