@@ -61,7 +61,7 @@ def load(source: str | Path, *, set: dict[str, int] | None = None, target: str =
     >>> plan.name, plan.mesh.sizes, plan.batch.tokens  # 8 sequences of 128 tokens
     ('tiny', {'fsdp': 2, 'tp': 2}, 1024)
     """
-    _sound(set or {}, target or None)
+    _check_arguments(set or {}, target or None)
     path = Path(source)
     built = build_file(path, set, target)
     checked, found = _check(built.plan)
@@ -203,7 +203,7 @@ def search(
     >>> len(search("plans/tiny.plan"))  # nothing is free: the plan itself
     1
     """
-    _sound(set or {}, None)
+    _check_arguments(set or {}, None)
     from planc.search.branch_and_bound import search as best_of
 
     return best_of(
@@ -230,7 +230,7 @@ def examine(
     are reported beside the plan's own target's.
     """
     given = set or {}
-    _sound(given, target)
+    _check_arguments(given, target)
     path = None if isinstance(source, Plan) else Path(source)
     request = _Request(source, given, target, unsaved or {})
     built, answer = request.built, Answer()
@@ -252,7 +252,7 @@ def examine(
     return Examined(report, built.plan, shown, built, answer.costed, request.explicit, answer.sharded)
 
 
-def _sound(given: dict[str, int], target: str | None) -> None:
+def _check_arguments(given: dict[str, int], target: str | None) -> None:
     """The caller's mistakes, not the plan's: raised at once."""
     if target is not None and target not in (*TARGETS, NO_TARGET):
         raise ValueError(f"target {target!r} is not one of {', '.join((*TARGETS, NO_TARGET))}")

@@ -26,7 +26,7 @@ def shrunk(plan: Plan, ranks: int) -> Plan:
         if factor == 1:
             break
         sizes[axis] //= factor
-    return plan if sizes == plan.mesh.sizes else _with(plan, sizes)
+    return plan if sizes == plan.mesh.sizes else _with_sizes(plan, sizes)
 
 
 def size_changes(plan: Plan, small: Plan) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ def _devices(sizes: dict[str, int]) -> int:
     return total
 
 
-def _with(plan: Plan, sizes: dict[str, int]) -> Plan:
+def _with_sizes(plan: Plan, sizes: dict[str, int]) -> Plan:
     mesh = Mesh(axes=strided(sizes), views=plan.mesh.views, cause=plan.mesh.cause)
     share = plan.mesh.devices // mesh.devices
     return replace(plan, mesh=mesh, batch=replace(plan.batch, sequences=plan.batch.sequences // share))

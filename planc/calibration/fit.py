@@ -158,12 +158,12 @@ def with_field(text: str, parameter: Parameter, value: str) -> str:
     lines = []
     for line in text.splitlines():
         if re.match(starts[parameter.place], line):
-            line = _replaced(line, parameter.field, value)
+            line = _with_field(line, parameter.field, value)
         lines.append(line)
     return "\n".join(lines) + "\n"
 
 
-def _replaced(line: str, field: str, value: str) -> str:
+def _with_field(line: str, field: str, value: str) -> str:
     """`field = value` in every bracket of a declaration; added at the end where it is missing."""
     import re
 

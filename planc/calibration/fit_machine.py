@@ -96,10 +96,10 @@ def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[Me
     put = _putting(base, parameters)
     seconds = np.array([m.seconds for m in measured] + [s.seconds for s in steps])
     weights = np.array(_weights(measured, steps))
-    problem = _Problem(measured, steps, np.log(seconds), weights, parameters, put)
+    problem = _FitProblem(measured, steps, np.log(seconds), weights, parameters, put)
     starts = [np.log([begun.get(p.field, p.prior) for p in parameters]) for begun in STARTS]
     x = _fitted(problem, min((_fitted(problem, start, TRIED) for start in starts), key=problem.loss))
-    fitted = _settled(put(x), {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
+    fitted = _with_measured_peaks(put(x), {m.probe.dtype for m in measured if m.probe.kind == "matmul"})
     return Calibrated(
         cluster=fitted,
         parameters=parameters,
@@ -109,7 +109,7 @@ def calibrate(cluster: Cluster, measured: Sequence[Measured], steps: Sequence[Me
     )
 
 
-def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
+def _fitted(problem: _FitProblem, x: Array, iterations: int = ITERATIONS) -> Array:
     """The best parameters near a start."""
     now = problem.loss(x)
     for _ in range(iterations):
@@ -121,7 +121,7 @@ def _fitted(problem: _Problem, x: Array, iterations: int = ITERATIONS) -> Array:
     return x
 
 
-def _settled(cluster: Cluster, dtypes: set[str]) -> Cluster:
+def _with_measured_peaks(cluster: Cluster, dtypes: set[str]) -> Cluster:
     """Fold efficiencies into the peaks of a chip without a data sheet: the measured rates are its peaks."""
     chip, levels = cluster.chip, cluster.levels
     if chip.cores:
@@ -157,7 +157,7 @@ def _putting(base: Cluster, parameters: Sequence[Parameter]) -> Put:
 
 
 @dataclass(frozen=True)
-class _Problem:
+class _FitProblem:
     """The least-squares problem: measured seconds, and the function that predicts them."""
 
     probes: Sequence[Measured]
@@ -275,7 +275,7 @@ def written(text: str, found: Calibrated, note: Sequence[str]) -> str:
         memory = f"{chip.memory_bandwidth_bytes_per_s / 1e9:.3g} GB/s"
         text = with_field(text, _peak(found, "memory_bandwidth"), memory)
         if found.cluster.levels and found.cluster.devices_per_node == 1:
-            text = _at(text, found.cluster.levels[0].bandwidth_bytes_per_s)
+            text = _with_bandwidth(text, found.cluster.levels[0].bandwidth_bytes_per_s)
     head, *rest = text.splitlines()
     kept = [line for line in rest if not line.startswith("#")]
     return "\n".join([head, *(f"# {line}" for line in note), *kept]) + "\n"
@@ -286,7 +286,7 @@ def _peak(found: Calibrated, field: str) -> Parameter:
     return Parameter(name=field, field=field, chips=(chip,), prior=1.0, why="the best measured", unit="")
 
 
-def _at(text: str, bytes_per_s: float) -> str:
+def _with_bandwidth(text: str, bytes_per_s: float) -> str:
     """The bandwidth of the network's levels, which stands behind `at`."""
     import re
 

@@ -52,7 +52,7 @@ class Parameter:
             return replace(cluster, link=_put_link(cluster.link, name, value))
         if self.place == "network":
             return replace(cluster, levels=tuple(_put_link(v, name, value) for v in cluster.levels))
-        return replace(cluster, chip=_put(cluster.chip, name, value))
+        return replace(cluster, chip=_with_parameter(cluster.chip, name, value))
 
     def of(self, cluster: Cluster) -> float:
         """The value of this parameter that `cluster` has now, in the parameter's `unit`."""
@@ -73,7 +73,7 @@ def _put_link(link: L, name: str, value: float) -> L:
     return replace(link, **change)
 
 
-def _put(chip: Chip, name: str, value: float) -> Chip:
+def _with_parameter(chip: Chip, name: str, value: float) -> Chip:
     narrow = name.removesuffix("_efficiency")
     if narrow in NARROW:
         return replace(chip, narrow_efficiency={**chip.narrow_efficiency, narrow: value})
@@ -106,7 +106,7 @@ def _matmul(name: str, chips: tuple[str, ...], prior: float, why: str = SUSTAINE
     return Parameter(name=f"matmul {name}", field="matmul_efficiency", chips=chips, prior=prior, why=why, spread=0.05)
 
 
-def _narrow(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:
+def _narrow_efficiency(name: str, dtype: str, chips: tuple[str, ...], prior: float) -> Parameter:
     field = f"{dtype}_efficiency"
     return Parameter(name=f"{dtype} {name}", field=field, chips=chips, prior=prior, why=SUSTAINED, spread=0.08)
 
@@ -122,7 +122,9 @@ def _memory(name: str, chips: tuple[str, ...], prior: float) -> Parameter:
     )  # fmt: skip
 
 
-def _shared(field: str, chips: tuple[str, ...], prior: float, unit: str, low: float, high: float) -> Parameter:
+def _shared_parameter(
+    field: str, chips: tuple[str, ...], prior: float, unit: str, low: float, high: float
+) -> Parameter:
     kind = "GPUs" if chips == GPUS else "TPUs"
     return Parameter(
         name=f"{field} {kind}", field=field, chips=chips, prior=prior, unit=unit, low=low, high=high, why=SHARED[field]
@@ -145,35 +147,35 @@ PARAMETERS: tuple[Parameter, ...] = (
     _matmul("B200", ("b200",), 0.60),
     _matmul("B300", ("b300",), 0.60),
     _matmul("GB200 and GB300", ("gb200", "gb300"), 0.52),
-    _narrow("H100", "float8", HOPPER, 0.56),
-    _narrow("B200", "float8", ("b200", "b300"), 0.58),
-    _narrow("GB200", "float8", ("gb200",), 0.57),
-    _narrow("GB300", "float8", ("gb300",), 0.62),
-    _narrow("GB200", "float4", BLACKWELL, 0.48),
-    _narrow("GB300", "float4", ULTRA, 0.48),
+    _narrow_efficiency("H100", "float8", HOPPER, 0.56),
+    _narrow_efficiency("B200", "float8", ("b200", "b300"), 0.58),
+    _narrow_efficiency("GB200", "float8", ("gb200",), 0.57),
+    _narrow_efficiency("GB300", "float8", ("gb300",), 0.62),
+    _narrow_efficiency("GB200", "float4", BLACKWELL, 0.48),
+    _narrow_efficiency("GB300", "float4", ULTRA, 0.48),
     _attention("A100", AMPERE, 0.60),
     _attention("H100", HOPPER, 0.37),
     _attention("B200", BLACKWELL, 0.22),
     _attention("B300", ULTRA, 0.32, "twice the exponentials of a B200 (NVIDIA, Blackwell Ultra)"),
     _memory("A100", AMPERE, 0.78),
     _memory("H100 and later", LATER, 0.76),
-    _shared("launch", GPUS, 3e-6, "s", 1e-6, 10e-6),
-    _shared("dispatch", GPUS, 85e-6, "s", 5e-6, 300e-6),
-    _shared("matmul_depth", GPUS, 350.0, "steps", 32.0, 1024.0),
-    _shared("matmul_tail", GPUS, 0.35, "share of a wave", 0.05, 0.9),
-    _shared("contention", GPUS, 0.38, "share", 0.02, 0.8),
-    _shared("step", GPUS, 8e-3, "s", 1e-3, 50e-3),
+    _shared_parameter("launch", GPUS, 3e-6, "s", 1e-6, 10e-6),
+    _shared_parameter("dispatch", GPUS, 85e-6, "s", 5e-6, 300e-6),
+    _shared_parameter("matmul_depth", GPUS, 350.0, "steps", 32.0, 1024.0),
+    _shared_parameter("matmul_tail", GPUS, 0.35, "share of a wave", 0.05, 0.9),
+    _shared_parameter("contention", GPUS, 0.38, "share", 0.02, 0.8),
+    _shared_parameter("step", GPUS, 8e-3, "s", 1e-3, 50e-3),
     _matmul("TPU v4", ("v4",), 0.74, XLA),
     _matmul("TPU v5e", ("v5e",), 0.80, XLA),
     _matmul("TPU v5p", ("v5p",), 0.80, XLA),
     _matmul("TPU v6e", ("v6e",), 0.70, XLA),
     _matmul("TPU 7x", ("tpu7x",), 0.72, XLA),
-    _narrow("TPU 7x", "float8", ("tpu7x",), 0.66),
+    _narrow_efficiency("TPU 7x", "float8", ("tpu7x",), 0.66),
     _attention("TPU", TPUS, 0.26, "splash attention, causal"),
-    _shared("memory_efficiency", TPUS, 0.75, "share", 0.5, 0.95),
-    _shared("matmul_depth", TPUS, 120.0, "steps", 32.0, 1024.0),
-    _shared("contention", TPUS, 0.27, "share", 0.02, 0.8),
-    _shared("step", TPUS, 10e-3, "s", 1e-3, 50e-3),
+    _shared_parameter("memory_efficiency", TPUS, 0.75, "share", 0.5, 0.95),
+    _shared_parameter("matmul_depth", TPUS, 120.0, "steps", 32.0, 1024.0),
+    _shared_parameter("contention", TPUS, 0.27, "share", 0.02, 0.8),
+    _shared_parameter("step", TPUS, 10e-3, "s", 1e-3, 50e-3),
     Parameter(
         name="half_size NVLink 3", field="half_size", chips=AMPERE, place="link", unit="B", prior=3 * 2.0**20,
         low=2.0**18, high=2.0**26, why="a message that runs at half the rate",

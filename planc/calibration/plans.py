@@ -82,7 +82,7 @@ def _sentences(row: Row, layout: Layout) -> Iterator[str]:
     yield "mesh " + " > ".join(f"{name} {size}" for name, size in axes or [("data", 1)])
     used = dict(axes)
     yield from _data(layout, used)
-    yield from _inside(row, layout, used)
+    yield from _layout_sentences(row, layout, used)
     yield from _experts(row, layout, used)
     yield from _pipeline(row, layout)
     yield "optimizer adamw"
@@ -214,7 +214,7 @@ def _data(layout: Layout, used: dict[str, int]) -> Iterator[str]:
         yield f"store optimizer over {', '.join(divided)}"
 
 
-def _inside(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
+def _layout_sentences(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
     options = row.facts["options"]
     if "tp" in used:
         yield "use tp over tp"
@@ -324,7 +324,7 @@ def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
     kernel = _kernel(row, used)
     if kernel:
         yield f"attention.core as {kernel}"
-    narrow = _narrow(row)
+    narrow = _narrow_dtype(row)
     if narrow:
         regions: tuple[str, ...] = ("projection", "experts" if row.moe else "ffn")
         if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
@@ -353,7 +353,7 @@ def _kernel(row: Row, used: dict[str, int]) -> str:
     return "cudnn" if "cp" not in used and (nvidia or blackwell) else ""
 
 
-def _narrow(row: Row) -> str:
+def _narrow_dtype(row: Row) -> str:
     """The narrow dtype of a row's linear layers, with its recipe."""
     options = row.facts["options"]
     words = f"{options.get('fp8') or ''} {options.get('dtype') or ''}".lower()

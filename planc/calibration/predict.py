@@ -29,13 +29,13 @@ class Prepared:
 
     def cost(self, change: Callable[[Cluster], Cluster] | None = None) -> CostedPlan:
         """The cost on the row's machine, or on what `change` makes of it."""
-        return cost_plan(self._on(change), self.collectives)
+        return cost_plan(self._on_cluster(change), self.collectives)
 
     def step_s(self, change: Callable[[Cluster], Cluster] | None = None) -> float:
         """Seconds of the step alone; `change` replaces the numbers of its machines, None leaves them."""
-        return step_time(self._on(change), self.collectives).step.time_s
+        return step_time(self._on_cluster(change), self.collectives).step.time_s
 
-    def _on(self, change: Callable[[Cluster], Cluster] | None) -> Sharded:
+    def _on_cluster(self, change: Callable[[Cluster], Cluster] | None) -> Sharded:
         """The layouts on another machine."""
         if change is None:
             return self.sharded

@@ -185,10 +185,10 @@ def validation_rows() -> tuple[Row, ...]:
 def sweep_rows() -> tuple[Row, ...]:
     """The bundled sweep of layouts in one node (VIA-Research/vTrain), from its compact table."""
     table = bundled("sweep.json")
-    return tuple(Row(_swept(table, values)) for values in table["rows"])
+    return tuple(Row(_row_of_sweep(table, values)) for values in table["rows"])
 
 
-def _swept(table: dict[str, Any], values: list[Any]) -> dict[str, Any]:
+def _row_of_sweep(table: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     """One row of the sweep in the format of the others."""
     at = dict(zip(table["columns"], values, strict=True))
     embed = at["d_model"]

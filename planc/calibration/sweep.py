@@ -111,13 +111,13 @@ def quadruple_times(rows: Sequence[Row]) -> dict[Cell, list[float]]:
         same_layout[layers, microbatches] = measured_s(row)
     found: dict[Cell, list[float]] = {}
     for (cell, stages, _), times in series.items():
-        for less, more, few, many in _corners(times):
+        for less, more, few, many in _pairs_of_counts(times):
             both = times[more, many] - times[more, few] - times[less, many] + times[less, few]
             found.setdefault(cell, []).append(stages * both / ((more - less) * (many - few)))
     return found
 
 
-def _corners(times: Mapping[tuple[int, int], float]) -> Iterator[tuple[int, int, int, int]]:
+def _pairs_of_counts(times: Mapping[tuple[int, int], float]) -> Iterator[tuple[int, int, int, int]]:
     """Every two layer counts and two microbatch counts of which all four rows exist."""
     layers, microbatches = (sorted({key[i] for key in times}) for i in (0, 1))
     for less, more in combinations(layers, 2):

@@ -75,9 +75,9 @@ def read_config(name: str, fields: Mapping[str, Any]) -> tuple[Model, tuple[str,
     config.must_be(FAMILY, hidden_act="silu", attention_bias=False, moe_layer_freq=1)
     theta, scaling = config.rope(1e4)
     heads, nope, rope = (config.whole(f) for f in ("num_attention_heads", "qk_nope_head_dim", "qk_rope_head_dim"))
-    _agrees(config, "num_key_value_heads", heads)
-    _agrees(config, "head_dim", rope, nope + rope)
-    _agrees(config, "qk_head_dim", nope + rope)
+    _check_consistent(config, "num_key_value_heads", heads)
+    _check_consistent(config, "head_dim", rope, nope + rope)
+    _check_consistent(config, "qk_head_dim", nope + rope)
     expert_ffn = config.whole("moe_intermediate_size")
     size = Size(
         layers=config.layers("num_hidden_layers"),
@@ -123,7 +123,7 @@ def _routing(config: Config) -> Routing:
     )
 
 
-def _agrees(config: Config, field: str, *values: int) -> None:
+def _check_consistent(config: Config, field: str, *values: int) -> None:
     """A field that says again what others say."""
     given = config.whole(field, default=values[0])
     if given not in values:

@@ -54,21 +54,21 @@ def plan_findings(plan: Plan, left_out: frozenset[str] = frozenset()) -> list[Di
     Args:
         left_out: verbs of sentences that the plan lacks because they could not be read; rules about them wait.
     """
-    asked = [r for r in _of("plan") if not left_out or (r.about and left_out.isdisjoint(r.about))]
+    asked = [r for r in _rules_of("plan") if not left_out or (r.about and left_out.isdisjoint(r.about))]
     return [d for rule in asked if rule.check for d in rule.check(plan)]
 
 
 def breaks(plan: Plan, *, among: Container[str] = (), besides: Container[str] = ()) -> bool:
     """True if a plan rule finds an error: one of the rules `among`, or any but those in `besides`."""
-    asked = [r for r in _of("plan") if r.check and (r.code in among if among else r.code not in besides)]
+    asked = [r for r in _rules_of("plan") if r.check and (r.code in among if among else r.code not in besides)]
     return any(d.severity == "error" for rule in asked if rule.check for d in rule.check(plan))
 
 
 def judge_plan(costed: CostedPlan) -> list[Diagnostic]:
     """Findings of the cost rules on `costed` and of the plan's own `expect` sentences, errors among them."""
-    return [d for rule in _of("cost") if rule.check for d in rule.check(costed)]
+    return [d for rule in _rules_of("cost") if rule.check for d in rule.check(costed)]
 
 
 @cache
-def _of(folder: str) -> tuple[Rule, ...]:
+def _rules_of(folder: str) -> tuple[Rule, ...]:
     return tuple(scan(f"{__name__}.{folder}").values())

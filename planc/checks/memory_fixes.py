@@ -90,7 +90,7 @@ def memory_fixes(plan: Plan) -> Iterator[MemoryFix]:
     yield from _gather(plan)
     yield from _stores(plan)
     yield from _sequence(plan)
-    yield from _wider(plan)
+    yield from _wider_shard_axis(plan)
 
 
 def _recompute(plan: Plan) -> Iterator[MemoryFix]:
@@ -165,7 +165,7 @@ def _sequence(plan: Plan) -> Iterator[MemoryFix]:
     )
 
 
-def _wider(plan: Plan) -> Iterator[MemoryFix]:
+def _wider_shard_axis(plan: Plan) -> Iterator[MemoryFix]:
     """Ranks moved from a replica axis to the axis that state is stored over."""
     stored = plan.store("optimizer")
     replica = [a for a in plan.data_axes if a not in stored]

@@ -91,10 +91,10 @@ def _offered(checked: Examined, file: str) -> Iterator[Diagnostic]:
 
 
 def _is_safe(fix: Fix | None, text: str) -> bool:
-    return fix is not None and fix.safe and not any(_owned(edit, text) for edit in fix.edits)
+    return fix is not None and fix.safe and not any(_changes_owned_sentence(edit, text) for edit in fix.edits)
 
 
-def _owned(edit: Edit, text: str) -> bool:
+def _changes_owned_sentence(edit: Edit, text: str) -> bool:
     """True for an edit of what follows the verb of a sentence in `OWNED`, or one that adds such a sentence."""
     line = text.split("\n")[edit.span.line - 1] if edit.span.line <= text.count("\n") + 1 else ""
     verb = re.match(r"\s*(?:on\s+\w+\s*:\s*)?(\w+)", line)

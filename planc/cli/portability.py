@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def run(name: str, format: str) -> int:
     """0: it would; 1: it leaks; 2: there is no such module, or torch is not installed."""
     try:
-        walked, origin = _walked(name)
+        walked, origin = _walk_module(name)
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
@@ -30,7 +30,7 @@ def run(name: str, format: str) -> int:
         print(f"planc audit: {error.args[0]}", file=sys.stderr)
         return 2
     leaks = [
-        Diagnostic(leak.code, leak.message, _span(leak.place or origin), label=_in(leak.place), help=leak.help)
+        Diagnostic(leak.code, leak.message, _span(leak.place or origin), label=_place_text(leak.place), help=leak.help)
         for leak in walked.leaks
     ]
     if format == "json":
@@ -42,7 +42,7 @@ def run(name: str, format: str) -> int:
     return 1 if leaks else 0
 
 
-def _walked(name: str) -> tuple[Walked, Place]:
+def _walk_module(name: str) -> tuple[Walked, Place]:
     from planc.backends.torch_xla.audit.modules import found, origin, step_of
     from planc.backends.torch_xla.audit.walk import walk
 
@@ -72,5 +72,5 @@ def _span(place: Place) -> Span:
     return Span(str(short), place.line, begin, place.line, max(len(text.rstrip()) + 1, begin + 1))
 
 
-def _in(place: Place | None) -> str:
+def _place_text(place: Place | None) -> str:
     return f"in {place.function}" if place else "in the backward of this module"

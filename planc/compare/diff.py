@@ -131,7 +131,7 @@ def _pipeline(plan: Plan) -> str | None:
     return f"{split.axis} as {split.schedule}{chunks}, {len(split.stages)} stages"
 
 
-def _written(field: str) -> Callable[[Plan], str | None]:
+def _sentences_of(field: str) -> Callable[[Plan], str | None]:
     """The sentences that a field of the plan comes from, without their verb."""
 
     def say(plan: Plan) -> str | None:
@@ -153,13 +153,13 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "pipeline": _pipeline,
     "gather": lambda plan: f"per {plan.gather_per}" if plan.store("params") else None,
     "compute": lambda plan: f"{plan.precision.compute}, reduced in {plan.precision.reduce}",
-    "recompute": _written("recompute"),
-    "attention": _written("attention"),
-    "route": _written("route"),
-    "quantize": _written("quantize"),
-    "offload": _written("offloads"),
-    "overlap": _written("overlaps"),
-    "compile": _written("compiles"),
+    "recompute": _sentences_of("recompute"),
+    "attention": _sentences_of("attention"),
+    "route": _sentences_of("route"),
+    "quantize": _sentences_of("quantize"),
+    "offload": _sentences_of("offloads"),
+    "overlap": _sentences_of("overlaps"),
+    "compile": _sentences_of("compiles"),
 }
 """Decisions of a plan beside its layouts, as a reader would name them."""
 
@@ -175,10 +175,10 @@ def _shards(one: Sharded, other: Sharded) -> Iterator[Change]:
         if name in layouts[1] and layouts[0][name] != layouts[1][name]:
             groups.setdefault((layouts[0][name], layouts[1][name]), []).append(name)
     for (a, b), names in groups.items():
-        yield Change(part="shards", name=_several(names), unit="", a=a, b=b, names=tuple(names))
+        yield Change(part="shards", name=_first_names(names), unit="", a=a, b=b, names=tuple(names))
 
 
-def _several(names: list[str]) -> str:
+def _first_names(names: list[str]) -> str:
     shown = ", ".join(names[:3])
     return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
 

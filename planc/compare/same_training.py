@@ -82,12 +82,12 @@ def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
             dtypes = (one.store_dtype(noun, region), other.store_dtype(noun, region))
             found = [next((s.cause for s in p.stores if s.noun == noun and s.dtype), None) for p in (one, other)]
             yield from _reason(f"dtype of stored {noun}", dtypes, (found[0], found[1]))
-    narrow = [[_meaning(q) for q in p.quantize] for p in (one, other)]
+    narrow = [[_sentence_text(q) for q in p.quantize] for p in (one, other)]
     first = [next((q.cause for q in p.quantize), None) for p in (one, other)]
     yield from _reason("quantized matmuls", (_list(narrow[0]), _list(narrow[1])), (first[0], first[1]))
 
 
-def _meaning(node: Any) -> str:
+def _sentence_text(node: Any) -> str:
     return " ".join(node.cause.sentence.split())
 
 
@@ -99,11 +99,11 @@ def _dropped(one: Plan, other: Plan) -> Iterator[Apart]:
     """Tokens beyond an expert's room are dropped; its room is counted among the ranks that share tokens."""
     if not (one.model.top_k and other.model.top_k):
         return
-    routes = (_room(one), _room(other))
+    routes = (_expert_capacity(one), _expert_capacity(other))
     yield from _reason("tokens that experts drop", routes, (one.route.cause, other.route.cause))
 
 
-def _room(plan: Plan) -> str:
+def _expert_capacity(plan: Plan) -> str:
     if plan.route.method == "dropless":
         return "none"
     parts = plan.mesh.size(*plan.axes_of("sequence", "residual"))

@@ -58,15 +58,15 @@ class StoredLayout:
     @cached_on(lambda stored_layout, position, rank: (stored_layout._cache, position))
     def _piece(self, position: tuple[int, ...], rank: int) -> tuple[Runs, ...]:
         """The piece of every rank at this position along the axes."""
-        return tuple(self._runs(dim, rank) for dim in range(len(self.used)))
+        return tuple(self._intervals(dim, rank) for dim in range(len(self.used)))
 
-    def _runs(self, dim: int, rank: int) -> Runs:
+    def _intervals(self, dim: int, rank: int) -> Runs:
         runs: Runs = ((0, prod(length for length, _, _ in self.used[dim])),)
         for length, inside, axes in self.used[dim]:
             if axes:
-                runs = _within(runs, length, inside, _part(length, axes, rank))
+                runs = _repeat_within(runs, length, inside, _shard_range(length, axes, rank))
         if dim == self.on_dim and self.stored:
-            runs = _between(runs, *_part(sum(b - a for a, b in runs), self.stored, rank))
+            runs = _subrange(runs, *_shard_range(sum(b - a for a, b in runs), self.stored, rank))
         return runs
 
 
@@ -103,7 +103,7 @@ def _layers_on_stage(plan: Plan, param: Param, stage: int) -> frozenset[int]:
 # Runs of indices.
 
 
-def _part(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
+def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
     """The indices that a rank has of `length`, cut by each axis in turn."""
     first, last = 0, length
     for axis in axes:
@@ -113,7 +113,7 @@ def _part(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, int]:
     return first, last
 
 
-def _within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
+def _repeat_within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs:
     """Part `part` of every repeat of a dim of `length` x `inside` elements, in runs that hold whole repeats."""
     block = length * inside
     return tuple(
@@ -124,7 +124,7 @@ def _within(runs: Runs, length: int, inside: int, part: tuple[int, int]) -> Runs
     )
 
 
-def _between(runs: Runs, first: int, last: int) -> Runs:
+def _subrange(runs: Runs, first: int, last: int) -> Runs:
     """The indices numbered `first` up to `last` of those in the runs."""
     found, passed = [], 0
     for a, b in runs:

@@ -30,7 +30,7 @@ def explain(costed: CostedPlan) -> tuple[Seconds, ...]:
     >>> [(s.part, s.name, f"{s.seconds:.2f} s") for s in explain(costed)][:2]
     [('compute', 'matmul of ffn', '2.80 s'), ('compute', 'matmul of projection', '0.60 s')]
     """
-    found = [*_compute(costed), *_exposed(costed), *_rest(costed)]
+    found = [*_compute(costed), *_exposed(costed), *_seconds_beside_ops(costed)]
     order = list(dict.fromkeys(s.part for s in found))
     shown = [s for s in found if s.seconds > 0]
     return tuple(sorted(shown, key=lambda s: (order.index(s.part), -s.seconds)))
@@ -81,19 +81,19 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
             part="exposed communication",
             name=f"{op} of {carries}s over {axis}, {phase}",
             seconds=exposed,
-            why=_why(carries, rows[0].level, total, exposed),
+            why=_exposure_text(carries, rows[0].level, total, exposed),
             cause=cause,
         )
 
 
-def _why(carries: str, level: str, total: float, exposed: float) -> str:
+def _exposure_text(carries: str, level: str, total: float, exposed: float) -> str:
     if exposed >= 0.999 * total:
         waits = "the next op waits for it" if carries == "activation" else "nothing runs beside it"
         return f"{waits}, over {level}"
     return f"{1 - exposed / total:.0%} of it runs beside compute, over {level}"
 
 
-def _rest(costed: CostedPlan) -> Iterator[Seconds]:
+def _seconds_beside_ops(costed: CostedPlan) -> Iterator[Seconds]:
     step, plan = costed.step, costed.sharded.plan
     if plan.split is not None:
         ranks, microbatches = plan.pipeline, plan.microbatches

@@ -64,20 +64,20 @@ class Diagnostic:
             "code": self.code,
             "severity": self.severity,
             "message": self.message,
-            **_place(self.span),
+            **_span_json(self.span),
             "help": self.help,
-            "related": [{**_place(r.span), "message": r.message} for r in self.related],
+            "related": [{**_span_json(r.span), "message": r.message} for r in self.related],
             "fix": None
             if self.fix is None
             else {
                 "title": self.fix.title,
                 "safe": self.fix.safe,
-                "edits": [{**_place(e.span), "text": e.text} for e in self.fix.edits],
+                "edits": [{**_span_json(e.span), "text": e.text} for e in self.fix.edits],
             },
         }
 
 
-def _place(span: Span) -> dict[str, Any]:
+def _span_json(span: Span) -> dict[str, Any]:
     return {
         "file": span.file,
         "line": span.line,

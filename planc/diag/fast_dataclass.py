@@ -20,19 +20,19 @@ else:
             return dataclasses.dataclass(cls, **options)
 
         def build(cls: type) -> type:
-            return _made(cls, options)
+            return _fast_class(cls, options)
 
         return build if cls is None else build(cls)
 
 
-def _made(cls: type, options: dict[str, Any]) -> type:
+def _fast_class(cls: type, options: dict[str, Any]) -> type:
     own = vars(cls)
     cls.__doc__ = cls.__doc__ or cls.__name__  # else a signature is worked out for it
     rest = {"init": False, "eq": False, "repr": False, "frozen": False}
     made: Any = dataclasses.dataclass(**{**options, **rest})(cls)
-    shared: dict[str, Any] = {"__init__": _init(made), "__repr__": _shown}
+    shared: dict[str, Any] = {"__init__": _init(made), "__repr__": _repr}
     if options.get("eq", True):
-        shared |= {"__eq__": _equal, "__hash__": _hash if options.get("frozen") else None}
+        shared |= {"__eq__": _eq, "__hash__": _hash if options.get("frozen") else None}
     if options.get("frozen"):
         shared |= {"__setattr__": _refuse, "__delattr__": _refuse}
     for name, method in shared.items():
@@ -77,7 +77,7 @@ def _compared(value: Any) -> tuple[Any, ...]:
     return tuple([getattr(value, name) for name, f in value.__dataclass_fields__.items() if f.compare])
 
 
-def _equal(self: Any, other: object) -> Any:
+def _eq(self: Any, other: object) -> Any:
     if self is other:
         return True
     return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
@@ -87,6 +87,6 @@ def _hash(self: Any) -> int:
     return hash(_compared(self))
 
 
-def _shown(self: Any) -> str:
+def _repr(self: Any) -> str:
     shown = ", ".join(f"{f.name}={getattr(self, f.name)!r}" for f in dataclasses.fields(self) if f.repr)
     return f"{self.__class__.__qualname__}({shown})"

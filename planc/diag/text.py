@@ -30,7 +30,7 @@ def render(
         colour: True writes ANSI colours.
     """
     painter = _Painter(colour)
-    return "\n\n".join(_one(d, sources, max(40, width), painter) for d in diagnostics)
+    return "\n\n".join(_render_one(d, sources, max(40, width), painter) for d in diagnostics)
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
@@ -50,7 +50,7 @@ class _Painter:
         return f"\033[{COLOURS[role]}m{text}\033[0m" if self.colour else text
 
 
-def _one(d: Diagnostic, sources: Mapping[str, Source], width: int, paint: _Painter) -> str:
+def _render_one(d: Diagnostic, sources: Mapping[str, Source], width: int, paint: _Painter) -> str:
     head = paint(f"{d.severity}[{d.code}]", d.severity)
     lines = wrap(f"{d.severity}[{d.code}]: {_line(d.message)}", width) or [""]
     lines[0] = lines[0].replace(f"{d.severity}[{d.code}]", head, 1)

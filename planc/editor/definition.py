@@ -39,7 +39,9 @@ def definition(opened: Opened, line: int, column: int) -> tuple[Path, Span] | No
     kinds = next((k for what, k in KINDS.items() if lookup and lookup.what.startswith(what)), None)
     if lookup is not None and kinds is None:
         return None
-    found = next((d for d in _reach(opened, word) if d[1] == word.text and (kinds is None or d[0] in kinds)), None)
+    found = next(
+        (d for d in _visible_declarations(opened, word) if d[1] == word.text and (kinds is None or d[0] in kinds)), None
+    )
     return (opened.where(found[2].file), found[2]) if found else None
 
 
@@ -52,7 +54,7 @@ def _file(opened: Opened, word: Word) -> tuple[Path, Span] | None:
     return (path, Span(path.name, 1, 1, 1, 1)) if there else None
 
 
-def _reach(opened: Opened, word: Word) -> Iterator[Declared]:
+def _visible_declarations(opened: Opened, word: Word) -> Iterator[Declared]:
     """Everything declared within reach of a word: this file, its imports, the library."""
     for file in opened.files():
         yield from declarations(file)

@@ -18,17 +18,17 @@ def hover(opened: Opened, line: int, column: int) -> tuple[str, Span] | None:
     """Markdown for the place at `line` and `column` (1-based, code points) and the span it is about; None between
     sentences."""
     sentence = opened.sentence_at(line)
-    if sentence is None or not _inside(sentence.span, line, column):
+    if sentence is None or not _span_contains(sentence.span, line, column):
         return None
-    word, span = _word(opened, sentence, line, column)
+    word, span = _explained_word(opened, sentence, line, column)
     return "\n\n".join(p for p in (word, *meaning(opened, sentence)) if p), span
 
 
-def _inside(span: Span, line: int, column: int) -> bool:
+def _span_contains(span: Span, line: int, column: int) -> bool:
     return (span.line, span.column) <= (line, column) <= (span.end_line, span.end_column)
 
 
-def _word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
+def _explained_word(opened: Opened, sentence: Sentence, line: int, column: int) -> tuple[str, Span]:
     """The word at a place, explained; the verb's manual where it is no name."""
     word = word_at(sentence, line, column)
     if word is not None and word.span in opened.lookups_by_span:
@@ -66,7 +66,7 @@ def _expansion(opened: Opened, sentence: Sentence) -> str:
 
 def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:
     """A table of the collectives that are there because of the sentence."""
-    rows = [r for r in report.collectives or () if _because(r, sentence.span)]
+    rows = [r for r in report.collectives or () if _is_caused_by(r, sentence.span)]
     if not rows:
         return ""
     stage = next((r.row.stage for r in rows if r.exposed_s > 0), rows[0].row.stage)
@@ -75,18 +75,18 @@ def _caused(opened: Opened, sentence: Sentence, report: Report) -> str:
     shown = grouped(r for r in rows if r.row.stage == stage)
     head = f"collectives{where}, each device and step\n\n| op | axis | of | phase | calls | payload | time | exposed |"
     lines = [
-        f"| {op} | {axis} | {carries} | {phase} | {_figures(group)} |"
+        f"| {op} | {axis} | {carries} | {phase} | {_row_cells(group)} |"
         for (axis, _, op, carries, phase), group in shown.items()
     ]
     return "\n".join([head, "|---|---|---|---|--:|--:|--:|--:|", *lines])
 
 
-def _because(row: TimedCollective, span: Span) -> bool:
+def _is_caused_by(row: TimedCollective, span: Span) -> bool:
     cause = row.row.cause
     return cause is not None and cause.span.file == span.file and cause.span.line == span.line
 
 
-def _figures(group: Iterable[TimedCollective]) -> str:
+def _row_cells(group: Iterable[TimedCollective]) -> str:
     rows = list(group)
     return " | ".join(
         (
@@ -124,16 +124,16 @@ def _mesh(report: Report) -> str:
 
 
 def _shard(report: Report) -> str:
-    return f"activations: {_held(report, 'activations')}"
+    return f"activations: {_memory_text(report, 'activations')}"
 
 
 def _store(report: Report) -> str:
     nouns = ("params", "grads", "optimizer")
-    return "state on each device: " + ", ".join(f"{noun} {_held(report, noun)}" for noun in nouns)
+    return "state on each device: " + ", ".join(f"{noun} {_memory_text(report, noun)}" for noun in nouns)
 
 
 def _gather(report: Report) -> str:
-    return f"gathered and other buffers: {_held(report, 'buffers')}"
+    return f"gathered and other buffers: {_memory_text(report, 'buffers')}"
 
 
 def _split(report: Report) -> str:
@@ -144,7 +144,7 @@ def _split(report: Report) -> str:
 
 def _optimizer(report: Report) -> str:
     assert report.step
-    return f"state: {_held(report, 'optimizer')}; its step takes {seconds(report.step.optimizer_s)}"
+    return f"state: {_memory_text(report, 'optimizer')}; its step takes {seconds(report.step.optimizer_s)}"
 
 
 def _compute(report: Report) -> str:
@@ -155,7 +155,7 @@ def _compute(report: Report) -> str:
 
 def _recompute(report: Report) -> str:
     assert report.step
-    return f"costs {seconds(report.step.recompute_s)}; activations kept: {_held(report, 'activations')}"
+    return f"costs {seconds(report.step.recompute_s)}; activations kept: {_memory_text(report, 'activations')}"
 
 
 def _expect(report: Report) -> str:
@@ -175,7 +175,7 @@ def _exposed(report: Report) -> str:
     return f"communication that nothing hides: {seconds(report.step.exposed_comm_s)}"
 
 
-def _held(report: Report, part: str) -> str:
+def _memory_text(report: Report, part: str) -> str:
     assert report.memory
     return f"{gib(getattr(report.memory.per_device_gib, part))} GiB"
 

@@ -177,7 +177,7 @@ def make_server() -> PlanServer:
     """A server that answers everything planc can; `start_io` runs it."""
     server = PlanServer()
     _texts(server)
-    _questions(server)
+    _register_requests(server)
     return server
 
 
@@ -211,7 +211,7 @@ def _texts(server: PlanServer) -> None:
         server.close(params.text_document.uri)
 
 
-def _questions(server: PlanServer) -> None:
+def _register_requests(server: PlanServer) -> None:
     """Requests of a client about an open text."""
 
     def position_of(

@@ -30,7 +30,7 @@ def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
 def _sentence(sentence: Sentence, file: Tree, positions: Positions) -> DocumentSymbol:
     here = positions.range(sentence.span)
     kind = KINDS.get(sentence.verb, SymbolKind.Property)
-    axes = [d for d in declarations(file) if d[0] == "axis" and _within(d[2], sentence.span)]
+    axes = [d for d in declarations(file) if d[0] == "axis" and _starts_within(d[2], sentence.span)]
     children = [_axis(name, span, positions) for _, name, span in axes]
     return DocumentSymbol(sentence.text, kind, here, here, children=children)
 
@@ -40,6 +40,6 @@ def _axis(name: str, span: Span, positions: Positions) -> DocumentSymbol:
     return DocumentSymbol(name, SymbolKind.Number, here, here)
 
 
-def _within(inner: Span, outer: Span) -> bool:
+def _starts_within(inner: Span, outer: Span) -> bool:
     start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
     return start <= (inner.line, inner.column) <= end

@@ -22,11 +22,11 @@ class Value:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values, field by field."""
-        plain: dict[str, Any] = asdict(self, dict_factory=_plain)  # type: ignore[call-overload]
+        plain: dict[str, Any] = asdict(self, dict_factory=_plain_dict)  # type: ignore[call-overload]
         return plain
 
 
-def _plain(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _plain_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: _lists(value) for name, value in pairs}
 
 

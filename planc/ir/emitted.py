@@ -19,7 +19,7 @@ def import_text(text: str, name: str) -> ModuleType:
     module_name = f"{name}_{digest}"
     if module_name in sys.modules:
         return sys.modules[module_name]
-    path = _written(text, f"{module_name}.py")
+    path = _write_copy(text, f"{module_name}.py")
     linecache.cache[path] = (len(text), None, text.splitlines(keepends=True), path)
     module = ModuleType(module_name)
     module.__file__ = path
@@ -32,7 +32,7 @@ def import_text(text: str, name: str) -> ModuleType:
     return module
 
 
-def _written(text: str, name: str) -> str:
+def _write_copy(text: str, name: str) -> str:
     """The path of a copy of the text, whether or not it could be written; several ranks may do this at once."""
     path = cache_folder() / "programs" / name
     with suppress(OSError):

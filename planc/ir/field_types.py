@@ -41,7 +41,7 @@ class Matching:
     longest: int = 200
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return _after(self.check, source, handler)
+        return _after_validator(self.check, source, handler)
 
     def check(self, value: str) -> str:
         if len(value) > self.longest or not re.fullmatch(self.pattern, value) or not value.isprintable():
@@ -57,7 +57,7 @@ class OneLine:
     longest: int = MAX_LINE
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return _after(self.check, source, handler)
+        return _after_validator(self.check, source, handler)
 
     def check(self, value: str) -> str:
         if len(value) > self.longest or not value.isprintable():
@@ -73,7 +73,7 @@ class Within:
     most: float
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return _after(self.check, source, handler)
+        return _after_validator(self.check, source, handler)
 
     def check(self, value: float) -> float:
         if not self.minimum <= value <= self.most:  # refuses "not a number" too
@@ -95,7 +95,7 @@ class InFile:
     """A span with a printable file name and bounded numbers."""
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
-        return _after(self.check, source, handler)
+        return _after_validator(self.check, source, handler)
 
     def check(self, value: Span) -> Span:
         FILE_NAME.check(value.file)
@@ -104,7 +104,7 @@ class InFile:
         return value
 
 
-def _after(check: Callable[[Any], Any], source: Any, handler: GetCoreSchemaHandler) -> Any:
+def _after_validator(check: Callable[[Any], Any], source: Any, handler: GetCoreSchemaHandler) -> Any:
     from pydantic import AfterValidator
 
     return AfterValidator(check).__get_pydantic_core_schema__(source, handler)

@@ -59,7 +59,7 @@ class Mesh(Value):
         mesh = Mesh.of({a.name: named[a.name] for a in self.axes}, self.cause)
         if not self.views:
             return mesh
-        return replace(mesh, views=tuple(_resized(view, mesh, named) for view in self.views))
+        return replace(mesh, views=tuple(_resized_view(view, mesh, named) for view in self.views))
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -109,7 +109,7 @@ class Mesh(Value):
         return tuple(sorted(self.every, key=lambda n: -self.every[n].stride))
 
 
-def _resized(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
+def _resized_view(view: View, mesh: Mesh, sizes: dict[str, int]) -> View:
     """A view with other sizes, over the ranks of the axes that it covers in a mesh."""
     innermost = min(mesh.axis(name).stride for name in view.of)
     return replace(view, axes=strided({a.name: sizes[a.name] for a in view.axes}, innermost))

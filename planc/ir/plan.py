@@ -432,7 +432,7 @@ class Plan(Value):
     @cached_property
     def sha256(self) -> str:
         """sha256 of the plan's meaning, without places and file names."""
-        return hashlib.sha256(json.dumps(_meaning(self.to_json()), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(_without_places(self.to_json()), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Plan:
@@ -456,9 +456,9 @@ class Plan(Value):
 _PLACES = {"cause", "span", "file", "sources", "text", "set"}
 
 
-def _meaning(value: Any) -> Any:
+def _without_places(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _meaning(v) for k, v in value.items() if k not in _PLACES}
+        return {k: _without_places(v) for k, v in value.items() if k not in _PLACES}
     if isinstance(value, list):
-        return [_meaning(v) for v in value]
+        return [_without_places(v) for v in value]
     return value

@@ -88,10 +88,10 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     if header is not None and header.verb != "plan":
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
         return Built(None, in_order(draft.diagnostics), files.sources)
-    left_out = _unread(file, draft)
+    left_out = _unread_verbs(file, draft)
     own = read_imports(file.sentences, files, draft)
     on = frozenset(s.target for s in own if s.target)
-    meant = [s for s in own if _applies(s, target, draft)]
+    meant = [s for s in own if _applies_to_target(s, target, draft)]
     expanded = expand(meant, files.layouts, draft)
     left_out |= {"use"} if draft.losses else set()
     sentences = settle(expanded, draft)
@@ -119,7 +119,7 @@ def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = ""
     )
 
 
-def _unread(file: Tree, draft: Draft) -> set[str]:
+def _unread_verbs(file: Tree, draft: Draft) -> set[str]:
     """The verbs of sentences that could not be read; any verb that may stand twice for one that is unknown."""
     firsts = {text.split(maxsplit=1)[0] for text in file.unread}
     draft.unread |= {word for text in file.unread for word in re.findall(r"\w+", text)}
@@ -132,7 +132,7 @@ def _once_each(found: list[Diagnostic]) -> list[Diagnostic]:
     return [d for d in found if d.code != "E0102" or d.span not in unknown]
 
 
-def _applies(sentence: Sentence, target: str, draft: Draft) -> bool:
+def _applies_to_target(sentence: Sentence, target: str, draft: Draft) -> bool:
     if sentence.target and sentence.target not in TARGETS:
         legal = f"legal: {', '.join(TARGETS)}"
         draft.report("E0108", sentence.span, f"`{sentence.target}` is not a target", help=legal)
@@ -156,27 +156,27 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
                 f"planc does not compile `{sentence.verb}` here yet",
                 label="not compiled",
             )
-        elif _what(sentence) in ONCE and _what(sentence) in first:
-            _twice(sentence, first[_what(sentence)], draft)
+        elif _verb(sentence) in ONCE and _verb(sentence) in first:
+            _report_given_twice(sentence, first[_verb(sentence)], draft)
         else:
-            first.setdefault(_what(sentence), sentence)
+            first.setdefault(_verb(sentence), sentence)
             losses = draft.losses
             known[sentence.verb][1](sentence, draft)
             left_out |= {sentence.verb} if draft.losses > losses else set()
     return left_out
 
 
-def _what(sentence: Sentence) -> str:
+def _verb(sentence: Sentence) -> str:
     """The verb; `model from` says what `model` says."""
     return sentence.verb.removesuffix("_from")
 
 
-def _twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
+def _report_given_twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:
     where = sentence.via or sentence
     draft.report(
         "E0107",
         where.span,
-        f"`{_what(sentence)}` is given twice",
+        f"`{_verb(sentence)}` is given twice",
         related=(Related((first.via or first).span, "first here"),),
         help="keep one of them",
         fix=Fix("remove this sentence", (Edit(whole_line(where.span), ""),)),
@@ -193,7 +193,7 @@ def _unknown_settings(draft: Draft, header: Sentence | None) -> None:
 
 def _missing(sentences: list[Sentence], header: Sentence, file: Tree, draft: Draft) -> None:
     """A missing verb, unless a mistaken sentence may have been meant as it."""
-    written = {_what(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
+    written = {_verb(s) for s in sentences} | {text.split(maxsplit=1)[0] for text in file.unread}
     end = Span(
         header.span.file,
         header.span.end_line,

@@ -216,7 +216,7 @@ class Draft:
             problem = "is not a whole number" if value != int(value) else f"is below {minimum}"
             problem = problem if value <= MAX_NUMBER else "is too large"
             plain = isinstance(part, Word) and part.kind in ("INT", "FLOAT")
-            shown = self._shown(part) if plain else f"{self._shown(part)} = {value:g}"
+            shown = self._value_text(part) if plain else f"{self._value_text(part)} = {value:g}"
             self.report(
                 "E0103", part.span, f"{shown} {problem}", help=f"a whole number from {minimum} to {MAX_NUMBER:.0e}"
             )
@@ -247,7 +247,7 @@ class Draft:
         given = f"`{unit.text}` measures {kind_of(unit.text) or 'nothing known'}" if unit else "no unit is given"
         near = nearest(unit.text, legal, 1) if unit else []
         choice = near[0] if near else next((u for u in ("GiB", "GB/s", "TFLOP/s") if u in legal), legal[0])
-        edit = Edit(span, choice) if unit else Edit(_end(span), f" {choice}")
+        edit = Edit(span, choice) if unit else Edit(_end_of(span), f" {choice}")
         self.report(
             "E0103",
             span,
@@ -259,7 +259,7 @@ class Draft:
 
     def _value(self, part: Node | Word) -> float | None:
         if isinstance(part, Word):
-            return self._word(part)
+            return self._number_of_word(part)
         if part.kind == "quantity":
             if len(part.parts) > 1:
                 self.report("E0103", part.parts[1].span, "a plain number is wanted here, without a unit")
@@ -277,7 +277,7 @@ class Draft:
             return None
         return value
 
-    def _word(self, word: Word) -> float | None:
+    def _number_of_word(self, word: Word) -> float | None:
         if word.kind in ("INT", "FLOAT"):
             if len(word.text) > 20:
                 self.report("E0103", word.span, f"a number of {len(word.text)} digits is too large")
@@ -289,7 +289,7 @@ class Draft:
         name = self.one_of(word, self.params, "a number that `let` names")
         return self.params[name] if name else None
 
-    def _shown(self, part: Node | Word) -> str:
+    def _value_text(self, part: Node | Word) -> str:
         words = [part] if isinstance(part, Word) else list(part.all_words())
         return "the value" if len(words) != 1 else f"`{words[0].text}`"
 
@@ -302,5 +302,5 @@ def _computed(kind: str, left: float, right: float) -> float:
     return left - right if kind == "subtract" else left * right
 
 
-def _end(span: Span) -> Span:
+def _end_of(span: Span) -> Span:
     return Span(span.file, span.end_line, span.end_column, span.end_line, span.end_column)

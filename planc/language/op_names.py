@@ -26,7 +26,7 @@ def read_op_names(
     """
     names = dict.fromkeys(op.name for op in ops)
     legal = list(dict.fromkeys([*keywords, *names, *beginnings(names)]))
-    meant = {name for word in words for name in _under(word.text, names)}
+    meant = {name for word in words for name in _names_under(word.text, names)}
     found: list[str | None] = []
     for word in words:
         before = {op.name for op in ops if _named_before(word.text, op)}
@@ -47,7 +47,7 @@ def covering(chosen: Iterable[str], ops: Sequence[Op]) -> list[str]:
     for name in (n for n in names if n in chosen):
         parts = name.split(".")
         tried = [".".join(parts[: i + 1]) for i in range(len(parts))]
-        found[next(n for n in tried if _under(n, names) <= chosen and _before(n, ops) <= chosen)] = None
+        found[next(n for n in tried if _names_under(n, names) <= chosen and _ops_named_before(n, ops) <= chosen)] = None
     return list(found)
 
 
@@ -56,11 +56,11 @@ def beginnings(names: Iterable[str]) -> list[str]:
     return [".".join(n.split(".")[: i + 1]) for n in names for i in range(n.count("."))]
 
 
-def _under(word: str, names: Iterable[str]) -> set[str]:
+def _names_under(word: str, names: Iterable[str]) -> set[str]:
     return {n for n in names if n == word or n.startswith(f"{word}.")}
 
 
-def _before(word: str, ops: Sequence[Op]) -> set[str]:
+def _ops_named_before(word: str, ops: Sequence[Op]) -> set[str]:
     return {op.name for op in ops if _named_before(word, op)}
 
 

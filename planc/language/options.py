@@ -36,7 +36,7 @@ def read_options(method: Node, legal: dict[str, Option], draft: Draft) -> dict[s
     found: dict[str, Value] = {}
     for arg in args.parts if args else ():
         named = isinstance(arg, Node) and arg.kind == "named"
-        name = _name(arg, legal, draft) if named else _home(arg, legal, method, draft)
+        name = _name(arg, legal, draft) if named else _option_of_value(arg, legal, method, draft)
         if name is None:
             return None
         if name in found:
@@ -56,9 +56,9 @@ def _name(arg: Node | Word, legal: dict[str, Option], draft: Draft) -> str | Non
     return draft.one_of(word, legal, "an option here")
 
 
-def _home(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
+def _option_of_value(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft) -> str | None:
     """The option that a word without a name is a value of."""
-    word = _word(arg)
+    word = _single_word(arg)
     words = {w: name for name, option in legal.items() for w in option.words}
     if word is None:
         names = ", ".join(f"{name} = ..." for name in legal) or "none"
@@ -71,14 +71,14 @@ def _home(arg: Node | Word, legal: dict[str, Option], method: Node, draft: Draft
 def _value(part: Node | Word, option: Option, name: str, draft: Draft) -> Value | None:
     if not option.words:
         return draft.quantity(part, "count") if option.fraction else draft.integer(part, minimum=option.minimum)
-    word = _word(part)
+    word = _single_word(part)
     if word is None:
         draft.report("E0108", part.span, f"`{name}` is one of {', '.join(option.words)}")
         return None
     return draft.one_of(word, option.words, f"a value of `{name}`")
 
 
-def _word(part: Node | Word) -> Word | None:
+def _single_word(part: Node | Word) -> Word | None:
     """The only word of a value, if it is a name."""
     words = [part] if isinstance(part, Word) else list(part.all_words())
     return words[0] if len(words) == 1 and words[0].kind in ("NAME", "METHOD") else None

@@ -25,8 +25,8 @@ def settle(sentences: list[Sentence], draft: Draft) -> list[Sentence]:
     for sentence in sentences:
         beaten = [s for s in subjects(sentence) if sentence.via is not None and s in explicit]
         for subject in beaten:
-            _note(sentence, explicit[subject], subject, draft)
-        remaining = _without(sentence, {name for _, name, _ in beaten})
+            _note_overridden(sentence, explicit[subject], subject, draft)
+        remaining = _without_subjects(sentence, {name for _, name, _ in beaten})
         if remaining is not None:
             _contradictions(remaining, seen, draft)
             kept.append(remaining)
@@ -67,7 +67,7 @@ def whole_line(span: Span) -> Span:
     return Span(span.file, span.line, 1, span.end_line + 1, 1)
 
 
-def _note(beaten: Sentence, winner: Sentence, subject: Subject, draft: Draft) -> None:
+def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft: Draft) -> None:
     assert beaten.via is not None
     draft.report(
         "N0110",
@@ -77,7 +77,7 @@ def _note(beaten: Sentence, winner: Sentence, subject: Subject, draft: Draft) ->
     )
 
 
-def _without(sentence: Sentence, names: set[str]) -> Sentence | None:
+def _without_subjects(sentence: Sentence, names: set[str]) -> Sentence | None:
     """The sentence without some of its subjects; None when nothing is left."""
     if not names:
         return sentence

@@ -49,10 +49,12 @@ def read_schedule(word: Word, ranks: int, draft: Draft) -> tuple[str, ...] | Non
     if problems:
         return None
     order = csv_schedule.normal(table)
-    return order if _ends(order, table, name, word, draft) else None
+    return order if _runs_to_end(order, table, name, word, draft) else None
 
 
-def _ends(order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft) -> bool:
+def _runs_to_end(
+    order: tuple[str, ...], table: list[list[csv_schedule.Cell]], name: str, word: Word, draft: Draft
+) -> bool:
     """True if the ranks can run their rows to the end; otherwise the ranks that wait for each other are reported."""
     from planc.pipeline import csv_schedule
     from planc.pipeline.actions import Repeat

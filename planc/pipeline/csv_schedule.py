@@ -126,14 +126,14 @@ def check(table: list[list[Cell]], ranks: int) -> Iterator[Problem]:
         if not row:
             yield Problem(Place(number, 1, 2), f"rank {number - 1} has no action", "every rank holds a stage")
             return
-    for rule in (_homes, _twice, _missing):
+    for rule in (_stages_on_two_ranks, _repeated_actions, _missing):
         found = list(rule(table))
         yield from found
         if found:
             return
 
 
-def _homes(table: list[list[Cell]]) -> Iterator[Problem]:
+def _stages_on_two_ranks(table: list[list[Cell]]) -> Iterator[Problem]:
     """Stages that lie on two ranks."""
     home: dict[int, int] = {}
     for rank, row in enumerate(table):
@@ -144,7 +144,7 @@ def _homes(table: list[list[Cell]]) -> Iterator[Problem]:
                     return
 
 
-def _twice(table: list[list[Cell]]) -> Iterator[Problem]:
+def _repeated_actions(table: list[list[Cell]]) -> Iterator[Problem]:
     """Actions that run twice; a backward runs whole or in two parts, not both."""
     seen: dict[tuple[str, int, int], Cell] = {}
     for row in table:
@@ -172,13 +172,13 @@ def _missing(table: list[list[Cell]]) -> Iterator[Problem]:
     microbatches = 1 + max(m for _, _, m in places)
     for stage in range(count):
         for m in range(microbatches):
-            if absent := _absent(places, stage, m):
+            if absent := _missing_action(places, stage, m):
                 row = next(i for i, r in enumerate(table, 1) if any(a.stage == stage for c in r for a in c.actions))
                 yield Problem(Place(row, 1, 2), f"{absent} is nowhere", "every stage runs every microbatch once")
                 return
 
 
-def _absent(places: dict[tuple[str, int, int], Cell], stage: int, microbatch: int) -> str:
+def _missing_action(places: dict[tuple[str, int, int], Cell], stage: int, microbatch: int) -> str:
     have = {letter for letter in "FBIW" if (letter, stage, microbatch) in places}
     wanted = {"F"} | ({"I", "W"} if have & {"I", "W"} else {"B"})
     return next((f"{stage}{letter}{microbatch}" for letter in "FBIW" if letter in wanted - have), "")

@@ -139,10 +139,10 @@ class Entries:
             for first, second in pairwise(actions):
                 if first.overlaps_next and "backward_weight" not in (first.kind, second.kind):
                     shared = shared or list(range(self.unread + 1))
-                    shared[self._ends(first, times, step)] = shared[self._ends(second, times, step)]
+                    shared[self._slice_of_ends(first, times, step)] = shared[self._slice_of_ends(second, times, step)]
         return shared
 
-    def _ends(self, action: Action, times: int, step: int) -> slice:
+    def _slice_of_ends(self, action: Action, times: int, step: int) -> slice:
         first = self.place(action.kind, action.stage) + action.microbatch
         return slice(first, first + times * step, step)
 
@@ -160,7 +160,7 @@ class Entries:
                 kind, stage, m, overlaps_next = action
                 place = places.get((kind, stage))
                 if place is None:
-                    place = places[kind, stage] = self._places(kind, stage, own)
+                    place = places[kind, stage] = self._indices(kind, stage, own)
                 wait, end, cost = place
                 overlapped = previous if previous is not None and previous.overlaps_next else None
                 previous = action
@@ -187,7 +187,7 @@ class Entries:
             made.wait_at[:] = map(self._shared.__getitem__, made.wait_at)
         return made
 
-    def _places(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
+    def _indices(self, kind: Kind, stage: int, own: Collection[int]) -> tuple[int, int, int]:
         """For microbatch 0: where to look for the action it waits for, where to write its end, and its cost."""
         end, cost = self.place(kind, stage), self.first_cost[kind] + stage
         needed = stage - 1 if kind == "forward" else stage + 1

@@ -74,7 +74,7 @@ class _Progress:
 
     def deadlock(self) -> tuple[Wait, ...]:
         """The circle that the lowest waiting rank leads into."""
-        waits = {w.rank: w for rank in range(len(self.lists)) if (w := self._wait(rank)) is not None}
+        waits = {w.rank: w for rank in range(len(self.lists)) if (w := self._wait_of_rank(rank)) is not None}
         if not waits:
             return ()
         path: list[int] = []
@@ -86,7 +86,7 @@ class _Progress:
         low = circle.index(min(circle))
         return tuple(waits[r] for r in circle[low:] + circle[:low])
 
-    def _wait(self, rank: int) -> Wait | None:
+    def _wait_of_rank(self, rank: int) -> Wait | None:
         """The wait of a rank's next action; None for a rank that has come to its end."""
         for action in self._group(rank):
             if (missing := self._missing(action)) is not None:

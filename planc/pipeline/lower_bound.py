@@ -91,20 +91,20 @@ class CriticalPaths:
         `times` are the seconds of one microbatch on a stage of each kind.
         """
         forward_s, backward_s = times.forward_s, times.backward_s
-        on_rank_s = {on: (_sum(forward_s, on), _sum(backward_s, on)) for on in self._on_ranks}
+        on_rank_s = {on: (_total_s(forward_s, on), _total_s(backward_s, on)) for on in self._on_ranks}
         each = microbatches / self._copies
         if not self._enters_at_first_stage:
             return max([each * (forwards_s + backwards_s) for forwards_s, backwards_s in on_rank_s.values()])
         inputs_s = list(map(sub, backward_s, times.weight_s)) if self._splits_backward else backward_s
-        all_forwards_s, bound_s = _sum(forward_s, self._stages), 0.0
+        all_forwards_s, bound_s = _total_s(forward_s, self._stages), 0.0
         for on, before, after, hand_overs in self._paths:
             forwards_s, backwards_s = on_rank_s[on]
             send_s = hand_overs * times.send_s
-            fill_s = _sum(forward_s, before) + send_s + each * (forwards_s + backwards_s)
-            wait_s = all_forwards_s + _sum(inputs_s, after) + microbatches * backwards_s
+            fill_s = _total_s(forward_s, before) + send_s + each * (forwards_s + backwards_s)
+            wait_s = all_forwards_s + _total_s(inputs_s, after) + microbatches * backwards_s
             longer_s = fill_s if fill_s > wait_s else wait_s
             if not self._splits_backward:
-                longer_s += _sum(backward_s, before) + send_s  # the drain
+                longer_s += _total_s(backward_s, before) + send_s  # the drain
             if longer_s > bound_s:
                 bound_s = longer_s
         return bound_s
@@ -118,7 +118,7 @@ def _stages(counts: StageCounts) -> int:
     return sum(n for _, n in counts)
 
 
-def _sum(seconds: Sequence[float], counts: StageCounts) -> float:
+def _total_s(seconds: Sequence[float], counts: StageCounts) -> float:
     """Seconds of so many stages of each kind."""
     total_s = 0.0
     for kind, n in counts:
@@ -214,7 +214,7 @@ def followed(microbatches: int, copies: int, count: int) -> list[int]:
     return sorted(copies * m + direction for m in some for direction in range(copies))
 
 
-class _Met(NamedTuple):
+class _FollowedAction(NamedTuple):
     """A followed action of a `Repeat`."""
 
     again: int
@@ -232,7 +232,7 @@ class _Relaxation:
     def __init__(self, lists: Sequence[Sequence[Repeat]], shape: Shape, follow: list[int]) -> None:
         self.number = {m: i for i, m in enumerate(follow)}
         self._residues: dict[int, dict[int, list[int]]] = {}
-        met = [[self._met(repeat) for repeat in mine] for mine in lists]
+        met = [[self._followed_actions(repeat) for repeat in mine] for mine in lists]
         followed_lists = [[Repeat(1, tuple(self._actions(*rank)))] for rank in zip(lists, met, strict=True)]
         self.entries = Entries(followed_lists)
         assert self.entries.stages == shape.stages
@@ -255,7 +255,7 @@ class _Relaxation:
         assert complete, "a schedule that ends with all its waits ends with fewer"
         return RelaxedOrder(waits, entries, self.rank, self.cost, tuple(self.entries.pairs), self.lists)
 
-    def _met(self, repeat: Repeat) -> list[_Met]:
+    def _followed_actions(self, repeat: Repeat) -> list[_FollowedAction]:
         """The followed actions of a repeat, in order."""
         times, actions, step = repeat
         by_residue = self._by_residue(step)
@@ -265,7 +265,7 @@ class _Relaxation:
             if kind != "backward_weight":
                 for m in by_residue.get(first % step, ()):
                     if 0 <= (again := (m - first) // step) < times:
-                        found.append(_Met(again, at - overlapped, at, m))
+                        found.append(_FollowedAction(again, at - overlapped, at, m))
             overlapped = int(overlaps_next)
         return sorted(found)
 
@@ -278,14 +278,14 @@ class _Relaxation:
                 known.setdefault(m % step, []).append(m)
         return known
 
-    def _actions(self, mine: Sequence[Repeat], met: list[list[_Met]]) -> Iterator[Action]:
+    def _actions(self, mine: Sequence[Repeat], met: list[list[_FollowedAction]]) -> Iterator[Action]:
         """A rank's followed actions, renumbered; each waits by itself."""
         for repeat, places in zip(mine, met, strict=True):
             for _, _, at, m in places:
                 kind, stage, _, _ = repeat.actions[at]
                 yield Action(kind, stage, self.number[m])
 
-    def _followed(self, rank: int, repeat: Repeat, met: list[_Met]) -> FollowedRepeat:
+    def _followed(self, rank: int, repeat: Repeat, met: list[_FollowedAction]) -> FollowedRepeat:
         """Adds the rank and the cost of each followed action."""
         actions, first = repeat.actions, self.entries.first_cost
         costs = [first[kind] + stage for kind, stage, _, _ in actions]

@@ -62,7 +62,7 @@ class StepOrder:
             simulation.run(*period)
             left -= 1
             if (self.repeats - left) % self.max_lag == 0 and left:
-                steady = self._steady(simulation)
+                steady = self._period_of_ends(simulation)
                 if steady is not None:
                     lag, growth_s = steady
                     self._skip(simulation, left // lag * growth_s)
@@ -71,7 +71,7 @@ class StepOrder:
                         simulation.run(*period)
                     return
 
-    def _steady(self, simulation: Simulation) -> tuple[int, float] | None:
+    def _period_of_ends(self, simulation: Simulation) -> tuple[int, float] | None:
         """After how many periods the ends repeat, and by how many seconds they grow; None while they do not."""
         length, ends = self.end - self.begin, simulation.ends_s
         last, tolerance_s = ends[-length:], SAME_GROWTH * ends[-1]
@@ -104,7 +104,7 @@ def step_order(schedule: Schedule, shape: Shape) -> StepOrder:
     if repeats >= MIN_REPEATS:
         fewer = repeats * lists[0][steady[0]].step
         short = Shape(shape.ranks, shape.chunks, shape.microbatches - fewer, shape.round if schedule.in_rounds else 0)
-        shortened = tuple(_without(mine, at, repeats) for mine, at in zip(lists, steady, strict=True))
+        shortened = tuple(_without_repetitions(mine, at, repeats) for mine, at in zip(lists, steady, strict=True))
         if rank_lists(schedule, short) == shortened and (found := periodic_order(schedule, short, steady)):
             return replace(found, repeats=repeats)
     return StepOrder(execution_order(lists))
@@ -121,7 +121,7 @@ def _steady_repeat(repeats: list[Repeat]) -> int:
     return max(range(len(repeats)), key=size)
 
 
-def _without(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
+def _without_repetitions(repeats: list[Repeat], at: int, times: int) -> list[Repeat]:
     """A rank's list with `times` repetitions fewer of its steady state, and as many microbatches fewer."""
     fewer = times * repeats[at].step
     cool_down = (r._replace(actions=tuple(a.shifted(-fewer) for a in r.actions)) for r in repeats[at + 1 :])

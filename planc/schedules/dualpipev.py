@@ -60,7 +60,7 @@ def one_direction(ranks: int, rank: int, microbatches: int, stages: tuple[int, .
     made = _RankList(stages)
     inner = ranks - rank - 1
     _warm_up(made, inner, rank)
-    _steady(made, inner, steady=microbatches - 2 * ranks + rank + 1)
+    _steady_state(made, inner, steady=microbatches - 2 * ranks + rank + 1)
     _cool_down(made, inner, rank)
     return made.repeats
 
@@ -78,7 +78,7 @@ def _warm_up(made: _RankList, inner: int, rank: int) -> None:
     made.repeat(inner)
 
 
-def _steady(made: _RankList, inner: int, steady: int) -> None:
+def _steady_state(made: _RankList, inner: int, steady: int) -> None:
     """Steps 4 and 5: F0 beside B1, F1 beside B0; then B1, F1 beside B0."""
     if inner == 0:  # the first pair runs one after the other: rank - 1 waits for this forward
         made.forward(0)

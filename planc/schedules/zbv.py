@@ -38,7 +38,7 @@ def rank_actions(shape: Shape, rank: int) -> list[Repeat]:
     ranks, filled = shape.ranks, max(2 * shape.ranks - 1, shape.microbatches)
     made = _RankList(stages_at("v", ranks, 2, rank))
     _warm_up(made, ranks, rank)
-    _steady(made, filled)
+    _steady_state(made, filled)
     _cool_down(made, ranks, rank)
     if filled == shape.microbatches:
         return made.repeats
@@ -51,7 +51,7 @@ def _warm_up(made: _RankList, ranks: int, rank: int) -> None:
     made.add(ranks - rank, ("forward", 1), *BACKWARD[1])
 
 
-def _steady(made: _RankList, microbatches: int) -> None:
+def _steady_state(made: _RankList, microbatches: int) -> None:
     """A forward and a backward of chunk 0, the same of chunk 1, until their forwards run out."""
     left = microbatches - made.count("forward", 0)
     made.add(left, ("forward", 0), *BACKWARD[0], ("forward", 1), *BACKWARD[1])

@@ -67,7 +67,7 @@ class PipelinePaths:
             tuple([sum([n * sections[s].time.weight_s for s, n in on.items()]) for on in kinds]),
         )
 
-    def _sum(self, stages: Mapping[int, int]) -> dict[Section, int]:
+    def _sections_of_stages(self, stages: Mapping[int, int]) -> dict[Section, int]:
         """Copies of each section in these virtual stages together, each so many times."""
         total: dict[Section, int] = {}
         for v, times in stages.items():
@@ -84,13 +84,15 @@ class PipelinePaths:
         if self.split is None:
             return self.classes[number].on
         period = shape_of(self.split, self.ranks, microbatches).round if self._in_rounds else self.ranks
-        return self._held(min(microbatches, 2 * period), period, number, microbatches)
+        return self._sections_in_flight(min(microbatches, 2 * period), period, number, microbatches)
 
     @cached_on(lambda paths, fewest, period, number, _: (paths.cache, (fewest, period, number)))
-    def _held(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
+    def _sections_in_flight(self, fewest: int, period: int, number: int, microbatches: int) -> dict[Section, int]:
         """The same, which depends on two periods of microbatches at most."""
         assert self.split is not None
-        return self._sum(in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first))
+        return self._sections_of_stages(
+            in_flight_lower_bound(self.split, self.ranks, microbatches, self.classes[number].first)
+        )
 
 
 def last_rank_layers(split: Split | None, ranks: int) -> tuple[int, int]:

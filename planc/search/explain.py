@@ -25,12 +25,12 @@ NAMED = 3
 
 def reasons(best: Sequence[Candidate]) -> tuple[Candidate, ...]:
     """The candidates in `best`, fastest first, each with why it beats the one after it."""
-    explained = [replace(c, why=_against(c, other)) for c, other in itertools.pairwise(best)]
+    explained = [replace(c, why=_comparison(c, other)) for c, other in itertools.pairwise(best)]
     return (*explained, *best[-1:])
 
 
-def _against(one: Candidate, other: Candidate) -> str:
-    apart = {name: _part(other, part) - _part(one, part) for part, name in PARTS.items()}
+def _comparison(one: Candidate, other: Candidate) -> str:
+    apart = {name: _s_per_sequence(other, part) - _s_per_sequence(one, part) for part, name in PARTS.items()}
     total = other.s_per_sequence - one.s_per_sequence
     if total <= 0:
         return f"as fast, with {other.memory_gib - one.memory_gib:.2f} GiB less"
@@ -39,7 +39,7 @@ def _against(one: Candidate, other: Candidate) -> str:
     return f"{total / other.s_per_sequence:.1%} less time: {', '.join(parts)}"
 
 
-def _part(c: Candidate, part: str) -> float:
+def _s_per_sequence(c: Candidate, part: str) -> float:
     """Seconds a sequence of one part of the step."""
     seconds: float = getattr(c.step, part)
     return seconds / c.point.sequences

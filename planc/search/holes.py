@@ -33,17 +33,17 @@ def _in_sentence(sentence: Sentence) -> Iterator[Free]:
     node = sentence.node
     if sentence.verb in ("mesh", "view"):
         for name, size in _factors(sentence):
-            yield from _at(size, "size", (name,))
+            yield from _hole_at(size, "size", (name,))
     elif sentence.verb == "batch":
-        yield from _at(node.parts[0], "sequences")
-        yield from _at(node.parts[-1], "microbatch")
+        yield from _hole_at(node.parts[0], "sequences")
+        yield from _hole_at(node.parts[-1], "microbatch")
     elif sentence.verb == "use":
-        yield from _at(node.parts[0], "layout", tuple(w.text for w in sentence.names(0)))
+        yield from _hole_at(node.parts[0], "layout", tuple(w.text for w in sentence.names(0)))
     elif sentence.verb == "recompute":
-        yield from _at(node.parts[0], "recompute")
+        yield from _hole_at(node.parts[0], "recompute")
     elif sentence.verb == "split":
         for method in node.nodes("method"):
-            yield from _at(method.parts[0], "schedule", (node.words("NAME")[1].text,))
+            yield from _hole_at(method.parts[0], "schedule", (node.words("NAME")[1].text,))
 
 
 def written_sizes(file: Tree, given: Mapping[str, int]) -> dict[str, int | None]:
@@ -83,7 +83,7 @@ def _factors(sentence: Sentence) -> list[tuple[str, Node | Word]]:
     return [(f.words()[0].text, f.parts[1]) for f in group.nodes("factor")] if group else []
 
 
-def _at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Iterator[Free]:
+def _hole_at(part: Node | Word, kind: Kind, axes: tuple[str, ...] = ()) -> Iterator[Free]:
     if isinstance(part, Word) and part.kind == "FREE":
         yield Free(kind, axes, part.span)
 

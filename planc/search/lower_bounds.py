@@ -117,7 +117,7 @@ class Bounds:
         self._links = LinkTimes()
         self._at: tuple[Shape, Plan, float] | None = None
         """The shape that was asked for last, with a plan of it and the seconds of a send between stages."""
-        self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._ends)
+        self._last_ranks: Computed[int, set[tuple[int, int]]] = Computed(self._end_layers)
         self._data: Computed[int, tuple[str, ...]] = Computed(self._data_axes)
 
     def sharded(self, point: Point) -> Sharded:
@@ -150,7 +150,7 @@ class Bounds:
         for variants in self.variant_groups:
             axes = self._data[variants[0]]
             if axes not in known:
-                known[axes] = self.data_parallel(variants[0], sizes), self._inside(variants[0], sizes)
+                known[axes] = self.data_parallel(variants[0], sizes), self._axes_of_figures(variants[0], sizes)
             data, inside = known[axes]
             what = (self.space.variants[variants[0]].recompute, inside)
             for sequences, microbatch in self.space.batches(data):
@@ -165,7 +165,7 @@ class Bounds:
         last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
 
-    def _ends(self, ranks: int) -> set[tuple[int, int]]:
+    def _end_layers(self, ranks: int) -> set[tuple[int, int]]:
         """Layers before the last rank's first stage and on this rank, for each pipeline of so many ranks."""
         return {last_rank_layers(p.split if p else None, ranks) for p in self.space.pipelines(ranks)}
 
@@ -258,7 +258,7 @@ class Bounds:
 
     # Figures that points share.
 
-    def _inside(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
+    def _axes_of_figures(self, variant: int, sizes: tuple[int, ...]) -> tuple[object, ...]:
         """The axes that figures of one copy depend on: those inside a data-parallel rank; all, where experts take
         tokens from everywhere."""
         plan = self.space.plan

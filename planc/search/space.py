@@ -84,14 +84,14 @@ class Space:
         """Size of each axis of the mesh and its views; None where it is free."""
         self._inside_views = sizes_inside_views(read)
         """Where the sizes stand that a view ties together."""
-        for free in self._of("sequences") if most_sequences is None else ():
+        for free in self._holes_of_kind("sequences") if most_sequences is None else ():
             raise PlanError((_no_batch(free),))
         self.variants = tuple(self._variants())
         self._meshes: Computed[tuple[int, ...], Mesh] = Computed(lambda sizes: self.plan.mesh.resized(sizes))
         self._first: dict[object, Plan] = {}
         """A plan of each variant for each set of axes in use."""
 
-    def _of(self, kind: str) -> list[Free]:
+    def _holes_of_kind(self, kind: str) -> list[Free]:
         return [f for f in self.free if f.kind == kind]
 
     def _variants(self) -> Iterator[Variant]:
@@ -100,7 +100,7 @@ class Space:
         again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
         built: dict[tuple[str, ...], Plan] = {}
         meant: dict[str, Recompute] = {}
-        for chosen in itertools.product(*(self._words(f) for f in words)):
+        for chosen in itertools.product(*(self._choices(f) for f in words)):
             values = dict(zip((f.span for f in words), chosen, strict=True))
             if again is None:
                 yield Variant(self._built(values), values, "")
@@ -117,7 +117,7 @@ class Space:
     @cached_property
     def _norms(self) -> str:
         """Names of the norms of a block."""
-        values = {f.span: "none" if f.kind == "recompute" else self._words(f)[0] for f in self._of_words()}
+        values = {f.span: "none" if f.kind == "recompute" else self._choices(f)[0] for f in self._of_words()}
         model = self._built(values).model
         ops = [op for kind in model.blocks for op in model.ops[kind]]
         return ", ".join(covering((op.name for op in ops if op.kind == "norm"), ops))
@@ -135,7 +135,7 @@ class Space:
             raise PlanError(built.diagnostics)
         return built.plan
 
-    def _words(self, free: Free) -> tuple[str, ...]:
+    def _choices(self, free: Free) -> tuple[str, ...]:
         if free.kind == "recompute":
             return tuple(word.format(norms=self._norms) for word in RECOMPUTED)
         return DATA_PARALLEL.get(len(free.axes), ("fsdp",))
@@ -170,18 +170,18 @@ class Space:
 
     @cached_property
     def _batches(self) -> Computed[int, tuple[tuple[int, int], ...]]:
-        return Computed(lambda data_parallel: tuple(self._shared(data_parallel)))
+        return Computed(lambda data_parallel: tuple(self._sequence_choices(data_parallel)))
 
-    def _shared(self, data_parallel: int) -> Iterator[tuple[int, int]]:
+    def _sequence_choices(self, data_parallel: int) -> Iterator[tuple[int, int]]:
         batch = self.plan.batch
-        given = self.most_sequences if self._of("sequences") else batch.sequences
+        given = self.most_sequences if self._holes_of_kind("sequences") else batch.sequences
         assert given is not None
-        if self._of("microbatch"):
+        if self._holes_of_kind("microbatch"):
             micro = [m for m in range(1, MOST_MICROBATCH + 1) if m * data_parallel <= given]
         else:
             micro = [batch.microbatch_sequences]
         for m in micro:
-            most = given // (m * data_parallel) * m * data_parallel if self._of("sequences") else given
+            most = given // (m * data_parallel) * m * data_parallel if self._holes_of_kind("sequences") else given
             if most and most % (m * data_parallel) == 0:
                 yield most, m
 
@@ -197,7 +197,7 @@ class Space:
         split = self.plan.split
         if split is None:
             yield None
-        elif not self._of("schedule"):
+        elif not self._holes_of_kind("schedule"):
             if ranks == self.plan.pipeline:
                 yield Pipeline("", split)
             elif (restaged := self._staged(split, split.schedule, split.chunks, ranks)) is not None:

@@ -67,7 +67,7 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
     for o in reversed(sharded.ops[section]):
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)
-            yield from _calls(sharded, back, _turned(o.settle), "backward")
+            yield from _calls(sharded, back, _reversed(o.settle), "backward")
         if o.ring:
             yield from _ring(sharded, o, "backward")
     for move in _moving_gradients(sharded, section):
@@ -141,7 +141,7 @@ def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:
             yield replace(call, tensor=f"{name} gradient", times=members)
 
 
-def _turned(move: Move) -> Move:
+def _reversed(move: Move) -> Move:
     return Move(tensor=move.tensor, before=move.after, after=move.before, steps=(), cause=move.cause)
 
 

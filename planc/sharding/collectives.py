@@ -57,7 +57,7 @@ def semantic_collectives(sharded: Sharded, ranks: Iterable[int] | None = None) -
     ]
     if plan.split is not None and plan.pipeline > 1:
         rows += _sends(sharded, stages)
-        rows += [row for stage in stages for row in _shared(sharded, stage)]
+        rows += [row for stage in stages for row in _shared_gradient_sums(sharded, stage)]
     return tuple(r for r in rows if r.count)
 
 
@@ -125,7 +125,7 @@ def shared_bytes(plan: Plan, p: ParamSharding) -> float:
     return stored_elements(plan, p, rest) * DTYPE_BYTES[plan.precision.reduce]
 
 
-def _shared(sharded: Sharded, stage: int) -> Iterator[Collective]:
+def _shared_gradient_sums(sharded: Sharded, stage: int) -> Iterator[Collective]:
     """Gradients of parameters that two ranks of the pipeline hold: summed between these two, once a step.
 
     An embedding tied to the head when both ends are apart, and every stage of a schedule that keeps two

@@ -71,12 +71,12 @@ def _op(plan: Plan, op: Op) -> OpSharding:
     tensor = plan.model.tensor
     bare = OpSharding(op=op, layout=layout, redistributions=(), ring=_ring(plan, op, layout))
     redistributions = tuple(
-        _move(plan, name, _declared(plan, name), (), bare.needs(name, tensor[name].dims), op.region)
+        _redistribution(plan, name, _declared(plan, name), (), bare.needs(name, tensor[name].dims), op.region)
         for name in op.inputs
     )
     dims = tensor[op.output].dims
     partial = outside(layout, dims) if op.kind in CONTRACTING else ()
-    settle = _move(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
+    settle = _redistribution(plan, op.output, restrict(layout, dims), partial, _declared(plan, op.output), op.region)
     return replace(bare, redistributions=redistributions, partial=partial, settle=settle)
 
 
@@ -91,7 +91,9 @@ def _declared(plan: Plan, tensor: str) -> Layout:
     return {d: axes for d in t.dims if (axes := plan.axes_of(d, t.region))}
 
 
-def _move(plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], after: Layout, region: str) -> Move | None:
+def _redistribution(
+    plan: Plan, tensor: str, before: Layout, partial: tuple[str, ...], after: Layout, region: str
+) -> Move | None:
     steps = steps_between(before, partial, after)
     if not steps:
         return None

@@ -47,12 +47,12 @@ def follow(before: str) -> Follow | None:
     except UnexpectedInput:
         return None
     accepted = {t for t in state.accepts() if offered(verb[0], t)}
-    words = {t: _written(t) for t in accepted}
+    words = {t: _sample_text(t) for t in accepted}
     keywords = sorted(w for t, w in words.items() if _is_keyword(t))
     return Follow(tuple(keywords), tuple(_endings(state, accepted, verb[0])), "CODE" in accepted)
 
 
-def _written(terminal: str) -> str:
+def _sample_text(terminal: str) -> str:
     """Text of a terminal: a keyword or sign itself, a sample of the others, or nothing."""
     from lark.lexer import PatternStr
 
@@ -63,7 +63,7 @@ def _written(terminal: str) -> str:
 
 
 def _is_keyword(terminal: str) -> bool:
-    return _written(terminal).isalpha() and terminal not in SAMPLES
+    return _sample_text(terminal).isalpha() and terminal not in SAMPLES
 
 
 def _endings(state: Any, accepted: set[str], verb: str) -> list[str]:
@@ -72,14 +72,14 @@ def _endings(state: Any, accepted: set[str], verb: str) -> list[str]:
     for terminal in ("NAME", "GLOB", "UNIT"):
         if terminal not in accepted:
             continue
-        named = _fed(state, terminal, MARK)
+        named = _parser_after(state, terminal, MARK)
         after = sorted(t for t in named.accepts() if t == "EQUAL" or (_is_keyword(t) and offered(verb, t)))
-        ways = [(named, ""), *((_fed(named, t, _written(t)), f" {_written(t)}") for t in after)]
+        ways = [(named, ""), *((_parser_after(named, t, _sample_text(t)), f" {_sample_text(t)}") for t in after)]
         found += [f"{first} {rest}".rstrip() for way, first in ways if (rest := _shortest(way)) is not None]
     return list(dict.fromkeys(found))
 
 
-def _fed(state: Any, terminal: str, text: str) -> Any:
+def _parser_after(state: Any, terminal: str, text: str) -> Any:
     from lark import Token
 
     further = state.copy()
@@ -97,8 +97,8 @@ def _shortest(state: Any) -> str | None:
         if "$END" in accepted:
             return text.strip()
         for terminal in sorted(accepted - _NEVER_NEEDED - ({"LPAR"} if "INT" in accepted else set())):
-            word = _written(terminal)
-            further = _fed(here, terminal, word) if word else None
+            word = _sample_text(terminal)
+            further = _parser_after(here, terminal, word) if word else None
             stack = tuple(further.parser_state.state_stack) if further else ()
             if further is not None and stack not in seen:
                 seen.add(stack)

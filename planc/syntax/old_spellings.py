@@ -42,7 +42,7 @@ def modernized(node: Node, found: list[Diagnostic]) -> Node:
             parts.append(modernized(part, found))
     if any(new is not old for new, old in zip_longest(parts, node.parts)):
         node = replace(node, parts=tuple(parts))
-    return SENTENCES.get(node.kind, _same)(node, found)
+    return SENTENCES.get(node.kind, _unchanged)(node, found)
 
 
 def offered(verb: str, terminal: str) -> bool:
@@ -50,11 +50,11 @@ def offered(verb: str, terminal: str) -> bool:
     return not terminal.startswith("OLD_") and UNLISTED.get(verb) != terminal
 
 
-def _same(node: Node, found: list[Diagnostic]) -> Node:
+def _unchanged(node: Node, found: list[Diagnostic]) -> Node:
     return node
 
 
-def _let(node: Node, found: list[Diagnostic]) -> Node:
+def _param_to_let(node: Node, found: list[Diagnostic]) -> Node:
     found.append(old_spelling(node.parts[0].span, "param", "let", "`let` names a number, `params` are weights"))
     return replace(node, kind="let", parts=node.parts[1:])
 
@@ -65,13 +65,13 @@ def _attention(node: Node, found: list[Diagnostic]) -> Node:
     return replace(node, kind="attention", parts=node.parts[2:])
 
 
-def _in(node: Node, found: list[Diagnostic]) -> Node:
+def _for_to_in(node: Node, found: list[Diagnostic]) -> Node:
     why = "`in` says where in the computation, `for` whose state"
     found.append(old_spelling(node.parts[0].span, "for", "in", why))
     return replace(node, kind="in", parts=node.parts[1:])
 
 
-def _for(node: Node, found: list[Diagnostic]) -> Node:
+def _in_to_for(node: Node, found: list[Diagnostic]) -> Node:
     why = "`for` says whose state, `in` where in the computation"
     found.append(old_spelling(node.parts[0].span, "in", "for", why))
     return replace(node, kind="for", parts=node.parts[1:])
@@ -123,10 +123,10 @@ def _text(stage: Node) -> str:
 
 
 SENTENCES: dict[str, Callable[[Node, list[Diagnostic]], Node]] = {
-    "old_let": _let,
+    "old_let": _param_to_let,
     "old_attention": _attention,
-    "old_in": _in,
-    "old_for": _for,
+    "old_in": _for_to_in,
+    "old_for": _in_to_for,
 }
 STAGES: dict[str, Callable[[Node, list[Diagnostic]], list[Node]]] = {
     "old_same_stages": _same_stages,

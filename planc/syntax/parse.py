@@ -104,7 +104,7 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
         if mistake is None:
             found += mistakes
             return _finished(source, line, read, found)
-        mistakes.append(_placed(mistake, read))
+        mistakes.append(_at_original_place(mistake, read))
         mended = _mended(read, mistake.fix.edits[0]) if mistake.fix and len(mistake.fix.edits) == 1 else None
         if mended is None:
             break
@@ -113,7 +113,7 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
     return None
 
 
-def _placed(mistake: Diagnostic, line: Line) -> Diagnostic:
+def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
     """The mistake of a line that was mended before, where it is in the file."""
 
     def original_span(span: Span) -> Span:

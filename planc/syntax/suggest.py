@@ -47,12 +47,12 @@ def _nearest(word: str, legal: tuple[str, ...], most: int) -> tuple[str, ...]:
     """Cached: a file with one mistake in every line asks the same a thousand times."""
     from difflib import get_close_matches
 
-    same = [w for w in legal if _letters(w) == _letters(word)]
+    same = [w for w in legal if _normalized(w) == _normalized(word)]
     by_lower = {w.lower(): w for w in legal}
     found = get_close_matches(word.lower(), by_lower, n=most, cutoff=0.6)
     return tuple(dict.fromkeys([*same, *(by_lower[f] for f in found)]))[:most]
 
 
-def _letters(word: str) -> str:
+def _normalized(word: str) -> str:
     """The word without case and what joins its parts."""
     return re.sub(r"[^0-9a-z]", "", word.lower()) or word

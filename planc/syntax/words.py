@@ -96,9 +96,9 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
     """A malformed sentence: where it stops making sense, and what could stand there."""
     if (hyphenated := _hyphenated(error, source, line)) is not None:
         return hyphenated
-    place, found = _place(error, source, line)
+    place, found = _error_place(error, source, line)
     legal = _legal(error, verb)
-    wanted = _either(legal) if legal else "something else"
+    wanted = _joined_by_or(legal) if legal else "something else"
     if (unclosed := _unclosed(error, source, line)) is not None:
         return unclosed
     form = f"the sentence reads: {_form(verb, line.text)}"
@@ -155,7 +155,7 @@ def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
         return None
     bracket, at = opened[-1]
     closing = {"(": ")", "[": "]"}[bracket]
-    end = _end(line, source)
+    end = _end_of_sentence(line, source)
     fits = _KINDS_BY_TEXT[closing] in (getattr(error, "accepts", None) or getattr(error, "expected", None) or ())
     return Diagnostic(
         "E0102",
@@ -167,17 +167,17 @@ def _unclosed(error: Any, source: Source, line: Line) -> Diagnostic | None:
     )
 
 
-def _end(line: Line, source: Source) -> Span:
+def _end_of_sentence(line: Line, source: Source) -> Span:
     """Behind the last word of a sentence, which blank lines may follow while a bracket is open."""
     written = line.text.rstrip().split("\n")
     number, column = line.number + len(written) - 1, len(written[-1].rstrip()) + 1
     return Span(source.file, number, column, number, column)
 
 
-def _place(error: Any, source: Source, line: Line) -> tuple[Span, str]:
+def _error_place(error: Any, source: Source, line: Line) -> tuple[Span, str]:
     token = getattr(error, "token", None)
     if token is not None and token.type == "$END":
-        end = _end(line, source)
+        end = _end_of_sentence(line, source)
         return Span(end.file, end.line, end.column, end.line, end.column + 1), "the end of the sentence"
     number = line.number + error.line - 1
     text = str(token) if token is not None else _character(source, number, error.column)
@@ -197,7 +197,7 @@ def _legal(error: Any, verb: str) -> list[str]:
     return sorted(w for w in words if "__" not in w)
 
 
-def _either(words: list[str]) -> str:
+def _joined_by_or(words: list[str]) -> str:
     if len(words) == 1:
         return words[0]
     return ", ".join(words[:-1]) + " or " + words[-1] if len(words) <= 8 else ", ".join(words[:8]) + ", ..."

@@ -153,7 +153,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, function in replaced:
         monkeypatch.setattr(module, name, function)
     monkeypatch.setattr(search, "SPACES", {"free": None})
-    monkeypatch.setattr(search, "_quickest", lambda *_: (found_layouts("free.plan"), 0.5))
+    monkeypatch.setattr(search, "_fastest_run", lambda *_: (found_layouts("free.plan"), 0.5))
     monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
     monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_: saves)
     monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))

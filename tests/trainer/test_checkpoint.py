@@ -124,7 +124,7 @@ def later(checkpoint: Path) -> None:
 
     fields = json.loads((checkpoint / NAME).read_text()) | {"format": "planc.checkpoint/2", "news": 1}
     del fields["sha256"]
-    (checkpoint / NAME).write_text(json.dumps({**fields, "sha256": manifests._sum(fields)}))
+    (checkpoint / NAME).write_text(json.dumps({**fields, "sha256": manifests._sha256(fields)}))
 
 
 DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
@@ -256,13 +256,13 @@ def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(tmp_pa
     before = {name: array.copy() for name, array in session.state.items()}
     saver: Any = Saver(cast(Session, session), where(tmp_path))
     gate = threading.Event()
-    slow = saver._part
+    slow = saver._write_part
 
     def waiting(*arguments: Any) -> None:
         gate.wait(5)
         slow(*arguments)
 
-    saver._part = waiting
+    saver._write_part = waiting
     saver.save(manifest(1), history(1))
     for array in session.state.values():
         array += 1
@@ -275,7 +275,7 @@ def test_what_training_changes_while_a_checkpoint_is_written_is_not_in_it(tmp_pa
 
 ENDINGS = [
     ("write", "parts"),
-    ("_awaited", "Saver"),
+    ("_wait_for_ranks", "Saver"),
     ("free_name", "folders"),
     ("_sync", "saver"),
     ("prune", "folders"),

@@ -51,7 +51,7 @@ RECORDED = ["3><33><33><33><3", "7><07><07><07><0"]
 
 def test_held_out_text_is_not_trained_on(tmp_path: Path) -> None:
     data = source(library(tmp_path))
-    train, held_out = (part.tobytes() for part in data._parts)
+    train, held_out = (part.tobytes() for part in data._train_and_held_out)
     assert train and held_out
     assert {held_out[i : i + 4] for i in range(0, 200, 4)} & {train[i : i + 4] for i in range(0, 8000, 4)} == set()
     assert b"never" not in train + held_out
@@ -69,6 +69,6 @@ def test_the_fingerprint_follows_the_text(tmp_path: Path) -> None:
 
 def test_the_real_library_is_large_enough() -> None:
     data = PythonStdlib(2, 128, 0, 1 << 20)
-    train, held_out = data._parts
+    train, held_out = data._train_and_held_out
     assert len(train) > 500_000
     assert len(held_out) > 20_000

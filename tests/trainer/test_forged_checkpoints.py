@@ -45,7 +45,7 @@ def forge(checkpoint: Path, change: Callable[[Fields], object]) -> None:
     fields = json.loads((checkpoint / NAME).read_text())
     del fields["sha256"]
     change(fields)
-    (checkpoint / NAME).write_text(json.dumps({**fields, "sha256": manifests._sum(fields)}))
+    (checkpoint / NAME).write_text(json.dumps({**fields, "sha256": manifests._sha256(fields)}))
 
 
 def replaced(checkpoint: Path, name: str, data: bytes) -> None:

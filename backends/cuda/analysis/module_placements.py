@@ -47,20 +47,20 @@ class Boundary:
     def linear(self) -> bool:
         """A matrix stored [out, in], as torch's linear layer has it."""
         op, tensor = self.o.op, self.sharded.model.tensor
-        if op.kind != "matmul" or len(self._folds) != 2:
+        if op.kind != "matmul" or len(self._storage_dims) != 2:
             return False
-        made, taken = self._folds
+        made, taken = self._storage_dims
         return set(made) <= set(tensor[op.output].dims) and set(taken) <= set(tensor[op.inputs[0]].dims)
 
     @cached_property
     def weight(self) -> Placement:
         """Placement of the op's first parameter; replicated without one."""
-        return self._placement(self.o.layout, self._folds)
+        return self._placement(self.o.layout, self._storage_dims)
 
     @property
     def rows(self) -> tuple[str, ...]:
         """The divided dims that its weight lacks: each rank does its part of the work with the whole weight."""
-        inside = {d for group in self._folds for d in group}
+        inside = {d for group in self._storage_dims for d in group}
         return tuple(d for d in self.o.layout if d not in inside and self.divides(d)) if self.o.op.params else ()
 
     @property
@@ -94,7 +94,7 @@ class Boundary:
 
     def move(self, index: int = 0) -> Move | None:
         """The redistribution of the input at `index` over the tensor axes; None if there is none."""
-        return self._ours(self.o.redistributions[index])
+        return self._over_tensor_axes(self.o.redistributions[index])
 
     def forward_kinds(self, index: int = 0) -> tuple[str, ...]:
         """The collectives, in order, that bring the input at `index` into the layout that the op needs."""
@@ -103,11 +103,11 @@ class Boundary:
 
     @property
     def redistributions(self) -> tuple[Move | None, ...]:
-        return tuple(self._ours(m) for m in self.o.redistributions)
+        return tuple(self._over_tensor_axes(m) for m in self.o.redistributions)
 
     @property
     def settle(self) -> Move | None:
-        return self._ours(self.o.settle)
+        return self._over_tensor_axes(self.o.settle)
 
     def summed_back(self, index: int = 0) -> bool:
         """True if the gradient of the input at `index` is a partial sum over the tensor axes."""
@@ -130,12 +130,12 @@ class Boundary:
         """The dims of the op that the tensor axes divide."""
         return tuple(d for d in self.o.layout if self.divides(d))
 
-    def _ours(self, move: Move | None) -> Move | None:
+    def _over_tensor_axes(self, move: Move | None) -> Move | None:
         ours = move is not None and any(set(s.axes) & set(self.roles.tensor) for s in move.steps)
         return move if ours else None
 
     @cached_property
-    def _folds(self) -> Groups:
+    def _storage_dims(self) -> Groups:
         params = self.o.op.params
         return self.sharded.model.param[params[0]].shape_dims if params else ()
 
@@ -143,11 +143,11 @@ class Boundary:
         return self.sharded.model.tensor[tensor].dims
 
     def _input(self, layout: Layout, tensor: str) -> Placement:
-        return self._placement(layout, folded(self._dims(tensor), self._folds if self.linear else ()))
+        return self._placement(layout, folded(self._dims(tensor), self._storage_dims if self.linear else ()))
 
     def _output(self, layout: Layout) -> Placement:
         dims = self._dims(self.o.op.output)
-        return self._placement(layout, folded(dims, self._folds if self.linear else ()))
+        return self._placement(layout, folded(dims, self._storage_dims if self.linear else ()))
 
     def _placement(self, layout: Layout, groups: Groups) -> Placement:
         return placement(layout, groups, self.sharded.model.sizes, self.roles.tensor)

@@ -69,7 +69,7 @@ class Rank:
         """The fullest moment, with the state that is always there."""
         fullest = max(self._moments(), key=lambda m: m.grads + m.activations + m.buffers)
         return TensorBytes(
-            params=self._resting() + self._resident_copies(),
+            params=self._state_bytes() + self._resident_copies(),
             grads=fullest.grads,
             optimizer=self._optimizer(),
             activations=fullest.activations,
@@ -86,13 +86,13 @@ class Rank:
                 activations=saved - self._saved_by_loss(),
                 buffers=self._of_blocks(),
             ),
-            Moment(name=UPDATE, grads=self._resting(), buffers=self._resting()),
+            Moment(name=UPDATE, grads=self._state_bytes(), buffers=self._state_bytes()),
         ]
         if "first" in self.sections:
             found.append(
                 Moment(
                     name="backward of the embedding",
-                    grads=self._resting_or_whole(),
+                    grads=self._grads_after_backward(),
                     activations=self._saved(done=1),
                     buffers=self._of_embedding(),
                 )
@@ -111,7 +111,7 @@ class Rank:
 
     # State.
 
-    def _resting(self) -> float:
+    def _state_bytes(self) -> float:
         """Bytes of one noun of state between uses, in fp32: masters, gradients and moments have one layout.
 
         CPUOffloadPolicy keeps all of them on the host.
@@ -129,7 +129,7 @@ class Rank:
             return param_elements(self.plan, p)
         return padded_elements(self.roles, p.param.name) / self.plan.mesh.size(*stored_over(self.roles, p))
 
-    def _whole(self, p: ParamSharding) -> float:
+    def _unsharded_elements(self, p: ParamSharding) -> float:
         return padded_elements(self.roles, p.param.name) if self.roles.uses_fsdp else param_elements(self.plan, p)
 
     @property
@@ -146,7 +146,11 @@ class Rank:
         return accumulates and (self.plan.microbatches > 1 or bool(self.roles.pipeline))
 
     def _resident_copies(self) -> float:
-        return sum(n * self._whole(p) for p, n in self.held) * self.computed if self._has_resident_copies else 0.0
+        return (
+            sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
+            if self._has_resident_copies
+            else 0.0
+        )
 
     def _gathered(self, section: Section) -> float:
         """Compute copies that come and go with a section; none where they stay (`_resident_copies`)."""
@@ -158,15 +162,15 @@ class Rank:
         """Gradients; `begun`: the backward of this microbatch has come past the head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
-            whole = sum(n * self._whole(p) for p, n in self.held) * self.reduced
+            whole = sum(n * self._unsharded_elements(p) for p, n in self.held) * self.reduced
             return whole if earlier else 0.0
         if earlier or self.on_host:
-            return self._resting()
+            return self._state_bytes()
         return sum(self._share(p) * FP32 for p, _ in self.held if begun and "last" in p.param.sections)
 
-    def _resting_or_whole(self) -> float:
+    def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""
-        return self._grads() if self._accumulates_whole else self._resting()
+        return self._grads() if self._accumulates_whole else self._state_bytes()
 
     def _of_embedding(self) -> float:
         """Its copy, its gradient as computed, and the larger of what is reduced just then.
@@ -194,23 +198,25 @@ class Rank:
         ops = self.sharded.model.ops[section]
         if section not in self.sharded.model.blocks:
             names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
-            return self._saved_bytes(tuple(names), section) + (self._outcome() if section == "last" else 0.0)
+            return self._saved_bytes(tuple(names), section) + (
+                self._saved_by_loss_and_logits() if section == "last" else 0.0
+            )
         again = replay(self.plan, section)
-        some = self._saved_bytes(again.saved, section) + self._inside(section, frozenset(again.ops))
+        some = self._saved_bytes(again.saved, section) + self._saved_inside_ops(section, frozenset(again.ops))
         every = self.plan.recompute.every
-        return some if every == 1 else (some + (every - 1) * self._everything(section)) / every
+        return some if every == 1 else (some + (every - 1) * self._saved_without_recompute(section)) / every
 
-    def _everything(self, section: Section) -> float:
+    def _saved_without_recompute(self, section: Section) -> float:
         """Saved activations of a block without recomputation (bytes)."""
         ops = self.sharded.model.ops[section]
-        return self._saved_bytes(close(self.sharded.model, ops, set()).saved, section) + self._inside(
+        return self._saved_bytes(close(self.sharded.model, ops, set()).saved, section) + self._saved_inside_ops(
             section, frozenset()
         )
 
     def _saved_bytes(self, names: tuple[str, ...], section: Section) -> float:
         return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
 
-    def _inside(self, section: Section, again: frozenset[str]) -> float:
+    def _saved_inside_ops(self, section: Section, again: frozenset[str]) -> float:
         """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
         found = [self._of_op(o.op, o.layout) for o in self.sharded.ops[section] if o.op.name not in again]
         return sum(found)
@@ -228,7 +234,7 @@ class Rank:
             return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask
         return 0.0
 
-    def _outcome(self) -> float:
+    def _saved_by_loss_and_logits(self) -> float:
         """Tensors that the loss saves, and the logits where a schedule holds on to a stage's output (bytes)."""
         return self._saved_by_loss() + (self._logits() if self.roles.pipeline else 0.0)
 
@@ -258,7 +264,7 @@ class Rank:
         """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         gathered = BLOCKS_GATHERED * max((self._gathered(kind) for kind in blocks), default=0.0)
-        back = max((self._everything(kind) - self._of_section(kind) for kind in blocks), default=0.0)
+        back = max((self._saved_without_recompute(kind) - self._of_section(kind) for kind in blocks), default=0.0)
         return gathered + back + self._reducing()
 
     def _reducing(self) -> float:
@@ -269,7 +275,7 @@ class Rank:
 
     def _group(self, section: Section) -> float:
         """Elements of what is gathered and reduced together, after tensor parallelism."""
-        return sum(self._whole(p) for p, _ in self.held if section in p.param.sections)
+        return sum(self._unsharded_elements(p) for p, _ in self.held if section in p.param.sections)
 
     def _passed_on(self) -> float:
         """A pipeline's buffers for what each microbatch receives, there for the whole step."""

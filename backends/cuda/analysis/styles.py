@@ -140,7 +140,7 @@ class Styler:
         elif b.settle is not None:
             arguments.append(("output_layouts", str(b.left)))
             collectives.append(self._comment(b.settle))
-        return self._made(b, b.path, "ColwiseParallel", arguments, collectives)
+        return self._style_of(b, b.path, "ColwiseParallel", arguments, collectives)
 
     def _rowwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments = [("output_layouts", str(b.left))]
@@ -150,7 +150,7 @@ class Styler:
         elif b.move() is not None and not prepared_by_parent:
             arguments.insert(0, ("input_layouts", str(b.resting())))
             collectives.insert(0, self._comment(b.move()))
-        return self._made(b, b.path, "RowwiseParallel", arguments, collectives)
+        return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
         """Everything said: where the weights, the input and the output are divided."""
@@ -160,7 +160,7 @@ class Styler:
             arguments.append(("input_layouts", str(b.resting())))
             collectives.append(self._comment(b.move(), b.summed_back()))
         arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
-        return self._made(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b.settle)])
+        return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b.settle)])
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
         """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
@@ -185,7 +185,7 @@ class Styler:
             return None
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
         said = list(dict.fromkeys(self._comment(m) for m in redistributions))
-        return self._made(b, b.path, name, arguments, [*said, self._comment(b.settle)])
+        return self._style_of(b, b.path, name, arguments, [*said, self._comment(b.settle)])
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
         """One move for all children that read the parent's input; undivided ones take a plain tensor."""
@@ -195,11 +195,11 @@ class Styler:
         ]
         if b.weight == WHOLE:
             arguments.append(("use_local_output", "True"))
-        return self._made(
+        return self._style_of(
             b, relative(parent), "PrepareModuleInput", arguments, [self._comment(b.move(), b.summed_back())]
         )
 
-    def _made(
+    def _style_of(
         self, b: Boundary, path: str, name: str, arguments: list[tuple[str, str]], collectives: list[str]
     ) -> Style:
         said = "; ".join(c for c in collectives if c)
@@ -212,7 +212,7 @@ class Styler:
         if not b.linear or not b.parent or not (b.move() is not None or b.summed_back()):
             return ""
         source = b.o.op.inputs[0]
-        inside = [p for p in self.section(b.section) if _within(p, b.parent)]
+        inside = [p for p in self.section(b.section) if _belongs_to_module(p, b.parent)]
         if {t for p in inside for t in p.o.op.inputs} - {p.o.op.output for p in inside} != {source}:
             return ""
         readers = [p for p in inside if source in p.o.op.inputs]
@@ -243,5 +243,5 @@ def _keeps_its_rows(b: Boundary) -> bool:
     return b.o.op.kind == "norm" and b.move() is None and b.settle is None
 
 
-def _within(b: Boundary, module: str) -> bool:
+def _belongs_to_module(b: Boundary, module: str) -> bool:
     return b.o.op.module == module or b.o.op.module.startswith(f"{module}.")

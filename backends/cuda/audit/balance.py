@@ -29,7 +29,7 @@ def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
     if not experts.ops or experts.capacity:
         yield
         return
-    even = _each(rows_sent(roles), roles.plan.model.sizes["experts"])
+    even = _even_rows(rows_sent(roles), roles.plan.model.sizes["experts"])
     reads = [_exchanged] * bool(experts.exchange) + [_gathered] * experts.gathers
     asked = cycle(reads)
 
@@ -43,7 +43,7 @@ def balanced(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
         yield
 
 
-def _each(rows: int, experts: int) -> list[int]:
+def _even_rows(rows: int, experts: int) -> list[int]:
     """Rows of each expert; where they do not divide, the first ones have one more."""
     return [rows // experts + (expert < rows % experts) for expert in range(experts)]
 

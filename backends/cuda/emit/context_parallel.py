@@ -54,7 +54,9 @@ def context(roles: Roles) -> str:
         WHOLE_BALANCED if divided and not ring and balanced(roles) else "",
         WHOLE if divided and not ring and not balanced(roles) else "",
         _gathered(roles) if divided and not ring else "",
-        fill(RING, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(), gradients=_wide(roles)) if ring else "",
+        fill(RING, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(), gradients=_gradient_dtype(roles))
+        if ring
+        else "",
         EXCHANGE if any(exchanges(roles)) else "",
         _apply(roles, divided, ring=ring),
     ]
@@ -284,7 +286,7 @@ def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Ten
 '''
 
 
-def _wide(roles: Roles) -> str:
+def _gradient_dtype(roles: Roles) -> str:
     """The dtype in which gradients travel: that of other reductions."""
     return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]
 

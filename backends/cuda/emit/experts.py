@@ -25,7 +25,7 @@ def functions(roles: Roles) -> str:
         SIZES if sorts else "",
         UNSORTED if sorts else "",
         TAKEN if experts.capacity else "",
-        _around(roles) if experts.styled else "",
+        _expert_parallel_class(roles) if experts.styled else "",
         _apply(roles) if experts.styled else "",
     ]
     return "\n\n\n".join(p.strip() for p in parts if p)
@@ -120,13 +120,13 @@ class Unsorted(torch.autograd.Function):
 '''
 
 
-def _around(roles: Roles) -> str:
+def _expert_parallel_class(roles: Roles) -> str:
     """ExpertParallel: what stands around a module of experts."""
     experts = roles.experts
     there, each, back = _capacity(experts) if experts.capacity else _dropless(experts)
     return fill(
         EXPERT_PARALLEL,
-        what=_what(experts),
+        what=_exchange_sentence(experts),
         arguments=", mesh: DeviceMesh" if experts.apart else "",
         group=f"self.group = mesh.get_group({python_string(experts.name(experts.exchange))})"
         if experts.exchange
@@ -144,7 +144,7 @@ def _returning(text: str) -> str:
     return lines(before.lstrip("\n"), f"return {after}") if text else "return rows"
 
 
-def _what(experts: Experts) -> str:
+def _exchange_sentence(experts: Experts) -> str:
     """The exchange of token rows, as a sentence."""
     parts = [
         "rows get places at their experts, or none" if experts.capacity else "",
@@ -191,15 +191,15 @@ def _dropless(experts: Experts) -> Body:
     if experts.gathers:
         counted = [EXCHANGE_COUNTS, EXCHANGE] if experts.exchange else ["arrived = counts[None]"]
         there = [*counted, GATHER_COUNTS, PAD, GATHER, ORDER, SORT]
-        return there, EACH, [UNSORT, SCATTER, "rows = rows[: self.length]", *_returned(experts)]
+        return there, EACH, [UNSORT, SCATTER, "rows = rows[: self.length]", *_return_rows(experts)]
     same, total = ([SAME], [SUM]) if experts.tensor else ([], [])
     if not experts.exchange:
         return same, "counts", total
     there = [EXCHANGE_COUNTS, EXCHANGE, *same, ORDER_OF_ARRIVED, SORT]
-    return there, EACH, [UNSORT, *total, *_returned(experts)]
+    return there, EACH, [UNSORT, *total, *_return_rows(experts)]
 
 
-def _returned(experts: Experts) -> list[str]:
+def _return_rows(experts: Experts) -> list[str]:
     return [RETURN] if experts.exchange else []
 
 
@@ -398,7 +398,7 @@ def fsdp(roles: Roles, *, policy: list[str], placed: bool, again: bool) -> str:
         policy=_policy(policy) if policy else "",
         cause=because(roles.plan.cause_of_store("optimizer", EXPERTS) if experts.shard else None),
         config=call("expert_config = {", arguments, depth=1),
-        mean=_mean(roles),
+        mean=_gradient_mean(roles),
     )
 
 
@@ -417,7 +417,7 @@ for experts in expert_modules(model):
 """
 
 
-def _mean(roles: Roles) -> str:
+def _gradient_mean(roles: Roles) -> str:
     """Gradients are a mean over the data ranks, whatever the size of the experts' mesh."""
     experts, mesh = roles.experts, roles.plan.mesh
     ranks = mesh.size(*roles.shard, *roles.replicate)

@@ -120,7 +120,7 @@ def data_rank(roles: Roles) -> str:
             <body>
         ''',
         rest="" if roles.data else ": all of it",
-        body=lines(DATA_RANK, _shared(roles)) if roles.data else "return 0, 1",
+        body=lines(DATA_RANK, _shared_positions(roles)) if roles.data else "return 0, 1",
     )
 
 
@@ -131,7 +131,7 @@ for axis in DATA_AXES:
     count *= MESH[axis]"""
 
 
-def _shared(roles: Roles) -> str:
+def _shared_positions(roles: Roles) -> str:
     """Ranks that divide sequences have the same ones, and follow each other in this order."""
     size = roles.plan.mesh.size(*roles.context)
     if size == 1:

@@ -157,7 +157,7 @@ def recompute(sharded: Sharded) -> str:
         again=blocks.again(sharded),
         why=BLOCKS_WRAPPED if whole else MODULES_WRAPPED,
         selected=blocks.selected(sharded),
-        wraps=_wraps(sharded),
+        wraps=_checkpoint_wrapper(sharded),
     )
 
 
@@ -166,7 +166,7 @@ BLOCKS_WRAPPED = "# Not `checkpoint_wrapper`: it would add a module to every pat
 MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also replay the modules' hooks, and the collectives in these."
 
 
-def _wraps(sharded: Sharded) -> str:
+def _checkpoint_wrapper(sharded: Sharded) -> str:
     """Replaces the forward of a block, or of modules in it, which not every kind of block may have."""
     if sharded.plan.recompute.blocks:
         return "block.forward = partial(again, block.forward)"
@@ -202,7 +202,7 @@ def fsdp(roles: Roles) -> str:
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
     arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
-    arguments += [f'"reshard_after_forward": {_again(roles)}']
+    arguments += [f'"reshard_after_forward": {_gathers_in_backward(roles)}']
     return fill(
         '''
         def apply_fsdp(model: nn.Module, mesh: DeviceMesh<experts_mesh>) -> None:
@@ -219,7 +219,7 @@ def fsdp(roles: Roles) -> str:
         doc=_fsdp_doc(roles),
         experts_mesh=", expert_mesh: DeviceMesh" if roles.experts.own_mesh else "",
         experts=experts.fsdp(
-            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_again(roles)
+            roles, policy=_dtypes(roles.plan) if policy else [], placed=bool(dims), again=_gathers_in_backward(roles)
         ),
         policy=policy,
         offload=_offload(roles.plan),
@@ -254,7 +254,7 @@ def _dtypes(plan: Plan) -> list[str]:
     return [f"param_dtype={TORCH_DTYPES[p.compute]}", f"reduce_dtype={TORCH_DTYPES[p.reduce]}"]
 
 
-def _again(roles: Roles) -> bool:
+def _gathers_in_backward(roles: Roles) -> bool:
     """True if each backward gathers parameters again."""
     return FsdpPolicy.of(roles.plan).gather_per == "pass"
 
@@ -327,7 +327,7 @@ def _groups(roles: Roles) -> str:
 def _last_group(roles: Roles, modules: list[str]) -> str:
     """The group of the model's last modules."""
     tail = ", ".join(f"model.{m}" for m in modules)
-    if not _again(roles):
+    if not _gathers_in_backward(roles):
         return _if_present(roles, modules[0], f"fully_shard([{tail}], **config)")
     return lines(
         "# The backward starts with these, so they stay gathered.",

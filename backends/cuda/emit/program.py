@@ -154,7 +154,7 @@ def _imports(body: str) -> str:
         "import copy" if "copy." in body else "",
         "import math" if "math." in body else "",
         "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
-        _from("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
+        _import_line("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),
     )
     torch = [
         "import torch",
@@ -171,7 +171,7 @@ def _imports(body: str) -> str:
     return f"{standard}\n\n{lines(*torch)}"
 
 
-def _from(module: str, names: list[str]) -> str:
+def _import_line(module: str, names: list[str]) -> str:
     return f"from {module} import {', '.join(names)}" if names else ""
 
 

@@ -43,7 +43,7 @@ def step(roles: Roles, styler: Styler) -> str:
         **_own_tokens(roles),
         microbatches=_microbatches(styler, policy, backward=True),
         sums="sum_gradients(model.parameters())" if global_ops.sums_left(roles) else "",
-        returned=_returned(roles),
+        returned=_returned_loss(roles),
     )
 
 
@@ -107,7 +107,7 @@ def evaluate(roles: Roles, styler: Styler) -> str:
         **_own_tokens(roles),
         microbatches=_microbatches(styler, "", backward=False),
         let_go=fill(LET_GO, modules="model.modules()") if roles.uses_fsdp else "",
-        returned=_returned(roles),
+        returned=_returned_loss(roles),
     )
 
 
@@ -240,5 +240,5 @@ def _mean_loss(losses: list[torch.Tensor] | None, device: torch.device, mesh: De
 '''
 
 
-def _returned(roles: Roles) -> str:
+def _returned_loss(roles: Roles) -> str:
     return "mean_over_batch(total, mesh)" if roles.data else "total"

@@ -88,11 +88,11 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (self._heads(linear(x)) for linear in (self.wq, self.wk, self.wv))
-        mixed = self.core(*self._placed(q, k), v)
+        mixed = self.core(*self._with_positions(q, k), v)
         out: Tensor = self.wo(mixed.flatten(2))
         return out
 
-    def _placed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    def _with_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and keys that know their positions."""
         return self.rotary(q), self.rotary(k)
 
@@ -115,11 +115,11 @@ class Core(nn.Module):
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))
         rows, tokens = q.shape[2], k.shape[2]
-        seen = self._seen(rows, tokens, q.device) if self.window or rows < tokens else None
+        seen = self._attention_mask(rows, tokens, q.device) if self.window or rows < tokens else None
         mixed = F.scaled_dot_product_attention(q, k, v, attn_mask=seen, is_causal=seen is None, enable_gqa=True)
         return mixed.transpose(1, 2)
 
-    def _seen(self, rows: int, tokens: int, device: torch.device) -> Tensor:
+    def _attention_mask(self, rows: int, tokens: int, device: torch.device) -> Tensor:
         """[S, T]: whether a row sees a column."""
         if not self.window and device.type == "cuda":
             return causal_lower_right(rows, tokens)  # the flash kernel knows it without a mask

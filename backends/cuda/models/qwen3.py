@@ -26,5 +26,5 @@ class NormedAttention(Attention):
         self.q_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps)
         self.k_norm = nn.RMSNorm(self.head_dim, eps=model.norm_eps)
 
-    def _placed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        return super()._placed(self.q_norm(q), self.k_norm(k))
+    def _with_positions(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return super()._with_positions(self.q_norm(q), self.k_norm(k))

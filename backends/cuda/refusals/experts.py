@@ -18,13 +18,13 @@ Refusal = tuple[Cause | None, str, str]
 def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Every sentence about experts of the plan in `sharded` that the target refuses."""
     if roles.experts.ops:
-        yield from _routes(sharded)
+        yield from _node_limit(sharded)
         yield from _dims(sharded, roles)
         yield from _shares(sharded, roles)
         yield from _stores(sharded, roles)
 
 
-def _routes(sharded: Sharded) -> Iterator[Refusal]:
+def _node_limit(sharded: Sharded) -> Iterator[Refusal]:
     route = sharded.plan.route
     if route.node_limit:
         what = "the model's router picks experts wherever they are"

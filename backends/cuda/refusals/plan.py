@@ -32,13 +32,13 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     return [refused("cuda target", cause or sharded.plan.mesh.cause, what, help=help) for cause, what, help in found]
 
 
-def _unwritten(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _unsupported_sentences(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Sentences that planc checks and costs, and writes no program for yet."""
     for cause in dict.fromkeys(s.cause for s in sharded.plan.stores if s.region not in ("", EXPERTS)):
         yield cause, "planc writes no program for it yet", "check and cost take it into account; lower without it"
 
 
-def _tied(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+def _tied_embedding(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """fully_shard and the parallel styles want one module for each parameter."""
     if sharded.model.tied:
         what = "its output weight is the embedding's, and one module would be divided twice"
@@ -51,11 +51,11 @@ def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for noun in NOUNS:
         axes = plan.store(noun)
         if axes and axes != roles.shard:
-            what = f"{noun} over {_and(axes)} but optimizer over {_and(roles.shard) or 'nothing'}"
+            what = f"{noun} over {_joined_by_and(axes)} but optimizer over {_joined_by_and(roles.shard) or 'nothing'}"
             yield plan.cause_of_store(noun), what, "store what is stored over the same axes, optimizer first"
     strange = [a for a in roles.shard if a not in (*plan.data_axes, *roles.context)]
     if strange:
-        what = f"{_and(strange)} does not divide the tokens"
+        what = f"{_joined_by_and(strange)} does not divide the tokens"
         yield plan.cause_of_store("optimizer"), what, f"add `shard batch over {', '.join(roles.shard)}`"
 
 
@@ -98,7 +98,8 @@ def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for shard in sharded.plan.shards:
         used = whole & set(shard.axes)
         if used and used != whole:
-            what = f"{_and(roles.tensor)} are one dimension of torch's mesh, and this names {_and(used)} only"
+            tensor, named = _joined_by_and(roles.tensor), _joined_by_and(used)
+            what = f"{tensor} are one dimension of torch's mesh, and this names {named} only"
             yield shard.cause, what, f"divide over {', '.join(roles.tensor)} together, or merge the axes"
 
 
@@ -109,13 +110,17 @@ def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     cause = plan.cause_of_shard("sequence", roles.context[0])
     if not any(axes <= set(f.axes) for f in roles.factors):
-        what = f"{_and(roles.context)} divide the sequence, and store state apart"
+        what = f"{_joined_by_and(roles.context)} divide the sequence, and store state apart"
         yield cause, what, "store state over all of them, or over none"
     for kind, ops in sharded.ops.items():
         for o in ops:
             divided = axes & set(o.layout.get("sequence", ()))
             if o.op.kind == "attention" and divided and divided != axes:
-                yield cause, f"{o.op.name} divides the sequence over {_and(divided)} only", "one way for all of them"
+                yield (
+                    cause,
+                    f"{o.op.name} divides the sequence over {_joined_by_and(divided)} only",
+                    "one way for all of them",
+                )
             if o.op.kind == "attention" and divided and not Boundary(o, kind, sharded, roles).alone:
                 yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
     kernel, ranks = plan.attention, plan.mesh.size(*roles.context)
@@ -139,7 +144,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                 keys = o.op.kind == "attention" and index is not None and all(s.kind == "all_gather" for s in steps)
                 swaps = b.linear and b.alone and all(s.kind == "all_to_all" and set(s.axes) == axes for s in steps)
                 if move is not None and steps and not keys and not swaps:
-                    what = f"{move.tensor} would be redistributed over {_and(roles.context)} at {o.op.name}"
+                    what = f"{move.tensor} would be redistributed over {_joined_by_and(roles.context)} at {o.op.name}"
                     yield move.cause, what, "`use cp` or `use ulysses` over these axes"
                     return
 
@@ -233,7 +238,7 @@ def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     kinds = sharded.model.blocks
     every = set(styler.blocks()) if roles.tensor else set()
     if any(set(styler.block(k)) - every for k in kinds if roles.tensor):
-        axes = _and(roles.tensor)
+        axes = _joined_by_and(roles.tensor)
         what = f"{axes} would divide the blocks of {sharded.model.name} in {len(kinds)} ways"
         yield sharded.plan.mesh.cause, what, f"leave {axes} out"
 
@@ -268,13 +273,13 @@ def _recompute(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                 yield plan.recompute.cause, what, "recompute blocks, or ops with a module of their own"
 
 
-def _and(names: tuple[str, ...] | list[str] | set[str]) -> str:
+def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:
     return " and ".join(sorted(names) if isinstance(names, set) else names)
 
 
 RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
-    _unwritten,
-    _tied,
+    _unsupported_sentences,
+    _tied_embedding,
     _stores_apart,
     _store_dtypes,
     _stored_dims,

@@ -16,10 +16,10 @@ NAME = "all_reduce_last"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:
-    return tuple(_once(roles, row) for row in rows)
+    return tuple(_once_a_step(roles, row) for row in rows)
 
 
-def _once(roles: Roles, row: Collective) -> Collective:
+def _once_a_step(roles: Roles, row: Collective) -> Collective:
     if row.carries != "grad" or not of_state(row, roles):
         return row
     if row.op == "all_reduce":

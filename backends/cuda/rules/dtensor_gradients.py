@@ -36,7 +36,7 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
         NAME,
         **over(row, roles, inside),
         phase="backward",
-        per="microbatch" if _each(roles) else "step",
+        per="microbatch" if _reduces_each_backward(roles) else "step",
         dtype=dtype,
         count=sections_on(plan, row.stage)[row.section] * _times(roles),
         buffer_bytes=elements * DTYPE_BYTES[dtype],
@@ -48,14 +48,14 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
 
 def _times(roles: Roles) -> int:
     """Number of times a step reduces gradients: in every backward where they are not kept whole."""
-    return roles.plan.microbatches if _each(roles) else 1
+    return roles.plan.microbatches if _reduces_each_backward(roles) else 1
 
 
-def _each(roles: Roles) -> bool:
+def _reduces_each_backward(roles: Roles) -> bool:
     return roles.uses_fsdp and not roles.pipeline and FsdpPolicy.of(roles.plan).scatter_each_microbatch
 
 
 def _added_up(roles: Roles) -> bool:
     """True if fully_shard casts gradients to accumulate them; torch's schedules do so for one microbatch, too."""
     several = roles.plan.microbatches > 1 or bool(roles.pipeline)
-    return roles.uses_fsdp and not _each(roles) and several
+    return roles.uses_fsdp and not _reduces_each_backward(roles) and several

@@ -18,10 +18,10 @@ NAME = "expert_rows_per_rank"
 
 def apply(roles: Roles, rows: Rows) -> Rows:
     routed = routed_tensors(roles)
-    return tuple(_own(roles, row) if row.tensor in routed else row for row in rows)
+    return tuple(_rows_of_rank(roles, row) if row.tensor in routed else row for row in rows)
 
 
-def _own(roles: Roles, row: Collective) -> Collective:
+def _rows_of_rank(roles: Roles, row: Collective) -> Collective:
     plan = roles.plan
     share = plan.model.sizes["experts"] * local_length(plan, SLOTS, plan.axes_of(SLOTS, ROUTED))
     return changed(row, NAME, buffer_bytes=row.buffer_bytes / share * rows_sent(roles))

@@ -16,10 +16,10 @@ NAME = "gather_per_sibling"
 
 def apply(roles: Roles, rows: Rows) -> Rows:
     styler = Styler(roles.sharded, roles)
-    return tuple(_each(styler, row) for row in rows)
+    return tuple(_gather_per_sibling(styler, row) for row in rows)
 
 
-def _each(styler: Styler, row: Collective) -> Collective:
+def _gather_per_sibling(styler: Styler, row: Collective) -> Collective:
     if row.carries != "activation" or row.section not in styler.sharded.ops:
         return row
     times = styler.repeats(row.section, row.tensor, row.op, backward=row.phase == "backward")

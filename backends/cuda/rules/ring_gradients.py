@@ -11,15 +11,15 @@ NAME = "ring_gradients"
 
 def apply(roles: Roles, rows: Rows) -> Rows:
     reduce = roles.plan.precision.reduce
-    return tuple(_wider(row, reduce) if _travels(roles, row) else row for row in rows)
+    return tuple(_in_reduce_dtype(row, reduce) if _is_ring_gradient(roles, row) else row for row in rows)
 
 
-def _travels(roles: Roles, row: Collective) -> bool:
+def _is_ring_gradient(roles: Roles, row: Collective) -> bool:
     """A gradient on its way round: the only thing of its name that is sent over the context axes."""
     sent = row.op == "send_recv" and set(row.axes) <= set(roles.context)
     return sent and row.tensor not in roles.sharded.model.tensor and row.dtype != roles.plan.precision.reduce
 
 
-def _wider(row: Collective, dtype: str) -> Collective:
+def _in_reduce_dtype(row: Collective, dtype: str) -> Collective:
     elements = row.buffer_bytes / DTYPE_BYTES[row.dtype]
     return changed(row, NAME, dtype=dtype, buffer_bytes=elements * DTYPE_BYTES[dtype])

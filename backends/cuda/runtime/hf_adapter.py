@@ -60,11 +60,11 @@ def our_name(kind: str, name: str) -> str:
     """The name that a parameter of theirs has once it is bound; `kind` is the config's `model_type`."""
     if name.startswith("model.layers."):
         _, layers, index, rest = name.split(".", 3)
-        return f"{layers}.{index}.{_replaced(rest, BLOCKS[kind])}"
-    return _replaced(name, ENDS)
+        return f"{layers}.{index}.{_planc_path(rest, BLOCKS[kind])}"
+    return _planc_path(name, ENDS)
 
 
-def _replaced(path: str, names: dict[str, str]) -> str:
+def _planc_path(path: str, names: dict[str, str]) -> str:
     theirs = next((t for t in names if path.startswith(f"{t}.")), "")
     return f"{names[theirs]}{path[len(theirs) :]}" if theirs else path
 

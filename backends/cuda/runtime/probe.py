@@ -86,15 +86,15 @@ class TorchProber:
         dtype = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[probe.dtype]
         if probe.kind == "matmul":
             m, n, k = probe.sizes
-            x, weight = self._made(m, k, dtype=dtype), self._made(n, k, dtype=dtype)
+            x, weight = self._zeros(m, k, dtype=dtype), self._zeros(n, k, dtype=dtype)
             return lambda: F.linear(x, weight)
         if probe.kind == "stream":
-            a, b = (self._made(probe.sizes[0] // 4, dtype=dtype) for _ in range(2))
+            a, b = (self._zeros(probe.sizes[0] // 4, dtype=dtype) for _ in range(2))
             out = torch.empty_like(a)
             return lambda: torch.add(a, b, out=out)
         if probe.kind == "attention":
             sequences, heads, tokens, width = probe.sizes
-            q, k_, v = (self._made(sequences, heads, tokens, width, dtype=dtype) for _ in range(3))
+            q, k_, v = (self._zeros(sequences, heads, tokens, width, dtype=dtype) for _ in range(3))
             return lambda: F.scaled_dot_product_attention(q, k_, v, is_causal=True)
         return self._collective(probe)
 
@@ -104,7 +104,7 @@ class TorchProber:
 
         size, buffer = probe.sizes
         group = self.groups[size]
-        large = self._made(max(1, buffer // 4 // size) * size)
+        large = self._zeros(max(1, buffer // 4 // size) * size)
         small, other = large[: large.numel() // size].clone(), large.clone()
         calls: dict[str, Callable[[], object]] = {
             "all_reduce": lambda: dist.all_reduce(large, group=group),
@@ -114,7 +114,7 @@ class TorchProber:
         }
         return calls[probe.op]
 
-    def _made(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
+    def _zeros(self, *shape: int, dtype: torch.dtype | None = None) -> torch.Tensor:
         """Zeros: sums of sums stay numbers."""
         import torch
 

@@ -33,7 +33,7 @@ class SingleStep:
         """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]; its gradient is left
         in the module."""
         total = torch.zeros((), device=tokens.device)
-        for share, inputs, labels in self._parts(tokens, targets):
+        for share, inputs, labels in self._microbatches(tokens, targets):
             loss = self._loss(inputs, labels) * share
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
@@ -43,7 +43,7 @@ class SingleStep:
     def evaluate(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]."""
         total = torch.zeros((), device=tokens.device)
-        for share, inputs, labels in self._parts(tokens, targets):
+        for share, inputs, labels in self._microbatches(tokens, targets):
             total += self._loss(inputs, labels) * share
         return total
 
@@ -51,7 +51,7 @@ class SingleStep:
         """Scale gradients to a global norm of at most `max_norm`; the norm before that."""
         return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
 
-    def _parts(self, tokens: Tensor, targets: Tensor) -> list[tuple[float, Tensor, Tensor]]:
+    def _microbatches(self, tokens: Tensor, targets: Tensor) -> list[tuple[float, Tensor, Tensor]]:
         pairs = zip(torch.split(tokens, self.sequences), torch.split(targets, self.sequences), strict=True)
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 

@@ -65,7 +65,7 @@ class TorchSession:
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""
         self._optimizer.zero_grad()
-        loss = self._step(self._mine(tokens), self._mine(targets))
+        loss = self._step(self._local_rows(tokens), self._local_rows(targets))
         norm = self._clip(self._clip_norm or float("inf"))
         for group in self._optimizer.param_groups:
             group["lr"] = lr
@@ -76,7 +76,7 @@ class TorchSession:
 
     def evaluate(self, tokens: Tokens, targets: Tokens) -> float:
         """The mean loss per token of a global batch of the plan's size; nothing is changed."""
-        return float(self._evaluate(self._mine(tokens), self._mine(targets)))
+        return float(self._evaluate(self._local_rows(tokens), self._local_rows(targets)))
 
     def routing(self) -> list[list[int]] | None:
         """Picks of each expert of each routed layer since the last call; a collective."""
@@ -153,7 +153,7 @@ class TorchSession:
         if self.mesh is not None and dist.is_initialized():
             dist.destroy_process_group()
 
-    def _mine(self, batch: Tokens) -> Tensor:
+    def _local_rows(self, batch: Tokens) -> Tensor:
         """This data rank's rows of a global batch, on the device, int64."""
         index, count = self._slice_of
         rows = batch.shape[0] // count

@@ -70,7 +70,7 @@ def gathered(
     held = {name: p for module in modules for name, p in module.named_parameters()}
     if not pipeline:
         for name in names:
-            yield name, _numpy(_full(of(held[name])))
+            yield name, _numpy(_full_tensor(of(held[name])))
         return
     group = mesh.get_group(pipeline)
     every: list[dict[str, tuple[int, ...]]] = [{} for _ in range(dist.get_world_size(group))]
@@ -79,7 +79,7 @@ def gathered(
     for name in names:
         owner = next(rank for rank, shapes in enumerate(every) if name in shapes)
         shape = every[owner][name]
-        value = _full(of(held[name])).float() if name in held else torch.empty(shape, device=device)
+        value = _full_tensor(of(held[name])).float() if name in held else torch.empty(shape, device=device)
         value = value.contiguous()
         dist.broadcast(value, group_src=owner, group=group)
         yield name, _numpy(value)
@@ -91,7 +91,7 @@ def norm(value: Tensor) -> float:
     return float(found.full_tensor() if isinstance(found, DTensor) else found)
 
 
-def _full(value: Tensor) -> Tensor:
+def _full_tensor(value: Tensor) -> Tensor:
     whole = value.full_tensor() if isinstance(value, DTensor) else value
     return whole.detach()
 

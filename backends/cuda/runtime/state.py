@@ -55,7 +55,7 @@ class Box(NamedTuple):
 
 def boxes(parameter: Tensor) -> list[Box]:
     """The boxes of the whole tensor `parameter` that this rank holds; none where its share is empty."""
-    return [Box(runs) for runs in product(*(_runs(held(parameter, dim)) for dim in range(parameter.ndim)))]
+    return [Box(runs) for runs in product(*(_contiguous_runs(held(parameter, dim)) for dim in range(parameter.ndim)))]
 
 
 def held(parameter: Tensor, dim: int) -> Tensor:
@@ -77,7 +77,7 @@ def held(parameter: Tensor, dim: int) -> Tensor:
     return indices
 
 
-def _runs(indices: Tensor) -> list[Run]:
+def _contiguous_runs(indices: Tensor) -> list[Run]:
     """Indices that rise by one from each to the next make a run."""
     ends = [*(torch.diff(indices) != 1).nonzero().flatten().add(1).tolist(), len(indices)]
     starts = [0, *ends[:-1]]
@@ -95,7 +95,7 @@ def pieces(modules: list[nn.Module], optimizer: torch.optim.Optimizer, divided: 
         Piece(f"{kind}.{name}", tuple(p.shape), box.offset, box.size, _copier(_tensor(kind, p, optimizer), box))
         for kind in STATE
         for (name, offset), (p, box) in mine.items()
-        if (name, offset) in saved and _has(kind, p, optimizer)
+        if (name, offset) in saved and _has_state(kind, p, optimizer)
     ]
 
 
@@ -138,7 +138,7 @@ def restore(modules: list[nn.Module], optimizer: torch.optim.Optimizer, read: Re
     """Fill parameters and moments, which must be there, from `read`."""
     for kind in STATE:
         for name, parameter in _named(modules):
-            if not _has(kind, parameter, optimizer):
+            if not _has_state(kind, parameter, optimizer):
                 continue
             target = _local(_tensor(kind, parameter, optimizer))
             for box in boxes(parameter):
@@ -158,7 +158,7 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
         yield from module.named_parameters()
 
 
-def _has(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
+def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
     """True if the parameter has this kind of state: Muon has no second moment."""
     return kind == "params" or kind in optimizer.state[parameter]
 

@@ -74,7 +74,7 @@ class Containers:
         if id(code) not in self._sites:
             self._sites[id(code)] = code, sites(code) if is_watched(code) else ()
         for site in self._sites[id(code)][1]:
-            found = _resolved(site.path, frame)
+            found = _value_of_path(site.path, frame)
             if isinstance(found, CONTAINERS):
                 self._steps[-1].setdefault((code, site), []).append(found)
 
@@ -92,20 +92,20 @@ def sites(code: CodeType) -> tuple[Site, ...]:
 def _changes(tree: ast.AST) -> Iterator[tuple[tuple[str, ...], int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in CHANGING:
-            yield from _at(node.func.value, node.lineno, f".{node.func.attr}(...)")
+            yield from _attribute_path(node.func.value, node.lineno, f".{node.func.attr}(...)")
         elif isinstance(node, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete):
             for target in _targets(node):
                 if isinstance(target, ast.Subscript):
-                    yield from _at(target.value, target.lineno, "[...] = ...")
+                    yield from _attribute_path(target.value, target.lineno, "[...] = ...")
                 elif isinstance(node, ast.AugAssign):
-                    yield from _at(target, target.lineno, " += ...")
+                    yield from _attribute_path(target, target.lineno, " += ...")
 
 
 def _targets(node: ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete) -> list[ast.expr]:
     return [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else node.targets
 
 
-def _at(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], int, str]]:
+def _attribute_path(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], int, str]]:
     """A name with attributes after it; of anything else nothing is known."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -118,7 +118,7 @@ def _at(node: ast.expr, line: int, how: str) -> Iterator[tuple[tuple[str, ...], 
 _ABSENT = object()
 
 
-def _resolved(path: tuple[str, ...], frame: FrameType) -> Any:
+def _value_of_path(path: tuple[str, ...], frame: FrameType) -> Any:
     """The value of a path in a function's frame: locals and closure before globals."""
     value = frame.f_locals.get(path[0], frame.f_globals.get(path[0], _ABSENT))
     for name in path[1:]:

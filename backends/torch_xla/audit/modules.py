@@ -40,10 +40,10 @@ def found(name: str) -> tuple[nn.Module, Callable[[int], tuple[Any, ...]]]:
     arguments of a call; without one a batch of token numbers is given. Raises NoModuleError.
     """
     if name in bundled():
-        return _family(name), _tokens(build_model(_smallest(name)).sizes["vocab"])
+        return _family(name), _tokens(build_model(_smallest_model(name)).sizes["vocab"])
     source, _, maker = name.partition(":")
     holder = _loaded(source)
-    made = _made(holder, maker or MAKER, name)
+    made = _build_module(holder, maker or MAKER, name)
     inputs = getattr(holder, INPUTS, None)
     return made, inputs or _tokens(_vocabulary(made))
 
@@ -66,12 +66,12 @@ def step_of(module: nn.Module, inputs: Callable[[int], tuple[Any, ...]]) -> Call
 
     def step(number: int) -> None:
         module.zero_grad()
-        _sum(module(*given[number])).backward()  # type: ignore[no-untyped-call]
+        _sum_of_outputs(module(*given[number])).backward()  # type: ignore[no-untyped-call]
 
     return step
 
 
-def _sum(made: Any) -> Tensor:
+def _sum_of_outputs(made: Any) -> Tensor:
     """A number to go back from: the sum of every floating tensor."""
     parts = made if isinstance(made, list | tuple) else made.values() if isinstance(made, dict) else [made]
     total: Tensor = sum(p.float().sum() for p in parts if isinstance(p, Tensor) and p.is_floating_point())  # type: ignore[assignment]
@@ -81,14 +81,14 @@ def _sum(made: Any) -> Tensor:
 def _family(name: str) -> nn.Module:
     """The family's smallest model with random weights."""
     torch.manual_seed(0)
-    module: nn.Module = family(name).build(build_model(_smallest(name)))
+    module: nn.Module = family(name).build(build_model(_smallest_model(name)))
     with torch.no_grad():
         for parameter in module.parameters():
             parameter.normal_(0, 0.02)
     return module
 
 
-def _smallest(family: str) -> str:
+def _smallest_model(family: str) -> str:
     names = [model for model, of in model_names().items() if of == family]
     return min(names, key=lambda model: build_model(model).parameters)
 
@@ -128,7 +128,7 @@ def _loaded(source: str) -> ModuleType:
     return holder
 
 
-def _made(holder: ModuleType, maker: str, name: str) -> nn.Module:
+def _build_module(holder: ModuleType, maker: str, name: str) -> nn.Module:
     make = getattr(holder, maker, None)
     if not callable(make):
         raise NoModuleError(f"{name.partition(':')[0]} has no `{maker}`: write MODULE:NAME of what makes the module")

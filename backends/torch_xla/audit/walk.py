@@ -47,10 +47,10 @@ def walk(step: Callable[[int], None]) -> Walked:
     runs: list[list[Operation]] = []
 
     def read(name: str) -> None:
-        seen.append(Leak(READ, f"`{_plain(name)}` needs a tensor's value on the host", here(), READ_HELP))
+        seen.append(Leak(READ, f"`{_op_name(name)}` needs a tensor's value on the host", here(), READ_HELP))
 
     def sized(name: str) -> None:
-        message = f"the size of what `{_plain(name)}` returns depends on values"
+        message = f"the size of what `{_op_name(name)}` returns depends on values"
         seen.append(Leak(SHAPE, message, here(), SHAPE_HELP))
 
     with Containers() as containers:
@@ -63,7 +63,7 @@ def walk(step: Callable[[int], None]) -> Walked:
     for place, site in containers.outliving():
         message = f"`{'.'.join(site.path)}{site.how}` changes a container that outlives the step"
         seen.append(Leak(CONTAINER, message, place, CONTAINER_HELP))
-    return Walked(_once(seen), len(runs[-1]))
+    return Walked(_without_duplicates(seen), len(runs[-1]))
 
 
 READ_HELP = "keep it a tensor: torch.where for a choice, a 0-D tensor for a number; read it outside of the step"
@@ -82,20 +82,20 @@ def _differences(before: list[Operation], after: list[Operation]) -> Iterator[Le
     for a, b in zip_longest(before, after):
         if a is None or b is None or (a.name, a.place) != (b.name, b.place):
             at = b or a
-            message = f"from `{_plain(at.name)}` on, one step runs other operations than the next"
+            message = f"from `{_op_name(at.name)}` on, one step runs other operations than the next"
             yield Leak(CONSTANT, message, at.place, "a choice made in Python is compiled in: make it with torch.where")
             return
         if a.shapes != b.shapes:
             yield Leak(
-                SHAPE, f"`{_plain(b.name)}` makes {_shapes(a)} in one step and {_shapes(b)} in the next", b.place
+                SHAPE, f"`{_op_name(b.name)}` makes {_shapes(a)} in one step and {_shapes(b)} in the next", b.place
             )
         elif a.numbers != b.numbers:
             old, new = next((x, y) for x, y in zip_longest(a.numbers, b.numbers) if x != y)
-            message = f"`{_plain(b.name)}` has the constant {old} in one step and {new} in the next"
+            message = f"`{_op_name(b.name)}` has the constant {old} in one step and {new} in the next"
             yield Leak(CONSTANT, message, b.place, CONSTANT_HELP)
 
 
-def _plain(name: str) -> str:
+def _op_name(name: str) -> str:
     """`aten.add.Tensor` is add."""
     return name.split(".")[1] if name.startswith("aten.") else name
 
@@ -104,7 +104,7 @@ def _shapes(operation: Operation) -> str:
     return ", ".join(str(list(shape)) for shape in operation.shapes)
 
 
-def _once(leaks: list[Leak]) -> tuple[Leak, ...]:
+def _without_duplicates(leaks: list[Leak]) -> tuple[Leak, ...]:
     """One leak of a kind for each line; those of the backward alone where nothing before it leaks."""
     first: dict[tuple[str, str, int], Leak] = {}
     for leak in leaks:

@@ -52,11 +52,11 @@ def outputs(sharded: Sharded) -> dict[str, Spec]:
     found: dict[str, Spec] = {}
     for op in _ops(sharded):
         if op.kind in RETURNED and op.region != "experts":
-            found[op.module] = _returned(op, activation_spec(sharded, op.output))
+            found[op.module] = _linear_output_spec(op, activation_spec(sharded, op.output))
     return found
 
 
-def _returned(op: Op, spec: Spec) -> Spec:
+def _linear_output_spec(op: Op, spec: Spec) -> Spec:
     """A linear module returns the heads side by side, [B, S, H * E]."""
     if op.kind != "matmul" or len(spec) <= 3:
         return spec

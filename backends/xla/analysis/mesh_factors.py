@@ -37,7 +37,7 @@ def atoms(plan: Plan) -> tuple[Atom, ...]:
 
 def parts(plan: Plan, axes: tuple[str, ...]) -> tuple[str, ...]:
     """The emitted mesh's axes that `axes` of the plan are made of, in the same order."""
-    return tuple(name for axis in axes for name in _inside(plan, plan.mesh.axis(axis)))
+    return tuple(name for axis in axes for name in _parts_of_axis(plan, plan.mesh.axis(axis)))
 
 
 def fits(plan: Plan) -> bool:
@@ -59,17 +59,17 @@ def _points(plan: Plan, view: View) -> list[int]:
 
 def _name(plan: Plan, view: View, begin: int, end: int) -> str:
     """An axis's own name for a part that is all of it; the mesh's before the view's."""
-    own = _holding([plan.mesh.axis(name) for name in view.of], begin, end)
-    other = _holding(list(view.axes), begin, end)
+    own = _axis_over([plan.mesh.axis(name) for name in view.of], begin, end)
+    other = _axis_over(list(view.axes), begin, end)
     whole = [a.name for a in (own, other) if (a.stride, a.stride * a.size) == (begin, end)]
     return whole[0] if whole else f"{own.name}_{other.name}"
 
 
-def _holding(axes: list[Axis], begin: int, end: int) -> Axis:
+def _axis_over(axes: list[Axis], begin: int, end: int) -> Axis:
     return next(a for a in axes if a.stride <= begin and end <= a.stride * a.size)
 
 
-def _inside(plan: Plan, axis: Axis) -> tuple[str, ...]:
+def _parts_of_axis(plan: Plan, axis: Axis) -> tuple[str, ...]:
     """Parts between an axis's ends, outermost first; an axis of one rank is made of none, or of itself."""
     if axis.size == 1:
         return ()

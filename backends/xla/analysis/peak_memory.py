@@ -66,11 +66,11 @@ class Moments:
         """The fullest moment, with the state that is always there."""
         fullest = max(self._moments(), key=lambda m: m.activations + m.buffers)
         return TensorBytes(
-            params=self._resting("params") + self._copies(),
-            grads=self._resting("grads"),
-            optimizer=self._resting("optimizer", moments=True),
+            params=self._state_bytes("params") + self._copies(),
+            grads=self._state_bytes("grads"),
+            optimizer=self._state_bytes("optimizer", moments=True),
             activations=fullest.activations,
-            buffers=self._hoisted() + self._waiting() + fullest.buffers,
+            buffers=self._hoisted() + self._queued_microbatch_bytes() + fullest.buffers,
             moment=fullest.name,
         )
 
@@ -85,7 +85,7 @@ class Moments:
 
     # State.
 
-    def _resting(self, noun: Noun, *, moments: bool = False) -> float:
+    def _state_bytes(self, noun: Noun, *, moments: bool = False) -> float:
         """Bytes on one device of a noun between uses, in fp32: a parameter's once, or once for each of its moments.
 
         XLA stores whole what it cannot divide.
@@ -144,7 +144,7 @@ class Moments:
             return layers
         return layers / (self.plan.pipeline * chunks(self.plan)) * iterations(self.plan)
 
-    def _waiting(self) -> float:
+    def _queued_microbatch_bytes(self) -> float:
         """A pipeline's microbatches before their first stage and after their last one: each rank has a share."""
         if not pipelined(self.plan):
             return 0.0

@@ -22,11 +22,11 @@ def runs(model: Model) -> Iterator[tuple[Section, dict[str, slice | None]]]:
     all."""
     begin = 0
     for kind, layers in ((run.section, run.layers) for run in model.runs) if model.runs else [("block", model.layers)]:
-        yield kind, {p.name: _part(model, p, begin, layers) for p in model.params if kind in p.sections}
+        yield kind, {p.name: _layer_slice(model, p, begin, layers) for p in model.params if kind in p.sections}
         begin += layers
 
 
-def _part(model: Model, param: Param, begin: int, layers: int) -> slice | None:
+def _layer_slice(model: Model, param: Param, begin: int, layers: int) -> slice | None:
     held = numbers(model, param)
     first = held.index(begin)
     return None if len(held) == layers else slice(first, first + layers)

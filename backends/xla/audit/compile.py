@@ -58,12 +58,12 @@ def compiled(plan: Plan, topology: str, timeout_s: float = TIMEOUT_S) -> Compile
         (folder / "plan.json").write_text(plan.canonical())
         request = {"topology": topology, "folder": str(cache_folder() / "audits")}
         (folder / "request.json").write_text(json.dumps(request))
-        _run(plan, topology, folder, timeout_s)
+        _run_worker(plan, topology, folder, timeout_s)
         path = Path(json.loads((folder / "answer.json").read_text())["path"])
         return _answer(topology, path)
 
 
-def _run(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
+def _run_worker(plan: Plan, topology: str, folder: Path, timeout_s: float) -> None:
     """The worker, ended with all it started when its time is up."""
     where = topology or "virtual CPU devices"
     with (folder / "said").open("w+") as note:

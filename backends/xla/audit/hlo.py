@@ -161,11 +161,11 @@ def _add(computation: Computation, line: str, number: int) -> None:
 
 
 def _instruction(name: str, text: str) -> Instruction:
-    end = _closing(text) if text.startswith("(") else text.find(" ")
+    end = _closing_parenthesis(text) if text.startswith("(") else text.find(" ")
     opcode = _OPCODE.match(text, end + 1 + text.startswith("(")) if end > 0 else None
     if opcode is None:
         raise HloError(f"%{name}: no opcode: {text[:120]}")
-    close = _closing(text, opcode.end() - 1)
+    close = _closing_parenthesis(text, opcode.end() - 1)
     argument = text[opcode.end() : close]
     return Instruction(
         name=name,
@@ -187,7 +187,7 @@ def shapes_of(text: str) -> tuple[Shape, ...]:
     return tuple(found)
 
 
-def _closing(text: str, start: int = 0) -> int:
+def _closing_parenthesis(text: str, start: int = 0) -> int:
     """The place of the parenthesis that closes the one at `start`; quoted text does not count."""
     depth, quoted = 0, False
     for place in range(start, len(text)):

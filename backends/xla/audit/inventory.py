@@ -92,12 +92,12 @@ def inventory(text: str, mesh: dict[str, int]) -> Inventory:
     Raises HloError for anything not understood.
     """
     module = parse(text)
-    reading = _Reading(module, mesh, prod(mesh.values()))
+    reading = _InventoryReader(module, mesh, prod(mesh.values()))
     reading.walk(module[module.entry], 1)
     return reading.out
 
 
-class _Reading:
+class _InventoryReader:
     def __init__(self, module: Module, mesh: dict[str, int], devices: int) -> None:
         self.module, self.mesh, self.devices = module, mesh, devices
         self.out = Inventory()
@@ -113,7 +113,7 @@ class _Reading:
                     self.out.found += self._collective(computation, i, op, times)
             elif _GROUPS.search(i.attributes) and not i.opcode.endswith(("-done", "-update")):
                 raise HloError(f"{computation.name}: `{i.opcode}` is a collective that is not known")
-            self._enter(computation, i, times)
+            self._count_called(computation, i, times)
 
     def _goes_on(self, computation: Computation, i: Instruction) -> bool:
         """True for a collective that was counted where it starts: run beside matmuls it stands in each of the fusions
@@ -121,7 +121,7 @@ class _Reading:
         chain = _CHAIN.search(i.attributes)
         return chain is not None and self.chains.setdefault(chain[1], computation.name) != computation.name
 
-    def _enter(self, computation: Computation, i: Instruction, times: int) -> None:
+    def _count_called(self, computation: Computation, i: Instruction, times: int) -> None:
         """Count the computations that an instruction runs: a loop's body as often as it turns."""
         if i.opcode == "while":
             turns = trips(self.module, computation, i)
@@ -145,7 +145,7 @@ class _Reading:
             raise HloError(f"{computation.name}: %{i.name} names no branches")
         tried = []
         for name in names:
-            branch = _Reading(self.module, self.mesh, self.devices)
+            branch = _InventoryReader(self.module, self.mesh, self.devices)
             branch.walk(self.module[name], times)
             tried.append(branch.out)
         most = max(tried, key=lambda t: (sum(f.wire_bytes for f in t.found), t.cycles))

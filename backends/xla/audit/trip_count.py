@@ -70,11 +70,11 @@ class _State:
 
     def _element(self, place: int, iteration: int) -> Value:
         if (place, iteration) not in self._known:
-            found = self._first(place) if iteration == 0 else self._after(place, iteration)
+            found = self._first(place) if iteration == 0 else self._value_after(place, iteration)
             self._known[place, iteration] = found
         return self._known[place, iteration]
 
-    def _after(self, place: int, iteration: int) -> Value:
+    def _value_after(self, place: int, iteration: int) -> Value:
         return _tuple(_result(self._module, self._body, [self.at(iteration - 1)]))(place)
 
 
@@ -113,11 +113,11 @@ def _value(module: Module, computation: Computation, name: str, arguments: list[
         return operand(1) if _integer(operand(0)) else operand(2)
     if i.opcode in ("fusion", "call"):
         (called,) = i.named("calls") or i.named("to_apply")
-        return _result(module, module[called], [_Later(operand, n) for n in range(len(i.operands))])
+        return _result(module, module[called], [_LazyArgument(operand, n) for n in range(len(i.operands))])
     raise HloError(f"%{name} is a `{i.opcode}`")
 
 
-class _Later:
+class _LazyArgument:
     """An argument that is looked at when it is asked for: a number where it is one, else a tuple."""
 
     def __init__(self, operand: Callable[[int], Value], place: int) -> None:
@@ -148,7 +148,7 @@ def _direction(i: Instruction) -> str:
 
 
 def _integer(value: Value) -> int:
-    if isinstance(value, _Later):
+    if isinstance(value, _LazyArgument):
         return value.number()
     if not isinstance(value, int):
         raise HloError("a tuple where a number is needed")

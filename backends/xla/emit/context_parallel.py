@@ -285,7 +285,7 @@ def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
     first = fill(POSITIONS_BALANCED, axes=" and ".join(axes)) if balanced(sharded) else POSITIONS
     order = [ORDERED] if balanced(sharded) else []
     if not axes:
-        return [first, *order, _plain(sharded)]
+        return [first, *order, _attend_without_ring(sharded)]
     return [first, *order, _ring(sharded, axes, named) if _rings(sharded) else _gathered(sharded, axes)]
 
 
@@ -298,7 +298,7 @@ def windows(sharded: Sharded) -> bool:
     return any(o.op.window for o in attentions(sharded))
 
 
-def _plain(sharded: Sharded) -> str:
+def _attend_without_ring(sharded: Sharded) -> str:
     if not windows(sharded):
         return fill(ATTEND, window="", said="", local="")
     local = ", local_window_size=((window or q.shape[1]) - 1, 0)"

@@ -212,7 +212,7 @@ def expert_tables(sharded: Sharded) -> list[str]:
     out += [line for p in experts.params for line in entry(p.param.name, experts.resting(p))] + ["}"]
     if experts.in_use:
         out += [*comment("The dimension that each is gathered on, and the axes."), "EXPERTS_GATHERED = {"]
-        out += [_row(p.param.name, _pair(*experts.gathered(p))) for p in experts.params] + ["}"]
+        out += [_row(p.param.name, _dim_and_axes(*experts.gathered(p))) for p in experts.params] + ["}"]
     if experts.in_use or _casts(experts):
         out += [*comment("The axes over which each is repeated, and its gradient summed."), "EXPERTS_REPEATED = {"]
         out += [_row(p.param.name, _tuple(experts.repeated(p))) for p in experts.params] + ["}"]
@@ -320,7 +320,7 @@ def _tuple(axes: tuple[str, ...]) -> str:
     return f"({', '.join(map(python_string, axes))}{',' if len(axes) == 1 else ''})"
 
 
-def _pair(dim: int, axes: tuple[str, ...]) -> str:
+def _dim_and_axes(dim: int, axes: tuple[str, ...]) -> str:
     return f"({dim}, {_tuple(axes)})"
 
 

@@ -63,8 +63,8 @@ def _docstring(plan: Plan) -> str:
         name=python_docstring(plan.name),
         model=python_docstring(plan.model.name),
         mesh=_field("Mesh", f"{axes} = {plan.mesh.devices} devices, outermost first"),
-        cluster=_field("Cluster", _words(plan.cluster.cause.sentence)),
-        batch=_field("Batch", _words(plan.batch.cause.sentence)),
+        cluster=_field("Cluster", _without_verb(plan.cluster.cause.sentence)),
+        batch=_field("Batch", _without_verb(plan.batch.cause.sentence)),
         experts=WITH_EXPERTS if plan.model.top_k else "",
         file=plain_name(plan.file),
     )
@@ -75,7 +75,7 @@ def _field(name: str, text: str) -> str:
     return textwrap.fill(f"{name:<9}{python_docstring(text)}", WIDTH, subsequent_indent=" " * 9)
 
 
-def _words(sentence: str) -> str:
+def _without_verb(sentence: str) -> str:
     """A sentence without its verb."""
     return " ".join(sentence.split()[1:])
 

@@ -62,12 +62,12 @@ def param_tables(sharded: Sharded) -> list[str]:
         rows = _param_rows(sharded, use)
         same = known.get(repr(rows))
         known.setdefault(repr(rows), name)
-        out += [*comment(f"{said}{_shared(same)}"), *_store_causes(sharded, use)]
+        out += [*comment(f"{said}{_same_as(same)}"), *_store_causes(sharded, use)]
         out += [f"{name} = {same}"] if same else [f"{name} = {{", *rows, "}"]
     return out
 
 
-def _shared(same: str | None) -> str:
+def _same_as(same: str | None) -> str:
     return f" As {same}." if same else ""
 
 
@@ -120,10 +120,10 @@ def _activation(sharded: Sharded, tensor: Tensor) -> list[str]:
 def collectives(sharded: Sharded, tensor: str) -> list[str]:
     """Redistributions of a tensor where it is made, and for its consumers."""
     settled = [_comment(o.settle, f"from {o.op.name}") for o in _ops(sharded) if o.op.output == tensor]
-    return list(dict.fromkeys(s for s in (*settled, *_readied(sharded, tensor)) if s))
+    return list(dict.fromkeys(s for s in (*settled, *_redistributed_inputs(sharded, tensor)) if s))
 
 
-def _readied(sharded: Sharded, tensor: str) -> Iterator[str]:
+def _redistributed_inputs(sharded: Sharded, tensor: str) -> Iterator[str]:
     """Readers that want the same layout share one move."""
     readers: dict[str, tuple[Move, list[str]]] = {}
     for o in _ops(sharded):

@@ -30,7 +30,7 @@ def balanced(
     counts = total(jnp.sum(jax.nn.one_hot(chosen, experts), axis=(1, 2)))
     tokens = counts.sum(-1, keepdims=True) / k
     each = slope * experts * counts / (k * tokens**2)
-    return _leaning(logits, _shares(logits, routing), jnp.broadcast_to(each[:, None], logits.shape))
+    return _with_balance_gradient(logits, _shares(logits, routing), jnp.broadcast_to(each[:, None], logits.shape))
 
 
 def _shares(logits: jax.Array, routing: Routing) -> jax.Array:
@@ -42,7 +42,7 @@ def _shares(logits: jax.Array, routing: Routing) -> jax.Array:
 
 
 @jax.custom_vjp
-def _leaning(x: jax.Array, shares: jax.Array, slope: jax.Array) -> jax.Array:
+def _with_balance_gradient(x: jax.Array, shares: jax.Array, slope: jax.Array) -> jax.Array:
     return x
 
 
@@ -54,4 +54,4 @@ def _backward(slope: jax.Array, dx: jax.Array) -> tuple[jax.Array, jax.Array, ja
     return dx, slope, jnp.zeros_like(slope)
 
 
-_leaning.defvjp(_forward, _backward)
+_with_balance_gradient.defvjp(_forward, _backward)

@@ -33,13 +33,13 @@ def refused(sharded: Sharded) -> Iterator[Refusal]:
             "lower it for cuda",
         )
     if experts.ops:
-        yield from _routes(experts)
+        yield from _node_limit(experts)
         yield from _dims(experts)
         yield from _shares(experts)
         yield from _stores(experts)
 
 
-def _routes(experts: Experts) -> Iterator[Refusal]:
+def _node_limit(experts: Experts) -> Iterator[Refusal]:
     route = experts.plan.route
     if route.node_limit:
         yield route.cause, "the model's router picks experts wherever they are", "leave `node_limit` out"

@@ -22,10 +22,12 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     scattered = {(r.tensor, r.stage) for r in mine if r.op == "reduce_scatter"}
     copies = {(r.tensor, r.stage): r for r in mine if r.op == "all_reduce" and (r.tensor, r.stage) in scattered}
     dropped = {id(r) for r in copies.values()}
-    return tuple(_whole(sharded, r, copies.get((r.tensor, r.stage))) for r in rows if id(r) not in dropped)
+    return tuple(
+        _reduced_over_copies(sharded, r, copies.get((r.tensor, r.stage))) for r in rows if id(r) not in dropped
+    )
 
 
-def _whole(sharded: Sharded, row: Collective, copies: Collective | None) -> Collective:
+def _reduced_over_copies(sharded: Sharded, row: Collective, copies: Collective | None) -> Collective:
     if copies is None or row.carries != "grad" or row.op != "reduce_scatter":
         return row
     axes = sharded.plan.mesh.in_order((*row.axes, *copies.axes))

@@ -23,10 +23,10 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     whole = {p.param.name: p for p in experts.params}
     kept = [r for r in rows if r.carries != "grad" or r.tensor not in whole]
     sums = {r.tensor: r for r in rows if r.carries == "grad" and r.tensor in whole}
-    return (*kept, *(_summed(sharded, row, whole[name]) for name, row in sums.items()))
+    return (*kept, *(_all_reduced(sharded, row, whole[name]) for name, row in sums.items()))
 
 
-def _summed(sharded: Sharded, row: Collective, p: ParamSharding) -> Collective:
+def _all_reduced(sharded: Sharded, row: Collective, p: ParamSharding) -> Collective:
     mesh = sharded.plan.mesh
     axes = mesh.in_order(p.grad_partial)
     moved = replace(row, axes=axes, group_size=mesh.size(*axes))

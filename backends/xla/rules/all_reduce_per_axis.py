@@ -18,10 +18,10 @@ NAME = "all_reduce_per_axis"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    return tuple(part for row in rows for part in _apart(sharded, row))
+    return tuple(part for row in rows for part in _split_by_axis(sharded, row))
 
 
-def _apart(sharded: Sharded, row: Collective) -> Rows:
+def _split_by_axis(sharded: Sharded, row: Collective) -> Rows:
     batch = tuple(a for a in row.axes if a in sharded.plan.data_axes)
     rest = tuple(a for a in row.axes if a not in batch)
     if row.carries != "grad" or row.op != "all_reduce" or not batch or not rest or of_experts(sharded, row):

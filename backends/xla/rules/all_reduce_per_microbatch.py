@@ -14,14 +14,14 @@ NAME = "all_reduce_per_microbatch"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    return tuple(_summed(sharded, row) if _once(row) else row for row in rows)
+    return tuple(_per_microbatch(sharded, row) if _reduced_by_optimizer(row) else row for row in rows)
 
 
-def _once(row: Collective) -> bool:
+def _reduced_by_optimizer(row: Collective) -> bool:
     return row.carries == "grad" and row.phase == "optimizer"
 
 
-def _summed(sharded: Sharded, row: Collective) -> Collective:
+def _per_microbatch(sharded: Sharded, row: Collective) -> Collective:
     """A sum that only the optimizer wants divided is whole until the update slices it."""
     count = row.count * sharded.plan.microbatches
     return changed(row, NAME, op="all_reduce", phase="backward", per="microbatch", count=count)

@@ -27,9 +27,13 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     scattered = {_key(r): r for r in rows if r.op == "reduce_scatter" and id(r) not in said}
     said |= {id(r) for r in rows if r.op == "all_reduce" and r.tensor in _laid_out_at_once(sharded)}
     data = set(sharded.plan.data_axes)
-    joined = {_key(r): r for r in rows if id(r) not in said and _further(r, scattered) and data.issuperset(r.axes)}
+    joined = {
+        _key(r): r
+        for r in rows
+        if id(r) not in said and _follows_reduce_scatter(r, scattered) and data.issuperset(r.axes)
+    }
     kept = [r for r in rows if joined.get(_key(r)) is not r]
-    return tuple(row if id(row) in said else _whole(sharded, row, scattered, joined) for row in kept)
+    return tuple(row if id(row) in said else _as_all_reduce(sharded, row, scattered, joined) for row in kept)
 
 
 def _laid_out_at_once(sharded: Sharded) -> set[str]:
@@ -40,7 +44,7 @@ def _laid_out_at_once(sharded: Sharded) -> set[str]:
     return {p for o in sharded.op.values() if o.op.kind == "matmul" for p in o.op.params}
 
 
-def _further(row: Collective, scattered: dict[Key, Collective]) -> bool:
+def _follows_reduce_scatter(row: Collective, scattered: dict[Key, Collective]) -> bool:
     return row.op == "all_reduce" and row.carries == "grad" and _key(row) in scattered
 
 
@@ -48,13 +52,13 @@ def _key(row: Collective) -> Key:
     return row.carries, row.tensor, row.stage
 
 
-def _whole(
+def _as_all_reduce(
     sharded: Sharded, row: Collective, scattered: dict[Key, Collective], joined: dict[Key, Collective]
 ) -> Collective:
     mesh, other = sharded.plan.mesh, joined.get(_key(row))
     if row.op == "reduce_scatter":
         axes = mesh.in_order((*row.axes, *(other.axes if other else ())))
         return changed(replace(row, axes=axes, group_size=mesh.size(*axes)), NAME, op="all_reduce")
-    if _further(row, scattered):
+    if _follows_reduce_scatter(row, scattered):
         return changed(row, NAME, buffer_bytes=row.buffer_bytes * scattered[_key(row)].group_size)
     return row

@@ -21,10 +21,10 @@ NAME = "all_reduce_thin_shards"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) != "tpu" or sharded.plan.cluster.chip.name not in BUFFER_MIB:
         return rows
-    return tuple(changed(row, NAME, op="all_reduce") if _thin(sharded, row) else row for row in rows)
+    return tuple(changed(row, NAME, op="all_reduce") if _has_thin_slices(sharded, row) else row for row in rows)
 
 
-def _thin(sharded: Sharded, row: Collective) -> bool:
+def _has_thin_slices(sharded: Sharded, row: Collective) -> bool:
     height = rows_of_part(sharded, row)
     slices = ceil(buffers(sharded, row)) if height else 1
     return slices > 1 and height / slices < TILE_ROWS / 2

@@ -19,19 +19,21 @@ SCATTERS = ("tpu7x",)
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not sums_over_all(sharded):
         return rows
-    return tuple(changed(row, NAME, op="all_reduce") if _all(sharded.plan.cluster, row) else row for row in rows)
+    return tuple(
+        changed(row, NAME, op="all_reduce") if _spans_whole_torus(sharded.plan.cluster, row) else row for row in rows
+    )
 
 
 def sums_over_all(sharded: Sharded) -> bool:
     """True if a collective over all devices of the machine of `sharded` becomes an all-reduce."""
     cluster = sharded.plan.cluster
-    return platform(sharded) == "tpu" and cluster.chip.name not in SCATTERS and not _oblong(cluster)
+    return platform(sharded) == "tpu" and cluster.chip.name not in SCATTERS and not _is_uneven_plane(cluster)
 
 
-def _all(cluster: Cluster, row: Collective) -> bool:
+def _spans_whole_torus(cluster: Cluster, row: Collective) -> bool:
     return row.carries == "grad" and row.op == "reduce_scatter" and row.group_size == cluster.devices
 
 
-def _oblong(cluster: Cluster) -> bool:
+def _is_uneven_plane(cluster: Cluster) -> bool:
     """A plane whose sides differ."""
     return len(cluster.shape) == 2 and cluster.shape[0] != cluster.shape[1]

@@ -28,12 +28,12 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not pipelined(plan):
         return rows
     inside = [row for row in rows if row.section not in ENDS]
-    kept = [_shared(plan, row) for row in rows if row.section in ENDS and row.carries != "grad"]
-    kept += [row for p in sharded.params if p.param.section in ENDS for row in _summed(sharded, p)]
+    kept = [_shared_by_ranks(plan, row) for row in rows if row.section in ENDS and row.carries != "grad"]
+    kept += [row for p in sharded.params if p.param.section in ENDS for row in _gradient_sums(sharded, p)]
     return (*inside, *(replace(row, stage=stage) for stage in range(plan.pipeline) for row in kept))
 
 
-def _shared(plan: Plan, row: Collective) -> Collective:
+def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
     """An activation of all microbatches on a rank's share of them; a parameter is gathered once."""
     if row.phase == "optimizer" or row.count < plan.microbatches:
         return changed(row, NAME)
@@ -41,7 +41,7 @@ def _shared(plan: Plan, row: Collective) -> Collective:
     return changed(row, NAME, per="step", count=row.count // plan.microbatches, buffer_bytes=row.buffer_bytes * size)
 
 
-def _summed(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
+def _gradient_sums(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
     plan = sharded.plan
     assert plan.split is not None
     summed = set(p.grad_partial)
@@ -50,13 +50,13 @@ def _summed(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
     scattered = summed & set(p.stored["grads"])
     if matmul and own_gradient(plan) and scattered and cut(plan, p, "grads") is not None:
         op: CollectiveOp = "reduce_scatter" if platform(sharded) == "tpu" else "all_reduce"
-        yield _sum(sharded, p, op, summed, elements)
+        yield _gradient_sum(sharded, p, op, summed, elements)
         elements /= plan.mesh.size(*scattered)
         summed = set()
-    yield _sum(sharded, p, "all_reduce", summed | {plan.split.axis}, elements)
+    yield _gradient_sum(sharded, p, "all_reduce", summed | {plan.split.axis}, elements)
 
 
-def _sum(sharded: Sharded, p: ParamSharding, op: CollectiveOp, axes: set[str], elements: float) -> Collective:
+def _gradient_sum(sharded: Sharded, p: ParamSharding, op: CollectiveOp, axes: set[str], elements: float) -> Collective:
     plan = sharded.plan
     ordered = plan.mesh.in_order(axes)
     return Collective(

@@ -18,17 +18,17 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     experts = Experts(sharded)
     if not experts.ops:
         return rows
-    elements = _places(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
-    return tuple(_placed(row, elements) if of_tokens(sharded, row) else row for row in rows)
+    elements = _capacity_slots(experts) * sharded.model.sizes["experts"] * sharded.model.sizes["embed"]
+    return tuple(_with_capacity_slots(row, elements) if of_tokens(sharded, row) else row for row in rows)
 
 
-def _places(experts: Experts) -> int:
+def _capacity_slots(experts: Experts) -> int:
     plan = experts.plan
     ranks = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     return experts.places(plan.batch.microbatch_sequences * plan.batch.sequence_tokens // ranks)
 
 
-def _placed(row: Collective, elements: int) -> Collective:
+def _with_capacity_slots(row: Collective, elements: int) -> Collective:
     """Places are exchanged first, and then gathered by the ranks that share an expert; on the way back after that."""
     gathered = row.group_size if row.op in ("all_gather", "reduce_scatter") else 1
     return changed(row, NAME, buffer_bytes=elements * gathered * DTYPE_BYTES[row.dtype])

@@ -17,10 +17,10 @@ NAME = "fill_and_drain"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not pipelined(sharded.plan):
         return rows
-    return tuple(_each_iteration(sharded, row) if _inside(sharded, row) else row for row in rows)
+    return tuple(_each_iteration(sharded, row) if _in_each_microbatch(sharded, row) else row for row in rows)
 
 
-def _inside(sharded: Sharded, row: Collective) -> bool:
+def _in_each_microbatch(sharded: Sharded, row: Collective) -> bool:
     """True for a row of a layer that happens in each microbatch, not for a gather once a step."""
     once = row.carries == "param" and (row.phase == "optimizer" or sharded.plan.gather_per == "step")
     return row.section in sharded.model.blocks and not once

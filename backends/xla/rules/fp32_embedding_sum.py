@@ -17,13 +17,13 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) != "tpu":
         return rows
     found = {o.op.output for o in sharded.ops["first"] if o.op.kind == "embedding" and o.partial}
-    return tuple(_wide(row) if _narrow(row) and row.tensor in found else row for row in rows)
+    return tuple(_in_fp32(row) if _is_embedding_in_16_bits(row) and row.tensor in found else row for row in rows)
 
 
-def _narrow(row: Collective) -> bool:
+def _is_embedding_in_16_bits(row: Collective) -> bool:
     return row.carries == "activation" and row.section == "first" and row.dtype != "fp32"
 
 
-def _wide(row: Collective) -> Collective:
+def _in_fp32(row: Collective) -> Collective:
     wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return changed(row, NAME, dtype="fp32", buffer_bytes=wide)

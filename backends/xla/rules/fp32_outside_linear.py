@@ -16,17 +16,17 @@ NAME = "fp32_outside_linear"
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     narrow = {p for o in sharded.op.values() if o.op.kind == "matmul" or _cast_first(sharded, o) for p in o.op.params}
-    return tuple(_wide(row) if _narrow(row) and row.tensor not in narrow else row for row in rows)
+    return tuple(_in_fp32(row) if _is_param_in_16_bits(row) and row.tensor not in narrow else row for row in rows)
 
 
 def _cast_first(sharded: Sharded, o: OpSharding) -> bool:
     return platform(sharded) == "tpu" and o.op.kind == "embedding" and not o.partial
 
 
-def _narrow(row: Collective) -> bool:
+def _is_param_in_16_bits(row: Collective) -> bool:
     return row.carries == "param" and row.dtype != "fp32" and row.phase != "optimizer"
 
 
-def _wide(row: Collective) -> Collective:
+def _in_fp32(row: Collective) -> Collective:
     wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return changed(row, NAME, dtype="fp32", buffer_bytes=wide)

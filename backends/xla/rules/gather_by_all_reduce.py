@@ -18,14 +18,14 @@ NAME = "gather_by_all_reduce"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not sums_over_all(sharded) or len(sharded.plan.cluster.shape) < 3:
         return rows
-    return tuple(_summed(row) if _gathers(sharded, row) else row for row in rows)
+    return tuple(_as_all_reduce(row) if _gathers(sharded, row) else row for row in rows)
 
 
 def _gathers(sharded: Sharded, row: Collective) -> bool:
     return row.carries == "param" and row.op == "all_gather" and row.group_size == sharded.plan.cluster.devices
 
 
-def _summed(row: Collective) -> Collective:
+def _as_all_reduce(row: Collective) -> Collective:
     if row.section not in ("first", "last"):
         return changed(row, NAME, op="all_reduce")
     wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]

@@ -43,7 +43,7 @@ def _realised(sharded: Sharded, lookup: OpSharding, row: Collective) -> Iterator
     elif row.carries == "param":
         yield from _gathered(sharded, lookup, row)
     elif row.op == "reduce_scatter":
-        yield _summed(sharded, lookup, row)
+        yield _table_all_reduce(sharded, lookup, row)
     else:
         yield row
 
@@ -58,7 +58,7 @@ def _gathered(sharded: Sharded, lookup: OpSharding, row: Collective) -> Iterator
     yield changed(narrow, NAME, axes=lookup.partial, group_size=ranks, buffer_bytes=bytes * ranks)
 
 
-def _summed(sharded: Sharded, lookup: OpSharding, row: Collective) -> Collective:
+def _table_all_reduce(sharded: Sharded, lookup: OpSharding, row: Collective) -> Collective:
     mesh = sharded.plan.mesh
     axes = mesh.in_order((*row.axes, *lookup.partial))
     whole = row.buffer_bytes * mesh.size(*lookup.partial)

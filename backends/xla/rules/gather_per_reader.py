@@ -23,9 +23,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     first: dict[str, Collective] = {}
     for row in replayed:
         first.setdefault(row.section, row)
-    return (*rows, *(_again(sharded, row) for row in first.values()))
+    return (*rows, *(_gather_in_backward(sharded, row) for row in first.values()))
 
 
-def _again(sharded: Sharded, row: Collective) -> Collective:
+def _gather_in_backward(sharded: Sharded, row: Collective) -> Collective:
     readers = [o for o in sharded.ops[row.section] if row.tensor in o.op.inputs and o.op.kind == "matmul"]
     return replace(row, phase="backward", count=row.count * len(readers), realised_by=(*row.realised_by, NAME))

@@ -13,13 +13,15 @@ NAME = "gather_updated_params"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    return tuple(_after(row) if row.carries == "param" and _whole(sharded, row) else row for row in rows)
+    return tuple(
+        _gather_after_update(row) if row.carries == "param" and _stored_whole(sharded, row) else row for row in rows
+    )
 
 
-def _whole(sharded: Sharded, row: Collective) -> bool:
+def _stored_whole(sharded: Sharded, row: Collective) -> bool:
     return not sharded.param[row.tensor].stored["params"]
 
 
-def _after(row: Collective) -> Collective:
+def _gather_after_update(row: Collective) -> Collective:
     wide = row.buffer_bytes / DTYPE_BYTES[row.dtype] * DTYPE_BYTES["fp32"]
     return changed(row, NAME, phase="optimizer", dtype="fp32", buffer_bytes=wide)

@@ -22,7 +22,7 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     if not pipelined(plan):
         return rows
     assert plan.split is not None
-    sends = [row for row in rows if _handed(sharded, row)]
+    sends = [row for row in rows if _is_pipeline_send(sharded, row)]
     some = (plan.pipeline - 1) / plan.pipeline
     shares = {"": 1.0 if chunks(plan) > 1 else some, " in waiting": some}
     again = [
@@ -35,9 +35,9 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
         for row in {row.phase: row for row in sends}.values()
         for said, share in shares.items()
     ]
-    return (*(row for row in rows if not _handed(sharded, row)), *again)
+    return (*(row for row in rows if not _is_pipeline_send(sharded, row)), *again)
 
 
-def _handed(sharded: Sharded, row: Collective) -> bool:
+def _is_pipeline_send(sharded: Sharded, row: Collective) -> bool:
     split = sharded.plan.split
     return split is not None and row.op == "send_recv" and row.axes == (split.axis,)

@@ -16,13 +16,15 @@ NAME = "reduce_per_reader"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     if platform(sharded) == "tpu":
         return rows
-    return tuple(_each(sharded, row) if _reduces(row) and not of_tokens(sharded, row) else row for row in rows)
+    return tuple(
+        _reduce_per_reader(sharded, row) if _reduces(row) and not of_tokens(sharded, row) else row for row in rows
+    )
 
 
 def _reduces(row: Collective) -> bool:
     return row.carries == "activation" and row.phase == "backward" and row.op in ("reduce_scatter", "all_reduce")
 
 
-def _each(sharded: Sharded, row: Collective) -> Collective:
+def _reduce_per_reader(sharded: Sharded, row: Collective) -> Collective:
     readers = [o for o in sharded.op.values() if row.tensor in o.op.inputs and o.op.kind == "matmul"]
     return changed(row, NAME, count=row.count * len(readers)) if len(readers) > 1 else row

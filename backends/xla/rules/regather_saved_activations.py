@@ -19,11 +19,13 @@ NAME = "regather_saved_activations"
 def apply(sharded: Sharded, rows: Rows) -> Rows:
     kept = {kind: set(replay(sharded.plan, kind).saved) for kind in sharded.model.blocks}
     keys = {t for o in sharded.op.values() for t in o.op.whole_of}
-    again = [r for r in rows if _readied(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)]
+    again = [
+        r for r in rows if _is_forward_gather(r) and r.tensor in kept.get(r.section, ()) and not of_tokens(sharded, r)
+    ]
     again = [r for r in again if r.tensor not in keys]
     return (*rows, *(changed(r, NAME, phase="backward") for r in again))
 
 
-def _readied(row: Collective) -> bool:
+def _is_forward_gather(row: Collective) -> bool:
     """A forward gather of an activation."""
     return (row.carries, row.op, row.phase) == ("activation", "all_gather", "forward")

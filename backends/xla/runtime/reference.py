@@ -53,7 +53,7 @@ class Single:
 
     def init(self, params: Tree) -> dict[str, Any]:
         """The state before the first step: `params` and the optimizer's zeros."""
-        if (other := self._other()) is not None:
+        if (other := self._optax_optimizer()) is not None:
             return {"params": params, "optimizer": other.init(params)}
         zeros = jax.tree.map(jnp.zeros_like, params)
         moments = {"m": zeros, "v": jax.tree.map(jnp.copy, zeros), "steps": jnp.int32(0)}
@@ -68,14 +68,14 @@ class Single:
             grads = {name: g * scale for name, g in grads.items()}
         return self._updated(state, grads, lr), {"loss": loss, "grad_norm": norm, **picks}
 
-    def _other(self) -> Any:
+    def _optax_optimizer(self) -> Any:
         """optax's form of an optimizer that is not AdamW alone; None for AdamW, which is written out below."""
         if self.settings.optimizer == "adamw" and not self.settings.decay_groups:
             return None
         return updates_of(self.model, self.settings)
 
     def _updated(self, state: dict[str, Any], grads: Tree, lr: jax.Array) -> dict[str, Any]:
-        if (other := self._other()) is None:
+        if (other := self._optax_optimizer()) is None:
             return self._adamw(state, grads, lr)
         updates, moments = other.update(grads, state["optimizer"], state["params"])
         params = {name: w - lr * updates[name] for name, w in state["params"].items()}

@@ -71,7 +71,7 @@ class JaxSession:
         if self._keep_gradients:
             _, self._gradients = self._steps.gradients(self._state["params"], *rows)
         before = self._compilations.count
-        loss, norm = self._run(*rows, lr)
+        loss, norm = self._run_step(*rows, lr)
         self._taken += 1
         self.optimizer_steps += not self._skip or (math.isfinite(loss) and math.isfinite(norm))
         if self._taken > 1:
@@ -81,7 +81,7 @@ class JaxSession:
             assert not astray, f"state lost its layout in a step: {astray}"
         return loss, norm
 
-    def _run(self, tokens: jax.Array, targets: jax.Array, lr: float) -> tuple[float, float]:
+    def _run_step(self, tokens: jax.Array, targets: jax.Array, lr: float) -> tuple[float, float]:
         import numpy as np
 
         arguments = (self._state, tokens, targets, np.float32(lr))

@@ -26,9 +26,9 @@ class Compilations:
 
     def __init__(self) -> None:
         self.count = 0
-        jax.monitoring.register_event_duration_secs_listener(self._heard)
+        jax.monitoring.register_event_duration_secs_listener(self._count_compilation)
 
-    def _heard(self, event: str, duration_secs: float, **_: str | int) -> None:
+    def _count_compilation(self, event: str, duration_secs: float, **_: str | int) -> None:
         self.count += event == COMPILED
 
 

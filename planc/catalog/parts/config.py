@@ -96,7 +96,7 @@ class Config:
         new, old = self.table("rope_parameters"), self.table("rope_scaling")
         base = _positive("rope_theta", new.get("rope_theta", self.value("rope_theta", default=theta)))
         given = {k: v for k, v in (new or old).items() if k != "rope_theta" and v is not None}
-        if not all(name.isidentifier() and _plain(value) for name, value in given.items()):
+        if not all(name.isidentifier() and _is_plain_value(value) for name, value in given.items()):
             raise ValueError("the scaling of rotary positions is not made of names and numbers")
         older = given.pop("type", "default")
         kind = given.pop("rope_type", older)
@@ -151,7 +151,7 @@ def decoder_size(
     )
 
 
-def _plain(value: Any) -> bool:
+def _is_plain_value(value: Any) -> bool:
     """True for a short printable string, and for a finite number that is not negative."""
     if isinstance(value, str):
         return value.isprintable() and len(value) <= 200

@@ -26,19 +26,19 @@ def latent_attention(*, q_lora: bool = True) -> Part:
     """
     part = norm("attention.norm", "layers.*.attention_norm", "hidden", hidden("attention.in"))
     part += _queries() if q_lora else _projection("attention.q", "wq", QUERY, "embed", "attention.in", "attention.q")
-    part += _down("kv", "kv_lora")
+    part += _down_projection("kv", "kv_lora")
     part += matmul(
         "mla.down_proj.k_rope",
         "residual",
         f"{MODULE}.wk_rope",
         (("rope_dim",), ("embed",)),
         "attention.in",
-        _narrow("mla.k_rope", "rope_dim"),
+        _latent("mla.k_rope", "rope_dim"),
     )
     part += _projection("mla.up_proj.k", "wk_b", ("heads", "nope_dim"), "kv_lora", "mla.kv_normed", "mla.k_nope")
     part += _projection("mla.up_proj.v", "wv_b", VALUE, "kv_lora", "mla.kv_normed", "attention.v")
     part += rope("attention.rope_q", "attention.q", _tensor("attention.q_rotated", QUERY))
-    part += rope("attention.rope_k", "mla.k_rope", _narrow("mla.k_rotated", "rope_dim"))
+    part += rope("attention.rope_k", "mla.k_rope", _latent("mla.k_rotated", "rope_dim"))
     part += _join()
     widths = ("head_dim", "qk_head_dim")
     return part + core("attention.q_rotated", "attention.k", "attention.v", widths=widths) + projection_out()
@@ -48,19 +48,19 @@ def _tensor(name: str, width: tuple[str, ...]) -> Tensor:
     return Tensor(name=name, dims=(*TOKENS, *width), region="attention")
 
 
-def _narrow(name: str, width: str) -> Tensor:
+def _latent(name: str, width: str) -> Tensor:
     """A tensor that is as wide as a latent and rests where the residual stream does."""
     return Tensor(name=name, dims=(*TOKENS, width), region="residual")
 
 
 def _queries() -> Part:
     up = _projection("mla.up_proj.q", "wq_b", QUERY, "q_lora", "mla.q_normed", "attention.q")
-    return _down("q", "q_lora") + up
+    return _down_projection("q", "q_lora") + up
 
 
-def _down(letter: str, latent: str) -> Part:
+def _down_projection(letter: str, latent: str) -> Part:
     """To a latent, and its norm."""
-    made, normed = (_narrow(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
+    made, normed = (_latent(f"mla.{letter}_{state}", latent) for state in ("latent", "normed"))
     module = f"{MODULE}.w{letter}_a"
     return matmul(f"mla.down_proj.{letter}", "residual", module, ((latent,), ("embed",)), "attention.in", made) + norm(
         f"mla.{letter}_norm", f"{MODULE}.{letter}_norm", made.name, normed, over=latent

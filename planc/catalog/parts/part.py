@@ -59,7 +59,7 @@ def assemble(
         tied=size.tied,
         top_k=size.top_k,
         routing=size.routing,
-        runs=_runs(kinds),
+        runs=_runs_of_kinds(kinds),
         params=_params(sections),
         tensors=_tensors(sections.values()),
         ops={section: part.ops for section, part in sections.items()},
@@ -93,7 +93,7 @@ def _tensors(parts: Iterable[Part]) -> tuple[Tensor, ...]:
     return tuple(found.values())
 
 
-def _runs(kinds: Sequence[Section]) -> tuple[Run, ...]:
+def _runs_of_kinds(kinds: Sequence[Section]) -> tuple[Run, ...]:
     """Neighbours of one kind joined; () when all are of one kind."""
     if len(set(kinds)) < 2:
         return ()

@@ -34,7 +34,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
             if o.op.kind != "matmul" or quantize is None:
                 continue
             tile = _tile(quantize)
-            for dims in _sides(sharded, o):
+            for dims in _matrix_dims(sharded, o):
                 width = round(prod(local_length(plan, d, o.layout.get(d, ())) for d in dims))
                 if width % tile == 0 or (dims, quantize.cause) in reported:
                     continue
@@ -46,7 +46,7 @@ def _tile(quantize: Quantize) -> int:
     return quantize.tile or (BLOCK if quantize.recipe == "blockwise" else ROW)
 
 
-def _sides(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
+def _matrix_dims(sharded: Sharded, o: OpSharding) -> list[tuple[str, ...]]:
     """The dims of each dimension of the op's matrices, without the batch of experts."""
     groups = [g for name in o.op.params for g in sharded.model.param[name].shape_dims if g != ("experts",)]
     return [g for g in groups if all(d in sharded.model.sizes for d in g)]

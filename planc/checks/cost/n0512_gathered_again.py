@@ -32,7 +32,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         return
     if waits < EXPOSED * costed.step.time_s:
         return
-    tried = [(per, recost(_with(plan, per), costed)) for per in PERIODS if per != plan.gather_per]
+    tried = [(per, recost(_with_gather_per(plan, per), costed)) for per in PERIODS if per != plan.gather_per]
     fitting = [(per, other) for per, other in tried if other and gib(other) <= FULL * other.memory.capacity_gib]
     if not fitting:
         return
@@ -53,7 +53,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _with(plan: Plan, per: Period) -> Plan:
+def _with_gather_per(plan: Plan, per: Period) -> Plan:
     return replaced(plan, gather=Gather(per=per, cause=plan.mesh.cause))
 
 

@@ -28,7 +28,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
                 if (
                     move is None
                     or _dispatch(sharded, move)
-                    or not _jumps(move)
+                    or not _is_costly(move)
                     or (key := (repr(move.before), repr(move.after))) in reported
                 ):
                     continue
@@ -41,7 +41,7 @@ def _dispatch(sharded: Sharded, move: Move) -> bool:
     return sharded.model.tensor[move.tensor].region == ROUTED
 
 
-def _jumps(move: Move) -> bool:
+def _is_costly(move: Move) -> bool:
     """More than one collective, or one that gathers what is then cut again."""
     kinds = [s.kind for s in move.steps]
     collectives = [k for k in kinds if k != "slice"]
@@ -52,11 +52,11 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
     plan = sharded.plan
     steps = [f"{s.kind} over {', '.join(s.axes)}" for s in move.steps]
     moved = [s for s in move.steps if s.kind != "slice"]
-    whole = tensor_bytes(plan, move.tensor, _smallest(move)) * len(moved)
+    whole = tensor_bytes(plan, move.tensor, _common_layout(move)) * len(moved)
     causes = _causes(plan, move)
     return Diagnostic(
         "W0307",
-        f"{move.tensor} goes from {_shown(move.before, move.partial)} to {_shown(move.after, ())} at {op}: "
+        f"{move.tensor} goes from {_layout_text(move.before, move.partial)} to {_layout_text(move.after, ())} at {op}: "
         + ", then ".join(steps),
         causes[0] if causes else plan.mesh.cause.span,
         help=f"about {whole / 2**20:.0f} MiB a microbatch and layer; a compiler may gather everything instead. Divide"
@@ -65,7 +65,7 @@ def _diagnostic(sharded: Sharded, move: Move, op: str) -> Diagnostic:
     )
 
 
-def _smallest(move: Move) -> Layout:
+def _common_layout(move: Move) -> Layout:
     """The part of a layout that both sides have in common."""
     return {d: kept for d, axes in move.before.items() if (kept := _common(axes, move.after.get(d, ())))}
 
@@ -81,7 +81,7 @@ def _causes(plan: Plan, move: Move) -> list[Span]:
     return list(dict.fromkeys(s.cause.span for s in shards))
 
 
-def _shown(layout: Layout, partial: tuple[str, ...]) -> str:
+def _layout_text(layout: Layout, partial: tuple[str, ...]) -> str:
     parts = [f"{dim} over {', '.join(axes)}" for dim, axes in layout.items()]
     parts += [f"a sum over {', '.join(partial)}"] if partial else []
     return " and ".join(parts) or "whole"

@@ -32,14 +32,14 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
         return
     before = costed.step.time_s
-    tried = [(recost(replace(plan, mesh=mesh), costed), mesh) for mesh in _promising(costed)]
+    tried = [(recost(replace(plan, mesh=mesh), costed), mesh) for mesh in _candidate_meshes(costed)]
     timed = [(other.step.time_s, mesh) for other, mesh in tried if other is not None]
     after, best = min(timed, key=lambda found: found[0], default=(before, plan.mesh))
     if before - after < MIN_GAIN * before:
         return
     yield Diagnostic(
         "W0601",
-        f"{_gained(costed, best)}; with the mesh {_order(best)} the step takes {after:.3g} s instead of"
+        f"{_largest_gain(costed, best)}; with the mesh {_order(best)} the step takes {after:.3g} s instead of"
         f" {before:.3g} s, {(before - after) / before:.0%} less",
         plan.mesh.cause.span,
         help="axes are laid on the machine outermost first: what transfers the most belongs innermost",
@@ -47,7 +47,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _promising(costed: CostedPlan) -> list[Mesh]:
+def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
     """The few orders in which what is exposed now would take less time, by more than it takes to mention.
 
     None takes activations, for which every layer waits, over more nodes than they cross.
@@ -82,7 +82,7 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     return any(there[g] > here[g] for g in groups)
 
 
-def _gained(costed: CostedPlan, best: Mesh) -> str:
+def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
     from planc.cost.machine.topology import span_of
 
@@ -116,13 +116,13 @@ def _order(mesh: Mesh) -> str:
 def _orders(mesh: Mesh) -> Iterator[Mesh]:
     """Every order of the axes in which those that a view covers stay neighbours, the mesh's own first."""
     for names in permutations(mesh.sizes):
-        if all(_together(names, view.of) for view in mesh.views):
+        if all(_are_adjacent(names, view.of) for view in mesh.views):
             axes = strided({name: mesh.sizes[name] for name in names})
             moved = Mesh(axes=axes, cause=mesh.cause)
             yield replace(moved, views=tuple(_permuted(view, moved) for view in mesh.views))
 
 
-def _together(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
+def _are_adjacent(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
     first = names.index(covered[0])
     return names[first : first + len(covered)] == covered
 

@@ -23,11 +23,11 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             f"axis `{axis.name}` of size {axis.size} {what}: {axis.size} devices would do the same work",
             plan.mesh.cause.span,
             help=f"shard a dim over it, such as `shard batch over {axis.name}`, or leave it out",
-            fix=_folded(plan, axis.name) if plan.data_axes else add(plan.mesh, _batch(axis.name)),
+            fix=_merged_into_data_axis(plan, axis.name) if plan.data_axes else add(plan.mesh, _batch(axis.name)),
         )
 
 
-def _folded(plan: Plan, idle: str) -> Fix | None:
+def _merged_into_data_axis(plan: Plan, idle: str) -> Fix | None:
     """The idle axis's ranks given to the innermost data axis, if the batch still comes out even."""
     sizes, home = plan.mesh.sizes, plan.data_axes[-1]
     ranks = plan.data_parallel * sizes[idle] * plan.batch.microbatch_sequences

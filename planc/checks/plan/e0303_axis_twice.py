@@ -18,7 +18,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         for op in ops:
             if op.kind in ("route", "combine"):
                 continue  # tokens by place and by slot: the same division, told twice
-            for axis, first, second in _clashes(index_layout(plan, op)):
+            for axis, first, second in _axes_used_twice(index_layout(plan, op)):
                 key = frozenset((axis, first, second))
                 one, two = (plan.cause_of_shard(d, axis, op.region) for d in (first, second))
                 if key in reported or one is None or two is None:
@@ -31,17 +31,17 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                     two.span,
                     help=f"an axis divides one dim of an op; scope one of them, such as `{scope}`",
                     related=(Related(one.span, f"{first} is divided here"),),
-                    fix=_scoped(two if second == "sequence" else one) if scope == "in residual" else None,
+                    fix=_in_residual_only(two if second == "sequence" else one) if scope == "in residual" else None,
                 )
 
 
-def _scoped(cause: Cause) -> Fix | None:
+def _in_residual_only(cause: Cause) -> Fix | None:
     """The sentence on the sequence, kept to the residual stream."""
     plain = " in " not in cause.sentence and not cause.via
     return replace(cause, f"{cause.sentence} in residual") if plain else None
 
 
-def _clashes(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
+def _axes_used_twice(layout: dict[str, tuple[str, ...]]) -> Iterator[tuple[str, str, str]]:
     home: dict[str, str] = {}
     for dim, axes in layout.items():
         for axis in axes:

@@ -27,7 +27,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     text = f"{sequences} x {plan.batch.sequence_tokens} tokens microbatch {plan.batch.microbatch_sequences}"
     yield Diagnostic(
         "E0402",
-        f"{split.schedule} over {ranks} ranks wants {need.text} microbatches; there {_are(count)}",
+        f"{split.schedule} over {ranks} ranks wants {need.text} microbatches; there {_is_or_are(count)}",
         split.cause.span,
         help=f"{need.microbatches} microbatches x {unit} sequences = {sequences} sequences{now}",
         related=(Related(plan.batch.cause.span, f"{plan.batch.sequences} sequences / {unit} = {count} microbatches"),),
@@ -43,7 +43,7 @@ def _listed(split: Split, count: int) -> Need | None:
     return None if listed == count else Need(f"the {listed} listed", listed)
 
 
-def _are(count: int) -> str:
+def _is_or_are(count: int) -> str:
     return f"{'is' if count == 1 else 'are'} {count}"
 
 

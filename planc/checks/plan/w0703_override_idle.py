@@ -47,10 +47,10 @@ def _changes(plan: Plan, override: Override, param: Param) -> bool:
         return True
     rest = replaced(plan, overrides=tuple(o for o in plan.overrides if o is not override))
     users = [op for ops in plan.model.ops.values() for op in ops if param.name in op.params]
-    return any(_on(plan, op, param) != _on(rest, op, param) for op in users)
+    return any(_param_layout(plan, op, param) != _param_layout(rest, op, param) for op in users)
 
 
-def _on(plan: Plan, op: object, param: Param) -> dict[str, tuple[str, ...]]:
+def _param_layout(plan: Plan, op: object, param: Param) -> dict[str, tuple[str, ...]]:
     layout = index_layout(plan, op)  # type: ignore[arg-type]
     return {d: layout[d] for d in param.dims if layout.get(d)}
 

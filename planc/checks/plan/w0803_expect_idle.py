@@ -22,7 +22,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         yield Diagnostic(
             "W0803",
             f"`{expect.metric} {expect.cmp} {expect.text}` cannot fail"
-            + (f": {_room(expect, bound, chip.name)}" if above else ": no metric is below 0"),
+            + (f": {_limit_text(expect, bound, chip.name)}" if above else ": no metric is below 0"),
             expect.cause.span,
             help="an expectation is a test of the plan: write the value that it must keep",
             fix=replace(expect.cause, sentence("expect", f"{expect.metric} {expect.cmp} {bound}")) if above else None,
@@ -33,7 +33,7 @@ def _bound(expect: Expect, most: float) -> str:
     return f"{int(most / 2**30)} GiB" if expect.metric == "memory" else "100 %"
 
 
-def _room(expect: Expect, bound: str, chip: str) -> str:
+def _limit_text(expect: Expect, bound: str, chip: str) -> str:
     return f"a device of {chip} has {bound}" if expect.metric == "memory" else f"it is a share, at most {bound}"
 
 

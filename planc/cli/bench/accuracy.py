@@ -59,10 +59,10 @@ def lines(found: Accuracy) -> Iterator[str]:
 def figures(found: Accuracy) -> list[list[str]]:
     """One row a group: held out, in use, not fitted."""
     used, plain = ({e.group: e for e in group} for group in (found.in_use, found.not_fitted))
-    return [_figures(e, used[e.group], plain[e.group]) for e in found.held_out]
+    return [_error_cells(e, used[e.group], plain[e.group]) for e in found.held_out]
 
 
-def _figures(held: Errors, used: Errors, plain: Errors) -> list[str]:
+def _error_cells(held: Errors, used: Errors, plain: Errors) -> list[str]:
     first = [held.group, f"{held.rows}", _percent(held.median), _percent(held.p90), f"{100 * held.bias:+.1f} %"]
     return [*first, *(_percent(v) for v in (used.median, used.p90, plain.median, plain.p90))]
 

@@ -77,16 +77,16 @@ def run(options: argparse.Namespace) -> int:
 
 def written(folder: Path, cluster: str, devices: int) -> list[Path]:
     """The plans, those alone that fit."""
-    small = _written(folder, "small", SMALL, cluster, devices, microbatch=4, recompute="none")
+    small = _write_plan(folder, "small", SMALL, cluster, devices, microbatch=4, recompute="none")
     large = (
-        _written(folder, f"layers_{n}", LARGE.format(layers=n), cluster, devices, microbatch=1, recompute="blocks")
+        _write_plan(folder, f"layers_{n}", LARGE.format(layers=n), cluster, devices, microbatch=1, recompute="blocks")
         for n in LAYERS
     )
-    first = next((path for path in large if _fits(path)), None)
-    return [path for path in (small, first) if path is not None and _fits(path)]
+    first = next((path for path in large if _fits_in_memory(path)), None)
+    return [path for path in (small, first) if path is not None and _fits_in_memory(path)]
 
 
-def _written(
+def _write_plan(
     folder: Path, name: str, model: str, cluster: str, devices: int, *, microbatch: int, recompute: str
 ) -> Path:
     batch = BATCH.format(sequences=8 * devices, microbatch=microbatch)
@@ -96,7 +96,7 @@ def _written(
     return path
 
 
-def _fits(path: Path) -> bool:
+def _fits_in_memory(path: Path) -> bool:
     report = cost(path, target="cuda")
     assert report.memory is not None, [d.message for d in report.diagnostics]
     return report.memory.per_device_gib.total <= report.memory.capacity_gib

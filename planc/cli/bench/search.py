@@ -32,11 +32,11 @@ HEAD = ("space", "decided", "costed", "CPU time", "decided/s", "costed/s without
 
 def run(options: argparse.Namespace) -> int:
     folder = Path(str(files("planc.plans").joinpath("search")))
-    found = {name: _quickest(folder / f"{name}.plan", most) for name, most in SPACES.items()}
+    found = {name: _fastest_run(folder / f"{name}.plan", most) for name, most in SPACES.items()}
     rates = {name: _rate(folder / f"{name}.plan", most) for name, most in SPACES.items()}
     if options.format == "json":
         print_json(
-            {name: _figures(f, cpu_s, rates[name]) for name, (f, cpu_s) in found.items()}, "planc.bench.search/1"
+            {name: _metrics(f, cpu_s, rates[name]) for name, (f, cpu_s) in found.items()}, "planc.bench.search/1"
         )
         return 0
     rows = [
@@ -56,7 +56,7 @@ def run(options: argparse.Namespace) -> int:
     return 0
 
 
-def _quickest(path: Path, most_sequences: int | None) -> tuple[Found, float]:
+def _fastest_run(path: Path, most_sequences: int | None) -> tuple[Found, float]:
     """Result of a search and the least CPU seconds of several cold runs."""
     least = float("inf")
     for _ in range(RUNS):
@@ -77,7 +77,7 @@ def _rate(path: Path, most_sequences: int | None) -> float:
         return count / (time.process_time() - begin)
 
 
-def _figures(found: Found, cpu_s: float, rate: float) -> dict[str, float]:
+def _metrics(found: Found, cpu_s: float, rate: float) -> dict[str, float]:
     return {
         "decided": found.decided,
         "fully_costed": found.fully_costed,

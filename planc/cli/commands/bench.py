@@ -61,8 +61,8 @@ def run(options: argparse.Namespace) -> int:
     check, base = _paired(_check(plan), _process("-c", BASE), runs)
     large, small = _paired(_check(plan, "--set", "nodes=8192"), _check(plan, "--set", "nodes=8"), runs)
     with tempfile.TemporaryDirectory() as folder:
-        long = _written(folder, "long", LONG)
-        sized = _written(folder, "sized", SIZED)
+        long = _write_plan(folder, "long", LONG)
+        sized = _write_plan(folder, "sized", SIZED)
         devices = {nodes * 8: _costing(sized, runs, nodes=nodes) for nodes in (1, 512, 131072)}
         figures = {
             "check_s": check,
@@ -116,7 +116,7 @@ recompute blocks
 LONG = SIZED + "".join(f"let       n{i} = nodes * {i} + {i}\n" for i in range(1, 490))
 
 
-def _written(folder: str, name: str, text: str) -> str:
+def _write_plan(folder: str, name: str, text: str) -> str:
     path = Path(folder, f"{name}.plan")
     path.write_text(text)
     return str(path)

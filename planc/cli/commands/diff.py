@@ -33,10 +33,10 @@ def run(options: argparse.Namespace) -> int:
     given = dict(options.set)
     a = examine(options.a, set=given, target=options.target)
     try:
-        b = _other(options, given)
+        b = _second_plan(options, given)
         if options.target is None and a.report.target != b.report.target and None in (a.report.target, b.report.target):
             options.target = NO_TARGET  # one of them has no program to compare with the other's
-            a, b = examine(options.a, set=given, target=NO_TARGET), _other(options, given)
+            a, b = examine(options.a, set=given, target=NO_TARGET), _second_plan(options, given)
     except NotWrittenError as error:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2
@@ -52,7 +52,7 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found.changes or found.apart else 0
 
 
-def _other(options: argparse.Namespace, given: dict[str, int]) -> Examined:
+def _second_plan(options: argparse.Namespace, given: dict[str, int]) -> Examined:
     """B, with what the command line changes. Raises NotWrittenError."""
     from planc.compare.plan_edit import read, rewritten
 

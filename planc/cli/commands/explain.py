@@ -119,7 +119,7 @@ def _facts(model: Model) -> dict[str, Any]:
         "sizes": model.sizes,
         "top_k": model.top_k,
         "tied": model.tied,
-        "layers": [{"kind": run.section, "layers": run.layers} for run in _runs(model)],
+        "layers": [{"kind": run.section, "layers": run.layers} for run in _layer_runs(model)],
         "regions": list(model.regions),
         "ops": list(model.op_names()),
         "sections": {section: [op.name for op in ops] for section, ops in model.ops.items()},
@@ -127,7 +127,7 @@ def _facts(model: Model) -> dict[str, Any]:
     }
 
 
-def _runs(model: Model) -> tuple[Run, ...]:
+def _layer_runs(model: Model) -> tuple[Run, ...]:
     return model.runs or (Run(section=model.blocks[0], layers=model.layers),)
 
 
@@ -153,7 +153,7 @@ def _text(model: Model) -> Iterator[str]:
 
 def _layers(model: Model) -> str:
     """The kinds of block in order: `3 dense, 58 block`, `12 x (1 sliding, 1 block)`."""
-    said = [f"{run.layers} {run.section}" for run in _runs(model)]
+    said = [f"{run.layers} {run.section}" for run in _layer_runs(model)]
     period = next(n for n in range(1, len(said) + 1) if said[:n] * (len(said) // n) == said)
     times = len(said) // period
     return f"{times} x ({', '.join(said[:period])})" if times > 1 else ", ".join(said)

@@ -23,7 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--over",
         required=True,
-        type=_over,
+        type=_parse_over,
         metavar="NAME=N,N",
         help="devices, batch, sequence, microbatch, an axis or a name of `let`, and its values; N..N doubles",
     )
@@ -42,7 +42,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     add_set(parser)
 
 
-def _over(text: str) -> Over:
+def _parse_over(text: str) -> Over:
     from planc.compare.sweep_values import parse_over
 
     try:

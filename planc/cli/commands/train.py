@@ -203,13 +203,13 @@ def _summary(receipt: Receipt, options: argparse.Namespace) -> None:
     if measured.heldout_loss_first is not None and measured.heldout_loss_last is not None:
         line += f", held out {measured.heldout_loss_first:.4f} -> {measured.heldout_loss_last:.4f}"
     print(f"{line}; {measured.step_time_s * 1e3:.0f} ms a step, {measured.tokens_per_s:,.0f} tokens/s")
-    for line in _beside(receipt):
+    for line in _predicted_and_measured(receipt):
         print(line)
     if options.receipt:
         print(f"receipt: {options.receipt}")
 
 
-def _beside(receipt: Receipt) -> list[str]:
+def _predicted_and_measured(receipt: Receipt) -> list[str]:
     """Predicted figures beside measured ones."""
     told = receipt.predicted
     if told is None:

@@ -31,7 +31,7 @@ def lines(found: Sweep, width: int) -> Iterator[str]:
     yield from table([heads[i] for i in kept], [[row[i] for i in kept] for row in rows], left=0, left_last=True)
     if sum(row.costs is not None for row in found.rows) > 1:
         yield ""
-        yield plot(curves(found), min(width, 100), across=_across(found), say=_percent)
+        yield plot(curves(found), min(width, 100), across=_x_axis(found), say=_percent)
 
 
 def _idle(found: Sweep) -> set[str]:
@@ -76,7 +76,7 @@ def curves(found: Sweep) -> list[Curve]:
 
 def picture(found: Sweep) -> str:
     """The curves of `found` as SVG text."""
-    return svg(curves(found), f"{found.file} over {found.over.name}", across=_across(found), say=_percent)
+    return svg(curves(found), f"{found.file} over {found.over.name}", across=_x_axis(found), say=_percent)
 
 
 def csv(found: Sweep) -> str:
@@ -92,7 +92,7 @@ def csv(found: Sweep) -> str:
     return text.getvalue()
 
 
-def _across(found: Sweep) -> Across:
+def _x_axis(found: Sweep) -> Across:
     return Across(tuple(f"{row.value:,}" for row in found.rows), found.over.name)
 
 

@@ -280,14 +280,14 @@ def torus_send_s(buffer_bytes: float, cluster: Cluster, source: tuple[int, ...],
     '189 us'
     """
     link = cluster.link
-    ways = [_distance(*at) for at in zip(source, target, cluster.shape, cluster.wrap, strict=True)]
+    ways = [_hops_between(*at) for at in zip(source, target, cluster.shape, cluster.wrap, strict=True)]
     ports = sum(1 for hops in ways if hops)
     if not ports:
         return 0.0
     return buffer_bytes / (ports * link.bandwidth_bytes_per_s * link.efficiency) + sum(ways) * link.latency_s
 
 
-def _distance(source: int, target: int, length: int, wrapped: bool) -> int:
+def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
     straight = abs(source - target)
     return min(straight, length - straight) if wrapped else straight
 

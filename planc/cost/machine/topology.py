@@ -152,7 +152,7 @@ def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
     size = prod(a.size for a in group)
     phases, count = [], float(size)
     for unit, width in _units(cluster, mesh.devices):
-        left = float(_touched(group, width, mesh.devices)) if width < mesh.devices else 1.0
+        left = float(_units_of_group(group, width, mesh.devices)) if width < mesh.devices else 1.0
         if left < count:
             phases.append(replace(unit, members=count / left, below=size / count))
         count = left
@@ -186,7 +186,7 @@ def units_crossed(axis: Axis, width: int, devices: int) -> int:
     return min(axis.size, (offset + extent - 1) // width + 1)
 
 
-def _touched(group: tuple[Axis, ...], width: int, devices: int) -> int:
+def _units_of_group(group: tuple[Axis, ...], width: int, devices: int) -> int:
     return prod(units_crossed(a, width, devices) for a in _merged(group))
 
 
@@ -226,11 +226,13 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
     for i, level in enumerate(cluster.levels):
         nodes *= level.width
         last = i == len(cluster.levels) - 1
-        found.append((_far(cluster, level, devices), max(devices, 1) if last else nodes * cluster.devices_per_node))
+        found.append(
+            (_network_phase(cluster, level, devices), max(devices, 1) if last else nodes * cluster.devices_per_node)
+        )
     return found
 
 
-def _far(cluster: Cluster, level: Level, devices: int) -> Phase:
+def _network_phase(cluster: Cluster, level: Level, devices: int) -> Phase:
     """A level of the network. All devices of a node send at once and share its hosts' ways out."""
     egress = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
     each = egress / min(cluster.devices_per_node, devices)
@@ -267,11 +269,11 @@ def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, .
     for axis in axes:
         for dim, ring in placed.get(axis, ()):
             other = by_dim.get(dim)
-            by_dim[dim] = _joined(ring, other, cluster, dim) if other else ring
+            by_dim[dim] = _joined_rings(ring, other, cluster, dim) if other else ring
     return tuple(by_dim.values())
 
 
-def _joined(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
+def _joined_rings(one: Ring, other: Ring, cluster: Cluster, dim: int) -> Ring:
     size = one.size * other.size
     return Ring(size, cluster.wrap[dim] and size == cluster.shape[dim], min(one.stride, other.stride))
 
@@ -292,21 +294,23 @@ def torus_dims(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...] = ()) -> dict
     >>> {axis: [(dim, ring.size) for dim, ring in rings] for axis, rings in placed.items()}
     {'tp': [(0, 4)], 'fsdp': [(1, 4)]}
     """
-    free = [_Free(i, n, n, wrapped) for i, (n, wrapped) in enumerate(zip(cluster.shape, cluster.wrap, strict=True))]
+    free = [
+        _FreeDimension(i, n, n, wrapped) for i, (n, wrapped) in enumerate(zip(cluster.shape, cluster.wrap, strict=True))
+    ]
     free.sort(key=lambda f: f.left)
     placed: dict[str, tuple[tuple[int, Ring], ...]] = {}
     for axis in _inner_first(mesh, axes):
         size = _in_slice(axis, cluster)
-        chosen = _exact(free, size) if size > 1 else []
+        chosen = _whole_dimensions(free, size) if size > 1 else []
         for dim in chosen:
             free.remove(dim)
-        taken = [(d.dim, d.take(d.left)) for d in chosen] if chosen else _cut(free, size)
+        taken = [(d.dim, d.take(d.left)) for d in chosen] if chosen else _rings_of_size(free, size)
         placed[axis.name] = tuple(taken)
     return placed
 
 
 @dataclass
-class _Free:
+class _FreeDimension:
     """The unused rest of one torus dimension."""
 
     dim: int
@@ -337,7 +341,7 @@ def _in_slice(axis: Axis, cluster: Cluster) -> int:
     return max(1, members // max(1, cluster.chip.devices // axis.stride))
 
 
-def _exact(free: list[_Free], size: int) -> list[_Free]:
+def _whole_dimensions(free: list[_FreeDimension], size: int) -> list[_FreeDimension]:
     """Whole dimensions whose lengths multiply to `size`; the fewest of them."""
     from itertools import combinations
 
@@ -348,7 +352,7 @@ def _exact(free: list[_Free], size: int) -> list[_Free]:
     return []
 
 
-def _cut(free: list[_Free], size: int) -> list[tuple[int, Ring]]:
+def _rings_of_size(free: list[_FreeDimension], size: int) -> list[tuple[int, Ring]]:
     """Take `size` out of the remaining dimensions, shortest first."""
     used: list[tuple[int, Ring]] = []
     for dim in list(free):

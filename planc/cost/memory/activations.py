@@ -129,11 +129,11 @@ def _section_saved(sharded: Sharded, section: str) -> float:
 def _saved_bytes(sharded: Sharded, section: str) -> dict[str, float]:
     """Bytes of each tensor of a section when it is saved, in the layout its consumer asked for: gathered, if it was."""
     names = dict.fromkeys(name for o in sharded.ops[section] for name in (*o.op.inputs, o.op.output, *o.op.saves))
-    return {name: saved_tensor_bytes(sharded, name, section) * _narrowing(sharded, section, name) for name in names}
+    return {name: saved_tensor_bytes(sharded, name, section) * _narrow_factor(sharded, section, name) for name in names}
 
 
 @cached_on(lambda sharded, section, name: (sharded.layout_cache, (name, section)))
-def _narrowing(sharded: Sharded, section: str, name: str) -> float:
+def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
     """Bytes of a tensor saved only for matmuls with scales by tile, or to recompute their inputs: it has their dtype.
 
     DeepSeek-AI 2024, "DeepSeek-V3" (arXiv 2412.19437), section 3.3.3. Other recipes cast again in the backward and save

@@ -93,10 +93,10 @@ class Timed:
                 level=self.spans[r.axes].level,
                 algorithm=chosen[r.op, r.axes, r.buffer_bytes],
             )
-            for r, known in self._every()
+            for r, known in self._rows_by_rank()
         )
 
-    def _every(self) -> Iterator[tuple[Collective, Collective]]:
+    def _rows_by_rank(self) -> Iterator[tuple[Collective, Collective]]:
         """Each rank's rows with the rows of its class: in a rank's own order they are the same."""
         if all(like == rank for rank, like in enumerate(self.rank_classes)):
             yield from ((r, r) for r in self.rows)

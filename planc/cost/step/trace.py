@@ -62,11 +62,11 @@ def step_spans(costed: CostedPlan) -> Iterator[Span]:
     end_s = max(span.end_s for span in spans)
     for rank in range(plan.pipeline):
         for span in (span for span in spans if span.rank == rank):
-            yield from _parts(span, costed.timed.costs[span.action.stage])
-        yield from _after(costed, rank, end_s)
+            yield from _spans_of_action(span, costed.timed.costs[span.action.stage])
+        yield from _spans_after_last_microbatch(costed, rank, end_s)
 
 
-def _parts(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
+def _spans_of_action(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
     """An action's transfers, replay and compute, one after the other."""
     kind, stage, microbatch, _ = span.action
     whole = span.end_s - span.start_s
@@ -85,7 +85,7 @@ def _parts(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
         start += seconds
 
 
-def _after(costed: CostedPlan, rank: int, start: float) -> Iterator[Span]:
+def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float) -> Iterator[Span]:
     """Spans of a rank's work once a step, after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
     mine = [costed.timed.costs[v] for v in virtual_stages(plan, rank)]

@@ -36,7 +36,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     declared = _declaring(name, draft)
     machine = declared.find("node", name) or declared.find("torus", name)
     assert machine is not None
-    parts = _parts(machine, declared, draft)
+    parts = _machine_parts(machine, declared, draft)
     shape = _shape(machine, call, draft)
     if count is None or parts is None or shape is None:
         return
@@ -52,7 +52,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     torus = machine.verb == "torus"
     if not torus:
         levels = _of_used(machine, shape[0], levels, draft)
-    spread = _spread(sentence, levels, count, draft)
+    spread = _spread_over_units(sentence, levels, count, draft)
     if spread is None:
         return
     facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
@@ -71,7 +71,9 @@ def read(sentence: Sentence, draft: Draft) -> None:
     )
 
 
-def _spread(sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft) -> tuple[Level, ...] | None:
+def _spread_over_units(
+    sentence: Sentence, levels: tuple[Level, ...], count: int, draft: Draft
+) -> tuple[Level, ...] | None:
     """`over COUNT leaves`: the nodes lie in that many units of the innermost level, in equal blocks."""
     clause = sentence.node.node("spread")
     if clause is None:
@@ -103,7 +105,7 @@ def _declaring(name: str, draft: Draft) -> Declared:
     return Declared(library.hardware_file(library.machines()[name]).sentences)
 
 
-def _parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, Link, tuple[Level, ...]] | None:
+def _machine_parts(machine: Sentence, declared: Declared, draft: Draft) -> tuple[Chip, Link, tuple[Level, ...]] | None:
     chip_word, link_word = list(machine.node.words("NAME"))[-2:]
     chip_sentence, link_sentence = (
         declared.find("chip", chip_word.text),

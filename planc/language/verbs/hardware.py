@@ -106,7 +106,7 @@ def arguments(args: Node | None, fields: dict[str, tuple[str, float | None]], dr
         name = draft.one_of(word, fields, "a field here")
         if name and fields[name][0] != "list":
             number = draft.quantity(value, fields[name][0])
-            if number is not None and _sane(name, number, value, draft):
+            if number is not None and _is_physical(name, number, value, draft):
                 values[name] = number
     return {k: v for k, (_, v) in fields.items() if v is not None} | values
 
@@ -120,7 +120,7 @@ MAY_BE_ZERO = (
 WHOLE = ("devices", "cores", "core_lanes", "shared", "switches", "ports", "rails", "host", "whole_cubes")
 
 
-def _sane(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
+def _is_physical(name: str, number: float, value: Node | Word, draft: Draft) -> bool:
     """Nothing physical is 0 where it is divided by, no share is more than the whole, and things are counted whole."""
     share = name.endswith("efficiency") or name in ("fragmentation", "contention", "matmul_tail")
     part = name in WHOLE and number != int(number)
@@ -204,7 +204,7 @@ def _level(node: Node, draft: Draft) -> Level | None:
     count = draft.integer(width)
     bandwidth = draft.quantity(speed, "bandwidth")
     values = arguments(node.node("args"), LEVEL, draft)
-    if count is None or bandwidth is None or not _sane("bandwidth", bandwidth, speed, draft):
+    if count is None or bandwidth is None or not _is_physical("bandwidth", bandwidth, speed, draft):
         return None
     return Level(
         name=name.text,

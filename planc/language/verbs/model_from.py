@@ -27,7 +27,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     family = config_types().get(kind) if isinstance(kind, str) else None
     if family is None:
         message = f"model_type {kind!r} is of no family that planc knows"
-        draft.report("E0112", word.span, message, help=_other(config))
+        draft.report("E0112", word.span, message, help=_suggested_type(config))
         return
     try:
         model, ignored = family.read_config(plain_name(Path(word.text.strip('"')).stem), config)
@@ -40,7 +40,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
         draft.report("N0113", word.span, f"fields of the config that change nothing here: {shown}")
 
 
-def _other(config: dict[str, Any]) -> str:
+def _suggested_type(config: dict[str, Any]) -> str:
     """Suggestion for an unknown `model_type`. Some configs hold their language model's inside."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None

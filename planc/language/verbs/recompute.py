@@ -20,7 +20,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if layers is not None:
         draft.report("E0109", layers.span, "planc does not compile layer numbers after `recompute` yet")
         return
-    ops, kept, every = _ops(sentence.names(0), draft), _saved_ops(sentence, draft), _every(sentence, draft)
+    ops, kept, every = _ops(sentence.names(0), draft), _saved_ops(sentence, draft), _layer_period(sentence, draft)
     if ops is not None and kept is not None and every is not None:
         draft.recompute = Recompute(ops=ops, kept=kept, every=every, cause=draft.cause(sentence))
 
@@ -45,7 +45,7 @@ def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:
     return _named(spared.nodes("names")[0].words(), draft) if spared else ()
 
 
-def _every(sentence: Sentence, draft: Draft) -> int | None:
+def _layer_period(sentence: Sentence, draft: Draft) -> int | None:
     """The number after `every`: the only part that is no list of names."""
     numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind not in ("names", "except_ops")]
     return draft.integer(numbers[0]) if numbers else 1

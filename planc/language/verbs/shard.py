@@ -19,12 +19,12 @@ def read(sentence: Sentence, draft: Draft) -> None:
     dims = [draft.one_of(word, SHARDED, "a dim that is sharded") for word in sentence.names(0)]
     if axes is None or regions is None:
         return
-    known = [d for d in dims if d and _has(d, draft)]
+    known = [d for d in dims if d and _has_dim(d, draft)]
     for dim in dims:
         if sentence.via is not None and known and dim not in known:
             continue  # a shorthand speaks of every model; this one has no such dim
         for carried in CARRIED.get(dim, (dim,)) if dim else ():
-            if _has(carried, draft):
+            if _has_dim(carried, draft):
                 _add(sentence, carried, axes, regions, draft)
             elif draft.model is not None and carried == dim:
                 word = sentence.names(0)[dims.index(dim)]
@@ -32,7 +32,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
                 draft.unknown(word, legal, f"a dim of {draft.model.name}")
 
 
-def _has(dim: str, draft: Draft) -> bool:
+def _has_dim(dim: str, draft: Draft) -> bool:
     return dim in ("batch", "sequence") or (draft.model is not None and dim in draft.model.sizes)
 
 

@@ -45,7 +45,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
             help=f"at most {most} stages",
         )
         return
-    stages = _written(written, count, draft) if written else even(draft.model.layers, count)
+    stages = _stage_ranges(written, count, draft) if written else even(draft.model.layers, count)
     if stages is not None:
         cause = draft.cause(sentence)
         draft.split = Split(
@@ -65,7 +65,7 @@ def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Pip
     args = method.node("args")
     arg = args.parts[0] if args is not None and args.parts else None
     if schedule.name == "csv":
-        return _own(method, arg, ranks, draft)
+        return _schedule_from_file(method, arg, ranks, draft)
     if arg is None:
         return Pipeline(ranks * schedule.chunks, schedule.chunks)
     if isinstance(arg, Node) and arg.kind == "named" and schedule.free_chunks:
@@ -79,7 +79,7 @@ def _pipeline(method: Node, schedule: Schedule, ranks: int, draft: Draft) -> Pip
     return None
 
 
-def _own(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pipeline | None:
+def _schedule_from_file(method: Node, arg: Node | Word | None, ranks: int, draft: Draft) -> Pipeline | None:
     """A schedule from a file."""
     if not isinstance(arg, Word) or arg.kind != "STRING":
         example = 'such as csv("schedule.csv")'
@@ -105,7 +105,7 @@ def even(layers: int, count: int) -> tuple[tuple[int, int], ...]:
     return _ranges(sizes)
 
 
-def _written(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, int], ...] | None:
+def _stage_ranges(stages: Node | None, count: int, draft: Draft) -> tuple[tuple[int, int], ...] | None:
     """`[embed + 7, 2 x 9 layers, 7 + head]`: layers per virtual stage; `embed` and `head` are the ends."""
     assert stages is not None and draft.model is not None
     sizes: list[int] = []
@@ -150,10 +150,10 @@ def _count_and_layers(stage: Node) -> tuple[int, int]:
 
 def _even_text(draft: Draft, count: int) -> str:
     assert draft.model is not None
-    return f"[{', '.join(_parts(even(draft.model.layers, count)))}]"
+    return f"[{', '.join(_stage_texts(even(draft.model.layers, count)))}]"
 
 
-def _parts(stages: tuple[tuple[int, int], ...]) -> list[str]:
+def _stage_texts(stages: tuple[tuple[int, int], ...]) -> list[str]:
     sizes = [str(b - a) for a, b in stages]
     return [f"embed + {sizes[0]}", *sizes[1:-1], f"{sizes[-1]} + head"] if len(sizes) > 1 else sizes
 

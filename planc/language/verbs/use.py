@@ -48,11 +48,11 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
     names = _replacements(layout, use, draft)
     if names is None:
         return []
-    written = [_scoped(s.renamed(names, use.via or use), use) for s in layout.sentences]
+    written = [_with_scope(s.renamed(names, use.via or use), use) for s in layout.sentences]
     return expand(written, own, draft, depth + 1)
 
 
-def _scoped(sentence: Sentence, use: Sentence) -> Sentence:
+def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:
     """`use ... for experts` holds for the experts alone: each sentence takes the scope, if it can and has none."""
     scope = use.node.node("for")
     if scope is None or sentence.verb not in SCOPED or sentence.node.node("in", "for"):

@@ -30,7 +30,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     if sizes is None or covered is None or None in regions or mesh is None:
         return
     draft.refused -= set(mesh.every)
-    if not _new(sentence, sizes, mesh, draft) or not _neighbours(sentence, covered, mesh, draft):
+    if not _is_new_axis(sentence, sizes, mesh, draft) or not _neighbours(sentence, covered, mesh, draft):
         return
     size = mesh.size(*covered)
     if prod(sizes.values()) != size:
@@ -47,7 +47,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     draft.mesh = Mesh(axes=mesh.axes, views=(*mesh.views, view), cause=mesh.cause)
 
 
-def _new(sentence: Sentence, sizes: dict[str, int], mesh: Mesh, draft: Draft) -> bool:
+def _is_new_axis(sentence: Sentence, sizes: dict[str, int], mesh: Mesh, draft: Draft) -> bool:
     for name in sizes:
         if name in mesh.every:
             draft.report(

@@ -38,7 +38,7 @@ def misfits(preset: Preset, manifest: Manifest, data_sha256: str, span: Span) ->
     return [
         *_model(preset, manifest, span),
         *_data(manifest, data_sha256, span, allowed),
-        *_course(course(preset), manifest, span, allowed),
+        *_changed_settings(course(preset), manifest, span, allowed),
     ]
 
 
@@ -84,15 +84,17 @@ def _data(manifest: Manifest, sha256: str, span: Span, allowed: set[str]) -> Ite
         yield Diagnostic("E1023", message, span, help=help_text)
 
 
-def _course(here: Mapping[str, Any], manifest: Manifest, span: Span, allowed: set[str]) -> Iterator[Diagnostic]:
+def _changed_settings(
+    here: Mapping[str, Any], manifest: Manifest, span: Span, allowed: set[str]
+) -> Iterator[Diagnostic]:
     there = manifest.course
     changed = [n for n in {**here, **there} if here.get(n) != there.get(n) and n not in allowed]
     if changed:
-        said = ", ".join(f"{n} was {_shown(there, n)} and is {_shown(here, n)}" for n in changed)
+        said = ", ".join(f"{n} was {_value_text(there, n)} and is {_value_text(here, n)}" for n in changed)
         names = ", ".join(f'"{n}"' for n in changed)
         help_text = f"write the old values, or `allow = [{names}]` under [checkpoint] to go on with the new ones"
         yield Diagnostic("E1024", f"the run would not be the one that was saved: {said}", span, help=help_text)
 
 
-def _shown(values: Mapping[str, Any], name: str) -> str:
+def _value_text(values: Mapping[str, Any], name: str) -> str:
     return str(values[name]) if name in values else "not set"

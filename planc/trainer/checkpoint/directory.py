@@ -173,9 +173,11 @@ def verify(path: Path, share: tuple[int, int] = (0, 1)) -> Manifest:
         raise _refused("E1021", path, f"it holds step {manifest.step}, not the one in its name")
     missing = [name for name in manifest.files if not (path / name).is_file()]
     if missing:
-        raise _refused("E1019", path, f"{_listed(missing)} of {len(manifest.files)} files {_are(missing)} missing")
+        raise _refused(
+            "E1019", path, f"{_listed(missing)} of {len(manifest.files)} files {_is_or_are(missing)} missing"
+        )
     if gaps := [name for name, stored in manifest.tensors.items() if not stored.is_whole()]:
-        raise _refused("E1019", path, f"{_listed(gaps)} {_are(gaps)} there in part only, or twice")
+        raise _refused("E1019", path, f"{_listed(gaps)} {_is_or_are(gaps)} there in part only, or twice")
     inside = manifest.boxes_by_file()
     for place, (name, file) in enumerate(sorted(manifest.files.items())):
         size = (path / name).stat().st_size
@@ -261,5 +263,5 @@ def _listed(names: list[str]) -> str:
     return f"{names[0]}{more}"
 
 
-def _are(names: list[str]) -> str:
+def _is_or_are(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"

@@ -55,11 +55,11 @@ def their_name(name: str) -> str:
     `model.layers.3.self_attn.q_proj.weight`."""
     if name.startswith("layers."):
         layers, index, rest = name.split(".", 2)
-        return f"model.{layers}.{index}.{_replaced(rest, {**ATTENTION, **GATED})}"
-    return _replaced(name, ENDS)
+        return f"model.{layers}.{index}.{_hugging_face_path(rest, {**ATTENTION, **GATED})}"
+    return _hugging_face_path(name, ENDS)
 
 
-def _replaced(path: str, table: Mapping[str, str]) -> str:
+def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
     """Longer paths are looked for first: `attention.wq` is not `attention`'s."""
     ours = {own: theirs for theirs, own in table.items()}
     found = next((o for o in sorted(ours, key=len, reverse=True) if path.startswith(f"{o}.")), "")
@@ -71,7 +71,7 @@ def imported(model: Model, folder: Path, span: Span) -> Initial:
 
     Raises PlanError at `span` (E1030, E1031) before a value is read.
     """
-    places = _places(folder, span)
+    places = _tensor_places(folder, span)
     _compare(model, places, folder, span)
 
     def values(name: str, shape: tuple[int, ...]) -> Weights:
@@ -144,7 +144,7 @@ def _config(model: Model) -> dict[str, Any]:
     }
 
 
-def _places(folder: Path, span: Span) -> dict[str, Place]:
+def _tensor_places(folder: Path, span: Span) -> dict[str, Place]:
     """Every tensor of the folder. Raises PlanError (E1030)."""
     try:
         if (folder / INDEX).is_file():

@@ -45,7 +45,7 @@ class Keeper:
         self._last = 0
         self.shown = (0, 0)
         """A step, and the sequences that the run had been shown by its end."""
-        signal.signal(signal.SIGTERM, self._ask)
+        signal.signal(signal.SIGTERM, self._request_save)
 
     def resume(self, path: Path) -> History:
         """Give the session the state of the checkpoint at `path`, which must be whole. Returns the losses until
@@ -83,7 +83,7 @@ class Keeper:
 
         In the second case raises PreemptedError once everything is saved.
         """
-        self._say()
+        self._report_saves()
         preempted = self._session.any(self._save_requested)
         every = self._settings.every_steps
         if preempted or (every and step % every == 0):
@@ -115,7 +115,7 @@ class Keeper:
         if not taken:
             raise PlanError([in_use(folder, self._span)])
 
-    def _ask(self, _number: int, _frame: Any) -> None:
+    def _request_save(self, _number: int, _frame: Any) -> None:
         self._save_requested = True
 
     def _save(self, step: int, history: History) -> None:
@@ -127,13 +127,13 @@ class Keeper:
 
     def _complete(self) -> None:
         self._saver.finish()
-        self._say()
+        self._report_saves()
         if self._session.rank == 0 and self._saver.failed is not None:
             failed = self._saver.failed
             message = f"the checkpoint of step {failed.step} could not be written: {failed.why}"
             raise PlanError([Diagnostic("E1025", message, self._span)])
 
-    def _say(self) -> None:
+    def _report_saves(self) -> None:
         for news in self._saver.news():
             if isinstance(news, Failed):
                 self._tell(SaveFailed(news.step, news.why))

@@ -139,7 +139,7 @@ class Manifest(Frozen):
     def text(self) -> str:
         """The file's text: the fields, and their own sum under `sha256`."""
         fields = self.model_dump(mode="json")
-        return json.dumps({**fields, "sha256": _sum(fields)}, indent=1, allow_nan=False) + "\n"
+        return json.dumps({**fields, "sha256": _sha256(fields)}, indent=1, allow_nan=False) + "\n"
 
 
 class UnreadableError(ValueError):
@@ -160,7 +160,7 @@ def read(text: str) -> Manifest:
         written, found = fields.pop("sha256"), fields["format"]
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UnreadableError(f"{NAME} is not whole") from None
-    if _sum(fields) != written:
+    if _sha256(fields) != written:
         raise UnreadableError(f"{NAME} is not what was written: its own sum differs")
     if found != FORMAT:
         raise LaterError(f"its format is {found}; this version reads {FORMAT}")
@@ -172,7 +172,7 @@ def read(text: str) -> Manifest:
         raise UnreadableError(f"{NAME} is not what a run saves: {place}: {first['msg']}") from None
 
 
-def _sum(fields: dict[str, Any]) -> str:
+def _sha256(fields: dict[str, Any]) -> str:
     try:
         text = json.dumps(fields, sort_keys=True)
     except RecursionError:

@@ -114,7 +114,7 @@ class Saver:
         folder = self.where.folder / f"{folders.WRITING}{manifest.step:08}-{self.where.run}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._part(folder, pieces)
+            self._write_part(folder, pieces)
             if self._session.rank == 0:
                 path = self._commit(folder, manifest, history)
                 self._news.append(Saved(manifest.step, path, stall_s, time.perf_counter() - start))
@@ -124,7 +124,7 @@ class Saver:
             self._news.append(self.failed)
             self._give_up(folder, error)
 
-    def _part(self, folder: Path, pieces: list[Piece]) -> None:
+    def _write_part(self, folder: Path, pieces: list[Piece]) -> None:
         """This rank's files, and what they are."""
         need, free = sum(b.nbytes for b in self._buffers), shutil.disk_usage(folder).free
         if need > free:
@@ -142,7 +142,7 @@ class Saver:
         """Rank 0: when all parts are there, the manifest, and then the name."""
         files: dict[str, File] = {}
         tensors: dict[str, Stored] = {}
-        for path in self._awaited(folder):
+        for path in self._wait_for_ranks(folder):
             said = read_json(path, MAX_BYTES)
             files |= {name: File.model_validate(file) for name, file in said["files"].items()}
             for name, stored in said["tensors"].items():
@@ -161,7 +161,7 @@ class Saver:
         folders.tidy(self.where.folder, up_to=manifest.step)
         return final
 
-    def _awaited(self, folder: Path) -> list[Path]:
+    def _wait_for_ranks(self, folder: Path) -> list[Path]:
         """Every rank's word that its files are written. Raises OSError when one fails or takes too long."""
         wanted = [folder / f"rank-{rank:05}.json" for rank in range(self._session.world)]
         limit = time.monotonic() + self.where.timeout_s

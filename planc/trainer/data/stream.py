@@ -85,15 +85,15 @@ class PythonStdlib:
     root: Path = Path(sysconfig.get_path("stdlib"))
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
-        return self._draw(self._parts[0], "train", step)
+        return self._draw(self._train_and_held_out[0], "train", step)
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
-        return self._draw(self._parts[1], "held out", index)
+        return self._draw(self._train_and_held_out[1], "held out", index)
 
     def refusal(self, vocab: int) -> str:
         if vocab < BYTES:
             return f"bytes are {BYTES} tokens, the vocabulary has {vocab}"
-        shortest = min(len(part) for part in self._parts)
+        shortest = min(len(part) for part in self._train_and_held_out)
         if shortest <= self.sequence_tokens:
             return f"a sequence is {self.sequence_tokens} tokens, a part of the text {shortest} bytes"
         return ""
@@ -105,12 +105,12 @@ class PythonStdlib:
     @cached_property
     def sha256(self) -> str:
         digest = hashlib.sha256()
-        for part in self._parts:
+        for part in self._train_and_held_out:
             digest.update(hashlib.sha256(part.tobytes()).digest())
         return digest.hexdigest()
 
     @cached_property
-    def _parts(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    def _train_and_held_out(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
         """The bytes to train on and those held out, files in the order of their paths."""
         train: list[bytes] = []
         held_out: list[bytes] = []
@@ -143,18 +143,18 @@ def _chosen(root: Path, max_bytes: int) -> list[str]:
 
 def _python_files(root: Path) -> list[str]:
     """The library's own files. `_sysconfigdata*` is left out: it describes one build, not Python."""
-    paths = (path.relative_to(root) for path in _walk(root))
+    paths = (path.relative_to(root) for path in _walk_folder(root))
     return [p.as_posix() for p in paths if not p.name.startswith("_sysconfigdata")]
 
 
-def _walk(folder: Path) -> list[Path]:
+def _walk_folder(folder: Path) -> list[Path]:
     """Every `*.py` below, without entering excluded folders (site-packages can be huge)."""
     found: list[Path] = []
     for entry in folder.iterdir():
         if entry.name in EXCLUDED or entry.name.startswith("config-"):
             continue
         if entry.is_dir():
-            found += _walk(entry)
+            found += _walk_folder(entry)
         elif entry.suffix == ".py":
             found.append(entry)
     return found

@@ -72,8 +72,8 @@ def main(target: Target, runs: int, folder: Path) -> None:
 
     for number in range(1, runs + 2):  # the first round connects, compiles, and touches memory
         seen["step_s"].append(step(number))
-        seen["synchronous_s"].append(_waited(session, slow, preset, number))
-        seen["asynchronous_s"].append(_waited(session, fast, preset, number))
+        seen["synchronous_s"].append(_stall_s(session, slow, preset, number))
+        seen["asynchronous_s"].append(_stall_s(session, fast, preset, number))
         seen["step_while_saving_s"].append(step(number))
         fast.finish()
     if session.rank == 0:
@@ -81,7 +81,7 @@ def main(target: Target, runs: int, folder: Path) -> None:
     session.any(False)  # nobody leaves while another still saves
 
 
-def _waited(session: Session, saver: Saver, preset: Preset, number: int) -> float:
+def _stall_s(session: Session, saver: Saver, preset: Preset, number: int) -> float:
     """Seconds that this rank's training waits for a save."""
     from planc.trainer.checkpoint.manager import manifest_of
 

@@ -52,7 +52,7 @@ PATIENCE_S = 20.0
 """Seconds of steps after which no more are made than were asked for."""
 
 
-def _calm(found: list[tuple[float, float]]) -> int:
+def _undisturbed_steps(found: list[tuple[float, float]]) -> int:
     """Steps that others did not disturb."""
     return sum(share <= CALM for _, share in found)
 
@@ -74,7 +74,7 @@ def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, 
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)
     found: list[tuple[float, float]] = []
     spent_s = 0.0
-    while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _calm(found[1:]) < steps:
+    while len(found) <= steps * (PATIENCE if spent_s < PATIENCE_S else 1) and _undisturbed_steps(found[1:]) < steps:
         tokens, targets = (stream.integers(0, plan.model.sizes["vocab"], batch, dtype=np.int32) for _ in range(2))
         ranks.sum(0.0)  # all begin together
         meter, own_s, start = ContentionMeter(), time.process_time(), time.perf_counter()

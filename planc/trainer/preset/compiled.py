@@ -42,7 +42,7 @@ def toml_string(text: str) -> str:
     lines = text.split("\n")
     if max(map(len, lines)) <= LONGEST_LINE and "'''" not in text:
         return f"'''\n{text}'''"
-    return '"""\n' + "\n".join(map(_folded, lines)) + '"""'
+    return '"""\n' + "\n".join(map(_toml_lines, lines)) + '"""'
 
 
 def _lines(head: str, value: Any, tail: str, indent: str) -> list[str]:
@@ -67,7 +67,7 @@ def _is_cause(value: Any) -> bool:
     return isinstance(value, dict) and ("span" in value or "end_column" in value)
 
 
-def _folded(line: str) -> str:
+def _toml_lines(line: str) -> str:
     """A line of a basic TOML string, with `\\` at the end of each piece but the last."""
     escaped = line.replace("\\", "\\\\").replace('"', '\\"')
     pieces: list[str] = []

@@ -80,17 +80,17 @@ def load_preset(path: Path | str, checkpoints: Path | str | None = None) -> Pres
     """
     path = Path(path)
     text = read_text(path)
-    parts = _parts(path, text)
+    parts = _read_parts(path, text)
     spans = places(str(path), text)
 
     def at(*place: str) -> Span:
         return span_of(place, spans, str(path))
 
-    findings = [] if checkpoints else [*_nowhere(parts.checkpoint, at("checkpoint", "every_steps"))]
+    findings = [] if checkpoints else [*_missing_folder(parts.checkpoint, at("checkpoint", "every_steps"))]
     plan = _compiled(parts.plan, path, at("plan", COMPILED))
     if isinstance(plan, Diagnostic):
         raise PlanError([*findings, plan])
-    described = _belongs(parts.plan, plan, at("plan", "source"), at("plan", "set"))
+    described = _check_source(parts.plan, plan, at("plan", "source"), at("plan", "set"))
     findings += described or _freshness(parts.plan, plan, path, at("plan", "source"))
     findings += misplaced(without_folder(parts) if checkpoints else parts, path, text)
     findings += _unfit_patterns(parts, plan, path, spans)
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
         return read_bounded(path, MAX_BYTES).decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise PlanError([Diagnostic("E1001", f"{path} cannot be read: {reason}", _start(path))]) from None
+        raise PlanError([Diagnostic("E1001", f"{path} cannot be read: {reason}", _file_start(path))]) from None
 
 
 def read_toml(path: Path, text: str) -> dict[str, Any]:
@@ -116,7 +116,9 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise PlanError([Diagnostic("E1001", f"{path.name} is not TOML: nested too deeply", _start(path))]) from None
+        raise PlanError(
+            [Diagnostic("E1001", f"{path.name} is not TOML: nested too deeply", _file_start(path))]
+        ) from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line, column = (int(found[1]), int(found[2])) if found else (text.count("\n") + 1, 1)
@@ -132,7 +134,7 @@ def embed_command(part: PlanPart, path: Path) -> str:
     return f"planc embed {source} {path}{given}"
 
 
-def _parts(path: Path, text: str) -> Parts:
+def _read_parts(path: Path, text: str) -> Parts:
     values = read_toml(path, text)
     try:
         return Parts.model_validate(values)
@@ -140,7 +142,7 @@ def _parts(path: Path, text: str) -> Parts:
         raise PlanError(diagnose(error.errors(), Parts, str(path), text)) from None
 
 
-def _nowhere(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
+def _missing_folder(checkpoint: Checkpoint, span: Span) -> list[Diagnostic]:
     """Refused rather than dropped: someone would count on files that are never written."""
     if checkpoint.every_steps == 0 or checkpoint.folder:
         return []
@@ -177,7 +179,7 @@ def first_mistake(error: ValueError) -> str:
     return f"{place}: {first['msg'].removeprefix('Value error, ')}"
 
 
-def _belongs(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
+def _check_source(part: PlanPart, plan: Plan, source: Span, given: Span) -> list[Diagnostic]:
     """`source` and `set` describe the compiled plan; others would be believed and not be true."""
     found = []
     if part.source and part.source not in part.sha256:
@@ -262,5 +264,5 @@ def _recompiled(part: PlanPart, plan: Plan, path: Path, span: Span) -> list[Diag
     return [Diagnostic("E1006", f"{part.source} {what}", span, help=embed_command(part, path))]
 
 
-def _start(path: Path) -> Span:
+def _file_start(path: Path) -> Span:
     return Span(str(path), 1, 1, 1, 1)

@@ -117,10 +117,10 @@ def _courses_apart(receipts: Sequence[Receipt]) -> list[str]:
 def spreads(receipts: Sequence[Receipt]) -> list[float]:
     """At each step, the largest loss of `receipts` less the smallest one (nats); infinite where only some runs skipped
     it."""
-    return [_spread(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
+    return [_loss_range(losses) for losses in zip(*(r.losses for r in receipts), strict=True)]
 
 
-def _spread(losses: tuple[float | None, ...]) -> float:
+def _loss_range(losses: tuple[float | None, ...]) -> float:
     known = [loss for loss in losses if loss is not None]
     if not known:
         return 0.0

@@ -117,10 +117,10 @@ def _reasons(why: Diagnosis) -> list[str]:
             f"  first gradients: {why.groups_apart} tensors differ; nearest to the loss is {why.first_group.tensor}",
             f"    norms {norms}",
         ]
-    return lines + [f"  {name}: {' | '.join(map(_short, values))}" for name, values in why.lines.items()]
+    return lines + [f"  {name}: {' | '.join(map(_value_text, values))}" for name, values in why.lines.items()]
 
 
-def _short(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, dict):
         return ", ".join(f"{k} {v}" for k, v in value.items() if v is not None)
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -58,11 +58,11 @@ def diagnose(receipts: Sequence[Receipt]) -> Diagnosis:
     known = [r.measured.first_gradient_norms for r in receipts]
     told = [norms for norms in known if norms]
     whole = len(told) == len(receipts)
-    apart = _apart(told, TOLERANCES.get(receipts[0].dtype, TOLERANCES["fp32"])) if whole else []
+    apart = _differing_groups(told, TOLERANCES.get(receipts[0].dtype, TOLERANCES["fp32"])) if whole else []
     return Diagnosis(whole, apart[0] if apart else None, len(apart), _lines(receipts))
 
 
-def _apart(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
+def _differing_groups(norms: Sequence[dict[str, float]], tolerance: float) -> list[Group]:
     """The groups that differ, in the order of the backward: from the loss to the embedding."""
     names = [name for name in norms[0] if all(name in other for other in norms)]
     groups = [Group(name, tuple(run[name] for run in norms)) for name in sorted(names, key=_depth, reverse=True)]

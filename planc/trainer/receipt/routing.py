@@ -55,17 +55,20 @@ def flips(receipts: Sequence[Receipt]) -> list[int] | None:
     """
     if any(not r.measured.routing for r in receipts):
         return None
-    return [_at(step, [r.measured.routing or {} for r in receipts]) for step in range(1, len(receipts[0].losses) + 1)]
+    return [
+        _flips_at_step(step, [r.measured.routing or {} for r in receipts])
+        for step in range(1, len(receipts[0].losses) + 1)
+    ]
 
 
-def _at(step: int, runs: Sequence[dict[int, Counts]]) -> int:
+def _flips_at_step(step: int, runs: Sequence[dict[int, Counts]]) -> int:
     if any(step not in run for run in runs):
         return 0
     first, *others = (run[step] for run in runs)
-    return max(_between(first, other) for other in others)
+    return max(_flips_between(first, other) for other in others)
 
 
-def _between(one: Counts, other: Counts) -> int:
+def _flips_between(one: Counts, other: Counts) -> int:
     """Each flip takes one pick from an expert and gives one to another."""
     pairs = [(a, b) for left, right in zip(one, other, strict=True) for a, b in zip(left, right, strict=True)]
     return sum(abs(a - b) for a, b in pairs) // 2

@@ -41,7 +41,11 @@ class DryRun:
     def lines(self) -> list[str]:
         """For people."""
         head = f"first step on {self.devices} fake devices, {self.microbatches} microbatches ({self.seconds:.1f} s)"
-        return [head, *(f"  {change}" for change in self.changed), *(f"  {line}" for line in _figures(self.found))]
+        return [
+            head,
+            *(f"  {change}" for change in self.changed),
+            *(f"  {line}" for line in _inventory_lines(self.found)),
+        ]
 
 
 def small(plan: Plan) -> Plan:
@@ -89,7 +93,7 @@ def _fewer(plan: Plan, microbatches: int) -> list[str]:
     return [f"fewer microbatches: {whole} -> {microbatches}"] if whole != microbatches else []
 
 
-def _figures(found: dict[str, Any]) -> list[str]:
+def _inventory_lines(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{row['count']:>6} x {row['op']} over {row['axis']}, {row['dtype']}, {row['bytes'] / GIB:.3f} GiB"
         for row in found.get("collectives", [])

@@ -46,7 +46,7 @@ def _shorter(preset: Preset, devices: int) -> Plan:
         others = plan.mesh.devices // sizes[axis]
         raise _refused(preset, devices, f"{axis} {sizes[axis]} cannot shrink to them", f"a multiple of {others} can be")
     sizes[axis] = int(size)
-    cluster = _part(plan.cluster, plan.mesh.devices // devices)
+    cluster = _cluster_part(plan.cluster, plan.mesh.devices // devices)
     if cluster is None:
         raise _refused(preset, devices, f"they are no whole part of {plan.cluster.name}", "")
     shorter = replace(plan, mesh=plan.mesh.resized(sizes.values()), cluster=cluster)
@@ -57,7 +57,7 @@ def _shorter(preset: Preset, devices: int) -> Plan:
     return shorter
 
 
-def _part(cluster: Cluster, share: int) -> Cluster | None:
+def _cluster_part(cluster: Cluster, share: int) -> Cluster | None:
     """One of `share` equal parts: fewer nodes, fewer chips of one node, or a shorter torus; None if there is none."""
     if cluster.count % share == 0:
         return replace(cluster, count=cluster.count // share)

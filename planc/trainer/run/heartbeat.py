@@ -84,22 +84,22 @@ class Watchdog:
         now = self._clock()
         if now - max(self._progressed_s.values()) <= self._longest_s:
             return None
-        rank, why = self._culprit(now)
+        rank, why = self._stuck_rank(now)
         return rank, f"no rank has made progress for {self._longest_s:g} s; {why}"
 
-    def _culprit(self, now: float) -> tuple[int, str]:
+    def _stuck_rank(self, now: float) -> tuple[int, str]:
         silent = [r for r in self._received_s if now - self._received_s[r] > max(5 * EVERY_S, self._longest_s / 2)]
         if silent:
             quiet_s = now - self._received_s[silent[0]]
-            return silent[0], f"rank {silent[0]} has been silent for {quiet_s:.0f} s ({self._at(silent[0])})"
+            return silent[0], f"rank {silent[0]} has been silent for {quiet_s:.0f} s ({self._last_activity(silent[0])})"
         behind = min(self._beats, key=lambda r: self._beats[r].phases)
         if self._beats[behind].phases < max(b.phases for b in self._beats.values()):
-            return behind, f"the others wait for rank {behind} ({self._at(behind)})"
+            return behind, f"the others wait for rank {behind} ({self._last_activity(behind)})"
         places = Counter(b.line for b in self._beats.values())
         alone = [r for r, b in self._beats.items() if places[b.line] == 1]
         odd = alone[0] if len(alone) == 1 else 0
-        return odd, "; ".join(f"rank {r}: {self._at(r)}" for r in sorted(self._beats))
+        return odd, "; ".join(f"rank {r}: {self._last_activity(r)}" for r in sorted(self._beats))
 
-    def _at(self, rank: int) -> str:
+    def _last_activity(self, rank: int) -> str:
         beat = self._beats.get(rank)
         return f"{beat.doing}, {beat.line}" if beat else "it has not said anything"

@@ -93,9 +93,9 @@ def run(
             common = {**(env or {}), ATTEMPT: uuid4().hex, "MASTER_PORT": str(free_port())}
             for rank in range(processes):
                 ranks.append(_Rank(rank, argv, _environment(rank, processes, common), on_line))
-            ending = _wait(ranks, deadline, stop, term_requested, stuck)
+            ending = _wait_for_ranks(ranks, deadline, stop, term_requested, stuck)
         finally:
-            _end(ranks)
+            _end_ranks(ranks)
     return Finished(ending.returncode, tuple(r.output() for r in ranks), ending.rank, ending.why)
 
 
@@ -188,34 +188,34 @@ class _Rank:
             os.killpg(self.process.pid, number)
 
 
-class _Ending(NamedTuple):
+class _LaunchEnd(NamedTuple):
     returncode: int
     rank: int | None = None
     why: str = ""
 
 
-def _wait(
+def _wait_for_ranks(
     ranks: list[_Rank],
     deadline: float,
     stop: threading.Event,
     term_requested: threading.Event,
     stuck: Callable[[], tuple[int, str] | None],
-) -> _Ending:
+) -> _LaunchEnd:
     """Until all ranks ended well, one failed or is stuck, time is up, or a signal came."""
     while not stop.wait(POLL_S):
         codes = [r.process.poll() for r in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0, PREEMPTED)), None)
         if failed is not None and term_requested.is_set() and codes[failed] == -signal.SIGTERM:
-            return _Ending(PREEMPTED)  # it had not come so far as to have anything to save
+            return _LaunchEnd(PREEMPTED)  # it had not come so far as to have anything to save
         if failed is not None:
-            return _Ending(_exit_status(codes[failed] or 1), failed)
+            return _LaunchEnd(_exit_status(codes[failed] or 1), failed)
         if None not in codes:
-            return _Ending(max(code or 0 for code in codes))
+            return _LaunchEnd(max(code or 0 for code in codes))
         if time.monotonic() > deadline:
-            return _Ending(TIMED_OUT)
+            return _LaunchEnd(TIMED_OUT)
         if found := stuck():
-            return _Ending(TIMED_OUT, *found)
-    return _Ending(INTERRUPTED)
+            return _LaunchEnd(TIMED_OUT, *found)
+    return _LaunchEnd(INTERRUPTED)
 
 
 def _exit_status(code: int) -> int:
@@ -223,7 +223,7 @@ def _exit_status(code: int) -> int:
     return code if code > 0 else 128 - code
 
 
-def _end(ranks: list[_Rank]) -> None:
+def _end_ranks(ranks: list[_Rank]) -> None:
     """End every group: SIGTERM, a grace, SIGKILL. Groups that already ended cost nothing."""
     running = [r for r in ranks if r.process.poll() is None]
     for rank in running:

@@ -100,7 +100,7 @@ def train(
         data_s, skipped = _step(session, source, settings, history, step, rate, now)
         if profile:
             profile.after(step)
-        tell(skipped or _done(session, history, steps, rate, facts, data_s))
+        tell(skipped or _step_done(session, history, steps, rate, facts, data_s))
         if step == steps or (settings.eval_every and step % settings.eval_every == 0):
             now(f"held-out loss after step {step}")
             _evaluate(session, source, settings, history, step, tell)
@@ -159,7 +159,7 @@ def _evaluate(
     tell(HeldOut(step, history.held_out[step]))
 
 
-def _done(session: Session, history: History, steps: int, rate: float, facts: Facts, data_s: float) -> StepDone:
+def _step_done(session: Session, history: History, steps: int, rate: float, facts: Facts, data_s: float) -> StepDone:
     step, loss, grad_norm = history.steps, history.losses[-1], history.grad_norms[-1]
     assert loss is not None and grad_norm is not None
     return StepDone(

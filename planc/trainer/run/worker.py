@@ -118,8 +118,8 @@ def work(request: Request, started: float) -> Receipt | None:
     loaded = load_preset(request.preset, request.checkpoint)
     preset = _fitted(loaded, request)
     source = source_of(preset)
-    checkpoint = _from(preset, request, source)
-    session = _start(preset, request)
+    checkpoint = _resume_checkpoint(preset, request, source)
+    session = _start_session(preset, request)
     run = Run(request, loaded, preset, session)
     try:
         history = run.open(source, checkpoint, began)
@@ -244,7 +244,7 @@ def _heartbeat() -> Callable[[str], None]:
     return HeartbeatSender(say).now
 
 
-def _from(preset: Preset, request: Request, source: Source) -> Path | None:
+def _resume_checkpoint(preset: Preset, request: Request, source: Source) -> Path | None:
     """The checkpoint to go on from; None for the beginning. Raises PlanError."""
     if preset.checkpoints is None or not request.chosen:
         return start_of(preset, request.resume, source.sha256).path
@@ -268,7 +268,7 @@ def first_values(preset: Preset) -> Initial:
     return initial(model, preset.train.seed)
 
 
-def _start(preset: Preset, request: Request) -> Session:
+def _start_session(preset: Preset, request: Request) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target, span = preset.plan, request.target, _span(preset)
     program = lower_plan(check_plan(plan), target, request.runtime)

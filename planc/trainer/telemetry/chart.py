@@ -96,11 +96,11 @@ def svg(curves: Sequence[Curve], title: str, *, across: Across | None = None, sa
         f'<rect width="{frame.width}" height="{frame.height}" fill="#ffffff"/>',
         f'<text x="{frame.left}" y="20" fill="#24292f" font-size="14">{xml_text(title)}</text>',
         *_axes(frame, say),
-        *_below(frame, across or _steps(curves)),
+        *_x_labels(frame, across or _steps(curves)),
         *(
             line
             for number, curve in enumerate(curves)
-            for line in _curve(frame, curve, number, len(curves), 2.0 if across else _wide(number, len(curves)))
+            for line in _curve(frame, curve, number, len(curves), 2.0 if across else _line_width(number, len(curves)))
         ),
         "</svg>",
     ]
@@ -141,7 +141,7 @@ def _axes(frame: _Frame, say: Say) -> list[str]:
     return lines
 
 
-def _below(frame: _Frame, across: Across) -> list[str]:
+def _x_labels(frame: _Frame, across: Across) -> list[str]:
     """Every label at its value, or the first and the last where there are many."""
     y = frame.bottom + 18
     what, labels = xml_text(across.what), across.labels
@@ -156,7 +156,7 @@ def _below(frame: _Frame, across: Across) -> list[str]:
     return lines
 
 
-def _wide(number: int, of: int) -> float:
+def _line_width(number: int, of: int) -> float:
     """Pixels: the last of several is the thinnest."""
     return 1.5 + 2.5 * (of - 1 - number)
 

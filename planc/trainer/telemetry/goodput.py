@@ -40,15 +40,17 @@ def measured_goodput(records: list[Record]) -> MeasuredGoodput | None:
     """
     records = _forward(records)
     starts = _starts(records)
-    steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _of(start, "step")]
+    steps = [(r["step"], r["step_s"] - r["data_s"]) for start in starts for r in _records_of(start, "step")]
     if not steps:
         return None
     usual_s = median(_later_steps(starts) or [seconds for _, seconds in steps])
     # The first step of a start compiles and connects: what is beyond a usual step belongs to the restart.
-    last = {step: min(seconds, usual_s) if (step, seconds) in _firsts(starts) else seconds for step, seconds in steps}
+    last = {
+        step: min(seconds, usual_s) if (step, seconds) in _first_steps(starts) else seconds for step, seconds in steps
+    }
     productive_s = sum(last.values())
-    redone_s = sum(min(s, usual_s) if (n, s) in _firsts(starts) else s for n, s in steps) - productive_s
-    checkpoint_s = sum(r["stall_s"] for start in starts for r in _of(start, "saved"))
+    redone_s = sum(min(s, usual_s) if (n, s) in _first_steps(starts) else s for n, s in steps) - productive_s
+    checkpoint_s = sum(r["stall_s"] for start in starts for r in _records_of(start, "saved"))
     restart_s = _restarting(starts, usual_s)
     wall_s = records[-1]["time"] - starts[0][0]["time"]
     stall_s = wall_s - productive_s - redone_s - checkpoint_s - restart_s
@@ -77,17 +79,17 @@ def _starts(records: list[Record]) -> list[list[Record]]:
     return found
 
 
-def _of(start: list[Record], kind: str) -> list[Record]:
+def _records_of(start: list[Record], kind: str) -> list[Record]:
     return [r for r in start if r["kind"] == kind]
 
 
 def _later_steps(starts: list[list[Record]]) -> list[float]:
-    return [r["step_s"] - r["data_s"] for start in starts for r in _of(start, "step")[1:]]
+    return [r["step_s"] - r["data_s"] for start in starts for r in _records_of(start, "step")[1:]]
 
 
-def _firsts(starts: list[list[Record]]) -> set[tuple[int, float]]:
+def _first_steps(starts: list[list[Record]]) -> set[tuple[int, float]]:
     """(step, seconds) of the first step of each start."""
-    firsts = [steps[0] for start in starts if (steps := _of(start, "step"))]
+    firsts = [steps[0] for start in starts if (steps := _records_of(start, "step"))]
     return {(r["step"], r["step_s"] - r["data_s"]) for r in firsts}
 
 
@@ -95,7 +97,7 @@ def _restarting(starts: list[list[Record]], usual_s: float) -> float:
     """From each start to its first step's end, less a usual step; and from the last word before to the start."""
     seconds = 0.0
     for number, start in enumerate(starts):
-        steps = _of(start, "step")
+        steps = _records_of(start, "step")
         until = steps[0]["time"] - min(usual_s, steps[0]["step_s"]) if steps else start[-1]["time"]
         seconds += until - start[0]["time"]
         if number:

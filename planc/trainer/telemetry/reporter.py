@@ -32,7 +32,7 @@ class Watching:
         self._preset, self._target, self._rank, self._path = preset, target, rank, path
         self._metrics: Metrics | None = None
         self._boards: list[Board] = []
-        self._listeners: list[Listener] = [_teller(preset.train.log_every)] if rank == 0 else []
+        self._listeners: list[Listener] = [_listener(preset.train.log_every)] if rank == 0 else []
 
     def open(self, began: float, done: int) -> None:
         """Begin to write: the run has taken `done` steps before this start, which began at this UNIX time."""
@@ -86,7 +86,7 @@ def metrics_path(preset: Preset, target: Target, receipt: Path | None) -> Path:
     return Path("runs") / f"{preset.path.stem}-{target}.{NAME}"
 
 
-def _teller(log_every: int) -> Listener:
+def _listener(log_every: int) -> Listener:
     if EVENTS in os.environ:
         return lambda event: say(encode(event))
     return Table(sys.stdout, log_every)

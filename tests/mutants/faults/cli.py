@@ -57,7 +57,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="fix corrects the model, batch or cluster unasked",
         file="planc/cli/apply_fixes.py",
-        text="return fix is not None and fix.safe and not any(_owned(edit, text) for edit in fix.edits)",
+        text="return fix is not None and fix.safe and "
+        "not any(_changes_owned_sentence(edit, text) for edit in fix.edits)",
         planted="return fix is not None and fix.safe",
         test="tests/cli/test_fix.py::test_what_changes_the_plan_is_not_applied",
     ),

@@ -352,8 +352,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a row of a schedule's file may run an action twice",
         file="planc/pipeline/csv_schedule.py",
-        text="for rule in (_homes, _twice, _missing):",
-        planted="for rule in (_homes, _missing):",
+        text="for rule in (_stages_on_two_ranks, _repeated_actions, _missing):",
+        planted="for rule in (_stages_on_two_ranks, _missing):",
         test="tests/language/test_own_schedule.py::test_a_mistake_is_named_where_it_is",
     ),
     Fault(

@@ -92,15 +92,15 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="held-out text is trained on",
         file="planc/trainer/data/stream.py",
-        text='self._draw(self._parts[1], "held out", index)',
-        planted='self._draw(self._parts[0], "held out", index)',
+        text='self._draw(self._train_and_held_out[1], "held out", index)',
+        planted='self._draw(self._train_and_held_out[0], "held out", index)',
         test="tests/trainer/test_data.py::test_held_out_text_is_not_trained_on",
     ),
     Fault(
         name="a damaged file of a checkpoint is taken for whole",
         file="planc/trainer/checkpoint/directory.py",
-        text="and _sha256(path / name) != file.sha256",
-        planted="and False",
+        text="if _sha256(path / name) != file.sha256:",
+        planted="if False:",
         test="tests/trainer/test_checkpoint.py::test_damage_is_found_and_nothing_is_touched",
     ),
     Fault(

@@ -79,9 +79,9 @@ class Stream:
 
     def read(self, start: int, length: int) -> NDArray[np.int32]:
         """`length` tokens from `start` on, which must be there, int32."""
-        return np.concatenate(list(self._parts(start, length))).astype(np.int32)
+        return np.concatenate(list(self._file_slices(start, length))).astype(np.int32)
 
-    def _parts(self, start: int, length: int) -> Iterator[NDArray[Any]]:
+    def _file_slices(self, start: int, length: int) -> Iterator[NDArray[Any]]:
         number = bisect_right(self.ends, start)
         while length > 0:
             file = self.files[number]
@@ -113,10 +113,10 @@ def _token_file(path: Path, dtype: str) -> TokenFile:
     if path.suffix != ".bin":
         raise DataError(f"{path.name} is neither .npy nor .bin")
     index = path.with_suffix(".idx")
-    return _megatron_file(path, index) if index.exists() else _plain(path, dtype)
+    return _megatron_file(path, index) if index.exists() else _raw_token_file(path, dtype)
 
 
-def _plain(path: Path, dtype: str) -> TokenFile:
+def _raw_token_file(path: Path, dtype: str) -> TokenFile:
     size, width = path.stat().st_size, np.dtype(dtype).itemsize
     if size % width:
         raise DataError(f"{path.name} has {size:,} bytes, which is no whole number of {dtype} tokens")
@@ -149,7 +149,7 @@ def _megatron_file(path: Path, index: Path) -> TokenFile:
         sizes = np.frombuffer(file.read(4 * sequences), "<i4")
     if sizes.size and sizes.min() < 0:
         raise DataError(f"{index.name} speaks of a sequence of {sizes.min()} tokens")
-    said, there = int(sizes.sum(dtype=np.int64)), _plain(path, MEGATRON_DTYPES[code])
+    said, there = int(sizes.sum(dtype=np.int64)), _raw_token_file(path, MEGATRON_DTYPES[code])
     if said != there.tokens:
         raise DataError(f"{path.name} holds {there.tokens:,} tokens, and its index speaks of {said:,}")
     return there

@@ -62,11 +62,11 @@ class TokenSource:
 
     def batch(self, step: int) -> tuple[Tokens, Tokens]:
         """The batch of 1-based `step`: tokens and targets."""
-        return self._cut(self.places(self.shown_before(step), self.sequences))
+        return self._rows_at(self.places(self.shown_before(step), self.sequences))
 
     def held_out(self, index: int) -> tuple[Tokens, Tokens]:
         places = self.train_count + (index * self.sequences + np.arange(self.sequences)) % self.held_count
-        return self._cut(places)
+        return self._rows_at(places)
 
     def shown_before(self, step: int) -> int:
         """Number of sequences that the run has shown before `step`, counted from 1."""
@@ -96,7 +96,7 @@ class TokenSource:
             return f"it has {len(self.stream):,} tokens, and sequences of {self.sequence_tokens} need {need:,} at least"
         return ""
 
-    def _cut(self, places: NDArray[np.int64]) -> tuple[Tokens, Tokens]:
+    def _rows_at(self, places: NDArray[np.int64]) -> tuple[Tokens, Tokens]:
         length = self.sequence_tokens
         rows = np.stack([self.stream.read(int(place) * length, length + 1) for place in places])
         return rows[:, :-1].copy(), rows[:, 1:].copy()

@@ -88,7 +88,7 @@ def text_of(path: Path, tokenizer: Tokenizer) -> Text:
         return Text(path.parent, (path,), tokenizer)
     if not path.is_dir():
         raise DataError(f"{path} is not there")
-    below = (p for p in path.rglob("*") if p.is_file() and not _hidden(path, p) and p.stat().st_size)
+    below = (p for p in path.rglob("*") if p.is_file() and not _is_hidden(path, p) and p.stat().st_size)
     files = sorted(below, key=lambda p: hashlib.sha256(_name(path, p).encode()).digest())
     if not files:
         raise DataError(f"{path} holds no text")
@@ -99,14 +99,14 @@ def documents(path: Path) -> Iterator[Iterator[str]]:
     """The documents of the file at `path`, each in parts: a `.jsonl` file has one a line, any other is one. Raises
     DataError."""
     if path.suffix != ".jsonl":
-        yield _parts(path)
+        yield _text_chunks(path)
         return
     for number, line in enumerate(_lines(path), 1):
         if line.strip():
             yield iter([_text(path, number, line)])
 
 
-def _parts(path: Path) -> Iterator[str]:
+def _text_chunks(path: Path) -> Iterator[str]:
     held: list[str] = []
     size = 0
     for line in _lines(path):
@@ -141,5 +141,5 @@ def _name(root: Path, path: Path) -> str:
     return path.relative_to(root).as_posix()
 
 
-def _hidden(root: Path, path: Path) -> bool:
+def _is_hidden(root: Path, path: Path) -> bool:
     return any(part.startswith(".") for part in path.relative_to(root).parts)

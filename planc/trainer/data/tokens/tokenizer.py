@@ -51,13 +51,13 @@ class FileTokenizer:
         except Exception as error:  # the package raises plain Exception
             raise DataError(f"{path.name} is no tokenizer: {error}") from None
         self.vocab = int(self._fast.get_vocab_size(with_added_tokens=True))
-        self.end = self._end(path, end)
+        self.end = self._end_token(path, end)
         self.sha256 = sha256_of(path)
 
     def encode(self, text: str) -> list[int]:
         return list(self._fast.encode(text, add_special_tokens=False).ids)
 
-    def _end(self, path: Path, end: int | str | None) -> int:
+    def _end_token(self, path: Path, end: int | str | None) -> int:
         if isinstance(end, int):
             return end
         known = {name: self._fast.token_to_id(name) for name in ([end] if end else ENDS)}
