@@ -200,7 +200,7 @@ class Draft:
         """True when `part` is `?`, which `planc search` fills in; reported as E0115, with `what` as the subject."""
         if not isinstance(part, Word) or part.kind != "FREE":
             return False
-        self.report("E0115", part.span, f"{what} is left free", help="`planc search FILE` fills it in; or write it")
+        self.report("E0115", part.span, f"{what} is left open", help="`planc search FILE` finds a value; or write one")
         return True
 
     def integer(self, part: Node | Word, *, minimum: int = 1) -> int | None:

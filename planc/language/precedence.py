@@ -72,7 +72,7 @@ def _note_overridden(beaten: Sentence, winner: Sentence, subject: Subject, draft
     draft.report(
         "N0110",
         winner.span,
-        f"this beats `{beaten.text}` of `{beaten.via.text}` for {subject[1]}",
+        f"this overrides `{beaten.text}` of `{beaten.via.text}` for {subject[1]}",
         related=(Related(beaten.via.span, "the shorthand"),),
     )
 

@@ -73,7 +73,7 @@ def _runs_to_end(
     draft.report(
         "E0412",
         span(first.action),
-        f"the schedule waits for itself: {'; '.join(w.text() for w in circle)}",
+        f"the schedule deadlocks: {'; '.join(w.text() for w in circle)}",
         help="no rank can go on: let one of them run what the next one waits for first",
         related=(
             *(Related(span(w.action), w.text()) for w in rest),

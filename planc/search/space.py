@@ -288,7 +288,7 @@ class Space:
 
 
 def _no_batch(free: Free) -> Diagnostic:
-    what = "the number of sequences is left free, and no largest batch is given"
+    what = "the number of sequences is left open, and no largest batch is given"
     return Diagnostic("E0115", what, free.span, help="`planc search FILE --sequences N`; or write the number")
 
 

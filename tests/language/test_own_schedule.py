@@ -92,14 +92,14 @@ def test_a_circle_is_named_with_its_ranks_and_actions(tmp_path: Path) -> None:
     [(code, message, line, column)] = found(tmp_path, rows)
     assert (code, line, column) == ("E0412", 1, 6)
     assert message == (
-        "the schedule waits for itself: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at 1F1 for 0F1 of rank 0"
+        "the schedule deadlocks: rank 0 waits at 0B0 for 1B0 of rank 1; rank 1 waits at 1F1 for 0F1 of rank 0"
     )
 
 
 def test_the_microbatches_are_those_of_the_file(tmp_path: Path) -> None:
     [(code, message, line, _)] = found(tmp_path, GOOD, PLAN.replace("16 x", "32 x"))
     assert (code, line) == ("E0402", 7)
-    assert message == "csv over 2 ranks wants the 4 listed microbatches; there are 8"
+    assert message == "csv over 2 ranks needs the 4 listed microbatches; the plan has 8"
 
 
 @pytest.mark.parametrize(

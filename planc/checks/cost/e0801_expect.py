@@ -24,7 +24,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
                 "E0801",
                 f"{expect.metric} is {shown(expect, value)}, expected {expect.cmp} {expect.text}",
                 expect.cause.span,
-                help="change the plan, or the expectation if it was too bold",
+                help="change the plan, or relax the expectation",
             )
 
 

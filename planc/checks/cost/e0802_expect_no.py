@@ -4,10 +4,9 @@ from planc.diag.registry import Rule
 
 RULE = Rule(
     code="E0802",
-    title="a diagnostic is not absent",
+    title="a diagnostic that the plan excludes",
     reads="cost",
-    why="""`expect no CODE` turns a warning into a promise: if the finding appears, the check
-fails.""",
+    why="""`expect no CODE` makes the check fail when a finding of that code appears.""",
     bad="",
     good="""plan example
 model     llama3_8b

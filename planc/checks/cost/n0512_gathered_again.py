@@ -61,9 +61,9 @@ RULE = Rule(
     code="N0512",
     title="parameters gathered more often than needed",
     reads="cost",
-    why="""Parameters that rest divided are gathered for each pass, and with several microbatches a step
-the same bytes travel many times. Where memory allows, keeping them for the microbatch or the step
-hides the transfers. Tools choose a default for everybody; here both are costed.""",
+    why="""Sharded parameters are gathered for each pass, so with several microbatches a step the same bytes are
+transferred many times. Where memory allows, keeping them gathered for the microbatch or the step hides
+the transfers. Tools choose a default for everybody; here both are costed.""",
     bad="""plan example
 model     llama3_8b
 batch     512 x 2048 tokens microbatch 1

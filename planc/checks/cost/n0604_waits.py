@@ -45,9 +45,9 @@ RULE = Rule(
     code="N0604",
     title="a step that waits for transfers",
     reads="cost",
-    why="""More than half of the step is spent waiting for data that nothing hides. The devices are
-busy moving numbers: fewer of them would be about as fast. The message names the axis and the level of
-the network that it crosses.""",
+    why="""More than half of the step is spent waiting for data that nothing hides. The step is bound by
+communication: fewer devices would be about as fast. The message names the axis and the level of the
+network that it crosses.""",
     bad="""plan example
 model     llama3_8b
 batch     512 x 512 tokens microbatch 1

@@ -59,10 +59,9 @@ RULE = Rule(
     code="W0305",
     title="fewer rows than ranks",
     reads="cost",
-    why="""Parameters that rest divided are cut by rows. Where a matrix has fewer rows than there are
-ranks, after tensor parallelism has taken its part, some ranks keep an empty piece: padding that is
-gathered every time, quantised gathers that fail, checkpoints whose empty pieces load differently than
-they were saved.""",
+    why="""Sharded parameters are split by rows. Where a matrix has fewer rows than there are ranks, after tensor
+parallelism has taken its part, some ranks keep an empty piece: padding that is gathered every time,
+quantised gathers that fail, checkpoints whose empty pieces load differently than they were saved.""",
     bad="""plan example
 model     llama3_8b
 batch     256 x 8192 tokens microbatch 1

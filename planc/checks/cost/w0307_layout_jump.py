@@ -89,7 +89,7 @@ def _layout_text(layout: Layout, partial: tuple[str, ...]) -> str:
 
 RULE = Rule(
     code="W0307",
-    title="a layout jump",
+    title="an expensive layout change",
     reads="cost",
     why="""Between two ops an activation may change its layout. One collective is what a plan pays for
 on purpose; several in a row, or a gather of what is cut again at once, come from two sentences that do

@@ -29,9 +29,9 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         uses = [s for s in plan.shards if axis.name in s.axes]
         yield Diagnostic(
             "W0309",
-            f"{share:.0%} of the FLOPs are done alike by all {axis.size} ranks of `{axis.name}`",
+            f"{share:.0%} of the FLOPs are the same on all {axis.size} ranks of `{axis.name}`",
             uses[0].cause.span if uses else plan.mesh.cause.span,
-            help=f"`{axis.name}` divides {_dims(plan, axis.name)}, which is not what the matmuls are made of:"
+            help=f"`{axis.name}` divides {_dims(plan, axis.name)}, which no matmul has as a dim:"
             " divide heads and ffn, or the batch, over it",
             fix=_fix(plan, axis.name, axis.size),
         )

@@ -43,7 +43,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     used = ", ".join(f"{s.per_device_gib.total:.0f}" for s in costed.memory.stages)
     yield Diagnostic(
         "W0405",
-        f"stage {slowest} works {seconds[slowest] / mean - 1:.0%} longer than the mean of the stages",
+        f"stage {slowest} takes {seconds[slowest] / mean - 1:.0%} longer than the mean of the stages",
         split.cause.span,
         help=f"stages {text} make the step {gain:.0%} shorter, the fullest device {gib(other) - gib(costed):+.1f} GiB"
         f" (GiB by stage now: {used})",

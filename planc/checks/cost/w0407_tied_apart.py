@@ -25,7 +25,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
         seconds = max((r.time_s for r in rows), default=0.0)
         yield Diagnostic(
             "W0407",
-            f"{p.param.name} is tied to the head and lies on the first and the last of {plan.pipeline} stages:"
+            f"{p.param.name} is tied to the head and is stored on the first and the last of {plan.pipeline} stages:"
             f" {size:.2f} GiB a device of master weights, twice, equal only while both get the same gradient",
             plan.split.cause.span,
             help=f"the gradient is summed between the two stages, {seconds * 1e3:.1f} ms a step; a schedule that keeps"

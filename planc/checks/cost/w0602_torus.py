@@ -18,19 +18,19 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     cluster = plan.cluster
     if cluster.kind != "torus" or plan.mesh.views:
         return
-    ways = sorted({prod(cluster.shape[i] for i in some) for some in _subsets(len(cluster.shape))})
+    sizes = sorted({prod(cluster.shape[i] for i in some) for some in _subsets(len(cluster.shape))})
     rows = [r.row for r in costed.collectives if r.row.carries == "activation" and r.row.op != "send_recv"]
     shape = "x".join(map(str, cluster.shape))
     for axis in plan.mesh.axes:
         used = any(axis.name in row.axes for row in rows)
         inside = axis.size * axis.stride <= cluster.devices_per_node
-        if not used or axis.size <= 2 or axis.size in ways or not inside:
+        if not used or axis.size <= 2 or axis.size in sizes or not inside:
             continue
         yield Diagnostic(
             "W0602",
-            f"axis `{axis.name}` of {axis.size} fills no dimensions of the {shape} torus: it lies on a part of a ring",
+            f"axis `{axis.name}` of {axis.size} does not fill dimensions of the {shape} torus: it has a part of a ring",
             plan.mesh.cause.span,
-            help=f"sizes that fill dimensions of {shape}: {', '.join(map(str, ways))}; a ring sends both ways, a line"
+            help=f"sizes that fill dimensions of {shape}: {', '.join(map(str, sizes))}; a ring sends both ways, a line"
             " has half of its bandwidth",
             related=(Related(cluster.cause.span, f"a torus of {shape}"),),
         )
@@ -43,11 +43,11 @@ def _subsets(count: int) -> list[list[int]]:
 
 RULE = Rule(
     code="W0602",
-    title="an axis that is no ring of the torus",
+    title="an axis that does not fill a torus dimension",
     reads="cost",
-    why="""On a torus each dimension is a ring of links, and an axis that fills dimensions exactly has
-their rings for itself. One that does not is laid on a part of a dimension: a line without the link that
-closes it, or links shared with the groups beside it.""",
+    why="""On a torus each dimension is a ring of links, and an axis that fills dimensions exactly has their rings
+for itself. An axis that fills only a part of a dimension is a line without the link that closes the
+ring, or shares links with the neighbouring groups.""",
     bad="""plan example
 model     llama3_8b
 batch     256 x 8192 tokens microbatch 1

@@ -19,7 +19,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     help, fix = _fix(plan)
     yield Diagnostic(
         "E0203",
-        f"the mesh asks for {wanted} devices, the cluster has {there}",
+        f"the mesh has {wanted} devices, the cluster has {there}",
         plan.mesh.cause.span,
         label=f"{factors} = {wanted}" if len(plan.mesh.axes) > 1 else "",
         help=help,
@@ -60,7 +60,7 @@ def _batch_fits(plan: Plan, sizes: dict[str, int]) -> bool:
 
 RULE = Rule(
     code="E0203",
-    title="the mesh is not the cluster",
+    title="the mesh and the cluster have different numbers of devices",
     reads="plan",
     why="""Every device has exactly one place in the mesh, so the product of the axes is the
 number of devices. Today's launchers find out after the job has started, often as an index error in

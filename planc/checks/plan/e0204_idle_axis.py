@@ -45,9 +45,9 @@ RULE = Rule(
     code="E0204",
     title="an axis divides nothing",
     reads="plan",
-    why="""Ranks along an axis that no `shard` or `split` sentence names compute the same numbers:
-the devices are paid for and do nothing. Storing over an axis without sharding the batch over it
-saves memory but still repeats the work.""",
+    why="""Ranks along an axis that no `shard` or `split` sentence names compute the same numbers: the devices only
+repeat the work of others. Storing over an axis without sharding the batch over it saves memory but still
+repeats the work.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

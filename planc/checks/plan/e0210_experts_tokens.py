@@ -36,9 +36,9 @@ RULE = Rule(
     code="E0210",
     title="experts over an axis that does not divide the tokens",
     reads="plan",
-    why="""Tokens are sent to their experts by the ranks that hold them. Ranks along an axis that divides
-neither batch nor sequence hold the same tokens: each would send its own copy, and the experts would do
-the work as often. Sequence parallelism in the residual stream gives each of them its part.""",
+    why="""Tokens are sent to their experts by the ranks that hold them. Ranks along an axis that divides neither
+batch nor sequence hold the same tokens: each would send its own copy, and the experts would compute
+every token once for each copy. Sequence parallelism in the residual stream gives each of them its part.""",
     bad="""plan example
 model     mixtral_8x7b
 batch     256 x 4096 tokens microbatch 1

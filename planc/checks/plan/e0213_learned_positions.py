@@ -32,9 +32,9 @@ RULE = Rule(
     code="E0213",
     title="sequences longer than the learned positions",
     reads="plan",
-    why="""A model with learned positions has a vector for each place in a sequence, and none for a place
-behind the last. A framework finds out at the first step, as an index out of range on the device. Rotary
-positions and ALiBi have no such end.""",
+    why="""A model with learned positions has a vector for each place in a sequence, and none beyond the last one. A
+framework fails at the first step, with an index out of range on the device. Rotary positions and ALiBi
+have no such limit.""",
     bad="""plan example
 model     megatron_1_7b
 batch     64 x 4096 tokens microbatch 1

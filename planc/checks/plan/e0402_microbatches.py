@@ -27,7 +27,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     text = f"{sequences} x {plan.batch.sequence_tokens} tokens microbatch {plan.batch.microbatch_sequences}"
     yield Diagnostic(
         "E0402",
-        f"{split.schedule} over {ranks} ranks wants {need.text} microbatches; there {_is_or_are(count)}",
+        f"{split.schedule} over {ranks} ranks needs {need.text} microbatches; the plan has {count}",
         split.cause.span,
         help=f"{need.microbatches} microbatches x {unit} sequences = {sequences} sequences{now}",
         related=(Related(plan.batch.cause.span, f"{plan.batch.sequences} sequences / {unit} = {count} microbatches"),),
@@ -41,10 +41,6 @@ def _listed(split: Split, count: int) -> Need | None:
 
     listed = csv_schedule.microbatches(split.order)
     return None if listed == count else Need(f"the {listed} listed", listed)
-
-
-def _is_or_are(count: int) -> str:
-    return f"{'is' if count == 1 else 'are'} {count}"
 
 
 RULE = Rule(

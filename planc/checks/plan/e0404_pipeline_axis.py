@@ -22,7 +22,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                 cause.span,
                 related=(Related(plan.split.cause.span, "the layers are split here"),),
                 fix=remove(cause),
-                help="ranks along a pipeline hold different layers: there is nothing to share over that axis",
+                help="ranks along a pipeline hold different layers and have no tensor in common to divide",
             )
             return
 

@@ -1,4 +1,4 @@
-"""E0413: a pipeline that the schedule has no shape for."""
+"""E0413: a schedule that does not support this pipeline."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     if schedule.even_ranks and ranks % 2:
         yield Diagnostic(
             "E0413",
-            f"{split.schedule} sends microbatches in from both ends and wants an even number of ranks, not {ranks}",
+            f"{split.schedule} sends microbatches in from both ends and needs an even number of ranks, not {ranks}",
             split.cause.span,
             help=f"{split.axis} {ranks - 1} or {split.axis} {ranks + 1}, or dualpipev, which takes any number",
             related=(Related(plan.mesh.cause.span, f"{split.axis} is {ranks}"),),
@@ -28,7 +28,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         layers, stages = plan.model.layers, len(split.stages)
         yield Diagnostic(
             "E0413",
-            f"{split.schedule} runs one program on every rank and wants equal stages; they hold {sizes[0]} to"
+            f"{split.schedule} runs one program on every rank and needs equal stages; the stages hold {sizes[0]} to"
             f" {sizes[-1]} layers",
             split.cause.span,
             help=f"{layers} layers / ({ranks} ranks x {split.chunks} chunks) = {layers / stages:.2f}:"
@@ -38,7 +38,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
 
 RULE = Rule(
     code="E0413",
-    title="a pipeline the schedule has no shape for",
+    title="a schedule that does not support this pipeline",
     reads="plan",
     why="""DualPipe pairs the ranks of two pipelines that run against each other, so their number is
 even. The circular pipeline of XLA is one program with the stages as a dim of its arrays: every stage holds

@@ -21,7 +21,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                 "E0804",
                 f"{one.metric} cannot be {low.cmp} {low.text} and {high.cmp} {high.text}",
                 other.cause.span,
-                help="keep the one that is meant",
+                help="keep one of the two",
                 related=(Related(one.cause.span, "the other expectation"),),
                 fix=remove(other.cause),
             )
@@ -33,7 +33,7 @@ def _may_be_equal(low: Expect, high: Expect) -> bool:
 
 RULE = Rule(
     code="E0804",
-    title="expectations that contradict",
+    title="contradictory expectations",
     reads="plan",
     why="""The two bounds leave no value between them: whatever is changed in the plan, one of them
 fails.""",

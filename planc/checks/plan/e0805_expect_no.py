@@ -33,8 +33,8 @@ RULE = Rule(
     code="E0805",
     title="an expectation of an unknown code",
     reads="plan",
-    why="""`expect no W0601` makes a warning count as a failure. With a code that does not exist the line
-looks like a guard and guards nothing.""",
+    why="""`expect no W0601` makes a warning count as a failure. With a code that does not exist the expectation can
+never fail.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -34,9 +34,9 @@ RULE = Rule(
     code="W0208",
     title="the optimizer is stored whole",
     reads="plan",
-    why="""AdamW's moments take twice the bytes of the parameters and are touched once a step, so they
-are the first thing to divide (ZeRO-1), then gradients (ZeRO-2), then parameters (ZeRO-3). The other
-order pays for the transfers and keeps most of the memory.""",
+    why="""AdamW's moments take twice the bytes of the parameters and are touched once a step, so they are the first
+thing to divide (ZeRO-1), then gradients (ZeRO-2), then parameters (ZeRO-3). Dividing gradients or
+parameters first adds transfers and leaves most of the memory undivided.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

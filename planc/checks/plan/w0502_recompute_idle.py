@@ -24,7 +24,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     verb = "saves" if len(idle) == 1 else "save"
     yield Diagnostic(
         "W0502",
-        f"recomputing {', '.join(idle)} {verb} nothing: the backward does not need what comes out",
+        f"recomputing {', '.join(idle)} {verb} nothing: the backward does not need the recomputed outputs",
         cause.span,
         help="leave it out; `planc explain model NAME` lists the ops, attention.core and ffn.swiglu keep the most",
         fix=replace(cause, sentence("recompute", ", ".join(rest)), safe=True) if rest else remove(cause, safe=True),
@@ -35,9 +35,9 @@ RULE = Rule(
     code="W0502",
     title="recompute without effect",
     reads="plan",
-    why="""Recomputing an op helps when its output is kept for the backward. The output of an addition,
-or of the last projection of a block, is not: the sentence would change neither memory nor time, and
-whoever wrote it counts on memory that is not there.""",
+    why="""Recomputing an op helps when its output is kept for the backward. The output of an addition, or of the
+last projection of a block, is not: the sentence changes neither memory nor time, so the memory that its
+author expected to save is still in use.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

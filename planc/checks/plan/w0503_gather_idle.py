@@ -27,7 +27,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
         "W0503",
         f"`{gather.cause.sentence}` changes nothing: {why}",
         gather.cause.span,
-        help="say what is meant, or leave it out",
+        help="change it, or leave it out",
         fix=fix,
     )
 
@@ -36,9 +36,9 @@ RULE = Rule(
     code="W0503",
     title="gather without effect",
     reads="plan",
-    why="""`gather` says how long parameters that are stored divided stay whole. Without a `store params
-over` there is nothing to gather, and with one microbatch a step the two longer periods are the same.
-An option that a tool takes and ignores is how a job runs with other memory than was planned.""",
+    why="""`gather` says how long parameters that are stored divided stay whole. Without a `store params over` there
+is nothing to gather, and with one microbatch a step the two longer periods are the same. A job whose
+framework accepts such an option and ignores it uses another amount of memory than was planned.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -59,8 +59,8 @@ RULE = Rule(
     code="W0703",
     title="an override without effect",
     reads="plan",
-    why="""An override that says what the rules say anyway, or whose parameters a later override takes
-over, hides what the layout is: a reader believes that it does something.""",
+    why="""An override that says what the rules say anyway, or whose parameters a later override takes over, hides
+the layout: a reader expects the override to have an effect.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

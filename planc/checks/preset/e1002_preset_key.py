@@ -6,8 +6,8 @@ RULE = Rule(
     code="E1002",
     title="an unknown key in a preset",
     reads="preset",
-    why="""Every key of a preset means something; one that planc does not know would be dropped
-without a word, and the run would not be the one that is written. The nearest legal key is offered.""",
+    why="""A key that planc does not know would be ignored silently, and the run would not be the one that the
+preset describes. The help names the nearest legal key.""",
     bad="",
     good="",
 )

@@ -6,8 +6,8 @@ RULE = Rule(
     code="E1011",
     title="the loss is not a number",
     reads="preset",
-    why="""The loss or the gradient norm became infinite or undefined. Training stops at that
-step: what follows would be noise.""",
+    why="""The loss or the gradient norm became infinite or undefined. Training stops at that step, because later
+steps would be meaningless.""",
     bad="",
     good="",
 )

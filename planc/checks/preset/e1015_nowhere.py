@@ -7,8 +7,8 @@ RULE = Rule(
     title="checkpoints without a folder",
     reads="preset",
     why="""The preset asks for checkpoints, or the command line for a run to go on, and no folder is named.
-`[checkpoint] folder` is the place of one run's checkpoints, relative to the preset; `--checkpoint DIR` goes
-before it.""",
+`[checkpoint] folder` is the place of one run's checkpoints, relative to the preset; `--checkpoint DIR`
+takes precedence over it.""",
     bad="",
     good="",
 )

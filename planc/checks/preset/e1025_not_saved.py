@@ -7,7 +7,7 @@ RULE = Rule(
     title="a checkpoint could not be written",
     reads="preset",
     why="""The last save of the run failed, such as on a full disk. Checkpoints before it are untouched. A save that
-fails on the way is told, and the next one is tried as usual.""",
+fails earlier in the run is reported, and the next one is tried as usual.""",
     bad="",
     good="",
 )

@@ -6,8 +6,8 @@ RULE = Rule(
     code="W1014",
     title="more processes than cores",
     reads="preset",
-    why="""The run is correct but slow, and its step times say something about this machine's
-scheduler rather than about the plan.""",
+    why="""The run is correct but slow, and its step times measure this machine's process scheduler rather than the
+plan.""",
     bad="",
     good="",
 )

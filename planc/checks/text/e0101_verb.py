@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0101",
     title="unknown verb",
     reads="text",
-    why="""A plan is one sentence a line and every sentence begins with a verb. A word that planc
-does not know cannot be guessed at: dropping the line would leave out a part of the layout.""",
+    why="""A plan is one sentence a line and every sentence begins with a verb. planc refuses a verb that it does
+not know: skipping the line would leave out a part of the layout.""",
     bad="""plan example
 modle     llama3_8b
 batch     64 x 8192 tokens microbatch 1

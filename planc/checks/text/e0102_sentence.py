@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0102",
     title="malformed sentence",
     reads="text",
-    why="""Each sentence has a fixed form (`planc explain` lists the verbs; the language reference
-shows them all). The message says what could stand at the marked place.""",
+    why="""Each sentence has a fixed form (`planc explain` lists the verbs; the language reference shows them all).
+The message lists what the grammar allows at the marked place.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

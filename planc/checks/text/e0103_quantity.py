@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0103",
     title="wrong number or unit",
     reads="text",
-    why="""Quantities carry their unit, and each place wants one kind: memory in GiB, bandwidth in
-GB/s, a share in %. Sizes are whole numbers of at least 1; a division must come out even.""",
+    why="""A quantity is written with its unit, and each position takes one kind of unit: memory in GiB, bandwidth
+in GB/s, a share in %. Sizes are whole numbers of at least 1, and a division must leave no remainder.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -6,8 +6,7 @@ RULE = Rule(
     code="E0104",
     title="unreadable file",
     reads="text",
-    why="""The file does not exist, is a folder, or may not be read. Nothing else can be said
-about it.""",
+    why="""The file does not exist, is a folder, or may not be read. planc can report nothing else about it.""",
     bad="",
     good="",
 )

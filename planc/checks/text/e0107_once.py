@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0107",
     title="a sentence is missing or given twice",
     reads="text",
-    why="""A plan names one model, one batch, one cluster and one mesh. Which of two was meant
-cannot be known, and nothing can be costed without them.""",
+    why="""A plan names one model, one batch, one cluster and one mesh. planc cannot know which of two such
+sentences was meant, and it cannot cost a plan without one of them.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

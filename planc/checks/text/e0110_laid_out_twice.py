@@ -4,10 +4,11 @@ from planc.diag.registry import Rule
 
 RULE = Rule(
     code="E0110",
-    title="laid out twice",
+    title="two layouts for one dim or noun",
     reads="text",
-    why="""A dim has one layout in a region, a noun one place to rest. To divide a dim over two
-axes, name both in one sentence; `use hsdp over replica, fsdp` does so for the batch.""",
+    why="""A dim has one layout in a region, and params, grads and optimizer are each stored in one layout. To
+divide a dim over two axes, name both in one sentence; `use hsdp over replica, fsdp` does so for the
+batch.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -4,12 +4,12 @@ from planc.diag.registry import Rule
 
 RULE = Rule(
     code="E0115",
-    title="left free",
+    title="a value left open",
     reads="text",
-    why="""`?` in the place of the size of an axis of the mesh or a view, of the batch or microbatch, of a layout,
-of a schedule or of what is recomputed leaves it to `planc search`, which fills in the best and
-writes the plans it found. A plan with something free in it cannot be costed or lowered: nobody has said yet
-what it is.""",
+    why="""A `?` leaves a choice to `planc search`: the size of an axis of the mesh or a view, the batch or
+microbatch, a layout, a schedule, or the recomputed ops. The search finds the best values and writes the
+plans with them. A plan that still has a `?` cannot be costed or lowered, because it does not describe
+one layout yet.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

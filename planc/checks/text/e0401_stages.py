@@ -6,8 +6,8 @@ RULE = Rule(
     code="E0401",
     title="layers lost between stages",
     reads="text",
-    why="""The stages must hold every layer exactly once and one entry per virtual stage. Tools
-that divide layers by ranks and round down have built models with layers missing, without a word.""",
+    why="""Every layer must lie in exactly one stage, and the list must have one entry for each virtual stage. Tools
+that divide layers by ranks and round down have silently built models with layers missing.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -1,13 +1,13 @@
-"""N0110: a sentence that is written out beats the same dim of a layout."""
+"""N0110: a sentence that is written out overrides the same dim of a layout."""
 
 from planc.diag.registry import Rule
 
 RULE = Rule(
     code="N0110",
-    title="a sentence beats a layout",
+    title="a sentence overrides a layout",
     reads="text",
-    why="""`use` is a shorthand for sentences. Where a plan also writes such a sentence out, the
-written one counts; the note says which was beaten, so that nobody looks for it in vain.""",
+    why="""`use` is a shorthand for sentences. Where a plan also writes such a sentence out, the written one takes
+precedence. The note names the sentence of the layout that it overrides.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1
