@@ -31,6 +31,13 @@ def python_docstring(text: str) -> str:
     return printable(text.replace("\\", "\\\\")).replace('"', '\\"')
 
 
+def shell_word(text: str) -> str:
+    """`text` as one word of a POSIX shell, such as an argument of a command that a message shows."""
+    from shlex import quote
+
+    return quote(text)
+
+
 def yaml_string(text: str) -> str:
     """`text` as a YAML scalar in double quotes: never a number, null or a boolean."""
     quoted = json.dumps(text, ensure_ascii=False)
@@ -53,6 +60,12 @@ def uri_path(path: str) -> str:
     from urllib.parse import quote
 
     return quote(path, safe="/")
+
+
+def sarif_text(text: str) -> str:
+    """`text` as a plain-text message of SARIF 2.1.0: lines of printable characters, and no embedded link (3.11.6)."""
+    lines = map(printable, text.split("\n"))
+    return re.sub(r"\[(?=[^\[\]]*\]\()", r"\\[", "\n".join(lines))
 
 
 def workflow_message(text: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Fix
-from planc.diag.quoting import uri_path, workflow_message, workflow_property
+from planc.diag.quoting import sarif_text, uri_path, workflow_message, workflow_property
 from planc.diag.registry import Rule
 from planc.diag.span import Span
 
@@ -41,7 +41,7 @@ def sarif(diagnostics: Iterable[Diagnostic], rules: Mapping[str, Rule], version:
 def _result(d: Diagnostic) -> dict[str, Any]:
     place = {"physicalLocation": {"artifactLocation": _file(d.span), "region": _region(d.span)}}
     text = f"{d.message}. {d.help}".rstrip(". ")
-    found = {"ruleId": d.code, "level": d.severity, "message": {"text": text}, "locations": [place]}
+    found = {"ruleId": d.code, "level": d.severity, "message": {"text": sarif_text(text)}, "locations": [place]}
     return {**found, "fixes": [_fix(d.fix)]} if d.fix is not None else found
 
 

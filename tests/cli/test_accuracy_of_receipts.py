@@ -37,6 +37,11 @@ def test_errors_are_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
+@pytest.mark.parametrize("changes", [{"predicted": {"step_time_s": "x"}}, {"step_time_s": [1]}])
+def test_figures_that_are_no_numbers_are_answered(tmp_path: Path, changes: dict[str, object]) -> None:
+    assert main(["report", "--accuracy", written(tmp_path, "one.json", **changes)]) == 2
+
+
 def test_what_was_not_measured_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", "--accuracy", written(tmp_path, "one.json")]) == 0
     out = capsys.readouterr().out

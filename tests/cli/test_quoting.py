@@ -6,7 +6,11 @@ import ast
 import io
 import json
 import os
+import re
+import shlex
+import subprocess
 import tokenize
+from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import unquote
 from xml.etree import ElementTree
@@ -25,15 +29,18 @@ from planc.diag.quoting import (
     python_comment,
     python_docstring,
     python_string,
+    shell_word,
     uri_path,
     workflow_message,
     workflow_property,
     xml_text,
     yaml_string,
 )
-from planc.diag.sarif import github
+from planc.diag.sarif import github, sarif
 from planc.diag.text import render
 from planc.ir.base import Cause
+from planc.trainer.preset.load import embed_command
+from planc.trainer.preset.settings import PlanPart
 from tests.plans import BODY, HEAD
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,6 +78,30 @@ def test_a_docstring_holds_its_text(text: str) -> None:
 
 
 @given(HOSTILE)
+@example("; rm -rf ~")
+@example("'$(id)'")
+def test_a_shell_word_is_one_word(text: str) -> None:
+    assert shlex.split(f"planc embed {shell_word(text)} x.toml") == ["planc", "embed", text, "x.toml"]
+
+
+def test_a_real_shell_reads_each_word_as_it_is() -> None:
+    words = [*(piece for piece in PIECES if "\0" not in piece), "", "-n", "a b", "*", "~", "!!", "a\nb"]
+    command = f"printf '%s\\0' {' '.join(map(shell_word, words))}"
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=True)
+    assert done.stdout.decode().split("\0")[:-1] == words
+
+
+def test_a_command_in_a_message_is_one_command(tmp_path: Path) -> None:
+    """A preset's file name, source and settings stand in the command that brings it up to date."""
+    folder = tmp_path / "a; touch OWNED #"
+    folder.mkdir()
+    part = PlanPart(source="$(id).plan", set={"n; id": 3})
+    words = shlex.split(embed_command(part, folder / "`x`.toml"))
+    expected = [str(folder / "$(id).plan"), str(folder / "`x`.toml")]
+    assert words == ["planc", "embed", *expected, "--set", "n; id=3"]
+
+
+@given(HOSTILE)
 def test_a_yaml_string_is_its_text(text: str) -> None:
     yaml = pytest.importorskip("yaml")
     assert yaml.safe_load(f"name: {yaml_string(text)}\nother: 1\n") == {"name": text, "other": 1}
@@ -81,6 +112,43 @@ def test_xml_text_and_attributes_hold_it(text: str) -> None:
     root = ElementTree.fromstring(f'<a b="{xml_text(text)}"><c>{xml_text(text)}</c></a>')
     assert [child.tag for child in root] == ["c"]
     assert root.get("b") == root[0].text == printable(text) or (not text and root[0].text is None)
+
+
+class Page(HTMLParser):
+    """Tags, attributes and text as a browser's tokenizer finds them."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.tags: list[tuple[str, list[tuple[str, str | None]]]] = []
+        self.text = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, attrs))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(HOSTILE)
+def test_html_text_and_attributes_hold_it(text: str) -> None:
+    """The same escapes as in XML, for an SVG that stands in a page."""
+    page = Page(f'<a b="{xml_text(text)}">{xml_text(text)}</a>')
+    assert page.tags == [("a", [("b", printable(text))])]
+    assert page.text == printable(text)
+
+
+@given(HOSTILE, HOSTILE)
+def test_sarif_holds_it(file: str, message: str) -> None:
+    """As a viewer reads it: printable lines without a link of the message's own, and the file by its URI."""
+    log = sarif([Diagnostic("E0101", message, Span(file, 3, 1, 3, 2), help="[x](http://evil)")], {}, "1")
+    (result,) = json.loads(json.dumps(log))["runs"][0]["results"]
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert unquote(place) == file and place.isascii()
+    text = result["message"]["text"]
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert re.search(r"(?<!\\)\[[^\[\]]*\]\(", text) is None
 
 
 @given(HOSTILE)

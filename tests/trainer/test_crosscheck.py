@@ -75,6 +75,31 @@ def receipt(losses: tuple[float, ...] = LOSSES, **changes: Any) -> Receipt:
     return Receipt.model_validate({**values, **changes})
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"target": "\x1b[2J"}, {"runtime": "a\nb"}, {"features": ["\u202e"]}, {"mesh": {"\x07": 2}}, {"dtype": "\r"},
+        {"versions": {"torch": "\x9b"}}, {"losses": [float("nan")]}, {"losses": [1e999]}, {"plan_sha256": "p" * 99999},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_strangers_receipt_is_refused_where_planc_could_not_have_written_it(
+    tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    (tmp_path / "r.json").write_text(json.dumps({**receipt().to_json(), **changes}))
+    with pytest.raises(PlanError) as raised:
+        read_receipt(tmp_path / "r.json")
+    assert [d.code for d in raised.value.diagnostics] == ["E1020"]
+
+
+def test_a_strangers_receipt_moves_no_cursor() -> None:
+    """Values of any kind may stand in the settings: they are shown where they differ."""
+    receipts = [receipt(course={"lr": value, "\x1b[1m": 1}) for value in ("\x1b[2J\x07", {"a\nb": "\u202e"})]
+    text = render(crosscheck(receipts), receipts)
+    assert all(c.isprintable() or c == "\n" for c in text)
+    assert "x1b" in text
+
+
 def test_a_receipt_has_exactly_the_keys_of_the_contract() -> None:
     assert set(receipt().to_json()) == RECEIPT_KEYS
     assert set(receipt().to_json()["compile"]) == {"uncached", "scalar_reads", "hlo_sha256"}

@@ -10,6 +10,7 @@ from typing import Any
 
 from planc.cli.common import print_json
 from planc.cli.views.table import table
+from planc.diag.quoting import printable
 from planc.files import read_json
 
 MAX_BYTES = 1_000_000_000
@@ -30,10 +31,10 @@ def run(paths: Sequence[str], *, as_json: bool) -> int:
             receipt = read_json(Path(path), MAX_BYTES)
             if receipt.get("format", "planc.receipt/1") != "planc.receipt/1" or "losses" not in receipt:
                 raise ValueError("not a receipt (planc.receipt/1)")
-        except (OSError, ValueError, AttributeError) as error:
-            print(f"planc report: {path}: {error}", file=sys.stderr)
+            found += pairs(path, receipt)
+        except (OSError, ValueError, TypeError, AttributeError) as error:
+            print(printable(f"planc report: {path}: {error}"), file=sys.stderr)
             return 2
-        found += pairs(path, receipt)
     if as_json:
         print_json({"rows": found, "median_abs_error": summary(found)}, "planc.accuracy/1")
     else:
@@ -50,6 +51,8 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
         if name not in predicted:
             continue
         measured = receipt.get(field, (receipt.get("measured") or {}).get(field))
+        if not all(value is None or type(value) in (int, float) for value in (predicted[name], measured)):
+            raise ValueError(f"{name} is no number")
         error = predicted[name] / measured - 1 if measured else None
         facts = {"receipt": path, "target": receipt.get("target"), "quantity": name, "unit": unit}
         rows.append({**facts, "predicted": predicted[name], "measured": measured, "error": error})
@@ -69,7 +72,7 @@ def lines(found: Sequence[dict[str, Any]]) -> Iterator[str]:
     """The pairs in `found` as a table, then the medians."""
     rows = [
         [
-            row["receipt"],
+            printable(row["receipt"]),
             row["quantity"],
             f"{row['predicted']:.4g} {row['unit']}",
             "-" if row["measured"] is None else f"{row['measured']:.4g} {row['unit']}",

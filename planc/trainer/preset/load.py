@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
+from planc.diag.quoting import shell_word
 from planc.files import read_bounded
 from planc.ir.field_types import shortened
 from planc.ir.plan import Plan
@@ -129,9 +130,9 @@ def read_toml(path: Path, text: str) -> dict[str, Any]:
 
 def embed_command(part: PlanPart, path: Path) -> str:
     """The command that brings the compiled plan in the preset at `path` up to date; `part` is its `[plan]` table."""
-    source = str(path.parent / part.source) if part.source else "PLAN"
-    given = "".join(f" --set {name}={value}" for name, value in part.set.items())
-    return f"planc embed {source} {path}{given}"
+    source = shell_word(str(path.parent / part.source)) if part.source else "PLAN"
+    given = "".join(f" --set {shell_word(f'{name}={value}')}" for name, value in part.set.items())
+    return f"planc embed {source} {shell_word(str(path))}{given}"
 
 
 def _read_parts(path: Path, text: str) -> Parts:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from textwrap import wrap
 from typing import Any
 
+from planc.diag.quoting import printable
 from planc.trainer.receipt.crosscheck import CrossCheck, spreads
 from planc.trainer.receipt.divergence import Diagnosis
 from planc.trainer.receipt.receipt import Receipt
@@ -20,7 +21,7 @@ def render(check: CrossCheck, receipts: Sequence[Receipt], width: int = 80) -> s
     parts = [*_table(receipts, width), "", *_wrapped(_verdict(check, receipts), width)]
     if all(_known(r) for r in receipts):
         parts += ["", plot(curves(receipts), min(width, 100))]
-    return "\n".join(parts)
+    return "\n".join(map(printable, "\n".join(parts).split("\n")))
 
 
 def picture(receipts: Sequence[Receipt]) -> str:

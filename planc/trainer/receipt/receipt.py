@@ -7,6 +7,7 @@ A field that was not measured is null; no figure is made up. Two receipts with t
 from __future__ import annotations
 
 import json
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,6 +15,7 @@ from pydantic import Field, ValidationError
 
 from planc.diag import Diagnostic, PlanError, Span
 from planc.files import read_json, write_atomically
+from planc.ir.field_types import Line
 from planc.ir.frozen import Frozen
 
 MAX_BYTES = 1_000_000_000
@@ -59,19 +61,19 @@ class Receipt(Frozen):
     where a step was skipped because its loss or gradient was no number."""
 
     format: Literal["planc.receipt/1"] = "planc.receipt/1"
-    plan_sha256: str
-    target: str
-    runtime: str
-    versions: dict[str, str]
-    mesh: dict[str, int]
+    plan_sha256: Line
+    target: Line
+    runtime: Line
+    versions: dict[Line, Line]
+    mesh: dict[Line, int]
     seed: int
-    init_sha256: str
-    data_sha256: str
+    init_sha256: Line
+    data_sha256: Line
     tokens_per_step: int
-    dtype: str
+    dtype: Line
     course: dict[str, Any] | None = None
     """The settings that bend the losses: learning rate, optimizer, batch; see `checkpoint.suits`."""
-    features: tuple[str, ...]
+    features: tuple[Line, ...]
     losses: tuple[float | None, ...]
     grad_norms: tuple[float | None, ...]
     step_time_s: float
@@ -100,7 +102,10 @@ def read_receipt(path: Path | str) -> Receipt:
         values = read_json(Path(path), MAX_BYTES)
         if not isinstance(values, dict):
             raise ValueError("it is not an object")
-        return Receipt.model_validate(values)
+        receipt = Receipt.model_validate(values)
+        if not all(value is None or isfinite(value) for value in (*receipt.losses, *receipt.grad_norms)):
+            raise ValueError("a loss or a gradient norm is not finite")
+        return receipt
     except OSError as error:
         reason = error.strerror or str(error)
     except ValidationError as error:
