@@ -169,8 +169,10 @@ def schemas() -> dict[str, Schema]:
             "planc.search/1",
             "Answer of `planc search`.",
             {
+                "target": nullable(one_of(Target)),
                 "decided": WHOLE,
                 "fully_costed": WHOLE,
+                "refused": WHOLE,
                 "seconds": NUMBER,
                 "best": array(_candidate()),
                 "pareto": array(_candidate()),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -185,8 +186,12 @@ def search(
     most_sequences: int | None = None,
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    target: AnyTarget | None = None,
 ) -> Found:
     """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
+
+    Layouts are costed and ranked for a target as in `check`. Those that it refuses are left out; where the cluster's
+    target refuses all of them, they are costed for none. `Found.target` is the one that counted.
 
     Args:
         source: path of the plan file.
@@ -195,25 +200,33 @@ def search(
         most_sequences: the largest batch, for a plan that leaves its batch free.
         memory_gib: memory of a device (GiB) that replaces the chip's.
         on_progress: called with the numbers of layouts costed and of open nodes.
+        target: "cuda", "xla" or "none"; None: the plan's own.
 
     Raises:
-        PlanError: the plan has mistakes that no choice mends.
-        ValueError: a number of `set` is not one.
+        PlanError: the plan has mistakes that no choice mends, or the target that the caller or a sentence names refuses
+            all layouts.
+        ValueError: a number of `set` is not one, or there is no such target.
 
     >>> len(search("plans/tiny.plan"))  # nothing is free: the plan itself
     1
     """
-    _check_arguments(set or {}, None)
-    from planc.search.branch_and_bound import search as best_of
+    _check_arguments(set or {}, target)
+    from planc.search.branch_and_bound import search as best_first
+    from planc.search.space import Space
 
-    return best_of(
-        source,
-        set=set,
-        top=top,
-        most_sequences=most_sequences,
-        memory_gib=memory_gib,
-        on_progress=on_progress,
-    )
+    space_on = partial(Space, Path(source), set, most_sequences)
+    best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress)
+    plain = space_on()
+    named = target or plain.target
+    chosen = named or target_of_cluster(plain.plan.cluster)
+    if chosen == NO_TARGET:
+        return best_of(plain)
+    try:
+        return best_of(space_on(chosen) if chosen in plain.on_targets else plain, realise=realise_for(chosen))
+    except PlanError:
+        if named is not None:
+            raise
+    return best_of(plain)
 
 
 def examine(

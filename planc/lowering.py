@@ -49,14 +49,7 @@ def realise(target: Target, sharded: Sharded) -> Realised:
     backend = load_backend(target)
     if refused := refusals(sharded, target):
         raise PlanError(refused)
-    sharded = replace(sharded, attention=backend.attention_kernel(sharded))
-    collectives = backend.realise(sharded)
-    return Realised(
-        target=target,
-        sharded=sharded,
-        collectives=collectives,
-        peak_memory=partial(backend.peak_memory, sharded, collectives),
-    )
+    return Realised(backend=backend, sharded=replace(sharded, attention=backend.attention_kernel(sharded)))
 
 
 def realise_for(target: Target | None) -> Realise | None:

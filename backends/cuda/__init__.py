@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from planc.ir.plan import Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
-    from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
+    from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
     from planc.ir.target import Target
@@ -44,12 +44,10 @@ class Cuda(CommonBackend):
 
         return attention_kernel(sharded)
 
-    def peak_memory(
-        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
-    ) -> tuple[TensorBytes, ...]:
+    def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
         from planc.backends.cuda.analysis.peak_memory import peak_memory
 
-        return peak_memory(sharded, collectives, in_flight)
+        return peak_memory(realised.sharded, in_flight)
 
     def state_layout(self, sharded: Sharded) -> StateLayout:
         from planc.backends.cuda.analysis.fsdp_shard_dim import state_layout

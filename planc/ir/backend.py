@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
-    from planc.ir.realised import AttentionKernel, InFlight, TensorBytes
+    from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
     from planc.ir.target import Target
@@ -65,12 +65,10 @@ class Backend(Protocol):
         """The kernel of attention that the program emitted for `sharded` calls; None: the one that the plan names."""
         ...
 
-    def peak_memory(
-        self, sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight
-    ) -> tuple[TensorBytes, ...]:
+    def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
         """Tensors of the emitted program on each pipeline rank at its fullest moment (bytes, by part).
 
-        `collectives` are those that `realise` returns; the runtime's own memory is not counted.
+        The runtime's own memory is not counted.
         """
         ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planc.diag.fast_dataclass import dataclass
@@ -10,6 +11,7 @@ from planc.ir.collective import Collective
 from planc.ir.target import Target
 
 if TYPE_CHECKING:
+    from planc.ir.backend import Backend
     from planc.ir.sharding import Sharded
 
 InFlight = Sequence[Mapping[int, int]]
@@ -69,14 +71,25 @@ def during(moment: str, microbatches: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class Realised:
-    """A plan as a target's program runs it."""
+    """A plan as a target's program runs it. The target refuses no sentence of it."""
 
-    target: Target
+    backend: Backend
     sharded: Sharded
     """The layouts, with the program's kernel of attention."""
-    collectives: tuple[Collective, ...]
-    peak_memory: Callable[[InFlight], tuple[TensorBytes, ...]]
-    """Tensors of each pipeline rank, from the microbatches in flight on it."""
+
+    @property
+    def target(self) -> Target:
+        """The target whose program it is."""
+        return self.backend.target
+
+    @cached_property
+    def collectives(self) -> tuple[Collective, ...]:
+        """The collectives of the program, for each device and optimizer step."""
+        return self.backend.realise(self.sharded)
+
+    def peak_memory(self, in_flight: InFlight) -> tuple[TensorBytes, ...]:
+        """Tensors of each pipeline rank at its fullest moment, from the microbatches in flight on it."""
+        return self.backend.peak_memory(self, in_flight)
 
 
 Realise = Callable[["Sharded"], Realised]

@@ -3,11 +3,18 @@
 A layout is decided when it is costed, when it breaks a rule of the language, or when its bound says that
 neither its time nor its memory can get it among those that are asked for. What is returned is what costing
 every single one would return.
+
+Bounds are those of any correct program. With a target, the layouts that reach the end of the search are costed as its
+program runs them: one that the target refuses, or whose program does not fit, is left out, and the others are ranked
+by the program's seconds. Programs may beat these bounds a little, as torch does where it keeps parameters gathered
+through a pipeline: nodes stay open up to TARGET_SLACK times the time and down to TARGET_MEMORY of the memory, and a
+layout whose program gains more than that can be missed.
 """
 
 from __future__ import annotations
 
 import gc
+import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,10 +22,14 @@ from heapq import heapify, heappop, heappush
 from pathlib import Path
 from typing import Any, overload
 
-from planc.cost.memory.peak import GIB
+from planc.cost.costed import cost_plan
+from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
+from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.program import Target
+from planc.ir.realised import Realise
 from planc.ir.report import Step
 from planc.search.constraints import Constraints
 from planc.search.explain import reasons
@@ -27,6 +38,17 @@ from planc.search.space import Point, Space
 
 REPORT_EVERY = 64
 """Nodes between two reports of progress."""
+TARGET_SLACK = 1.02
+"""With a target, nodes are opened up to so many times the seconds of the last layout returned: a program may save a
+collective that the plan's sentences ask for."""
+TARGET_MEMORY = 0.5
+"""With a target, a program may need as little as this share of the bound on memory: XLA keeps fewer activations than
+the plan's ops save."""
+NEAREST_MISSES = 32
+"""With a target, the nearest miss is the one among so many layouts with the lowest bounds on memory."""
+PROBES = 32
+"""Layouts over the whole space that a target is asked about before the search; it refuses the space if it refuses
+each of them."""
 NEAR = 1.1
 """The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
 
@@ -82,6 +104,10 @@ class Found(Sequence[Candidate]):
     seconds: float
     room_gib: float
     """Memory limit of a device (GiB)."""
+    target: Target | None = None
+    """Target whose programs were costed; None: seconds and memory of any correct program."""
+    refused: int = 0
+    """Layouts that the target was asked about and refused."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
 
@@ -98,8 +124,10 @@ class Found(Sequence[Candidate]):
     def to_json(self) -> dict[str, Any]:
         return {
             "format": "planc.search/1",
+            "target": self.target,
             "decided": self.decided,
             "fully_costed": self.fully_costed,
+            "refused": self.refused,
             "seconds": self.seconds,
             "best": [c.to_json() for c in self.best],
             "pareto": [c.to_json() for c in self.pareto],
@@ -109,25 +137,34 @@ class Found(Sequence[Candidate]):
 
 
 def search(
-    source: str | Path,
+    source: str | Path | Space,
     *,
     set: dict[str, int] | None = None,
     top: int = 10,
     most_sequences: int | None = None,
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
+    realise: Realise | None = None,
 ) -> Found:
     """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
 
-    `most_sequences` is the largest batch when the plan leaves it free; the time of a sequence is then what
-    counts. `memory_gib` is what a device may hold; the chip's memory unless it is given. `on_progress` is called
-    now and then with the number of layouts costed and of nodes that wait. Raises PlanError when the plan has
-    mistakes that no filling-in mends.
+    Args:
+        source: a plan file with something free, or the space that it stands for.
+        set: values of the file's `let` numbers.
+        top: number of layouts returned.
+        most_sequences: the largest batch when the plan leaves it free; the time of a sequence is then what counts.
+        memory_gib: memory that a device may hold (GiB); None: the chip's.
+        on_progress: called now and then with the number of layouts costed and of open nodes.
+        realise: a target's answer for a layout. None: layouts cost what they cost any correct program.
+
+    Raises PlanError when the plan has mistakes that no filling-in mends, and with the refusals of a layout when the
+    target refuses all layouts.
     """
     started = time.perf_counter()
-    space = Space(Path(source), set, most_sequences)
-    run = _Run(space, top, memory_gib, on_progress)
+    space = source if isinstance(source, Space) else Space(Path(source), set, most_sequences)
+    run = _Run(space, top, memory_gib, on_progress, realise)
     with gc_paused():
+        run.probe()
         run.go()
         nearest = None if run.best else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
@@ -138,6 +175,8 @@ def search(
         fully_costed=run.costed,
         seconds=time.perf_counter() - started,
         room_gib=run.room_gib,
+        target=run.target,
+        refused=run.refused,
         nearest_miss=nearest,
     )
 
@@ -205,13 +244,20 @@ class _Run:
         top: int,
         memory_gib: float | None,
         on_progress: Callable[[int, int], None] | None = None,
+        realise: Realise | None = None,
     ) -> None:
         chip = space.plan.cluster.chip
+        self.realise, self.refused, self.slack = realise, 0, TARGET_SLACK if realise else 1.0
+        self.target: Target | None = None
         self.space, self.bounds, self.top = space, Bounds(space), top
         self.constraints = Constraints(space, self.bounds)
         self.room_gib = memory_gib or chip.memory_bytes / chip.devices / 2**30
+        self.open_gib = self.room_gib / TARGET_MEMORY if realise else self.room_gib
+        """Bound on memory up to which nodes are opened (GiB)."""
         self.best: list[Candidate] = []
         self.fitting: list[Candidate] = []
+        self._fitting_bounds: list[tuple[float, float]] = []
+        """Seconds a sequence of each, and the lower bound on its memory (GiB)."""
         self.waiting: list[tuple[Key, Node]] = []
         self.decided = self.costed = self.met = self.opened = 0
         self.on_progress = on_progress
@@ -221,7 +267,7 @@ class _Run:
     def go(self) -> None:
         """Best-first search: expand the node with the lowest bound until none can be among the best."""
         for family in self._families():
-            if any(True for _ in self.bounds.shapes(family, self.room_gib)):
+            if any(True for _ in self.bounds.shapes(family, self.open_gib)):
                 self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
         while self.waiting:
             (bound_s, bound_gib, _), node = heappop(self.waiting)
@@ -229,12 +275,45 @@ class _Run:
                 self._take(node, bound_s, bound_gib)
                 self._report(len(self.waiting))
 
+    def probe(self) -> None:
+        """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
+        if self.realise is None:
+            return
+        refusals = None
+        for point in self._probes():
+            try:
+                self.target = self.realise(self.bounds.sharded(point)).target
+            except PlanError as error:
+                refusals = refusals or error
+            else:
+                return
+        if refusals is not None:
+            raise refusals
+
+    def _probes(self) -> Iterator[Point]:
+        """At most PROBES legal layouts: of meshes all over the space, the plainest first, with each variant, batch and
+        pipeline in turn."""
+        space, bounds = self.space, self.bounds
+        meshes = sorted(filter(self.constraints.allow, space.sizes()), key=lambda sizes: sum(n > 1 for n in sizes))
+        for i, sizes in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
+            variant = i % len(space.variants)
+            batches = space.batches(bounds.data_parallel(variant, sizes))
+            pipelines = space.pipelines(bounds.ranks(sizes))
+            points = [
+                Point(variant, sizes, *batches[i % len(batches)], pipelines[(i + j) % len(pipelines)])
+                for j in range(len(pipelines))
+                if batches
+            ]
+            yield from itertools.islice(filter(self.constraints.allow_point, points), 1)
+
     def nearest_miss(self) -> Candidate | None:
         """The layout that breaks no rule and needs the least memory; None where every layout breaks one.
 
-        Nodes are opened in the order of their lower bounds on memory, until none can need less than the best.
+        Nodes are opened in the order of their lower bounds on memory, until none can need less than the best. With a
+        target, the first NEAREST_MISSES are costed.
         """
         best: Candidate | None = None
+        costed = 0
         waiting: list[tuple[float, int, Shape | tuple[Shape, Point]]] = []
         for family in self._families(count=False):
             for shape in self.bounds.shapes(family):
@@ -251,7 +330,11 @@ class _Run:
             elif self.constraints.allow_point(node[1]):
                 shape, point = node
                 found = self._costed(point, self.bounds.layout(point, shape))
-                best = found if best is None or found.memory_gib < best.memory_gib else best
+                if found is not None and (best is None or found.memory_gib < best.memory_gib):
+                    best = found
+                costed += 1
+                if self.realise is not None and best is not None and costed >= NEAREST_MISSES:
+                    break
         return best
 
     def _report(self, waiting: int) -> None:
@@ -261,7 +344,8 @@ class _Run:
 
     def _open(self, bound_s: float, bound_gib: float) -> bool:
         """True unless these bounds exclude the node: over the memory limit, slower than the k-th best, or dominated."""
-        return bound_gib <= self.room_gib and bound_s <= self._limit_s and not self._beaten(bound_s, bound_gib)
+        in_time = bound_s <= self._limit_s * self.slack
+        return bound_gib <= self.open_gib and in_time and not self._beaten(bound_s, bound_gib)
 
     def _wait(self, bound_s: float, bound_gib: float, node: Node) -> None:
         self.met += 1
@@ -271,7 +355,7 @@ class _Run:
     def _take(self, node: Node, bound_s: float, bound_gib: float) -> None:
         """Expand a node into its children, cheapest bound first; cost it if it is a leaf."""
         if isinstance(node, Family):
-            for shape in self.bounds.shapes(node, self.room_gib):
+            for shape in self.bounds.shapes(node, self.open_gib):
                 self._wait(self.bounds.critical_path_s(shape) / node.sequences, shape.first_bytes / GIB, shape)
         elif isinstance(node, Shape):
             for gib, point in self.bounds.points(node):
@@ -285,10 +369,11 @@ class _Run:
         else:
             candidate = self._cost(node)
             if candidate is not None:
-                self._keep(candidate)
+                self._keep(candidate, bound_gib if self.realise else candidate.memory_gib)
 
-    def _keep(self, candidate: Candidate) -> None:
+    def _keep(self, candidate: Candidate, bound_gib: float) -> None:
         self.fitting.append(candidate)
+        self._fitting_bounds.append((candidate.s_per_sequence, bound_gib))
         self.best = sorted([*self.best, candidate], key=_order)[: self.top]
         if len(self.best) == self.top:
             self._last_s = self.best[-1].s_per_sequence
@@ -303,19 +388,34 @@ class _Run:
 
     def _beaten(self, bound_s: float, bound_gib: float) -> bool:
         """True if enough layouts are faster, and one of them needs less memory too: the node is dominated."""
-        if bound_s <= self._last_s:
+        if bound_s <= self._last_s * self.slack:
             return False
-        return any(c.s_per_sequence <= bound_s and c.memory_gib <= bound_gib for c in self.fitting)
+        return any(s <= bound_s and gib <= bound_gib for s, gib in self._fitting_bounds)
 
     def _cost(self, close: LeafNode) -> Candidate | None:
         """Cost a layout as `planc cost` does; None when it breaks a rule or does not fit."""
         point, layout = close.point, close.layout
         if not self.constraints.allow_point(point):
             return None
-        candidate = self._costed(point, layout)
-        return candidate if candidate.memory_gib <= self.room_gib else None
+        candidate = self._costed(point, layout, self.room_gib)
+        return candidate if candidate is not None and candidate.memory_gib <= self.room_gib else None
 
-    def _costed(self, point: Point, layout: LayoutCost) -> Candidate:
+    def _costed(self, point: Point, layout: LayoutCost, room_gib: float = float("inf")) -> Candidate | None:
+        """The layout's step and memory; None when the target refuses it, or when its tensors alone need more than
+        `room_gib`."""
         self.costed += 1
-        step, gib = self.bounds.cost(point, layout)
+        if self.realise is None:
+            step, gib = self.bounds.cost(point, layout)
+        else:
+            sharded = self.bounds.sharded(point)
+            try:
+                realised = self.realise(sharded)
+            except PlanError:
+                self.refused += 1
+                return None
+            used = memory(realised.sharded, layout.timeline, realised, ())
+            if used.per_device_gib.total > room_gib:
+                return None
+            costed = cost_plan(sharded, realise=lambda _: realised)
+            step, gib = costed.step, costed.memory.per_device_gib.total
         return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)

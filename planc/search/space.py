@@ -19,6 +19,7 @@ from planc.ir.plan import Batch, Plan, Recompute, Split
 from planc.language.build import build_file
 from planc.language.imports import Files
 from planc.language.op_names import covering
+from planc.language.target import AnyTarget
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
@@ -69,11 +70,23 @@ class Space:
     """A plan file with something free in it.
 
     Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
-    needed when the number of sequences is free.
+    needed when the number of sequences is free. `on` is the target whose sentences count, those that are written
+    after `on TARGET:`; empty: none of them.
     """
 
-    def __init__(self, path: Path, given: dict[str, int] | None = None, most_sequences: int | None = None) -> None:
-        self.path, self.given, self.most_sequences = path, given or {}, most_sequences
+    target: AnyTarget | None
+    """Target of the file's `target` sentence."""
+    on_targets: frozenset[str]
+    """Targets that the file has sentences for."""
+
+    def __init__(
+        self,
+        path: Path,
+        given: dict[str, int] | None = None,
+        most_sequences: int | None = None,
+        on: str = "",
+    ) -> None:
+        self.path, self.given, self.most_sequences, self.on = path, given or {}, most_sequences, on
         files = Files(root=path.parent)
         read = files.read(path, path.name)
         if isinstance(read, Diagnostic):
@@ -130,9 +143,10 @@ class Space:
         plain = {f.span: "1f1b" if f.kind == "schedule" else "1" for f in self.free}
         tied = dict.fromkeys(self._inside_views, "1")
         text = filled(self.text, {**tied, **plain, **values})
-        built = build_file(self.path, self.given, "", {self.path.resolve(): text})
+        built = build_file(self.path, self.given, self.on, {self.path.resolve(): text})
         if built.plan is None:
             raise PlanError(built.diagnostics)
+        self.target, self.on_targets = built.target, built.on
         return built.plan
 
     def _choices(self, free: Free) -> tuple[str, ...]:

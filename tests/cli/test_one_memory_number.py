@@ -89,6 +89,39 @@ def test_a_preset_predicts_what_its_plan_s_check_shows(path: Path) -> None:
     assert check(source, set=preset.plan.set).memory == report.memory
 
 
+SPACE = """plan space
+model   {model}
+batch   64 x 4096 tokens microbatch 1
+cluster {cluster}
+mesh    fsdp ? > tp ?
+use     fsdp over fsdp
+use     tp   over tp
+recompute ?
+"""
+
+
+@pytest.mark.parametrize("cluster", ["2 x h100_node", "tpu_v5p(2x2x4)"])
+@pytest.mark.parametrize("words", [(), ("--target", "cuda"), ("--target", "xla"), ("--target", "none")])
+def test_a_search_says_what_a_check_of_its_plans_says(
+    tmp_path: Path, cluster: str, words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    space = tmp_path / "space.plan"
+    space.write_text(SPACE.format(model="llama3_8b", cluster=cluster))
+    found = json.loads(answered(capsys, "search", str(space), *words, "--format", "json", "-o", str(tmp_path / "best")))
+    for i, candidate in enumerate(found["best"], 1):
+        written = str(tmp_path / "best" / f"space_{i}.plan")
+        report = json.loads(answered(capsys, "check", written, *words, "--format", "json"))
+        assert report["target"] == found["target"]
+        assert rounded(report["memory"]["per_device_gib"]["total"]) == rounded(candidate["memory_gib"])
+        assert rounded(report["step"]["time_s"]) == rounded(candidate["time_s"])
+    assert len(found["best"]) == 5
+
+
+def rounded(number: float) -> float:
+    """Without its last digits: with no target, a search adds in another order."""
+    return float(f"{number:.12g}")
+
+
 def test_the_number_is_the_compiler_s() -> None:
     report = check(ROOT / "plans" / "llama3_70b_v5p.plan")
     assert report.target == "xla" and report.memory is not None

@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
+import planc
 from planc.checks import check_plan
 from planc.cli import main
 from planc.cost.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import cost, load
+from planc.ir.program import Target
 from planc.ir.report import Step
+from planc.language.target import TARGETS
+from planc.lowering import realise_for
 from planc.search import Found, search
+from planc.search import every as every_layout
 from planc.search.branch_and_bound import NEAR
 from planc.search.lower_bounds import Bound, Bounds
 from planc.search.space import Point, Space
@@ -112,6 +117,8 @@ SPACES = {
     + "recompute ?\n",
 }
 """Small ones, each with something else free."""
+FOR_TARGETS = ["layout", "microbatch_pp", "hsdp", "nodes", "experts", "view", "torus", "pp_recompute"]
+"""Spaces with layouts that both targets lower."""
 MOST = 40
 
 CONFIG = {
@@ -205,6 +212,71 @@ def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
     near = [(s, gib) for s, gib, _ in layouts if s <= NEAR * layouts[0][0]]
     front = {(s, gib) for s, gib in near if not any((t, g) != (s, gib) and t <= s and g <= gib for t, g in near)}
     assert {(rounded(c.s_per_sequence), rounded(c.memory_gib)) for c in found.pareto} == front
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", FOR_TARGETS)
+def test_with_a_target_it_equals_costing_every_program(tmp_path: Path, name: str, target: Target) -> None:
+    """Of the layouts that the target lowers and whose programs fit, the fastest; each as `cost` costs its file."""
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES[name])
+    space, realise = Space(path, None, MOST), realise_for(target)
+    helper, found = Bounds(space), best_for_target(path, target)
+    programs = []
+    for point, _, _ in every_layout(space):
+        try:
+            costed = cost_plan(helper.sharded(point), realise=realise)
+        except PlanError:
+            continue
+        gib = costed.memory.per_device_gib.total
+        if gib <= found.room_gib:
+            programs.append((rounded(costed.step.time_s / point.sequences), rounded(gib), space.text_of(point)))
+    assert found.target == target and programs
+    assert [(rounded(c.s_per_sequence), rounded(c.memory_gib), c.text) for c in found] == sorted(programs)[:5]
+
+
+def best_for_target(path: Path, target: Target) -> Found:
+    return planc.search(path, top=5, most_sequences=MOST, target=target)
+
+
+def test_the_target_is_the_cluster_s_unless_it_refuses_the_space(tmp_path: Path) -> None:
+    found = {}
+    for name in ("fsdp_tp", "torus", "tied"):
+        path = tmp_path / f"{name}.plan"
+        path.write_text(SPACES[name])
+        found[name] = planc.search(path)
+    assert {name: f.target for name, f in found.items()} == {"fsdp_tp": "cuda", "torus": "xla", "tied": None}
+    with pytest.raises(PlanError, match="gemma3") as refused:
+        planc.search(tmp_path / "tied.plan", target="cuda")
+    assert {d.code for d in refused.value.diagnostics} == {"E0901"}
+
+
+def test_layouts_that_the_target_refuses_are_left_out(tmp_path: Path) -> None:
+    """JAX's pipelines have one stage a rank; on one rank every schedule is none."""
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["pp"])
+    found = planc.search(path, target="xla")
+    assert found.refused and {c.point.sizes[0] for c in found} == {1}
+    assert {c.point.sizes[0] for c in planc.search(path, target="cuda")} > {1}
+
+
+def test_sentences_on_a_target_count_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["fsdp_tp"] + "on xla: recompute blocks\n")
+    memory = {target: planc.search(path, target=target)[0].memory_gib for target in TARGETS}
+    path.write_text(SPACES["fsdp_tp"])
+    plain = {target: planc.search(path, target=target)[0].memory_gib for target in TARGETS}
+    assert memory["cuda"] == plain["cuda"] and memory["xla"] < plain["xla"]
+
+
+def test_the_nearest_miss_is_of_the_target_s_programs(tmp_path: Path) -> None:
+    path = tmp_path / "space.plan"
+    path.write_text(SPACES["recompute"])
+    found = planc.search(path, memory_gib=0.5)
+    assert not found and found.nearest_miss is not None and found.target == "cuda"
+    (tmp_path / "near.plan").write_text(found.nearest_miss.text)
+    report = cost(tmp_path / "near.plan")
+    assert report.memory and report.memory.per_device_gib.total == found.nearest_miss.memory_gib
 
 
 def test_its_files_cost_what_it_says(tmp_path: Path) -> None:

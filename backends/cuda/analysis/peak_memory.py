@@ -7,14 +7,17 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
+from planc.ir.plan import Plan
 from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import Layout, ParamSharding, Sharded
 from planc.ir.updates import moments_of
@@ -33,13 +36,27 @@ BLOCKS_GATHERED = 2
 UPDATE = "optimizer update"
 
 
-def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight) -> tuple[TensorBytes, ...]:
+def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...]:
     """Bytes of tensors at the fullest moment of each pipeline rank, by part.
 
-    `in_flight` tells the microbatches in flight on each rank; `collectives` are not read, as torch keeps what its
-    modules hold, whatever the collectives are.
+    `in_flight` tells the microbatches in flight on each rank. Collectives play no part: torch keeps what its modules
+    hold. Ranks that hold and send as much share an answer.
     """
-    return tuple(Rank(sharded, rank, dict(in_flight[rank])).peak() for rank in range(sharded.plan.pipeline))
+    plan, found, peaks = sharded.plan, [], dict[Hashable, TensorBytes]()
+    for rank in range(plan.pipeline):
+        flying = dict(in_flight[rank])
+        held = tuple((tuple(sections_of(plan, stage).items()), n) for stage, n in flying.items())
+        key = tuple(sections_on(plan, rank).items()), held, _neighbours(plan, rank)
+        if key not in peaks:
+            peaks[key] = Rank(sharded, rank, flying).peak()
+        found.append(peaks[key])
+    return tuple(found)
+
+
+def _neighbours(plan: Plan, rank: int) -> int:
+    """Number of neighbours that a pipeline rank's virtual stages receive from, in both directions."""
+    end = len(plan.stages) - 1
+    return sum((stage > 0) + (stage < end) for stage in virtual_stages(plan, rank))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -285,6 +302,4 @@ class Rank:
         last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
         layout = self.sharded.declared(last)
         one = local_elements(self.plan, self.sharded.model.tensor[last].dims, layout) * self.computed
-        stages, end = virtual_stages(self.plan, self.rank), len(self.plan.stages) - 1
-        buffers = sum((stage > 0) + (stage < end) for stage in stages)
-        return buffers * self.plan.microbatches * one
+        return _neighbours(self.plan, self.rank) * self.plan.microbatches * one

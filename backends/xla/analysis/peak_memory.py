@@ -18,7 +18,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import Noun
-from planc.ir.realised import InFlight, TensorBytes
+from planc.ir.realised import TensorBytes
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
@@ -35,9 +35,7 @@ WAITING = 2
 """Buffers of a pipeline's microbatches on a rank: those that wait or are done, and their gradient."""
 
 
-def peak_memory(
-    sharded: Sharded, collectives: tuple[Collective, ...], in_flight: InFlight = ()
-) -> tuple[TensorBytes, ...]:
+def peak_memory(sharded: Sharded, collectives: tuple[Collective, ...]) -> tuple[TensorBytes, ...]:
     """The fullest moment of each pipeline rank (bytes of tensors, by part), with the collectives that XLA issues.
 
     A pipeline is one loop, whose iterations keep what they need whatever the schedule has in flight.

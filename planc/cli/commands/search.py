@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, print_json, refused
+from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
@@ -26,11 +26,12 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--memory", type=float, metavar="GIB", help="what a device may hold (the chip's memory)")
     about = "write the plans found, and the files they read, into a folder"
     parser.add_argument("-o", dest="folder", metavar="FOLDER", help=about)
+    add_costed_target(parser)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
-    from planc.search import search
+    from planc.driver import search
 
     try:
         with Progress("search") as progress:
@@ -40,6 +41,7 @@ def run(options: argparse.Namespace) -> int:
                 top=max(1, options.top),
                 most_sequences=options.sequences,
                 memory_gib=options.memory,
+                target=options.target,
                 on_progress=lambda costed, waiting: progress.show(f"{costed:,} layouts costed, {waiting:,} nodes open"),
             )
     except PlanError as error:
@@ -57,6 +59,7 @@ def run(options: argparse.Namespace) -> int:
         f"{strong(options.file)}: {found.decided:,} layouts decided, {found.fully_costed:,} of them costed,"
         f" in {seconds(found.seconds)}"
     )
+    print(_costed_for(found))
     if not found.best:
         print(_none(found), file=sys.stderr)
         return 1
@@ -69,6 +72,14 @@ def run(options: argparse.Namespace) -> int:
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
     return 0
+
+
+def _costed_for(found: Found) -> str:
+    """The line that names the target."""
+    if found.target is None:
+        return "target none: seconds and memory of any correct program"
+    refused = f"; {found.refused:,} layouts that it refuses are left out" if found.refused else ""
+    return f"target {found.target}: seconds and memory of its programs{refused}"
 
 
 def _none(found: Found) -> str:

@@ -15,7 +15,7 @@ from planc.cost.step.transfers import StateTransfers
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.plan import Plan
 from planc.ir.report import Step
-from planc.pipeline.timeline import run_schedule
+from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.stage_assignment import Division, microbatches_each
 
 
@@ -63,11 +63,16 @@ class LayoutCost:
             self.offload_s,
         )
 
+    @cached_property
+    def timeline(self) -> Timeline:
+        """The pipeline, simulated."""
+        plan = self.plan
+        return run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
+
     def run(self) -> tuple[Step, float]:
         """The step with its pipeline simulated, and the memory of the fullest device (GiB)."""
-        plan = self.plan
-        timeline = run_schedule(plan.split, plan.pipeline, plan.microbatches, self.work.times)
-        return step_of(plan, self.work, timeline.makespan_s), self.memory_gib(timeline.in_flight)
+        step = step_of(self.plan, self.work, self.timeline.makespan_s)
+        return step, self.memory_gib(self.timeline.in_flight)
 
     def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
         """Memory of the fullest device (GiB); `in_flight` has the microbatches of each virtual stage in flight on each
