@@ -19,13 +19,13 @@ def test_cost_and_search_are_functions(before: str) -> None:
 import planc
 PLAN = {PLAN!r}
 {before}
-report = planc.cost(PLAN, target="none")
+report = planc.cost(PLAN)
 assert report.step.time_s > 0
 found = planc.search(PLAN)
 assert [abs(c.time_s - report.step.time_s) < 1e-12 for c in found] == [True]
 assert found[0].to_json()["plan"].startswith("plan tiny")
 from planc import cost, search
-assert cost(PLAN, target="none").step == report.step and len(search(PLAN)) == 1
+assert cost(PLAN).step == report.step and len(search(PLAN)) == 1
 assert {{"cost", "search"}} <= set(planc.__all__)
 import planc.cost
 assert callable(planc.cost.span_of) and callable(planc.cost)
