@@ -88,7 +88,7 @@ class Realised:
         return self.backend.realise(self.sharded)
 
     def peak_memory(self, in_flight: InFlight) -> tuple[TensorBytes, ...]:
-        """Tensors of each pipeline rank at its fullest moment, from the microbatches in flight on it."""
+        """Tensors of each pipeline rank at its fullest moment (bytes, by part), from its microbatches `in_flight`."""
         return self.backend.peak_memory(self, in_flight)
 
 
