@@ -68,7 +68,7 @@ class Backend(Protocol):
     def peak_memory(self, realised: Realised, in_flight: InFlight) -> tuple[TensorBytes, ...]:
         """Tensors of the emitted program on each pipeline rank at its fullest moment (bytes, by part).
 
-        The runtime's own memory is not counted.
+        `in_flight` tells the microbatches in flight on each rank. The runtime's own memory is not counted.
         """
         ...
 

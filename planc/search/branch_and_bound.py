@@ -28,9 +28,9 @@ from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
-from planc.ir.program import Target
 from planc.ir.realised import Realise
 from planc.ir.report import Step
+from planc.ir.target import Target
 from planc.search.constraints import Constraints
 from planc.search.explain import reasons
 from planc.search.lower_bounds import Bounds, Family, Shape

@@ -16,10 +16,10 @@ from planc.diag.span import Span
 from planc.ir.cache import Computed
 from planc.ir.mesh import Mesh
 from planc.ir.plan import Batch, Plan, Recompute, Split
+from planc.ir.target import AnyTarget
 from planc.language.build import build_file
 from planc.language.imports import Files
 from planc.language.op_names import covering
-from planc.language.target import AnyTarget
 from planc.language.verbs.split import MOST_STAGES, even
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules

@@ -14,9 +14,8 @@ from planc.cli import main
 from planc.cost.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.driver import cost, load
-from planc.ir.program import Target
 from planc.ir.report import Step
-from planc.language.target import TARGETS
+from planc.ir.target import TARGETS, Target
 from planc.lowering import realise_for
 from planc.search import Found, search
 from planc.search import every as every_layout
