@@ -155,7 +155,7 @@ def lower(
 def lower_and_examine(
     path: str | Path, target: Target, *, set: dict[str, int] | None = None, runtime: str = ""
 ) -> tuple[Program, Examined]:
-    """`lower`, and what `examine` finds of the same plan for that target, from one reading.
+    """`lower`, and what `examine` finds of the same plan for `target`, from one reading of `path`.
 
     `path` is a plan file, `set` the values of its `let` numbers; `target` and `runtime` are those of `lower`. Raises
     PlanError when the plan or target refuses, and ValueError where there is no such target or runtime.

@@ -216,7 +216,7 @@ def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", FOR_TARGETS)
 def test_with_a_target_it_equals_costing_every_program(tmp_path: Path, name: str, target: Target) -> None:
-    """Of the layouts that the target lowers and whose programs fit, the fastest; each as `cost` costs its file."""
+    """The fastest layouts that the target lowers and whose programs fit, each as `cost` costs its file."""
     path = tmp_path / "space.plan"
     path.write_text(SPACES[name])
     space, realise = Space(path, None, MOST), realise_for(target)
