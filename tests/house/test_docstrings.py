@@ -33,7 +33,7 @@ FLOORS: dict[str, dict[str, float]] = {
     "planc/checks": {"described": 0.43, "arguments": 0.37, "units": 0.88},
     "planc/cli": {"described": 0.66, "arguments": 0.33, "units": 0.11},
     "planc/compare": {"described": 0.87, "arguments": 0.94, "units": 1.0},
-    "planc/cost": {"described": 1.0, "arguments": 0.98, "units": 1.0, "sources": 0.58},
+    "planc/cost": {"described": 1.0, "arguments": 0.98, "units": 1.0, "sources": 0.57},
     "planc/diag": {"described": 0.96, "arguments": 0.82},
     "planc/editor": {"described": 0.9, "arguments": 0.89, "units": 1.0},
     "planc/ir": {"described": 0.78, "arguments": 0.89, "units": 0.69},
