@@ -57,8 +57,16 @@ class Program:
         }
 
     def load(self) -> ModuleType:
-        """Import the emitted text as a module (cached by its content)."""
+        """Import the emitted text as a module (cached by its content).
+
+        Raises PlanError (E1006) for a text that no emitter writes: a plan's name has ended its quotes.
+        """
         from planc.ir.emitted import import_text
+        from planc.ir.program_shape import foreign
+
+        if why := foreign(self.text):
+            message = f"the program of {self.plan.name} is not loaded, as planc would not write it: {why}"
+            raise PlanError([Diagnostic("E1006", message, self.plan.mesh.cause.span)])
 
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return import_text(self.text, f"planc_{self.target}_{self.plan.name}")
