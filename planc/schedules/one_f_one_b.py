@@ -1,4 +1,5 @@
-"""1F1B: warm up, then alternate one forward and one backward, then cool down (Narayanan et al. 2019).
+"""1F1B: warm up, then alternate one forward and one backward, then cool down (Narayanan et al. 2019; with the
+flush at the end of a step, PipeDream-Flush, 2021).
 
 Rank 0 of 3, 5 microbatches: F0 F1 | F2 B0 F3 B1 F4 B2 | B3 B4.
 """

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
@@ -219,8 +219,7 @@ Key = tuple[float, float, int]
 """Lower bounds on seconds a sequence and GiB, and a number: among equal nodes the first one pushed comes first."""
 
 
-@dataclass(frozen=True)
-class LeafNode:
+class LeafNode(NamedTuple):
     """A layout costed except for the simulation of its pipeline.
 
     `simulated_bound` is True once its bound comes from a simulation of a few microbatches.

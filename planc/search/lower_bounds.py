@@ -229,7 +229,7 @@ class Bounds:
             compute=self.microbatch_seconds(shape.family),
             saved=shape.saved,
             state=self._state_seconds_of(point, shape.times),
-            state_bytes=self._state_bytes(point, shape),
+            state_bytes=partial(self._state_bytes, point, shape),
             send_s=handed_over,
             offload_s=partial(offload_s, self.sharded(point)) if plan.offloads else _nothing_s,
         )

@@ -15,7 +15,7 @@ from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
-"""`rest`: an axis whose ranks do the same, but at the experts."""
+"""`rest`: an axis over which everything but the experts is replicated."""
 
 WHOLE = "whole"
 """A dimension of size 1: fully_shard divides over it (that is, not at all) when no axis stores state."""

@@ -1,4 +1,5 @@
-"""The ring adds gradients up in the dtype of other reductions, so they travel in it."""
+"""Ring attention sends the gradients of keys and values in the dtype of the plan's other reductions, in which it sums
+them."""
 
 from __future__ import annotations
 

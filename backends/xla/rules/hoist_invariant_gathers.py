@@ -1,11 +1,12 @@
 """Outside the repeated block, forward and backward share one gather of a parameter.
 
-So they do in a block that is repeated once, as a loop of one turn is unrolled (the dense first layer of a DeepSeek
-with fsdp 2 > ep 2: two executions over two microbatches), but there they stay in the loop over microbatches.
+Forward and backward also share one in a block that is repeated once, since XLA unrolls a loop of one iteration (the
+dense first layer of a DeepSeek with fsdp 2 > ep 2: two executions over two microbatches), but there the gathers stay
+in the loop over microbatches.
 Both stand in one loop body, where equal gathers are one. On virtual CPU devices the gather also does
 not depend on the microbatch and moves out of that loop: once a step (embedding, final norm and head
-of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler moves what is
-multiplied alone (the head of v5p and v6e programs; their embedding stays in the loop).
+of fsdp 2 > tp 2: one execution each over four microbatches). The TPU compiler hoists only
+the gathers of weights that are multiplied (the head of v5p and v6e programs; their embedding stays in the loop).
 """
 
 from __future__ import annotations

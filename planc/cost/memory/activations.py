@@ -25,9 +25,9 @@ near two, for it keeps the head's whole gradient until all is summed."""
 
 @dataclass(frozen=True, slots=True)
 class Replays:
-    """Bytes that a backward brings beside what was saved: by block what it runs again, and those of the loss.
+    """Transient bytes of a backward, besides the saved activations: by block those that it recomputes, and the loss's.
 
-    XLA makes one program of all, whose tensors are not in order: it has them `together`.
+    XLA compiles all into one program and may keep all of it live at once: these are then added up (`together`).
     """
 
     blocks: dict[Section, float]

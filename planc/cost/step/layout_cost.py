@@ -32,7 +32,7 @@ class StateSeconds:
 class LayoutCost:
     """A plan with the seconds and bytes of its sections, its division over a pipeline and the seconds of a send.
 
-    `state_bytes` are those of each load's rank besides saved activations; `offload_s` gives a rank's exposed transfers
+    `state_bytes` gives those of each load's rank besides saved activations; `offload_s` a rank's exposed transfers
     to its host beside so many seconds of compute.
     """
 
@@ -41,7 +41,7 @@ class LayoutCost:
     compute: MicrobatchSeconds
     saved: SavedActivations
     state: StateSeconds
-    state_bytes: Sequence[float]
+    state_bytes: Callable[[], Sequence[float]]
     send_s: float
     offload_s: Callable[[int, float], float]
 
@@ -77,7 +77,7 @@ class LayoutCost:
     def memory_gib(self, in_flight: Sequence[dict[int, int]]) -> float:
         """Memory of the fullest device (GiB); `in_flight` has the microbatches of each virtual stage in flight on each
         rank."""
-        division, saved, state = self.division, self.saved.saved, self.state_bytes
+        division, saved, state = self.division, self.saved.saved, self.state_bytes()
         kinds = [sum([n * saved.get(s, 0.0) for s, n in sections.items()]) for _, sections in division.kinds]
         stages = [kinds[kind] for kind in division.kind]
         most = max(

@@ -1,8 +1,8 @@
 """Overlap: the seconds of a transfer that compute does not hide.
 
 Collectives of activations wait for their data and are exposed whole, but for the few that run beside compute.
-Gathers of parameters hide behind the forward, reductions of gradients behind the backward, after what is gathered for
-it; what does not fit there is exposed. Transfers once a step hide behind one microbatch.
+Gathers of parameters hide behind the forward. Reductions of gradients hide behind the part of the backward that its own
+gathers leave free. What does not fit there is exposed. Transfers once a step hide behind one microbatch.
 """
 
 from __future__ import annotations
