@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from planc.calibration.fit import STEP, shown, solved, with_field
 from planc.calibration.parameters import Parameter, Place
-from planc.calibration.probes import STREAMED, Measured, MeasuredStep, group_span, predicted_s
+from planc.calibration.probes import STREAMED, Measured, MeasuredStep, neighbour_group, predicted_s
 from planc.cost.machine.collective_time import ring_share
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
@@ -173,9 +173,9 @@ class _FitProblem:
         import numpy as np
 
         cluster = self.put(x)
-        groups = {m.probe.sizes[0] for m in self.probes if m.probe.kind == "collective"}
-        spans = {group: group_span(cluster, group) for group in groups}
-        probed = [predicted_s(m.probe, cluster, spans) for m in self.probes]
+        sizes = {m.probe.sizes[0] for m in self.probes if m.probe.kind == "collective"}
+        groups = {size: neighbour_group(cluster, size) for size in sizes}
+        probed = [predicted_s(m.probe, cluster, groups) for m in self.probes]
         return np.log(probed + [s.predicted_s(cluster) for s in self.steps])
 
     def loss(self, x: Array) -> float:

@@ -12,7 +12,7 @@ from planc.cost.compute.attention import head_share
 from planc.cost.compute.gemm import Gemm, gemm_s
 from planc.cost.machine.collective_time import transfer_s
 from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
-from planc.cost.machine.topology import Span, span_of
+from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span as Place
@@ -27,12 +27,12 @@ STREAMED = 3
 """Bytes moved for each byte of a sum of two arrays: two are read, one is written."""
 
 
-def predicted_s(probe: Probe, cluster: Cluster, spans: Mapping[int, Span] | None = None) -> float:
-    """Seconds that the cost model predicts for a probe on a cluster; `spans` by group size, where they are known."""
+def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup] | None = None) -> float:
+    """Seconds that the cost model predicts for a probe on a cluster; `groups` by size, where they are known."""
     chip = cluster.chip
     if probe.kind == "collective":
         group, buffer = probe.sizes
-        return transfer_s(probe.op, buffer, spans[group] if spans else group_span(cluster, group))
+        return transfer_s(probe.op, buffer, groups[group] if groups else neighbour_group(cluster, group))
     if probe.kind == "stream":
         return STREAMED * probe.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
     peak = peak_flops_per_s(chip, probe.dtype) / chip.devices
@@ -44,11 +44,11 @@ def predicted_s(probe: Probe, cluster: Cluster, spans: Mapping[int, Span] | None
     return gemm_s(Gemm(m, n, k), chip, one, DTYPE_BYTES[probe.dtype])
 
 
-def group_span(cluster: Cluster, group: int) -> Span:
-    """Span of groups of `group` neighbouring devices when every device is in one."""
+def neighbour_group(cluster: Cluster, group: int) -> DeviceGroup:
+    """The levels that groups of `group` neighbouring devices cross when every device is in one."""
     devices = cluster.devices
     mesh = Mesh.of({"outer": devices // group, "group": group}, Cause(span=Place("", 1, 1, 1, 1), sentence=""))
-    return span_of(mesh, cluster, ("group",))
+    return device_group(mesh, cluster, ("group",))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,13 +1,13 @@
 """Memory, compute, collectives on a topology, schedules, the step. Pure functions: bytes and seconds.
 
-For one's own questions, with a plan's mesh and cluster (`planc.load`): `span_of` says where a group lies,
+For one's own questions, with a plan's mesh and cluster (`planc.load`): `device_group` says where a group lies,
 `collective_s` what a call over it takes, `at_peak` is the machine at its data-sheet rates, and
 `planc.cost.machine.roofline` and `planc.cost.sizes` hold the closed forms. Times are seconds, sizes bytes, rates FLOP
 or bytes per second and device, unless a name says otherwise.
 
 In the examples of this package these names stand for the same values, all at data-sheet rates (`at_peak`):
 
-    ring, node, nodes    spans: 4 devices on a ring of 50 GB/s links; 8 on NVLink (450 GB/s, 1 us); 4 such nodes on
+    ring, node, nodes    groups: 4 devices on a ring of 50 GB/s links; 8 on NVLink (450 GB/s, 1 us); 4 such nodes on
                          a leaf switch (50 GB/s a device, 5 us)
     h100, h100_node      the chip, and a cluster of one node of eight
     torus                a TPU v5e of 4 x 4 chips
@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from planc.cost.costed import CostedPlan, cost_plan
 from planc.cost.machine.collective_time import algorithm, collective_s, limit_s, peers_hit, ragged_all_to_all_s
-from planc.cost.machine.topology import Span, at_peak, span_of
+from planc.cost.machine.topology import DeviceGroup, at_peak, device_group
 
 if TYPE_CHECKING:
     from planc.cost import sizes as sizes
@@ -36,15 +36,15 @@ ROOFLINE = ("chip_intensity", "critical_batch_tokens", "critical_tokens_per_devi
 
 __all__ = [
     "CostedPlan",
-    "Span",
+    "DeviceGroup",
     "algorithm",
     "at_peak",
     "collective_s",
+    "device_group",
     "cost_plan",
     "limit_s",
     "peers_hit",
     "ragged_all_to_all_s",
-    "span_of",
     *ROOFLINE,
 ]
 

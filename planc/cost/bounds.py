@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from planc.cost.machine.roofline import chip_intensity, critical_expert_ffn, critical_tokens_per_device, largest_tp
-from planc.cost.machine.topology import Span, span_of
+from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.model import EXPERTS
@@ -64,8 +64,8 @@ def _tokens_at_once(plan: Plan) -> float:
 def _data(plan: Plan) -> Iterator[Bound]:
     """Weights gathered and gradients reduced, each time beside the matmuls of the tokens between two times."""
     axes = plan.mesh.in_order({*plan.data_axes, *plan.store("params"), *plan.axes_of("sequence")})
-    span = _span(plan, axes)
-    if span is None:
+    group = _group_over(plan, axes)
+    if group is None:
         return
     divided = plan.mesh.size(*_tensor_axes(plan))
     often = bool(plan.store("params")) and plan.gather_per == "pass"
@@ -74,7 +74,7 @@ def _data(plan: Plan) -> Iterator[Bound]:
         what=f"tokens a device for each time that weights move ({'microbatch' if often else 'step'})",
         axis="+".join(axes),
         has=tokens / divided,
-        limit=critical_tokens_per_device(plan.cluster, span, divided=divided),
+        limit=critical_tokens_per_device(plan.cluster, group, divided=divided),
         side="least",
     )
 
@@ -85,31 +85,31 @@ def _tensor_axes(plan: Plan) -> tuple[str, ...]:
 
 def _tensor(plan: Plan) -> Iterator[Bound]:
     axes = _tensor_axes(plan)
-    span = _span(plan, axes)
-    if span is not None:
+    group = _group_over(plan, axes)
+    if group is not None:
         yield Bound(
             what="ways of tensor parallelism",
             axis="+".join(axes),
-            has=span.size,
-            limit=largest_tp(plan.cluster, span, plan.model.sizes["ffn"]),
+            has=group.size,
+            limit=largest_tp(plan.cluster, group, plan.model.sizes["ffn"]),
             side="most",
         )
 
 
 def _experts(plan: Plan) -> Iterator[Bound]:
     axes = plan.axes_of("experts", EXPERTS) if "experts" in plan.model.sizes else ()
-    span = _span(plan, axes)
-    if span is not None:
+    group = _group_over(plan, axes)
+    if group is not None:
         yield Bound(
             what="width of an expert, for tokens to be sent in time",
             axis="+".join(axes),
             has=plan.model.sizes["expert_ffn"],
-            limit=critical_expert_ffn(plan.cluster, span, plan.model.sizes["experts"], plan.model.top_k),
+            limit=critical_expert_ffn(plan.cluster, group, plan.model.sizes["experts"], plan.model.top_k),
             side="least",
         )
 
 
-def _span(plan: Plan, axes: tuple[str, ...]) -> Span | None:
+def _group_over(plan: Plan, axes: tuple[str, ...]) -> DeviceGroup | None:
     """Where a group over these axes lies; None for a group of one."""
-    span = span_of(plan.mesh, plan.cluster, axes)
-    return span if span.size > 1 and span.phases else None
+    group = device_group(plan.mesh, plan.cluster, axes)
+    return group if group.size > 1 and group.levels else None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from planc.cost.compute.flops import model_flops_per_token
-from planc.cost.machine.topology import Span
+from planc.cost.machine.topology import DeviceGroup
 from planc.cost.memory.peak import memory
 from planc.cost.step.goodput import goodput
-from planc.cost.step.step_time import Timed, axis_spans, step_time
+from planc.cost.step.step_time import Timed, axis_groups, step_time
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
@@ -65,7 +65,7 @@ def cost_plan(
         realised = realise(sharded)
         sharded, collectives = realised.sharded, realised.collectives
     timed = step_time(sharded, collectives)
-    spans = axis_spans(sharded)
+    groups = axis_groups(sharded)
     used = memory(sharded, timed.timeline, realised, timed.rows)
     return CostedPlan(
         sharded=sharded,
@@ -73,7 +73,7 @@ def cost_plan(
         step=timed.step,
         slowest=timed.slowest,
         timed=timed,
-        axes=_axes(sharded, spans),
+        axes=_axes(sharded, groups),
         limits=_limits(plan, timed, used),
         goodput=goodput(plan, timed.step.mfu),
         model=ModelFacts(
@@ -93,13 +93,13 @@ def cost_plan(
     )
 
 
-def _axes(sharded: Sharded, spans: dict[str, Span]) -> tuple[AxisFacts, ...]:
+def _axes(sharded: Sharded, groups: dict[str, DeviceGroup]) -> tuple[AxisFacts, ...]:
     """The mesh's axes, outermost first, then each view's."""
     mesh = sharded.plan.mesh
-    groups = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
+    meshes = [(None, mesh.axes), *((f"of {', '.join(v.of)} for {', '.join(v.regions)}", v.axes) for v in mesh.views)]
     return tuple(
-        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=spans[a.name].level, view=view)
-        for view, axes in groups
+        AxisFacts(name=a.name, size=a.size, stride=a.stride, level=groups[a.name].level, view=view)
+        for view, axes in meshes
         for a in axes
     )
 
@@ -121,8 +121,8 @@ def _limits(plan: Plan, timed: Timed, used: Memory) -> Limits:
     what = f"{share:.0%} of the step"
     if bound != "communication" and step.exposed_comm_s > 0:
         row = max(timed.mine, key=lambda r: timed.exposed[id(r)])
-        span = timed.spans[row.axes]
-        what += f"; the largest exposed transfer is {row.op} over {row.axis} on {span.level}"
-        full = span.slowest
-        what += f", which saturates {full.name}" if full is not None and full.name != span.level else ""
+        group = timed.groups[row.axes]
+        what += f"; the largest exposed transfer is {row.op} over {row.axis} on {group.level}"
+        full = group.slowest
+        what += f", which saturates {full.name}" if full is not None and full.name != group.level else ""
     return Limits(bound_by=bound, what=what)

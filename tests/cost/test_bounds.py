@@ -7,7 +7,7 @@ import pytest
 
 from planc.cost.bounds import Bound, bounds
 from planc.cost.machine.collective_time import limit_s
-from planc.cost.machine.topology import span_of
+from planc.cost.machine.topology import device_group
 from planc.driver import examine
 from planc.ir.plan import Plan
 from tests.plans import FIELD, plan_of
@@ -46,7 +46,7 @@ def test_a_layer_moves_as_long_as_it_computes_at_the_limit(tmp_path: Path) -> No
     """2 bytes a weight twice, over 128 ranks, against 4 FLOPs a weight and token."""
     plan = plan_of(tmp_path, DATA.format(tokens=1024))
     weights, chip = 218_103_808, plan.cluster.chip
-    moved_s = 2 * limit_s("all_gather", 2.0 * weights, span_of(plan.mesh, plan.cluster, ("fsdp",)))
+    moved_s = 2 * limit_s("all_gather", 2.0 * weights, device_group(plan.mesh, plan.cluster, ("fsdp",)))
     rate = chip.flops_per_s["bf16"] * chip.matmul_efficiency
     assert 4 * weights * of_axis(plan, "fsdp").limit / rate == pytest.approx(moved_s, rel=0.01)
 

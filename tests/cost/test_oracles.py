@@ -43,12 +43,12 @@ class Machine:
         return self.cluster.chip
 
     @property
-    def spans(self) -> list[topology.Span]:
-        return [topology.span_of(self.mesh, self.cluster, (a,)) for a in self.axes]
+    def groups(self) -> list[topology.DeviceGroup]:
+        return [topology.device_group(self.mesh, self.cluster, (a,)) for a in self.axes]
 
     @property
-    def span(self) -> topology.Span:
-        return self.spans[0]
+    def group(self) -> topology.DeviceGroup:
+        return self.groups[0]
 
 
 Calls = dict[str, Callable[..., float]]
@@ -58,10 +58,10 @@ ON_CLUSTER: Calls = {f.__name__: f for f in (topology.injection_bytes_per_s, top
 ON_CLUSTER |= {f.__name__: f for f in (topology.switches, topology.egress_bytes_per_s, roofline.total_memory_bytes)}
 ON_CLUSTER |= {"torus_send_s": lambda cluster, buffer_bytes, **to: network.torus_send_s(buffer_bytes, cluster, **to)}
 ON_CLUSTER |= {"hosts": lambda cluster: cluster.hosts}
-ON_SPAN: Calls = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
-ON_SPAN |= {"multicast_ingress_bytes": lambda **given: sum(network.multicast_ingress_bytes(**given))}
-ON_SPAN |= {f.__name__: f for f in (network.tree_gather_bytes_per_s, network.latency_s, network.time_ratio)}
-ON_PHASE: Calls = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
+ON_GROUP: Calls = {f.__name__: f for f in (network.collective_s, network.limit_s, network.group_bytes_per_s)}
+ON_GROUP |= {"multicast_ingress_bytes": lambda **given: sum(network.multicast_ingress_bytes(**given))}
+ON_GROUP |= {f.__name__: f for f in (network.tree_gather_bytes_per_s, network.latency_s, network.time_ratio)}
+ON_LEVEL: Calls = {f.__name__: f for f in (network.gather_bytes_per_s, network.latency_bound_bytes)}
 OF_GROUP: Calls = {f.__name__: f for f in (roofline.critical_tokens_per_device, roofline.critical_batch_tokens)}
 OF_GROUP |= {f.__name__: f for f in (roofline.critical_ffn, roofline.largest_tp, roofline.largest_data_parallel)}
 OF_GROUP |= {f.__name__: f for f in (roofline.critical_expert_ffn,)}
@@ -81,7 +81,7 @@ def answer(row: dict[str, Any]) -> float:
         return OF_GPT[call](gpt_memory.GptShape(**args.pop("shape")), **args)
     if call == "ring_time_ratio":
         ring = topology.Ring(**args.pop("ring"))
-        return network.time_ratio(span=topology.ring_span(ring, args.pop("link_bytes_per_s")), **args)
+        return network.time_ratio(group=topology.ring_group(ring, args.pop("link_bytes_per_s")), **args)
     return of_model(call, args) if "model" in args else on_machine(call, machine(row), args)
 
 
@@ -97,12 +97,12 @@ def on_machine(call: str, at: Machine, args: dict[str, Any]) -> float:
     }
     if call in other:
         return other[call]()
-    if call in ON_PHASE:
-        return ON_PHASE[call](network.phase_of(at.span, args.get("level", at.span.level)))
-    if call in ON_SPAN:
-        return ON_SPAN[call](span=at.span, **args)
+    if call in ON_LEVEL:
+        return ON_LEVEL[call](network.group_level(at.group, args.get("level", at.group.level)))
+    if call in ON_GROUP:
+        return ON_GROUP[call](group=at.group, **args)
     functions = OF_TWO if call in OF_TWO else OF_GROUP
-    return functions[call](at.cluster, *at.spans, **args)
+    return functions[call](at.cluster, *at.groups, **args)
 
 
 def of_model(call: str, args: dict[str, Any]) -> float:

@@ -19,7 +19,7 @@ from planc.cost.machine.collective_time import (
     ring_share,
     transfer_s,
 )
-from planc.cost.machine.topology import Phase, Ring, Span, at_peak, span_of, torus_dims, units_crossed
+from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, device_group, torus_dims, units_crossed
 from planc.ir.mesh import Axis, Mesh, View, strided
 from planc.ir.plan import Plan
 from tests.plans import BODY, HEAD, cluster_of, plan_of
@@ -34,46 +34,46 @@ mesh      fsdp {fsdp} > tp {tp}
 
 def test_axes_fill_a_node_from_the_inside(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD + BODY)
-    tp, fsdp = (span_of(plan.mesh, plan.cluster, (a,)) for a in ("tp", "fsdp"))
+    tp, fsdp = (device_group(plan.mesh, plan.cluster, (a,)) for a in ("tp", "fsdp"))
     assert (tp.inside, tp.outside, tp.level) == (8, 1, "nvlink4")
     assert (fsdp.inside, fsdp.outside, fsdp.level) == (1, 8, "leaf")
 
 
 def test_an_axis_may_lie_across(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD.replace("fsdp 8 > tp 8", "fsdp 16 > tp 4") + BODY)
-    span = span_of(plan.mesh, plan.cluster, ("fsdp",))
-    assert (span.inside, span.outside) == (2, 8)
+    group = device_group(plan.mesh, plan.cluster, ("fsdp",))
+    assert (group.inside, group.outside) == (2, 8)
 
 
 def test_a_node_shares_its_way_out(tmp_path: Path) -> None:
     """400 GB/s a node, over eight devices that send at once."""
     plan = plan_of(tmp_path, HEAD + BODY)
-    span = span_of(plan.mesh, at_peak(plan.cluster), ("fsdp",))
-    assert span.phases[-1].bytes_per_s == pytest.approx(400e9 / 8)
-    assert collective_s("all_gather", 1e9, span) == pytest.approx(1e9 * 7 / 8 / 50e9)
+    group = device_group(plan.mesh, at_peak(plan.cluster), ("fsdp",))
+    assert group.levels[-1].bytes_per_s == pytest.approx(400e9 / 8)
+    assert collective_s("all_gather", 1e9, group) == pytest.approx(1e9 * 7 / 8 / 50e9)
 
 
 def test_a_network_may_say_how_fast_a_collective_is_beside_a_gather(tmp_path: Path) -> None:
     """And what the framework takes for each call, which a loop of calls by themselves does not."""
     plan = plan_of(tmp_path, HEAD + BODY)
-    usual = span_of(plan.mesh, plan.cluster, ("fsdp",))
+    usual = device_group(plan.mesh, plan.cluster, ("fsdp",))
     levels = tuple(replace(v, call_s=2e-3, op_efficiency={"reduce_scatter": 0.5}) for v in plan.cluster.levels)
-    slow = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("fsdp",))
+    slow = device_group(plan.mesh, replace(plan.cluster, levels=levels), ("fsdp",))
     slower: dict[NetworkOp, int] = {"all_gather": 1, "reduce_scatter": 2, "all_reduce": 1}
     for op, times in slower.items():
         assert transfer_s(op, 1e8, slow) == pytest.approx(times * transfer_s(op, 1e8, usual))
         assert collective_s(op, 1e8, slow) == pytest.approx(transfer_s(op, 1e8, slow) + 2e-3)
         assert transfer_s(op, 1e8, usual) == collective_s(op, 1e8, usual)
-    inside = span_of(plan.mesh, replace(plan.cluster, levels=levels), ("tp",))
+    inside = device_group(plan.mesh, replace(plan.cluster, levels=levels), ("tp",))
     assert collective_s("reduce_scatter", 1e8, inside) == transfer_s("all_gather", 1e8, inside)
 
 
 def test_an_all_reduce_is_a_scatter_and_a_gather(tmp_path: Path) -> None:
     """Where the switches do not add."""
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "h800_node") + BODY)
-    span = span_of(plan.mesh, plan.cluster, ("tp",))
-    both = collective_s("reduce_scatter", 1e8, span) + collective_s("all_gather", 1e8, span)
-    assert collective_s("all_reduce", 1e8, span) == pytest.approx(both)
+    group = device_group(plan.mesh, plan.cluster, ("tp",))
+    both = collective_s("reduce_scatter", 1e8, group) + collective_s("all_gather", 1e8, group)
+    assert collective_s("all_reduce", 1e8, group) == pytest.approx(both)
 
 
 def rings(plan: Plan, axis: str) -> list[Ring]:
@@ -95,14 +95,14 @@ def test_a_cut_ring_has_no_wrap_and_its_rest_shares_the_links(tmp_path: Path) ->
 
 def test_axes_together_use_the_whole_ring(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, TORUS.format(shape="8x8x4", fsdp=128, tp=2) + BODY)
-    both = span_of(plan.mesh, plan.cluster, ("fsdp", "tp"))
-    assert set(both.phases[0].rings) == {Ring(8, wrapped=True), Ring(4, wrapped=True)}
+    both = device_group(plan.mesh, plan.cluster, ("fsdp", "tp"))
+    assert set(both.levels[0].rings) == {Ring(8, wrapped=True), Ring(4, wrapped=True)}
 
 
 def test_more_rings_gather_faster(tmp_path: Path) -> None:
     """One v5p axis moves 180 GB/s both ways together; two move twice that."""
     plan = plan_of(tmp_path, TORUS.format(shape="4x8x8", fsdp=64, tp=4) + BODY)
-    tp, fsdp = (span_of(plan.mesh, at_peak(plan.cluster), (a,)).phases[0] for a in ("tp", "fsdp"))
+    tp, fsdp = (device_group(plan.mesh, at_peak(plan.cluster), (a,)).levels[0] for a in ("tp", "fsdp"))
     assert (tp.bytes_per_s, fsdp.bytes_per_s) == (180e9, 360e9)
 
 
@@ -126,7 +126,7 @@ def test_slices_are_joined_by_their_hosts_cards(tmp_path: Path) -> None:
     """A 4x4x4 slice of v5p has 16 hosts of 25 GB/s: 6.25 GB/s for each of its 64 chips."""
     head = HEAD.replace("8 x h100_node", "2 x tpu_v5p(4x4x4)").replace("fsdp 8 > tp 8", "fsdp 32 > tp 4")
     plan = plan_of(tmp_path, head + BODY)
-    inside, outside = span_of(plan.mesh, at_peak(plan.cluster), ("fsdp",)).phases
+    inside, outside = device_group(plan.mesh, at_peak(plan.cluster), ("fsdp",)).levels
     assert (inside.name, inside.members, outside.name, outside.members) == ("v5p_ici", 16, "dcn", 2)
     assert outside.bytes_per_s == pytest.approx(16 * 25e9 / 64)
 
@@ -134,16 +134,16 @@ def test_slices_are_joined_by_their_hosts_cards(tmp_path: Path) -> None:
 def test_two_devices_of_a_chip_share_its_links(tmp_path: Path) -> None:
     head = HEAD.replace("8 x h100_node", "tpu_7x(4x4x4)").replace("fsdp 8 > tp 8", "fsdp 64 > tp 2")
     plan = plan_of(tmp_path, head + BODY)
-    tp, fsdp = (span_of(plan.mesh, at_peak(plan.cluster), (a,)) for a in ("tp", "fsdp"))
-    assert (tp.level, tp.phases[0].bytes_per_s) == ("tpu7x", 600e9)
-    assert fsdp.phases[0].bytes_per_s == pytest.approx(3 * 2 * 100e9 / 2)
+    tp, fsdp = (device_group(plan.mesh, at_peak(plan.cluster), (a,)) for a in ("tp", "fsdp"))
+    assert (tp.level, tp.levels[0].bytes_per_s) == ("tpu7x", 600e9)
+    assert fsdp.levels[0].bytes_per_s == pytest.approx(3 * 2 * 100e9 / 2)
 
 
 def test_a_fragmented_allocation_crosses_leaves_earlier(tmp_path: Path) -> None:
     whole = plan_of(tmp_path, HEAD + BODY)
     split = plan_of(tmp_path, HEAD.replace("h100_node", "h100_node over 3 leaves") + BODY)
-    assert span_of(whole.mesh, whole.cluster, ("fsdp",)).level == "leaf"
-    assert span_of(split.mesh, split.cluster, ("fsdp",)).level == "spine"
+    assert device_group(whole.mesh, whole.cluster, ("fsdp",)).level == "leaf"
+    assert device_group(split.mesh, split.cluster, ("fsdp",)).level == "spine"
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_the_axes_of_a_view_lie_on_the_same_machine(tmp_path: Path) -> None:
     axes = strided({"edp": 16, "ep": 4})
     view = View(axes=axes, of=("fsdp", "tp"), regions=("experts",), cause=plan.mesh.cause)
     mesh = replace(plan.mesh, views=(view,))
-    ep, edp = (span_of(mesh, plan.cluster, (a,)) for a in ("ep", "edp"))
+    ep, edp = (device_group(mesh, plan.cluster, (a,)) for a in ("ep", "edp"))
     assert (ep.inside, ep.outside, ep.level) == (4, 1, "nvlink4")
     assert (edp.inside, edp.outside, edp.level) == (2, 8, "leaf")
 
@@ -189,9 +189,9 @@ def test_a_view_takes_the_torus_dimensions_of_what_it_divides(tmp_path: Path) ->
 # Collectives.
 
 
-def line(members: int, wrapped: bool) -> Span:
+def line(members: int, wrapped: bool) -> DeviceGroup:
     ring = Ring(members, wrapped)
-    return Span(members, (Phase("ici", members, 1, 45e9 * ring.links, 1e-6, rings=(ring,)),), "ici")
+    return DeviceGroup(members, (GroupLevel("ici", members, 1, 45e9 * ring.links, 1e-6, rings=(ring,)),), "ici")
 
 
 def test_an_all_to_all_on_a_torus_is_bound_by_the_middle() -> None:
@@ -221,9 +221,9 @@ def crossings(members: int, wrapped: bool) -> dict[tuple[int, int], float]:
 def test_switches_that_add_help_whole_nodes_and_not_pairs(tmp_path: Path) -> None:
     """H100: 480 over 370 GB/s for eight; two already send each byte once."""
     plan = plan_of(tmp_path, HEAD.replace("fsdp 8 > tp 8", "fsdp 32 > tp 2") + BODY)
-    pair = span_of(plan.mesh, plan.cluster, ("tp",))
+    pair = device_group(plan.mesh, plan.cluster, ("tp",))
     plan = plan_of(tmp_path, HEAD + BODY)
-    node = span_of(plan.mesh, plan.cluster, ("tp",))
+    node = device_group(plan.mesh, plan.cluster, ("tp",))
     assert (algorithm("all_reduce", pair), algorithm("all_reduce", node)) == ("ring", "in-network reduction")
     ring = 2 * collective_s("all_gather", 1e10, node)
     assert ring / collective_s("all_reduce", 1e10, node) == pytest.approx(1.3, rel=0.01)
@@ -233,7 +233,7 @@ def test_switches_that_add_help_whole_nodes_and_not_pairs(tmp_path: Path) -> Non
 def test_the_way_of_a_gather_follows_its_size(tmp_path: Path, size: float, way: str) -> None:
     """Few hops for small messages, every link busy for large ones."""
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "h800_node") + BODY)
-    assert algorithm("all_gather", span_of(plan.mesh, plan.cluster, ("fsdp", "tp")), size) == way
+    assert algorithm("all_gather", device_group(plan.mesh, plan.cluster, ("fsdp", "tp")), size) == way
 
 
 @pytest.mark.parametrize("size", [1e3, 1e6, 2.5e7, 1e9])
@@ -243,7 +243,7 @@ def test_more_nodes_never_gather_the_same_buffer_faster(size: float) -> None:
     for nodes in (2, 8, 31, 32, 33, 64, 128, 512):
         cluster = cluster_of(f"{nodes} x h100_node")
         mesh = Mesh.of({"fsdp": nodes, "tp": 8}, cluster.cause)
-        times.append(collective_s("all_gather", size, span_of(mesh, cluster, ("fsdp",))))
+        times.append(collective_s("all_gather", size, device_group(mesh, cluster, ("fsdp",))))
     assert times == sorted(times)
 
 
@@ -261,7 +261,7 @@ def test_the_measured_all_reduce_of_b200(tmp_path: Path) -> None:
         head = HEAD.replace("8 x h100_node", f"{nodes} x b200_node").replace("fsdp 8", f"fsdp {nodes}")
         plan = plan_of(tmp_path, head + BODY)
         axes = ("tp",) if nodes == 1 else ("fsdp", "tp")
-        assert collective_s("all_reduce", size, span_of(plan.mesh, plan.cluster, axes)) == pytest.approx(
+        assert collective_s("all_reduce", size, device_group(plan.mesh, plan.cluster, axes)) == pytest.approx(
             seconds, rel=0.15
         )
 
@@ -280,9 +280,9 @@ PEAKS = [
 @pytest.mark.parametrize(("machine", "bus_bytes_per_s", "source"), PEAKS, ids=lambda v: str(v).split(" (")[0])
 def test_the_published_bus_bandwidth_of_large_all_reduces(machine: str, bus_bytes_per_s: float, source: str) -> None:
     """Bytes that a ring of all devices would have to send, over the seconds it takes, for 8 GiB."""
-    span = whole(machine)
-    sent = ring_share("all_reduce", span.size) * 2**33
-    assert sent / collective_s("all_reduce", 2**33, span) == pytest.approx(bus_bytes_per_s, rel=0.03), source
+    group = whole(machine)
+    sent = ring_share("all_reduce", group.size) * 2**33
+    assert sent / collective_s("all_reduce", 2**33, group) == pytest.approx(bus_bytes_per_s, rel=0.03), source
 
 
 def test_the_published_dispatch_to_experts() -> None:
@@ -291,10 +291,10 @@ def test_the_published_dispatch_to_experts() -> None:
     assert algorithm_bytes_per_s("all_to_all", tokens, whole("8 x h800_node")) == pytest.approx(51e9, rel=0.1)
 
 
-def whole(machine: str) -> Span:
+def whole(machine: str) -> DeviceGroup:
     """All devices of a machine as one group."""
     cluster = cluster_of(machine)
-    return span_of(Mesh.of({"all": cluster.devices}, cluster.cause), cluster, ("all",))
+    return device_group(Mesh.of({"all": cluster.devices}, cluster.cause), cluster, ("all",))
 
 
 def test_an_oversubscribed_level_takes_less(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_an_oversubscribed_level_takes_less(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, head + BODY)
     leaf, spine = plan.cluster.levels
     slow = replace(plan.cluster, levels=(leaf, replace(spine, oversubscription=2.0)))
-    (here, up), (same, half) = (span_of(plan.mesh, c, ("fsdp",)).phases for c in (plan.cluster, slow))
+    (here, up), (same, half) = (device_group(plan.mesh, c, ("fsdp",)).levels for c in (plan.cluster, slow))
     assert (same.bytes_per_s, half.bytes_per_s) == (here.bytes_per_s, up.bytes_per_s / 2)
     assert (here.members, up.members, up.below) == (32, 2, 32)
 
@@ -312,7 +312,7 @@ def test_a_network_that_adds_sends_a_buffer_once(tmp_path: Path) -> None:
     """The measured gain over a ring of many nodes, both with large buffers."""
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "h800_node") + BODY)
     adding = tuple(replace(v, in_network_reduction=1.26) for v in plan.cluster.levels)
-    plain, fast = (span_of(plan.mesh, c, ("fsdp",)) for c in (plan.cluster, replace(plan.cluster, levels=adding)))
+    plain, fast = (device_group(plan.mesh, c, ("fsdp",)) for c in (plan.cluster, replace(plan.cluster, levels=adding)))
     ring = limit_s("all_reduce", 1e11, plain)
     assert ring / collective_s("all_reduce", 1e11, fast) == pytest.approx(1.26, rel=0.01)
 
@@ -320,18 +320,18 @@ def test_a_network_that_adds_sends_a_buffer_once(tmp_path: Path) -> None:
 def test_a_token_goes_once_to_each_peer(tmp_path: Path) -> None:
     """Many choices reach every peer, so that no more is sent than in a gather; one choice goes to one."""
     plan = plan_of(tmp_path, HEAD + BODY)
-    span = span_of(plan.mesh, at_peak(plan.cluster), ("tp",))
-    everywhere = ragged_all_to_all_s(1e9, 1000, span)
-    assert everywhere == pytest.approx(collective_s("all_to_all", 8e9, span))
-    assert ragged_all_to_all_s(1e9, 1, span) == pytest.approx(everywhere / 8)
+    group = device_group(plan.mesh, at_peak(plan.cluster), ("tp",))
+    everywhere = ragged_all_to_all_s(1e9, 1000, group)
+    assert everywhere == pytest.approx(collective_s("all_to_all", 8e9, group))
+    assert ragged_all_to_all_s(1e9, 1, group) == pytest.approx(everywhere / 8)
 
 
 @pytest.mark.parametrize("op", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "send_recv", "broadcast"])
 def test_more_bytes_never_take_less_time(tmp_path: Path, op: NetworkOp) -> None:
     plan = plan_of(tmp_path, HEAD + BODY)
     for axes in (("fsdp",), ("tp",), ("fsdp", "tp")):
-        span = span_of(plan.mesh, plan.cluster, axes)
-        times = [collective_s(op, n, span) for n in (0, 1, 1e3, 1e6, 1e9, 1e12)]
+        group = device_group(plan.mesh, plan.cluster, axes)
+        times = [collective_s(op, n, group) for n in (0, 1, 1e3, 1e6, 1e9, 1e12)]
         assert times == sorted(times)
 
 
@@ -339,8 +339,8 @@ def test_more_bytes_never_take_less_time(tmp_path: Path, op: NetworkOp) -> None:
 def test_no_gather_beats_what_its_levels_allow(tmp_path: Path, machine: str) -> None:
     plan = plan_of(tmp_path, HEAD.replace("h100_node", machine).replace("llama3_8b", "llama3_8b(layers = 2)") + BODY)
     for axes in (("fsdp",), ("tp",), ("fsdp", "tp")):
-        span = span_of(plan.mesh, plan.cluster, axes)
-        assert all(collective_s("all_gather", n, span) >= bound_s(n, span) for n in (1e3, 1e6, 1e9))
+        group = device_group(plan.mesh, plan.cluster, axes)
+        assert all(collective_s("all_gather", n, group) >= bound_s(n, group) for n in (1e3, 1e6, 1e9))
 
 
 @given(
@@ -353,12 +353,12 @@ def test_groups_are_counted_as_enumeration_counts_them(sizes: list[int], chosen:
     machine = cluster_of("256 x h800_node")
     levels = (replace(machine.levels[0], width=leaf), machine.levels[1])
     mesh = Mesh.of({f"a{i}": n for i, n in enumerate(sizes)}, machine.cause)
-    group = [a for i, a in enumerate(mesh.axes) if i in chosen]
+    axes = [a for i, a in enumerate(mesh.axes) if i in chosen]
     ranks = {0}
-    for axis in group:
+    for axis in axes:
         ranks = {r + i * axis.stride for r in ranks for i in range(axis.size)}
-    span = span_of(mesh, replace(machine, levels=levels), tuple(a.name for a in group))
-    assert span.size == len(ranks)
-    assert span.outside == len({r // 8 for r in ranks})
-    spine = [p for p in span.phases if p.name == "spine"]
+    group = device_group(mesh, replace(machine, levels=levels), tuple(a.name for a in axes))
+    assert group.size == len(ranks)
+    assert group.outside == len({r // 8 for r in ranks})
+    spine = [p for p in group.levels if p.name == "spine"]
     assert (spine[0].members if spine else 1) == len({r // (8 * leaf) for r in ranks})

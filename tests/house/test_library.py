@@ -10,7 +10,7 @@ import pytest
 from tests.plans import ROOT
 
 PLAN = "plans/tiny.plan"
-AFTER = ["", "planc.check(PLAN)\n", "import planc.cost, planc.search\n", "from planc.cost import span_of\n"]
+AFTER = ["", "planc.check(PLAN)\n", "import planc.cost, planc.search\n", "from planc.cost import device_group\n"]
 
 
 @pytest.mark.parametrize("before", AFTER, ids=["first", "check", "packages", "package"])
@@ -28,7 +28,7 @@ from planc import cost, search
 assert cost(PLAN).step == report.step and len(search(PLAN)) == 1
 assert {{"cost", "search"}} <= set(planc.__all__)
 import planc.cost
-assert callable(planc.cost.span_of) and callable(planc.cost)
+assert callable(planc.cost.device_group) and callable(planc.cost)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr

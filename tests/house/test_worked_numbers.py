@@ -20,19 +20,19 @@ import pytest
 import planc
 from planc.checks import assume_checked
 from planc.cost.costed import cost_plan
-from planc.cost.machine.topology import Phase, Ring, Span, at_peak, ring_span
+from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring, at_peak, ring_group
 from planc.driver import load
 from planc.sharding.propagate import propagate
 from tests.docstrings import ROOT, public_functions, source_files
 from tests.plans import cluster_of
 
 PLAN = "plans/llama3_70b_h100.plan"
-NVLINK = Phase("nvlink", members=8, below=1, bytes_per_s=450e9, latency_s=1e-6)
-LEAF = Phase("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=5e-6, network=True)
+NVLINK = GroupLevel("nvlink", members=8, below=1, bytes_per_s=450e9, latency_s=1e-6)
+LEAF = GroupLevel("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=5e-6, network=True)
 GROUPS = {
-    "ring": ring_span(Ring(4, wrapped=True), link_bytes_per_s=50e9),
-    "node": Span(8, (NVLINK,), "nvlink"),
-    "nodes": Span(32, (NVLINK, LEAF), "leaf"),
+    "ring": ring_group(Ring(4, wrapped=True), link_bytes_per_s=50e9),
+    "node": DeviceGroup(8, (NVLINK,), "nvlink"),
+    "nodes": DeviceGroup(32, (NVLINK, LEAF), "leaf"),
 }
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from planc.cost import span_of
+from planc.cost import device_group
 from planc.language import library
 from tests.plans import BODY, HEAD, ROOT, cluster_of, found, plan_of
 
@@ -36,9 +36,9 @@ def test_a_rack_is_one_node(tmp_path: Path) -> None:
     """72 GPUs on NVLink: an axis of 72 stays inside, one of 144 leaves."""
     head = HEAD.replace("batch     64", "batch     144")
     plan = plan_of(tmp_path, head.replace("8 x h100_node", "2 x gb300_nvl72").replace("fsdp 8", "fsdp 18") + BODY)
-    assert span_of(plan.mesh, plan.cluster, ("fsdp", "tp")).level == "leaf"
+    assert device_group(plan.mesh, plan.cluster, ("fsdp", "tp")).level == "leaf"
     one = plan_of(tmp_path, head.replace("8 x h100_node", "gb300_nvl72").replace("fsdp 8", "fsdp 9") + BODY)
-    assert span_of(one.mesh, one.cluster, ("fsdp", "tp")).level == "nvlink5_rack"
+    assert device_group(one.mesh, one.cluster, ("fsdp", "tp")).level == "nvlink5_rack"
 
 
 def test_a_network_says_what_calls_cost_and_which_collectives_are_slow(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ network   mine_net = local 8 at 1 GB/s (call = 5 ms, reduce_scatter_efficiency =
 def test_cards_share_their_way_to_the_host_bridge(tmp_path: Path) -> None:
     plan = plan_of(tmp_path, HEAD.replace("h100_node", "l40s_node") + BODY)
     link = plan.cluster.link
-    (near,) = span_of(plan.mesh, plan.cluster, ("tp",)).phases
+    (near,) = device_group(plan.mesh, plan.cluster, ("tp",)).levels
     assert near.bytes_per_s == pytest.approx(link.bandwidth_bytes_per_s * link.efficiency / 2)
 
 

@@ -151,7 +151,7 @@ def _docstring(sharded: Sharded) -> str:
 def _imports(body: str) -> str:
     """The import block: only what the body names."""
     standard = lines(
-        "import copy" if "copy." in body else "",
+        "import copy" if "copy.deepcopy(" in body else "",
         "import math" if "math." in body else "",
         "from collections.abc import Callable" + "".join(f", {n}" for n in ("Iterable", "Iterator") if f"{n}[" in body),
         _import_line("functools", [n for n, used in (("cache", "@cache"), ("partial", "partial(")) if used in body]),

@@ -76,22 +76,22 @@ def _outside_s(costed: CostedPlan) -> float:
 
 def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
     """True if activations, which every layer waits for, would cross more nodes than before."""
-    from planc.cost.machine.topology import span_of
+    from planc.cost.machine.topology import device_group
 
-    here, there = ({g: span_of(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
+    here, there = ({g: device_group(m, plan.cluster, g).outside for g in groups} for m in (plan.mesh, mesh))
     return any(there[g] > here[g] for g in groups)
 
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
-    from planc.cost.machine.topology import span_of
+    from planc.cost.machine.topology import device_group
 
     plan = costed.sharded.plan
     then = _seconds(plan, best, [r.row for r in costed.collectives])
     saved = [(r.time_s - s) * r.exposed_s for r, s in zip(costed.collectives, then, strict=True)]
     index = max(range(len(saved)), key=lambda i: saved[i])
     slow = costed.collectives[index]
-    here, there = (span_of(mesh, plan.cluster, slow.row.axes) for mesh in (plan.mesh, best))
+    here, there = (device_group(mesh, plan.cluster, slow.row.axes) for mesh in (plan.mesh, best))
     axes = " and ".join(f"`{a}` of stride {plan.mesh.axis(a).stride}" for a in slow.row.axes)
     units = "slices" if plan.cluster.kind == "torus" else "nodes"
     return (
@@ -103,10 +103,10 @@ def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
 def _seconds(plan: Plan, mesh: Mesh, rows: list[Collective]) -> list[float]:
     """Seconds of each row with the axes in the order of `mesh`."""
     from planc.cost.machine.collective_time import collective_s
-    from planc.cost.machine.topology import span_of
+    from planc.cost.machine.topology import device_group
 
-    spans = {axes: span_of(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
-    return [r.count * collective_s(r.op, r.buffer_bytes, spans[r.axes]) for r in rows]
+    groups = {axes: device_group(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
+    return [r.count * collective_s(r.op, r.buffer_bytes, groups[r.axes]) for r in rows]
 
 
 def _order(mesh: Mesh) -> str:

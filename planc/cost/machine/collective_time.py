@@ -21,7 +21,7 @@ from math import log2
 from operator import itemgetter
 from typing import Literal
 
-from planc.cost.machine.topology import Phase, Span
+from planc.cost.machine.topology import DeviceGroup, GroupLevel
 from planc.ir.collective import CollectiveOp
 from planc.ir.hardware import Cluster
 
@@ -43,63 +43,63 @@ SLOWEST_SHARE = 0.25
 LARGE_BYTES = 2.0**30
 
 
-def collective_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def collective_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one call, with the framework's own time for it.
 
     Args:
         op: the collective, such as `all_gather`.
         buffer_bytes: the larger of a call's input and output on one device.
-        span: the levels of the machine that the group crosses (`span_of`).
+        group: the levels of the machine that the group crosses (`device_group`).
 
     >>> collective_s("all_gather", 3.6e9, node)  # 7 ms of bytes and 7 hops
     0.007007
     """
-    return transfer_s(op, buffer_bytes, span) + span.call_s
+    return transfer_s(op, buffer_bytes, group) + group.call_s
 
 
-def transfer_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def transfer_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one call on the links, without the framework's launch.
 
-    `buffer_bytes` is the larger of input and output on one device; `span` says where the group lies.
+    `buffer_bytes` is the larger of input and output on one device; `group` says where the group lies.
 
     >>> transfer_s("all_gather", 4e9, ring), transfer_s("all_reduce", 4e9, ring)  # 4 devices, 100 GB/s each
     (0.03, 0.06)
     """
-    return _fastest(op, buffer_bytes, span)[1] / span.efficiency(op)
+    return _fastest(op, buffer_bytes, group)[1] / group.efficiency(op)
 
 
-def algorithm(op: Op, span: Span, buffer_bytes: float = LARGE_BYTES) -> str:
+def algorithm(op: Op, group: DeviceGroup, buffer_bytes: float = LARGE_BYTES) -> str:
     """Name of the algorithm that a collective is assumed to run: the fastest for this size, as libraries choose.
 
-    `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `span` the group. A group
+    `op` is the collective, `buffer_bytes` the larger of its input and output on one device, `group` the group. A group
     of one device runs `none`.
 
     >>> [algorithm("all_reduce", nodes, size) for size in (1e3, 1e9)]
     ['tree', 'ring']
     """
-    return _fastest(op, buffer_bytes, span)[0]
+    return _fastest(op, buffer_bytes, group)[0]
 
 
-def _fastest(op: Op, buffer_bytes: float, span: Span) -> tuple[str, float]:
+def _fastest(op: Op, buffer_bytes: float, group: DeviceGroup) -> tuple[str, float]:
     """The fastest algorithm and its seconds; the first of equal ones. A group of one device has none."""
-    return min(_algorithms(op, buffer_bytes, span), key=itemgetter(1), default=("none", 0.0))
+    return min(_algorithms(op, buffer_bytes, group), key=itemgetter(1), default=("none", 0.0))
 
 
-def limit_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def limit_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
 
-    `buffer_bytes` is the larger of input and output on one device; the slowest level of `span` alone counts. Source:
+    `buffer_bytes` is the larger of input and output on one device; the slowest level of `group` alone counts. Source:
     public scaling book, gpus.md, takeaway "2 B / W".
 
     >>> limit_s("all_reduce", 4e9, ring)
     0.08
     """
-    slowest = min((p.unit_bytes_per_s for p in span.phases), default=float("inf"))
+    slowest = min((p.unit_bytes_per_s for p in group.levels), default=float("inf"))
     return PASSES[op] * buffer_bytes / slowest
 
 
-def bound_s(buffer_bytes: float, span: Span) -> float:
-    """Lower bound on the seconds of a gather of `buffer_bytes` over `span`: no algorithm takes less.
+def bound_s(buffer_bytes: float, group: DeviceGroup) -> float:
+    """Lower bound on the seconds of a gather of `buffer_bytes` over `group`: no algorithm takes less.
 
     Every one of a level's D units receives what it lacks, (D - 1) / D of the buffer, at all levels at once. Source:
     public scaling book, gpus.md, for a tree of switches.
@@ -107,101 +107,101 @@ def bound_s(buffer_bytes: float, span: Span) -> float:
     >>> f"{bound_s(4e9, ring) * 1e3:.0f} ms"
     '30 ms'
     """
-    return max((buffer_bytes / gather_bytes_per_s(p) for p in span.phases), default=0.0)
+    return max((buffer_bytes / gather_bytes_per_s(p) for p in group.levels), default=0.0)
 
 
-def gather_bytes_per_s(phase: Phase) -> float:
-    """Bytes of a buffer that one level, `phase`, lets its units gather per second: D / (D - 1) of a unit's bandwidth.
+def gather_bytes_per_s(level: GroupLevel) -> float:
+    """Bytes of a buffer that one level, `level`, lets its units gather per second: D / (D - 1) of a unit's bandwidth.
 
     Source: public scaling book, gpus.md, quiz 4 question 5, whose answer this is:
 
-    >>> from planc.cost.machine.topology import Phase
-    >>> gather_bytes_per_s(Phase("leaf", members=2, below=8, bytes_per_s=50e9, latency_s=0.0))
+    >>> from planc.cost.machine.topology import GroupLevel
+    >>> gather_bytes_per_s(GroupLevel("leaf", members=2, below=8, bytes_per_s=50e9, latency_s=0.0))
     800000000000.0
     """
-    return phase.unit_bytes_per_s * phase.members / (phase.members - 1)
+    return level.unit_bytes_per_s * level.members / (level.members - 1)
 
 
-def algorithm_bytes_per_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def algorithm_bytes_per_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """Bytes of the buffer done per second of one call: what NCCL's tests print as "algbw".
 
-    `op`, `buffer_bytes` and `span` are those of `collective_s`.
+    `op`, `buffer_bytes` and `group` are those of `collective_s`.
 
     >>> f"{algorithm_bytes_per_s('all_gather', 3e9, ring) / 1e9:.0f} GB/s"  # 100 GB/s x 4 / 3
     '133 GB/s'
     """
-    return buffer_bytes / collective_s(op, buffer_bytes, span)
+    return buffer_bytes / collective_s(op, buffer_bytes, group)
 
 
-def group_bytes_per_s(op: Op, buffer_bytes: float, span: Span) -> float:
-    """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `span`.
+def group_bytes_per_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
+    """Bytes of all members' buffers together done per second: `algorithm_bytes_per_s` times the members of `group`.
 
     >>> group_bytes_per_s("all_to_all", 8e9, ring) / 1e9
     400.0
     """
-    return span.size * algorithm_bytes_per_s(op, buffer_bytes, span)
+    return group.size * algorithm_bytes_per_s(op, buffer_bytes, group)
 
 
-def tree_gather_bytes_per_s(span: Span) -> float:
-    """Bytes of a buffer that the slowest level of `span` lets a group gather per second.
+def tree_gather_bytes_per_s(group: DeviceGroup) -> float:
+    """Bytes of a buffer that the slowest level of `group` lets a group gather per second.
 
     Source: public scaling book, gpus.md, cross-node collectives. A group of one device has no limit (infinity).
 
     >>> round(tree_gather_bytes_per_s(nodes) / 1e9)
     514
     """
-    return min((gather_bytes_per_s(p) for p in span.phases), default=float("inf"))
+    return min((gather_bytes_per_s(p) for p in group.levels), default=float("inf"))
 
 
-def multicast_ingress_bytes(buffer_bytes: float, span: Span, level: str) -> tuple[float, float]:
+def multicast_ingress_bytes(buffer_bytes: float, group: DeviceGroup, level: str) -> tuple[float, float]:
     """Bytes that come into one switch of a level in an all-gather through switches that copy: from below, from above.
 
     What the units below hold of `buffer_bytes` comes up once, the rest of the buffer comes down once; the sum is the
-    buffer, however many devices `span` has. Source: public scaling book, gpus.md, quiz 4 question 1. Raises ValueError
+    buffer, however many devices `group` has. Source: public scaling book, gpus.md, quiz 4 question 1. Raises ValueError
     where the group does not cross `level`.
 
     >>> multicast_ingress_bytes(1e9, nodes, "nvlink")  # 8 of 32 devices
     (250000000.0, 750000000.0)
     """
-    phase = phase_of(span, level)
-    share = phase.below * phase.members / span.size
+    crossed = group_level(group, level)
+    share = crossed.below * crossed.members / group.size
     return buffer_bytes * share, buffer_bytes * (1 - share)
 
 
-def phase_of(span: Span, level: str) -> Phase:
-    """The phase of a level, by its name, that the group `span` crosses.
+def group_level(group: DeviceGroup, level: str) -> GroupLevel:
+    """The level called `level` that `group` crosses.
 
     Raises ValueError when it crosses no such `level`.
 
-    >>> phase_of(nodes, "leaf").members
+    >>> group_level(nodes, "leaf").members
     4
     """
-    for phase in span.phases:
-        if phase.name == level:
-            return phase
-    raise ValueError(f"the group does not cross {level}, only {', '.join(p.name for p in span.phases)}")
+    for crossed in group.levels:
+        if crossed.name == level:
+            return crossed
+    raise ValueError(f"the group does not cross {level}, only {', '.join(p.name for p in group.levels)}")
 
 
-def array_s(op: Op, array_bytes: float, span: Span) -> float:
-    """Seconds of an `op` over `span` for an array of `array_bytes` that the group holds once: an all-to-all moves each
+def array_s(op: Op, array_bytes: float, group: DeviceGroup) -> float:
+    """Seconds of an `op` over `group` for an array of `array_bytes` that the group holds once: an all-to-all moves each
     member's part of it, all others the whole.
 
     >>> array_s("all_gather", 4e9, ring)
     0.03
     """
-    return collective_s(op, array_bytes / span.size if op == "all_to_all" else array_bytes, span)
+    return collective_s(op, array_bytes / group.size if op == "all_to_all" else array_bytes, group)
 
 
-def time_ratio(one: Op, other: Op, array_bytes: float, span: Span) -> float:
+def time_ratio(one: Op, other: Op, array_bytes: float, group: DeviceGroup) -> float:
     """Ratio of the seconds of `one` collective to those of the `other`, for the same array of `array_bytes` over
-    `span`.
+    `group`.
 
     Source: public scaling book, sharding.md.
 
     >>> time_ratio("all_reduce", "all_gather", 4e9, ring)
     2.0
     """
-    return array_s(one, array_bytes, span) / array_s(other, array_bytes, span)
+    return array_s(one, array_bytes, group) / array_s(other, array_bytes, group)
 
 
 def ring_share(op: Op, members: int) -> float:
@@ -228,8 +228,8 @@ def peers_hit(members: int, choices: int) -> float:
     return (1 - away**choices) * away
 
 
-def ragged_all_to_all_s(token_bytes: float, choices: int, span: Span) -> float:
-    """Seconds to send each token once to every member of `span` that it chose.
+def ragged_all_to_all_s(token_bytes: float, choices: int, group: DeviceGroup) -> float:
+    """Seconds to send each token once to every member of `group` that it chose.
 
     `token_bytes` are one device's tokens, `choices` the experts of a token; a member gets the share that `peers_hit`
     expects. A group of one device sends nothing.
@@ -237,32 +237,32 @@ def ragged_all_to_all_s(token_bytes: float, choices: int, span: Span) -> float:
     >>> ragged_all_to_all_s(1e9, 2, ring)
     0.0175
     """
-    n = span.size
-    return collective_s("all_to_all", token_bytes * n * peers_hit(n, choices) / (1 - 1 / n), span) if n > 1 else 0.0
+    n = group.size
+    return collective_s("all_to_all", token_bytes * n * peers_hit(n, choices) / (1 - 1 / n), group) if n > 1 else 0.0
 
 
-def latency_s(span: Span) -> float:
-    """Seconds that the shortest collective over `span` waits: every hop inside a node or slice, a tree of nodes
+def latency_s(group: DeviceGroup) -> float:
+    """Seconds that the shortest collective over `group` waits: every hop inside a node or slice, a tree of nodes
     outside.
 
     >>> f"{latency_s(nodes) * 1e6:.0f} us"  # 7 hops of 1 us inside, log2(4) of 5 us outside
     '17 us'
     """
-    near = sum(_hops(p) * p.latency_s for p in span.phases if not p.network)
-    return near + _tree_latency_s([p for p in span.phases if p.network])
+    near = sum(_hops(p) * p.latency_s for p in group.levels if not p.network)
+    return near + _tree_latency_s([p for p in group.levels if p.network])
 
 
-def latency_bound_bytes(phase: Phase) -> float:
-    """Size below which a hop of `phase` waits longer than it sends: latency times the bandwidth of one link.
+def latency_bound_bytes(level: GroupLevel) -> float:
+    """Size below which a hop of `level` waits longer than it sends: latency times the bandwidth of one link.
 
     Source: public scaling book, sharding.md, whose number for a TPU v5e link this is:
 
-    >>> from planc.cost.machine.topology import Phase
-    >>> latency_bound_bytes(Phase("ici", members=8, below=1, bytes_per_s=45e9, latency_s=1e-6))
+    >>> from planc.cost.machine.topology import GroupLevel
+    >>> latency_bound_bytes(GroupLevel("ici", members=8, below=1, bytes_per_s=45e9, latency_s=1e-6))
     45000.0
     """
-    links = sum(r.links for r in phase.rings) or 1
-    return phase.latency_s * phase.bytes_per_s / links
+    links = sum(r.links for r in level.rings) or 1
+    return level.latency_s * level.bytes_per_s / links
 
 
 def torus_send_s(buffer_bytes: float, cluster: Cluster, source: tuple[int, ...], target: tuple[int, ...]) -> float:
@@ -295,116 +295,116 @@ def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
 # The ways to run a collective, each with its seconds.
 
 
-def _algorithms(op: Op, buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
-    if not span.phases:
+def _algorithms(op: Op, buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    if not group.levels:
         return
     if op in ("send_recv", "broadcast"):
         name = "point to point" if op == "send_recv" else "tree"
-        yield name, _once_s(op, buffer_bytes, span)
+        yield name, _once_s(op, buffer_bytes, group)
     elif op == "all_to_all":
-        yield "all to all", max(_exchange_s(buffer_bytes, p, span) for p in span.phases) + latency_s(span)
+        yield "all to all", max(_exchange_s(buffer_bytes, p, group) for p in group.levels) + latency_s(group)
     else:
-        yield from ((name, PASSES[op] * once_s) for name, once_s in _rings(buffer_bytes, span))
-        yield from _all_reduces(buffer_bytes, span) if op == "all_reduce" else _gather_trees(buffer_bytes, span)
+        yield from ((name, PASSES[op] * once_s) for name, once_s in _rings(buffer_bytes, group))
+        yield from _all_reduces(buffer_bytes, group) if op == "all_reduce" else _gather_trees(buffer_bytes, group)
 
 
-def _rings(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+def _rings(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
     """Rings, and rings node by node: seconds of one pass of a gather, a scatter or either half of an all-reduce."""
-    far = _far(span)
-    if len(span.phases) == 1 or not any(p.rings for p in _near(span)):
-        ring_s = max(_part_s(buffer_bytes, p, span.size) for p in span.phases)
-        yield _ring_name(span), ring_s + _ring_latency_s(span.phases)
-    if _near(span) and len(span.phases) > 1:
-        nodes_s = max((_part_s(buffer_bytes, p, span.outside) for p in far), default=0.0)
-        yield "hierarchical", _inside_s(buffer_bytes, span) + nodes_s + _ring_latency_s(far)
+    far = _far(group)
+    if len(group.levels) == 1 or not any(p.rings for p in _near(group)):
+        ring_s = max(_part_s(buffer_bytes, p, group.size) for p in group.levels)
+        yield _ring_name(group), ring_s + _ring_latency_s(group.levels)
+    if _near(group) and len(group.levels) > 1:
+        nodes_s = max((_part_s(buffer_bytes, p, group.outside) for p in far), default=0.0)
+        yield "hierarchical", _inside_s(buffer_bytes, group) + nodes_s + _ring_latency_s(far)
 
 
-def _gather_trees(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+def _gather_trees(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
     """A gather or scatter along a tree of nodes, which only small messages use."""
-    if far := _far(span):
-        slow_s = max(_part_s(buffer_bytes, p, span.outside) for p in far) / SLOWEST_SHARE
-        yield "tree", _inside_s(buffer_bytes, span) + slow_s + _tree_latency_s(far)
+    if far := _far(group):
+        slow_s = max(_part_s(buffer_bytes, p, group.outside) for p in far) / SLOWEST_SHARE
+        yield "tree", _inside_s(buffer_bytes, group) + slow_s + _tree_latency_s(far)
 
 
-def _all_reduces(buffer_bytes: float, span: Span) -> Iterator[tuple[str, float]]:
+def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
     """An all-reduce up a tree of nodes and down again, or through switches that add."""
-    if _far(span):
-        up_s = max(_move_s(buffer_bytes / p.below, p) for p in span.phases) + latency_s(span)
+    if _far(group):
+        up_s = max(_move_s(buffer_bytes / p.below, p) for p in group.levels) + latency_s(group)
         yield "tree", PASSES["all_reduce"] * up_s
-    if any(p.reduction for p in span.phases):
-        yield "in-network reduction", _reduced_s(buffer_bytes, span)
+    if any(p.reduction for p in group.levels):
+        yield "in-network reduction", _reduced_s(buffer_bytes, group)
 
 
-def _near(span: Span) -> list[Phase]:
+def _near(group: DeviceGroup) -> list[GroupLevel]:
     """The levels inside a node or slice."""
-    return [p for p in span.phases if not p.network]
+    return [p for p in group.levels if not p.network]
 
 
-def _far(span: Span) -> list[Phase]:
+def _far(group: DeviceGroup) -> list[GroupLevel]:
     """The levels of the network."""
-    return [p for p in span.phases if p.network]
+    return [p for p in group.levels if p.network]
 
 
-def _inside_s(buffer_bytes: float, span: Span) -> float:
+def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of one pass inside each node, one level after the other."""
-    return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(span))
+    return sum(_part_s(buffer_bytes, p, p.members) + _hops(p) * p.latency_s for p in _near(group))
 
 
-def _part_s(buffer_bytes: float, phase: Phase, members: float) -> float:
+def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
     """One pass of a ring of `members` at one level: all of the buffer but the member's own part."""
-    return _move_s(buffer_bytes * (1 - 1 / members) / phase.below, phase)
+    return _move_s(buffer_bytes * (1 - 1 / members) / level.below, level)
 
 
-def _ring_name(span: Span) -> str:
-    rings = len(span.phases[-1].rings)
+def _ring_name(group: DeviceGroup) -> str:
+    rings = len(group.levels[-1].rings)
     return f"{rings} rings" if rings > 1 else "ring"
 
 
-def _move_s(device_bytes: float, phase: Phase) -> float:
+def _move_s(device_bytes: float, level: GroupLevel) -> float:
     """Seconds for one device to send `device_bytes`: size / (size + half) of the peak, or the slow protocol."""
-    return (device_bytes + min(phase.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / phase.bytes_per_s
+    return (device_bytes + min(level.half_bytes, (1 / SLOWEST_SHARE - 1) * device_bytes)) / level.bytes_per_s
 
 
-def _reduced_s(buffer_bytes: float, span: Span) -> float:
+def _reduced_s(buffer_bytes: float, group: DeviceGroup) -> float:
     """Up a tree and down again, all levels at once; switches that add take the buffer once."""
-    each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in span.phases]
-    return max(each) + 2 * latency_s(span)
+    each = [_move_s(buffer_bytes / p.below, p) * (1 / p.reduction if p.reduction else 2) for p in group.levels]
+    return max(each) + 2 * latency_s(group)
 
 
-def _exchange_s(buffer_bytes: float, phase: Phase, span: Span) -> float:
+def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
     """All to all at one level: what leaves a unit, or what the busiest torus link carries."""
-    if not phase.rings:
-        return _move_s(buffer_bytes * (1 - phase.below / span.size), phase)
-    inside = buffer_bytes * phase.below * phase.members / span.size
-    link = phase.bytes_per_s / sum(r.links for r in phase.rings)
-    return max(r.crossing for r in phase.rings) * inside / link
+    if not level.rings:
+        return _move_s(buffer_bytes * (1 - level.below / group.size), level)
+    inside = buffer_bytes * level.below * level.members / group.size
+    link = level.bytes_per_s / sum(r.links for r in level.rings)
+    return max(r.crossing for r in level.rings) * inside / link
 
 
-def _once_s(op: Op, buffer_bytes: float, span: Span) -> float:
+def _once_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """The buffer once, to a neighbour along the axis or down a tree."""
-    phase = span.phases[-1]
+    level = group.levels[-1]
     if op == "broadcast":
-        return max(_move_s(buffer_bytes, p) for p in span.phases) + latency_s(span)
-    one_link = sum(r.links for r in phase.rings) * max(r.stride for r in phase.rings) if phase.rings else 1
-    return one_link * _move_s(buffer_bytes, phase) + phase.latency_s
+        return max(_move_s(buffer_bytes, p) for p in group.levels) + latency_s(group)
+    one_link = sum(r.links for r in level.rings) * max(r.stride for r in level.rings) if level.rings else 1
+    return one_link * _move_s(buffer_bytes, level) + level.latency_s
 
 
 # Latency.
 
 
-def _hops(phase: Phase) -> float:
+def _hops(level: GroupLevel) -> float:
     """Messages one after the other in a ring at one level."""
-    return sum(r.hops for r in phase.rings) if phase.rings else phase.members - 1
+    return sum(r.hops for r in level.rings) if level.rings else level.members - 1
 
 
-def _ring_latency_s(phases: Sequence[Phase]) -> float:
+def _ring_latency_s(levels: Sequence[GroupLevel]) -> float:
     """One ring through all members: n - 1 steps, of which a level has as many as it joins units."""
     total, outside = 0.0, 1.0
-    for p in reversed(phases):
+    for p in reversed(levels):
         total += _hops(p) * outside * p.latency_s
         outside *= p.members
     return total
 
 
-def _tree_latency_s(phases: Sequence[Phase]) -> float:
-    return sum(log2(p.members) * p.latency_s for p in phases)
+def _tree_latency_s(levels: Sequence[GroupLevel]) -> float:
+    return sum(log2(p.members) * p.latency_s for p in levels)

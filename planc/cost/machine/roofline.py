@@ -13,7 +13,7 @@ from typing import Literal
 
 from planc.cost.machine.collective_time import limit_s
 from planc.cost.machine.rates import memory_bytes_per_s
-from planc.cost.machine.topology import Phase, Span
+from planc.cost.machine.topology import DeviceGroup, GroupLevel
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip, Cluster
 
@@ -98,27 +98,27 @@ def stream_critical_tokens(chip: Chip, dtype: str = "bf16") -> float:
 # Data parallelism.
 
 
-def link_intensity(cluster: Cluster, span: Span, dtype: str = "bf16") -> float:
-    """FLOP per byte gathered over `span`, as for a group of many members: compute rate of `cluster`'s device in `dtype`
-    times seconds per byte.
+def link_intensity(cluster: Cluster, group: DeviceGroup, dtype: str = "bf16") -> float:
+    """FLOP per byte gathered over `group`, as for a group of many members: compute rate of `cluster`'s device in
+    `dtype` times seconds per byte.
 
     >>> round(link_intensity(h100_node, node))  # 989e12 / 450e9
     2198
     """
-    return peak(cluster.chip, dtype) * limit_s("all_gather", 1.0, span)
+    return peak(cluster.chip, dtype) * limit_s("all_gather", 1.0, group)
 
 
 def critical_tokens_per_device(
-    cluster: Cluster, span: Span, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
+    cluster: Cluster, group: DeviceGroup, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
 ) -> float:
-    """Tokens on each device at which data parallelism (DP, or FSDP) over `span` is bound by compute.
+    """Tokens on each device at which data parallelism (DP, or FSDP) over `group` is bound by compute.
 
     A layer of P weights takes 4P FLOPs a token backward and moves 2P bytes twice (reduce-scatter and gather), so tokens
     / device = rate x seconds per byte.
 
     Args:
         cluster: the machine, for the compute rate of one device.
-        span: the group that gathers and reduces the weights.
+        group: the group that gathers and reduces the weights.
         divided: shards of the weights by other axes; each device then moves only its part.
         exact: counts (n - 1) / n of the buffer instead of all of it.
         dtype: dtype of the matmuls.
@@ -126,37 +126,37 @@ def critical_tokens_per_device(
     >>> round(critical_tokens_per_device(h100_node, node))  # 989e12 / 450e9
     2198
     """
-    many = link_intensity(cluster, span, dtype) / divided
-    return many * _share(span) if exact else many
+    many = link_intensity(cluster, group, dtype) / divided
+    return many * _share(group) if exact else many
 
 
 def critical_batch_tokens(
-    cluster: Cluster, span: Span, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
+    cluster: Cluster, group: DeviceGroup, *, divided: int = 1, exact: bool = False, dtype: str = "bf16"
 ) -> float:
-    """Smallest batch, in tokens, that keeps the group `span` and the axes that divide the weights bound by compute.
+    """Smallest batch, in tokens, that keeps the group `group` and the axes that divide the weights bound by compute.
 
     Arguments as for `critical_tokens_per_device`: `divided` is the number of shards of the weights by other axes.
 
     >>> round(critical_batch_tokens(h100_node, node))  # 8 devices of 2,198 tokens
     17582
     """
-    each = critical_tokens_per_device(cluster, span, divided=divided, exact=exact, dtype=dtype)
-    return each * span.size * divided
+    each = critical_tokens_per_device(cluster, group, divided=divided, exact=exact, dtype=dtype)
+    return each * group.size * divided
 
 
-def largest_data_parallel(cluster: Cluster, span: Span, batch_tokens: float, dtype: str = "bf16") -> float:
-    """Devices over which a batch of `batch_tokens` stays bound by compute, with links like those of `span`.
+def largest_data_parallel(cluster: Cluster, group: DeviceGroup, batch_tokens: float, dtype: str = "bf16") -> float:
+    """Devices over which a batch of `batch_tokens` stays bound by compute, with links like those of `group`.
 
     >>> round(largest_data_parallel(h100_node, node, batch_tokens=4e6))  # 2,198 tokens each
     1820
     """
-    return batch_tokens / critical_tokens_per_device(cluster, span, dtype=dtype)
+    return batch_tokens / critical_tokens_per_device(cluster, group, dtype=dtype)
 
 
 # Tensor parallelism.
 
 
-def critical_ffn(cluster: Cluster, span: Span, degree: float, dtype: str = "bf16") -> float:
+def critical_ffn(cluster: Cluster, group: DeviceGroup, degree: float, dtype: str = "bf16") -> float:
     """Feed-forward width at which tensor parallelism over `degree` devices is bound by compute.
 
     A token takes 4 D F / degree FLOPs and moves 2 x 2 D bytes (gather before, scatter after), so F = rate x seconds per
@@ -165,26 +165,28 @@ def critical_ffn(cluster: Cluster, span: Span, degree: float, dtype: str = "bf16
     >>> round(critical_ffn(h100_node, node, degree=8))  # 8 x 989e12 / 450e9
     17582
     """
-    return link_intensity(cluster, span, dtype) * degree
+    return link_intensity(cluster, group, dtype) * degree
 
 
-def largest_tp(cluster: Cluster, span: Span, ffn: float, *, exact: bool = False, dtype: str = "bf16") -> float:
-    """Degree of tensor parallelism, over links like those of `span`, up to which a layer of feed-forward width `ffn` is
-    bound by compute.
+def largest_tp(cluster: Cluster, group: DeviceGroup, ffn: float, *, exact: bool = False, dtype: str = "bf16") -> float:
+    """Degree of tensor parallelism, over links like those of `group`, up to which a layer of feed-forward width `ffn`
+    is bound by compute.
 
     `exact` counts that at degree Y in units of S devices only (Y - S) / Y of the buffer crosses the level.
 
     >>> round(largest_tp(h100_node, node, ffn=28672), 1)
     13.0
     """
-    many = ffn / link_intensity(cluster, span, dtype)
-    return many + _slowest(span).below if exact else many
+    many = ffn / link_intensity(cluster, group, dtype)
+    return many + _slowest(group).below if exact else many
 
 
 # Both together.
 
 
-def critical_tokens_fsdp_tp(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, dtype: str = "bf16") -> float:
+def critical_tokens_fsdp_tp(
+    cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, dtype: str = "bf16"
+) -> float:
     """Tokens on each device at which FSDP and tensor parallelism, divided at their best, are bound by compute.
 
     The weights' transfers fall with the degree of tensor parallelism and the activations' rise with it; at the best
@@ -196,7 +198,9 @@ def critical_tokens_fsdp_tp(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, 
     return 4 * link_intensity(cluster, fsdp, dtype) * link_intensity(cluster, tp, dtype) / ffn
 
 
-def best_fsdp_degree(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, batch_tokens: float, devices: int) -> float:
+def best_fsdp_degree(
+    cluster: Cluster, fsdp: DeviceGroup, tp: DeviceGroup, ffn: float, batch_tokens: float, devices: int
+) -> float:
     """Degree of FSDP on `devices` devices at which transfers of weights take as long as those of activations.
 
     `fsdp` and `tp` say where the groups lie, `ffn` is the feed-forward width, `batch_tokens` the batch of all devices.
@@ -204,14 +208,14 @@ def best_fsdp_degree(cluster: Cluster, fsdp: Span, tp: Span, ffn: float, batch_t
     >>> round(best_fsdp_degree(h100_node, node, node, ffn=28672, batch_tokens=4e6, devices=512))
     267
     """
-    weights, activations = (link_intensity(cluster, span) for span in (fsdp, tp))
+    weights, activations = (link_intensity(cluster, group) for group in (fsdp, tp))
     return sqrt(batch_tokens / ffn * activations / weights * devices)
 
 
 # Experts and pipelines.
 
 
-def critical_expert_ffn(cluster: Cluster, span: Span, experts: int, choices: int, dtype: str = "bf16") -> float:
+def critical_expert_ffn(cluster: Cluster, group: DeviceGroup, experts: int, choices: int, dtype: str = "bf16") -> float:
     """Expert width at which expert parallelism over `experts` devices is bound by compute.
 
     A token takes 4 k D F FLOPs in its k experts (`choices`) and moves D values out and back, to at most k x S / experts
@@ -220,9 +224,9 @@ def critical_expert_ffn(cluster: Cluster, span: Span, experts: int, choices: int
     >>> round(critical_expert_ffn(h100_node, nodes, experts=32, choices=4))
     14835
     """
-    unit = _slowest(span).below
+    unit = _slowest(group).below
     moved = (experts - unit) / experts * min(unit * choices / experts, 1.0)
-    return link_intensity(cluster, span, dtype) * moved * experts / choices
+    return link_intensity(cluster, group, dtype) * moved * experts / choices
 
 
 def pipeline_sends_s(
@@ -305,11 +309,11 @@ def training_s(flops: float, chips: float, chip: Chip, mfu: float, dtype: str = 
     return flops / (chips * chip.flops_per_s[dtype] * mfu)
 
 
-def _slowest(span: Span) -> Phase:
-    assert span.phases, "a roofline of a group needs more than one device"
-    return max(span.phases, key=lambda p: 1 / p.unit_bytes_per_s)
+def _slowest(group: DeviceGroup) -> GroupLevel:
+    assert group.levels, "a roofline of a group needs more than one device"
+    return max(group.levels, key=lambda p: 1 / p.unit_bytes_per_s)
 
 
-def _share(span: Span) -> float:
+def _share(group: DeviceGroup) -> float:
     """(n - 1) / n at the level that the group is bound by."""
-    return 1 - 1 / _slowest(span).members
+    return 1 - 1 / _slowest(group).members

@@ -63,7 +63,7 @@ class Ring:
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
+class GroupLevel:
     """One level that a group crosses: `members` units of `below` members each meet here.
 
     `bytes_per_s` is one way, per device, when all devices of a unit send at once; efficiency is in it.
@@ -91,18 +91,18 @@ class Phase:
     def unit_bytes_per_s(self) -> float:
         """Bandwidth of the group's members in one unit together (bytes/s).
 
-        >>> Phase("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=0.0).unit_bytes_per_s
+        >>> GroupLevel("leaf", members=4, below=8, bytes_per_s=50e9, latency_s=0.0).unit_bytes_per_s
         400000000000.0
         """
         return self.below * self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class DeviceGroup:
     """A group of `size` devices and the levels it crosses, innermost first."""
 
     size: int
-    phases: tuple[Phase, ...]
+    levels: tuple[GroupLevel, ...]
     level: str
     """The outermost level crossed; for a group of one, the innermost there is."""
 
@@ -113,30 +113,30 @@ class Span:
         >>> node.inside, node.outside, nodes.inside, nodes.outside
         (8, 1, 8, 4)
         """
-        return prod(p.members for p in self.phases if not p.network)
+        return prod(p.members for p in self.levels if not p.network)
 
     @property
     def outside(self) -> float:
         """Number of nodes (or slices) that the group lies in."""
-        return prod(p.members for p in self.phases if p.network)
+        return prod(p.members for p in self.levels if p.network)
 
     @property
     def call_s(self) -> float:
         """The framework's own seconds for a call over this group: the longest of its levels'."""
-        return max((p.call_s for p in self.phases), default=0.0)
+        return max((p.call_s for p in self.levels), default=0.0)
 
     def efficiency(self, op: str) -> float:
         """Share of the curve's bandwidth that the collective `op` reaches, at the outermost level that says so; 1 where
         none does."""
-        return next((share for p in reversed(self.phases) for name, share in p.op_efficiency if name == op), 1.0)
+        return next((share for p in reversed(self.levels) for name, share in p.op_efficiency if name == op), 1.0)
 
     @property
-    def slowest(self) -> Phase | None:
+    def slowest(self) -> GroupLevel | None:
         """The level that a gather is bound by: the one that saturates first. None for a group of one device."""
-        return max(self.phases, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
+        return max(self.levels, key=lambda p: (1 - 1 / p.members) / p.unit_bytes_per_s, default=None)
 
 
-def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
+def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
     """Where a group of devices lies on the machine: the levels it crosses, innermost first.
 
     Args:
@@ -144,31 +144,31 @@ def span_of(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> Span:
         cluster: the machine.
         axes: axes of the mesh, or of one of its views, that the group runs over.
 
-    >>> span = span_of(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
-    >>> span.size, span.level, [(p.name, p.members) for p in span.phases]
+    >>> group = device_group(plan.mesh, plan.cluster, ("fsdp", "tp"))  # mesh pp 4 > fsdp 16 > tp 8, nodes of 8
+    >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
     (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
     """
-    group = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
-    size = prod(a.size for a in group)
-    phases, count = [], float(size)
+    used = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
+    size = prod(a.size for a in used)
+    levels, count = [], float(size)
     for unit, width in _units(cluster, mesh.devices):
-        left = float(_units_of_group(group, width, mesh.devices)) if width < mesh.devices else 1.0
+        left = float(_units_of_group(used, width, mesh.devices)) if width < mesh.devices else 1.0
         if left < count:
-            phases.append(replace(unit, members=count / left, below=size / count))
+            levels.append(replace(unit, members=count / left, below=size / count))
         count = left
-    phases = [_on_torus(p, _rings(mesh, cluster, axes)) if p.rings else p for p in phases]
-    return Span(size, tuple(phases), phases[-1].name if phases else cluster.link.name)
+    levels = [_on_torus(p, _rings(mesh, cluster, axes)) if p.rings else p for p in levels]
+    return DeviceGroup(size, tuple(levels), levels[-1].name if levels else cluster.link.name)
 
 
-def ring_span(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> Span:
-    """The span of a group that is one torus dimension, `ring`, with links of `link_bytes_per_s` each way and
+def ring_group(ring: Ring, link_bytes_per_s: float, latency_s: float = 0.0) -> DeviceGroup:
+    """The group of one torus dimension, `ring`, with links of `link_bytes_per_s` each way and
     `latency_s` a hop.
 
-    >>> ring_span(Ring(4, wrapped=True), link_bytes_per_s=50e9).phases[0].bytes_per_s  # both ways round
+    >>> ring_group(Ring(4, wrapped=True), link_bytes_per_s=50e9).levels[0].bytes_per_s  # both ways round
     100000000000.0
     """
-    phase = Phase("ring", ring.size, 1, link_bytes_per_s, latency_s, rings=(ring,))
-    return Span(ring.size, (_on_torus(phase, (ring,)),), "ring")
+    level = GroupLevel("ring", ring.size, 1, link_bytes_per_s, latency_s, rings=(ring,))
+    return DeviceGroup(ring.size, (_on_torus(level, (ring,)),), "ring")
 
 
 def units_crossed(axis: Axis, width: int, devices: int) -> int:
@@ -186,14 +186,14 @@ def units_crossed(axis: Axis, width: int, devices: int) -> int:
     return min(axis.size, (offset + extent - 1) // width + 1)
 
 
-def _units_of_group(group: tuple[Axis, ...], width: int, devices: int) -> int:
-    return prod(units_crossed(a, width, devices) for a in _merged(group))
+def _units_of_group(used: tuple[Axis, ...], width: int, devices: int) -> int:
+    return prod(units_crossed(a, width, devices) for a in _merged(used))
 
 
-def _merged(group: tuple[Axis, ...]) -> list[Axis]:
+def _merged(used: tuple[Axis, ...]) -> list[Axis]:
     """Neighbouring axes as one, innermost first."""
     merged: list[Axis] = []
-    for axis in sorted(group, key=lambda a: a.stride):
+    for axis in sorted(used, key=lambda a: a.stride):
         last = merged[-1] if merged else None
         if last and axis.stride == last.stride * last.size:
             merged[-1] = replace(last, size=last.size * axis.size)
@@ -202,14 +202,14 @@ def _merged(group: tuple[Axis, ...]) -> list[Axis]:
     return merged
 
 
-def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
+def _units(cluster: Cluster, devices: int) -> list[tuple[GroupLevel, int]]:
     """Each level with the devices that meet below it, innermost first."""
     chip, link = cluster.chip, cluster.link
-    found: list[tuple[Phase, int]] = []
+    found: list[tuple[GroupLevel, int]] = []
     if chip.devices > 1:
-        found.append((Phase(chip.name, 1, 1, chip.die_bandwidth_bytes_per_s, 0.0), chip.devices))
+        found.append((GroupLevel(chip.name, 1, 1, chip.die_bandwidth_bytes_per_s, 0.0), chip.devices))
     one = link.bandwidth_bytes_per_s * link.efficiency / link.shared / chip.devices
-    near = Phase(
+    near = GroupLevel(
         link.name,
         1,
         1,
@@ -227,17 +227,17 @@ def _units(cluster: Cluster, devices: int) -> list[tuple[Phase, int]]:
         nodes *= level.width
         last = i == len(cluster.levels) - 1
         found.append(
-            (_network_phase(cluster, level, devices), max(devices, 1) if last else nodes * cluster.devices_per_node)
+            (_network_level(cluster, level, devices), max(devices, 1) if last else nodes * cluster.devices_per_node)
         )
     return found
 
 
-def _network_phase(cluster: Cluster, level: Level, devices: int) -> Phase:
+def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
     """A level of the network. All devices of a node send at once and share its hosts' ways out."""
     egress = cluster.hosts_per_node * level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription
     each = egress / min(cluster.devices_per_node, devices)
     reduction = _reduction(level.in_network_reduction, inf)
-    return Phase(
+    return GroupLevel(
         name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
         call_s=level.call_s, op_efficiency=(*level.op_efficiency.items(),), reduction=reduction, network=True,
     )  # fmt: skip
@@ -256,10 +256,10 @@ def _reduction(gain: float, units: float) -> float:
 # Tori.
 
 
-def _on_torus(phase: Phase, rings: tuple[Ring, ...]) -> Phase:
+def _on_torus(level: GroupLevel, rings: tuple[Ring, ...]) -> GroupLevel:
     """A gather uses every ring at once; a group that fits no dimension is taken for one line."""
-    rings = rings or (Ring(max(2, round(phase.members)), False),)
-    return replace(phase, rings=rings, bytes_per_s=phase.bytes_per_s * sum(r.links for r in rings))
+    rings = rings or (Ring(max(2, round(level.members)), False),)
+    return replace(level, rings=rings, bytes_per_s=level.bytes_per_s * sum(r.links for r in rings))
 
 
 def _rings(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> tuple[Ring, ...]:

@@ -14,7 +14,7 @@ from planc.cost.compute.flops import model_flops_per_token
 from planc.cost.compute.section import section_time
 from planc.cost.machine.collective_time import algorithm
 from planc.cost.machine.rates import peak_flops_per_s
-from planc.cost.machine.topology import Span, span_of
+from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds
 from planc.cost.step.overlap import exposed_activations
@@ -62,7 +62,7 @@ class Timed:
     """Seconds of all calls of each row, by `id`."""
     exposed: dict[int, float]
     """Exposed seconds of each row, by `id`."""
-    spans: dict[tuple[str, ...], Span]
+    groups: dict[tuple[str, ...], DeviceGroup]
     """Where the groups of the rows lie, by axes."""
     timeline: Timeline
     slowest: int
@@ -84,13 +84,13 @@ class Timed:
     def collectives(self) -> tuple[TimedCollective, ...]:
         """The rows of the report, of all ranks, with their seconds; only the slowest rank's are exposed."""
         calls = {(r.op, r.axes, r.buffer_bytes) for r in self.rows}
-        chosen = {(op, axes, size): algorithm(op, self.spans[axes], size) for op, axes, size in calls}
+        chosen = {(op, axes, size): algorithm(op, self.groups[axes], size) for op, axes, size in calls}
         return tuple(
             TimedCollective(
                 row=r,
                 time_s=self.seconds[id(known)],
                 exposed_s=self.exposed[id(known)] if r.stage == self.slowest else 0.0,
-                level=self.spans[r.axes].level,
+                level=self.groups[r.axes].level,
                 algorithm=chosen[r.op, r.axes, r.buffer_bytes],
             )
             for r, known in self._rows_by_rank()
@@ -145,7 +145,7 @@ def step_time(sharded: Sharded, rows: tuple[Collective, ...] | None = None) -> T
         rank_classes=classes,
         seconds={id(r): r.count * sum(step.links.call_s(plan, r.op, r.buffer_bytes, r.axes)) for r in rows},
         exposed={key: s for rank in sorted({*classes}) for key, s in step.exposed(rank)},
-        spans={axes: step.links.span(plan, axes) for axes in {row.axes for row in rows}},
+        groups={axes: step.links.group(plan, axes) for axes in {row.axes for row in rows}},
         timeline=timeline,
         slowest=work.slowest,
         times=work.times,
@@ -387,11 +387,11 @@ def step_of(plan: Plan, work: RankWork, makespan_s: float) -> Step:
     )
 
 
-def axis_spans(sharded: Sharded) -> dict[str, Span]:
-    """The span of each mesh axis of `sharded`'s plan, by name.
+def axis_groups(sharded: Sharded) -> dict[str, DeviceGroup]:
+    """The device group of each mesh axis of `sharded`'s plan, by name.
 
-    >>> {axis: span.level for axis, span in axis_spans(sharded).items()}
+    >>> {axis: group.level for axis, group in axis_groups(sharded).items()}
     {'pp': 'spine', 'fsdp': 'leaf', 'tp': 'nvlink4'}
     """
     plan = sharded.plan
-    return {name: span_of(plan.mesh, plan.cluster, (name,)) for name in plan.mesh.every}
+    return {name: device_group(plan.mesh, plan.cluster, (name,)) for name in plan.mesh.every}

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from planc.cost.machine.collective_time import transfer_s
-from planc.cost.machine.topology import Span, span_of
+from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES, Carries, Collective, CollectiveOp, Per, Phase
@@ -28,25 +28,25 @@ STEP = "step"
 
 
 class LinkTimes:
-    """Spans of device groups and seconds of transfers over them, cached for all layouts of one cluster."""
+    """Device groups and seconds of transfers over them, cached for all layouts of one cluster."""
 
     def __init__(self) -> None:
         self.cache = Cache()
 
     @cached_on(lambda links, plan, axes: (links.cache, (axes, plan.mesh.every_size)))
-    def span(self, plan: Plan, axes: tuple[str, ...]) -> Span:
-        """Span of the group over these `axes` of `plan`'s mesh. It depends on the mesh alone, not on what is stored
+    def group(self, plan: Plan, axes: tuple[str, ...]) -> DeviceGroup:
+        """The group over these `axes` of `plan`'s mesh. It depends on the mesh alone, not on what is stored
         where."""
-        return span_of(plan.mesh, plan.cluster, axes)
+        return device_group(plan.mesh, plan.cluster, axes)
 
     def call_s(self, plan: Plan, op: CollectiveOp, buffer_bytes: float, axes: tuple[str, ...]) -> tuple[float, float]:
         """Seconds of one call: (transfer, launch). `buffer_bytes` is the larger of input and output on one device."""
-        span = self.span(plan, axes)
-        return self._transfer_s(op, buffer_bytes, span), span.call_s
+        group = self.group(plan, axes)
+        return self._transfer_s(op, buffer_bytes, group), group.call_s
 
-    @cached_on(lambda links, op, buffer_bytes, span: (links.cache, (op, buffer_bytes, id(span))))
-    def _transfer_s(self, op: CollectiveOp, buffer_bytes: float, span: Span) -> float:
-        return transfer_s(op, buffer_bytes, span)
+    @cached_on(lambda links, op, buffer_bytes, group: (links.cache, (op, buffer_bytes, id(group))))
+    def _transfer_s(self, op: CollectiveOp, buffer_bytes: float, group: DeviceGroup) -> float:
+        return transfer_s(op, buffer_bytes, group)
 
 
 class Transfer(NamedTuple):
