@@ -30,6 +30,7 @@ from planc.trainer.checkpoint.writer import Failed, Saver, Where
 from planc.trainer.run.launch import leave
 from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
+from tests.trainer.test_checkpoint import history
 
 SAVED, STEPS, LR = 2, 4, 2e-4
 LONGEST_S = 400.0
@@ -91,7 +92,7 @@ def manifest(session: Session, plan: Plan, stack: Target) -> Manifest:
 def save(session: Session, plan: Plan, stack: Target, folder: Path) -> None:
     """Save; one process alone also saves for itself."""
     saver = Saver(session, Where(folder, "matrix", keep=0, asynchronous=True, timeout_s=60))
-    saver.save(manifest(session, plan, stack), {})
+    saver.save(manifest(session, plan, stack), history(SAVED))
     saver.finish()
     failed = [news for news in saver.news() if isinstance(news, Failed)]
     assert not failed, failed
