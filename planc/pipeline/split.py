@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from planc.ir.plan import Split
-from planc.pipeline.actions import Action
+from planc.pipeline.actions import Action, Repeat, unrolled
 from planc.pipeline.schedule import Schedule, Shape, stages_at
 from planc.schedules import schedules
 
@@ -27,14 +27,21 @@ def action_lists(split: Split | None, ranks: int, microbatches: int) -> list[lis
     `ranks` and `microbatches` are the numbers of pipeline ranks and of microbatches of a step; a schedule from a file
     has both already.
     """
-    if split is None:
-        return [[Action(kind, 0, m) for m in range(microbatches) for kind in ("forward", "backward")]]
-    if split.order:
+    if split is not None and split.order:
         from planc.pipeline import csv_schedule
 
         return [list(row) for row in csv_schedule.rows(split.order)]
-    shape = shape_of(split, ranks, microbatches)
-    return [schedule_of(split).actions(shape, rank) for rank in range(ranks)]
+    return [unrolled(repeats_of_rank(split, ranks, microbatches, rank)) for rank in range(ranks)]
+
+
+def repeats_of_rank(split: Split | None, ranks: int, microbatches: int, rank: int) -> list[Repeat]:
+    """The action list of pipeline rank `rank`, with what repeats written once; the other arguments are those of
+    `action_lists`."""
+    if split is None:
+        return [Repeat(microbatches, (Action("forward", 0, 0), Action("backward", 0, 0)))]
+    if split.order:
+        return [Repeat(1, tuple(action_lists(split, ranks, microbatches)[rank]))]
+    return schedule_of(split).rank_actions(shape_of(split, ranks, microbatches), rank)
 
 
 def stages_of(split: Split, ranks: int, rank: int) -> tuple[int, ...]:

@@ -7,11 +7,16 @@ clipping of one step, without the mean of the loss.
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 
 from planc.backends.cuda.rules import ORDER, realise
+from planc.backends.cuda.rules.pipeline_keeps_state import gathers
 from planc.ir.collective import Collective
+from planc.pipeline.actions import Action, unrolled
+from planc.pipeline.schedule import Shape
+from planc.schedules import schedules
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 
@@ -97,3 +102,27 @@ def test_every_changed_row_names_its_rules() -> None:
     for row in rows_of(2, mesh.format(8), *sentences):
         places = [names.index(name) for name in row.realised_by]
         assert places == sorted(places)
+
+
+@pytest.mark.parametrize("name", [name for name in schedules() if name != "csv"])
+def test_gathers_of_repeats_are_those_of_single_actions(name: str) -> None:
+    """Parameters of a pipeline's stages, for ranks, chunks and microbatches that the schedule runs."""
+    schedule, counted = schedules()[name], 0
+    for ranks, microbatches in ((1, 3), (2, 4), (3, 7), (4, 8), (4, 12)):
+        shape = Shape(ranks, 2 if schedule.free_chunks else schedule.chunks, microbatches)
+        if schedule.need(shape) is not None or (schedule.even_ranks and ranks % 2):
+            continue
+        for rank in range(ranks):
+            repeats = list(schedule.rank_actions(shape, rank))
+            found = gathers(repeats)
+            for stage in {action.stage for repeat in repeats for action in repeat.actions}:
+                assert found[stage] == gathers_one_by_one(unrolled(repeats), stage)
+                counted += 1
+    assert counted
+
+
+def gathers_one_by_one(actions: list[Action], stage: int) -> tuple[int, int]:
+    """Forward and backward gathers of a stage: a forward lets its parameters go, a backward keeps them."""
+    kinds = ["forward" if a.kind == "forward" else "backward" for a in actions if a.stage == stage]
+    needed = [kind for before, kind in pairwise(["forward", *kinds]) if before == "forward"]
+    return needed.count("forward"), needed.count("backward")

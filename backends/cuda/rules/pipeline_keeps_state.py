@@ -7,12 +7,16 @@ gathers if a forward came before it. Otherwise parameters are gathered once a st
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
+from planc.ir.cache import cached_on
 from planc.ir.collective import Collective
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
-from planc.pipeline.actions import Action
-from planc.pipeline.split import action_lists
+from planc.pipeline.actions import Action, Repeat
+from planc.pipeline.split import repeats_of_rank
 from planc.sharding.stage_assignment import sections_on, virtual_stages
 
 NAME = "pipeline_keeps_state"
@@ -31,30 +35,54 @@ def _counted(roles: Roles, row: Collective) -> Collective:
     if FsdpPolicy.of(plan).gather_per != "pass" or row.section == "last":
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
         return changed(row, NAME, per="step", count=once)
-    actions = action_lists(plan.split, plan.pipeline, plan.microbatches)[row.stage]
+    gathers = gathers_of_rank(plan, row.stage)
     count = sum(
-        copies * gathers(actions, stage)[row.phase == "backward"]
+        copies * gathers.get(stage, (0, 0))[row.phase == "backward"]
         for stage, copies in _copies(roles.sharded, row).items()
     )
     once = count <= sections_on(plan, row.stage)[row.section]
     return changed(row, NAME, per="step" if once else "microbatch", count=count)
 
 
-def gathers(actions: list[Action], stage: int) -> tuple[int, int]:
-    """Number of (forward, backward) gathers of the parameters of virtual stage `stage` in a step.
+@cached_on(lambda plan, rank: (plan.cache, rank))
+def gathers_of_rank(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
+    """Number of (forward, backward) gathers of a virtual stage's parameters in a step of `plan`, by stage of `rank`."""
+    return gathers(repeats_of_rank(plan.split, plan.pipeline, plan.microbatches, rank))
 
-    `actions` are those of the rank that has the stage, in order.
+
+def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
+    """Number of (forward, backward) gathers of each virtual stage's parameters, from the action list of a rank.
+
+    Whether parameters are gathered after an iteration of a repeat does not depend on what was before it, so that all
+    its iterations but the first have the same gathers.
+
+    >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
+    >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])
+    {0: (3, 3)}
     """
-    forward = backward = 0
-    whole = False
-    for action in actions:
-        if action.stage != stage:
+    counts: dict[int, tuple[int, int]] = {}
+    gathered: dict[int, bool] = {}
+    for repeat in repeats:
+        if not repeat.times:
             continue
-        going_back = action.kind != "forward"
-        forward += not whole and not going_back
-        backward += not whole and going_back
-        whole = going_back
-    return forward, backward
+        first = _gathers_once(repeat.actions, gathered)
+        later = _gathers_once(repeat.actions, gathered) if repeat.times > 1 else {}
+        for stage, once in first.items():
+            again, before = later.get(stage, (0, 0)), counts.get(stage, (0, 0))
+            forward, backward = (before[i] + once[i] + (repeat.times - 1) * again[i] for i in range(2))
+            counts[stage] = forward, backward
+    return counts
+
+
+def _gathers_once(actions: Iterable[Action], gathered: dict[int, bool]) -> dict[int, tuple[int, int]]:
+    """Gathers of one iteration, by stage; `gathered` tells the stages whose parameters are there, and is updated."""
+    counts: dict[int, tuple[int, int]] = {}
+    for action in actions:
+        forward, backward = counts.get(action.stage, (0, 0))
+        going_back, whole = action.kind != "forward", gathered.get(action.stage, False)
+        counts[action.stage] = forward + (not whole and not going_back), backward + (not whole and going_back)
+        gathered[action.stage] = going_back
+    return counts
 
 
 def _copies(sharded: Sharded, row: Collective) -> dict[int, int]:

@@ -170,8 +170,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="an all-to-all on a ring costs what a gather costs",
         file="planc/cost/machine/collective_time.py",
-        text="return max(r.crossing for r in phase.rings) * inside / link",
-        planted="return inside / phase.bytes_per_s",
+        text="return max(r.crossing for r in level.rings) * inside / link",
+        planted="return inside / level.bytes_per_s",
         test="tests/cost/test_topology.py::test_an_all_to_all_on_a_torus_is_bound_by_the_middle",
     ),
     Fault(
