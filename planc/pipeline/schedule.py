@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal, NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
-from planc.pipeline.actions import Action, Repeat, unrolled
+from planc.pipeline.actions import Repeat
 
 Placement = Literal["loop", "v", "both"]
 """Where the virtual stages of `P` ranks lie. `loop`: stage s on rank s mod P. `v`: down the ranks and back up, stage
@@ -77,10 +77,6 @@ class Schedule:
     def copies(self) -> int:
         """Ranks that hold each stage."""
         return 2 if self.placement == "both" else 1
-
-    def actions(self, shape: Shape, rank: int) -> list[Action]:
-        """The action list of rank `rank`, action by action, for the numbers in `shape`."""
-        return unrolled(self.rank_actions(shape, rank))
 
 
 def stages_at(placement: Placement, ranks: int, chunks: int, rank: int) -> tuple[int, ...]:

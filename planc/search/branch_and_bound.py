@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
-from pathlib import Path
 from typing import Any, NamedTuple, overload
 
 from planc.cost.costed import cost_plan
@@ -137,11 +136,9 @@ class Found(Sequence[Candidate]):
 
 
 def search(
-    source: str | Path | Space,
+    space: Space,
     *,
-    set: dict[str, int] | None = None,
     top: int = 10,
-    most_sequences: int | None = None,
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     realise: Realise | None = None,
@@ -149,19 +146,15 @@ def search(
     """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
 
     Args:
-        source: a plan file with something free, or the space that it stands for.
-        set: values of the file's `let` numbers.
+        space: the layouts that a plan file stands for. Where its batch is free, the time of a sequence counts.
         top: number of layouts returned.
-        most_sequences: the largest batch when the plan leaves it free; the time of a sequence is then what counts.
         memory_gib: memory that a device may hold (GiB); None: the chip's.
         on_progress: called now and then with the number of layouts costed and of open nodes.
         realise: a target's answer for a layout. None: layouts cost what they cost any correct program.
 
-    Raises PlanError when the plan has mistakes that no filling-in mends, and with the refusals of a layout when the
-    target refuses all layouts.
+    Raises PlanError, with the refusals of a layout, when the target refuses all layouts.
     """
     started = time.perf_counter()
-    space = source if isinstance(source, Space) else Space(Path(source), set, most_sequences)
     run = _Run(space, top, memory_gib, on_progress, realise)
     with gc_paused():
         run.probe()
@@ -404,7 +397,7 @@ class _Run:
         `room_gib`."""
         self.costed += 1
         if self.realise is None:
-            step, gib = self.bounds.cost(point, layout)
+            step, gib = layout.run()
         else:
             sharded = self.bounds.sharded(point)
             try:

@@ -30,7 +30,7 @@ def every(space: Space, most: int | None = None) -> Iterator[tuple[Point, Step, 
     found = found[:: -(-len(found) // most) if most else 1]
     for shape, point in sorted(found, key=_pipeline):
         if constraints.allow_point(point):
-            yield point, *bounds.cost(point, bounds.layout(point, shape))
+            yield point, *bounds.layout(point, shape).run()
 
 
 def _pipeline(at: tuple[Shape, Point]) -> tuple[int, int, str]:

@@ -43,7 +43,6 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import Plan
-from planc.ir.report import Step
 from planc.ir.sharding import Sharded
 from planc.search.critical_path import PipelinePaths, last_rank_layers
 from planc.search.space import Pipeline, Point, Space
@@ -133,7 +132,7 @@ class Bounds:
 
     @cached_property
     def variant_groups(self) -> list[tuple[int, ...]]:
-        """Variants that differ in what is stored where alone, as far as time and saved tensors go."""
+        """Groups of variants, each by its index in `space.variants`, that differ in what is stored where alone."""
         found: dict[object, list[int]] = {}
         for i, variant in enumerate(self.space.variants):
             found.setdefault((variant.recompute, self._data[i], i if self._narrow else -1), []).append(i)
@@ -239,10 +238,6 @@ class Bounds:
         pipeline runs."""
         times = shape.paths.kind_times(layout.work.times)
         return layout.work.total_s(shape.paths.critical.lower_bound_s(times, layout.plan.microbatches)) * SHAVED
-
-    def cost(self, point: Point, layout: LayoutCost) -> tuple[Step, float]:
-        """A point as `planc cost` costs it, from its `layout`: its step, and the GiB of the fullest device."""
-        return layout.run()
 
     def of(self, point: Point) -> Bound:
         """The bound of a `point` whose batch and pipeline fit."""

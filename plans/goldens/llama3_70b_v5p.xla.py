@@ -126,7 +126,7 @@ def _on_torus(devices: list[jax.Device]) -> np.ndarray:
     shape = tuple(MESH.values())
     try:
         return mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
-    except (NotImplementedError, ValueError):  # no such torus here: their order alone
+    except (NotImplementedError, ValueError):  # raised where the mesh fits no torus: in the devices' order
         return np.asarray(devices).reshape(shape)
 
 

@@ -1,5 +1,6 @@
 """The command line as a user meets it: exit status, what is on standard output, no traceback ever."""
 
+import errno
 import json
 import os
 import subprocess
@@ -106,11 +107,20 @@ def test_a_folder_is_the_plans_in_it(capsys: pytest.CaptureFixture[str], tmp_pat
     assert run(capsys, "check", str(tmp_path / "empty"))[0] == 2
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="no file is unreadable for root, who runs the tests")
-def test_an_unreadable_file_is_a_diagnostic(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unreadable_file_is_a_diagnostic(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The system's refusal is planted: for root, who may run the tests, every file is readable."""
     path = tmp_path / "x.plan"
     path.write_text(HEAD)
-    path.chmod(0)
+    really_open = os.open
+
+    def refusing_open(file: os.PathLike[str] | str, *arguments: int) -> int:
+        if Path(file) == path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return really_open(file, *arguments)
+
+    monkeypatch.setattr(os, "open", refusing_open)
     status, out = run(capsys, "check", str(path))
     assert status == 2 and "E0104" in out
 

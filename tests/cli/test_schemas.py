@@ -26,6 +26,7 @@ from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory
 from planc.ir.probe import Probe
 from planc.ir.target import Target
 from planc.search import search as found_layouts
+from planc.search.space import Space
 from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
 from planc.trainer.measure import coordinator
 from planc.trainer.run import devices as cuda
@@ -153,7 +154,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, function in replaced:
         monkeypatch.setattr(module, name, function)
     monkeypatch.setattr(search, "SPACES", {"free": None})
-    monkeypatch.setattr(search, "_fastest_run", lambda *_: (found_layouts("free.plan"), 0.5))
+    monkeypatch.setattr(search, "_fastest_run", lambda *_: (found_layouts(Space(Path("free.plan"))), 0.5))
     monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
     monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_: saves)
     monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -21,6 +22,7 @@ from tests.room_interfaces import room, used_elsewhere
 
 OPENINGS = ("Of ", "What ", "Whether ")
 """A noun says it instead: these need the name above them to be understood."""
+IN_PROGRAM = re.compile(r'^\s*"""(?:Of|What|Whether) ', re.MULTILINE)
 
 FLOORS: dict[str, dict[str, float]] = {
     "backends/common": {"described": 1.0, "arguments": 1.0},
@@ -109,6 +111,24 @@ def poor_openings(files: dict[str, str]) -> Iterator[str]:
             match node:
                 case ast.Expr(value=ast.Constant(value=str(said))) if said.startswith(OPENINGS):
                     yield f"{path}:{node.lineno}"
+
+
+def poor_openings_of_programs(files: dict[str, str]) -> Iterator[str]:
+    """`path:line` of every text that is written into programs and has such a docstring."""
+    for path, text in files.items():
+        for node in ast.walk(ast.parse(text)):
+            match node:
+                case ast.Constant(value=str(emitted)) if IN_PROGRAM.search(emitted):
+                    yield f"{path}:{node.lineno}"
+
+
+def test_docstrings_of_emitted_programs_open_with_a_noun() -> None:
+    assert list(poor_openings_of_programs(source_files(ROOT))) == []
+
+
+def test_a_poor_opening_of_a_program_is_found() -> None:
+    emitted = "T = '''\ndef f():\n    \"\"\"What it made.\"\"\"\n'''\n"
+    assert list(poor_openings_of_programs({"backends/a.py": emitted})) == ["backends/a.py:1"]
 
 
 def test_docstrings_open_with_a_noun() -> None:

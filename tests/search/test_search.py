@@ -143,7 +143,7 @@ use     tp   over tp
 def searched(folder: Path, text: str, top: int = 5) -> tuple[Path, Found]:
     path = folder / "space.plan"
     path.write_text(text)
-    return path, search(path, top=top, most_sequences=MOST)
+    return path, search(Space(path, None, MOST), top=top)
 
 
 def rounded(number: float) -> float:
@@ -338,7 +338,7 @@ def test_mistakes_are_reported(tmp_path: Path) -> None:
     path = tmp_path / "free.plan"
     path.write_text(SPACES["batch"])
     with pytest.raises(PlanError) as error:
-        search(path)
+        search(Space(path))
     assert [d.code for d in error.value.diagnostics] == ["E0115"]
 
 
@@ -386,7 +386,7 @@ def test_it_overwrites_no_other_file(tmp_path: Path, capsys: pytest.CaptureFixtu
 def test_the_nearest_miss_needs_the_least_memory(tmp_path: Path, name: str) -> None:
     path = tmp_path / "space.plan"
     path.write_text(SPACES[name])
-    found = search(path, most_sequences=MOST, memory_gib=0.5)
+    found = search(Space(path, None, MOST), memory_gib=0.5)
     assert not found.best and found.nearest_miss is not None and found.room_gib == 0.5
     least = min(gib for _, gib, _ in every(path))
     assert math.isclose(found.nearest_miss.memory_gib, least, rel_tol=1e-9)
@@ -407,5 +407,5 @@ def test_the_command_names_the_nearest_miss(tmp_path: Path, capsys: pytest.Captu
 def test_a_space_whose_layouts_all_break_a_rule_has_no_nearest_miss(tmp_path: Path) -> None:
     path = tmp_path / "space.plan"
     path.write_text(SPACES["fsdp_tp"].replace("32 x 4096", "33 x 4096").replace("tp ?", "tp 2"))
-    found = search(path)
+    found = search(Space(path))
     assert not found.best and found.nearest_miss is None

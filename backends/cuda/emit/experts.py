@@ -178,7 +178,7 @@ class ExpertParallel:
         return rows, weights, <each>
 
     def combine(self, module: nn.Module, inputs: tuple, rows: torch.Tensor) -> torch.Tensor:
-        """What the experts made, to where the tokens are."""
+        """Send the experts' outputs back to where the tokens are."""
         <back>
 '''
 

@@ -154,7 +154,7 @@ def on_torus(mesh: jax.sharding.Mesh, devices: list[jax.Device]) -> bool:
         wanted = mesh_utils.create_device_mesh(
             mesh.devices.shape, devices[: mesh.devices.size], allow_split_physical_axes=True
         )
-    except (NotImplementedError, ValueError):  # jax has no way to lay this shape on these axes
+    except (NotImplementedError, ValueError):  # raised where the mesh fits no torus of these devices
         return False
     return bool((wanted == mesh.devices).all())
 

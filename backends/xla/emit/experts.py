@@ -88,7 +88,7 @@ def _taken(chosen: jax.Array, total: int, places: int) -> jax.Array:
 
 TOTAL = '''
 def _total(counts: jax.Array) -> jax.Array:
-    """Of all parts of this rank's sequences."""
+    """Sum of the counts over all parts of this rank's sequences."""
     return jax.lax.pcast(jax.lax.psum(counts, <axes>), <axes>, to="varying")
 '''
 
@@ -100,7 +100,7 @@ def _sent(rows: jax.Array) -> jax.Array:
 
 
 def _returned(rows: jax.Array) -> jax.Array:
-    """What the experts made, [X here, senders * C, D], to where the tokens are, [X, C, D]."""
+    """Send the experts' outputs, [X here, senders * C, D], back to where the tokens are, [X, C, D]."""
     rows = jnp.swapaxes(rows.reshape(len(rows), <senders>, -1, rows.shape[-1]), 0, 1)
     <back>
     return rows.reshape(-1, *rows.shape[2:])

@@ -12,6 +12,7 @@ from planc.cli.views.table import table
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import examine
 from planc.search import search
+from planc.search.space import Space
 
 PUBLISHED = {
     "gpt3_175b_a100": "gpt3_175b_a100",
@@ -46,7 +47,7 @@ def beside(name: str) -> Beside:
     costed = examine(field / f"{name}.plan").costed
     assert costed is not None, "a bundled plan has mistakes"
     gib = costed.memory.per_device_gib.total
-    found = search(free / f"{PUBLISHED[name]}.plan", top=1, memory_gib=gib).best[0]
+    found = search(Space(free / f"{PUBLISHED[name]}.plan"), top=1, memory_gib=gib).best[0]
     return Beside(costed.step.time_s, gib, found.time_s, found.memory_gib, found.label)
 
 

@@ -62,7 +62,7 @@ def _fastest_run(path: Path, most_sequences: int | None) -> tuple[Found, float]:
     for _ in range(RUNS):
         clear_caches()
         begin = time.process_time()
-        found = search(path, most_sequences=most_sequences)
+        found = search(Space(path, None, most_sequences))
         least = min(least, time.process_time() - begin)
     return found, least
 
