@@ -68,6 +68,7 @@ def test_our_tracker_and_that_of_torch_agree() -> None:
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_a_second_observer_counts_the_same_calls() -> None:
     """torch's CommDebugMode, over the same step."""
     script = ROOT / "tests" / "audit" / "both_observers.py"

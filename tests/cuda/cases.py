@@ -174,8 +174,8 @@ SELDOM = {
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
 QUICK = {
-    *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches", "recompute_blocks", "override"),
-    *("1f1b", "interleaved_1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "qwen3_micro"),
+    *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
+    *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 

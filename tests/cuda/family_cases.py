@@ -53,7 +53,7 @@ FAMILY: dict[str, Case] = {
     ),
 }
 
-QUICK = ("own_layout", "head_dim_sp")
+QUICK = ("own_layout",)
 """Those that `make test` trains; CI trains the others too."""
 
 

@@ -34,10 +34,10 @@ def of(*languages: str) -> list[object]:
 
 
 def tier(snippet: Snippet) -> list[pytest.MarkDecorator]:
-    """The marks of a block that starts processes: `make test` runs programs and the tutorial's commands."""
+    """The marks of a block that starts processes: `make test` runs programs of one process."""
     if not snippet.launches:
         return []
-    quick = snippet.language == "python" or snippet.page.stem == "tutorial"
+    quick = snippet.language == "python" and not snippet.option("torchrun")
     return [pytest.mark.launch] if quick else [pytest.mark.launch, pytest.mark.long]
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -169,8 +171,16 @@ def _alike(step: Step, gib: float, costed: CostedPlan) -> None:
     assert math.isclose(gib, costed.memory.per_device_gib.total, rel_tol=1e-9)
 
 
-def every(path: Path) -> list[tuple[float, float, str]]:
-    """Every layout of the space that is right and fits: seconds a sequence, GiB and text. No bounds."""
+@cache
+def every(name: str) -> list[tuple[float, float, str]]:
+    """Every layout of a space of SPACES that is right and fits: seconds a sequence, GiB and text. No bounds."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "space.plan"
+        path.write_text(SPACES[name])
+        return _every(path)
+
+
+def _every(path: Path) -> list[tuple[float, float, str]]:
     space = Space(path, None, MOST)
     helper = Bounds(space)
     room = space.plan.cluster.chip.memory_bytes / 2**30
@@ -205,7 +215,7 @@ def every(path: Path) -> list[tuple[float, float, str]]:
 def test_it_equals_brute_force(tmp_path: Path, name: str) -> None:
     """And no layout takes less than its bound."""
     path, found = searched(tmp_path, SPACES[name])
-    layouts = every(path)
+    layouts = every(name)
     assert len(layouts) > 1
     assert [c.text for c in found.best] == [text for _, _, text in layouts[:5]]
     near = [(s, gib) for s, gib, _ in layouts if s <= NEAR * layouts[0][0]]
@@ -388,7 +398,7 @@ def test_the_nearest_miss_needs_the_least_memory(tmp_path: Path, name: str) -> N
     path.write_text(SPACES[name])
     found = search(Space(path, None, MOST), memory_gib=0.5)
     assert not found.best and found.nearest_miss is not None and found.room_gib == 0.5
-    least = min(gib for _, gib, _ in every(path))
+    least = min(gib for _, gib, _ in every(name))
     assert math.isclose(found.nearest_miss.memory_gib, least, rel_tol=1e-9)
 
 

@@ -215,7 +215,7 @@ def _part_gradients(
     v: jax.Array,
     seen: jax.Array | bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Contributions of some rows and keys to the gradients of q, k and v; log_sum is that of all of a row's keys."""
+    """Gradients of q, k and v from some rows and keys; log_sum is over all of a row's keys."""
     q, grad, k, v = (x.astype(jnp.float32) for x in (q, grad, k, v))
     weights = jnp.exp(_scores(q, k, seen) - log_sum[..., None])
     dv = jnp.einsum("brkgc,brkgd->bckd", weights, grad)
