@@ -19,6 +19,7 @@ BUDGET = 1e-5
 
 
 @pytest.mark.launch
+@pytest.mark.long
 def test_an_emitted_file_trains_a_users_own_module(tmp_path: Path) -> None:
     plan = build_file(HERE.parents[1] / "plans" / "tiny.plan", target="cuda").plan
     assert plan is not None

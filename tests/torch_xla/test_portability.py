@@ -102,7 +102,7 @@ def test_what_is_no_module_is_said_in_words(name: str, says: str) -> None:
         found(name)
 
 
-@pytest.mark.parametrize(("maker", "status"), [("Item", 1), pytest.param("Fine", 0, marks=pytest.mark.long)])
+@pytest.mark.parametrize(("maker", "status"), [("Item", 1), ("Fine", 0)])
 def test_the_command(maker: str, status: int) -> None:
     """The same through the command line, as JSON: the file, the line and the verdict."""
     argv = [sys.executable, "-m", "planc.cli", "audit", "--portability", f"{SOURCE}:{maker}", "--format", "json"]

@@ -80,7 +80,7 @@ NARROW: dict[str, tuple[str, ...]] = {
 }
 """Layouts in bf16: near the one device in fp32, no more."""
 
-QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring", "bf16"}
+QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 

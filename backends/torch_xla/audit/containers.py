@@ -41,17 +41,15 @@ class Site:
 
 
 class Containers:
-    """While it is entered, notes what each site changes: step by step, as `next_step` says."""
+    """Notes what each site changes in the steps that it is entered for, once a step."""
 
     def __init__(self) -> None:
         self._steps: list[dict[tuple[CodeType, Site], list[Any]]] = []
         self._sites: dict[int, tuple[CodeType, tuple[Site, ...]]] = {}
         """By the code's identity: its hash would read all of it at every call."""
 
-    def next_step(self) -> None:
-        self._steps.append({})
-
     def __enter__(self) -> Containers:
+        self._steps.append({})
         sys.setprofile(self._called)
         return self
 
@@ -68,7 +66,7 @@ class Containers:
 
     def _called(self, frame: FrameType, event: str, _argument: Any) -> None:
         """At a function's return, when what it made is there too."""
-        if event != "return" or not self._steps:
+        if event != "return":
             return
         code = frame.f_code
         if id(code) not in self._sites:
