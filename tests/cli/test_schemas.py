@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,7 @@ from planc.calibration.sweep import Sweep
 from planc.cli import main, schemas
 from planc.cli.bench import accuracy as accuracy_bench
 from planc.cli.bench import gpu, published, search
-from planc.cli.commands import bench
-from planc.cli.commands.calibrate import step_of
+from planc.cli.commands import bench, calibrate
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
 from planc.ir.probe import Probe
@@ -134,15 +133,16 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     def measure(
         target: Target, devices: int, probes: Sequence[Probe] = (), plans: Sequence[Path] = (), **_: Any
     ) -> coordinator.Measurement:
-        steps = {p.stem: step_of(load(p), 1.0, target).predicted_s(machine()) for p in plans}
+        steps = {p.stem: calibrate.step_of(load(p), 1.0, target).predicted_s(machine()) for p in plans}
         probed = tuple(Measured(probe=p, seconds=predicted_s(p, machine())) for p in probes)
         return coordinator.Measurement(probed, {name: (2 * s, s) for name, s in steps.items()})
 
     saves = {"synchronous_s": 0.2, "asynchronous_s": 0.1, "step_s": 0.3, "step_while_saving_s": 0.4}
     traced = DryRun(4, 2, ["2 microbatches"], 1.5, {"operations": 7, "axes": ["fsdp"]})
     row = gpu.Row("small", 1.0, 1.1, 0.4, 0.36, None, 10.0, ("flash",))
-    replaced: list[tuple[Any, str, Callable[..., Any]]] = [
+    replaced: list[tuple[Any, str, Any]] = [
         (coordinator, "measure", measure),
+        (calibrate, "STEPPED", {"dp_short": calibrate.STEPPED["dp_short"]}),
         (bench, "_paired", lambda *_: (2.0, 1.0)),
         (bench, "_costing", lambda *_, **__: 1.0),
         (bench, "_median", lambda *_: 1.0),
