@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: help demo test long check all lint mutants fuzz faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -70,6 +70,9 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 
 crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/measured/crosscheck.md (10 minutes)
 	@$(BIN)/python -m tests.torch_xla.three
+
+accelerator: ## experiments on this machine's GPUs, or small ones on its CPU, in slices of 9 minutes (docs/guide/accelerator.md)
+	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || echo $(PYTHON)); $$python .ci/accelerator.py $(ACCELERATOR)
 
 by-hand: $(READY) ## time emitted programs beside those written by hand, and write both pages (10 minutes)
 	@$(BIN)/python tests/cuda/by_hand/bench.py

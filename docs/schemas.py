@@ -30,7 +30,6 @@ from type_schemas import (
 from planc.calibration.accuracy import Accuracy
 from planc.calibration.parameters import Parameter
 from planc.cli.bench.calibrated import Compared
-from planc.cli.bench.gpu import Row as GpuRow
 from planc.cli.bench.published import Beside
 from planc.cli.schemas import file_name
 from planc.cli.topics import HARDWARE
@@ -49,6 +48,7 @@ from planc.ir.probe import Probe
 from planc.ir.report import Report
 from planc.ir.target import Target
 from planc.trainer.checkpoint.manifest import Manifest
+from planc.trainer.experiments.records import Record
 from planc.trainer.receipt.crosscheck import CrossCheck
 from planc.trainer.receipt.receipt import Receipt
 from planc.trainer.run.dry_run import DryRun
@@ -86,13 +86,19 @@ def _headed(format: str, about: str, made: Schema) -> Schema:
     return {**head, **made, **head, "additionalProperties": True}
 
 
-def _of_pydantic(format: str, about: str, kind: type[BaseModel]) -> Schema:
+def of_pydantic(kind: type[BaseModel]) -> Schema:
     """The schema of a pydantic model's JSON, which has every field."""
     made = kind.model_json_schema(mode="serialization")
-    assert made["properties"]["format"]["const"] == format
     for part in (made, *made.get("$defs", {}).values()):
         part["properties"] = {name: described(name, schema) for name, schema in part["properties"].items()}
         part["required"] = list(part["properties"])
+    return made
+
+
+def _of_pydantic(format: str, about: str, kind: type[BaseModel]) -> Schema:
+    """The schema of an answer that is a pydantic model."""
+    made = of_pydantic(kind)
+    assert made["properties"]["format"]["const"] == format
     return _headed(format, about, made)
 
 
@@ -276,6 +282,11 @@ def schemas() -> dict[str, Schema]:
             "`checkpoint.json`, in the folder of a checkpoint, with the sum of its other keys in `sha256`.",
             Manifest,
         ),
+        _of_pydantic(
+            "planc.experiment/1",
+            "A file of the state folder of `planc bench accelerator`: one experiment, predicted and measured.",
+            Record,
+        ),
         _of_plan(),
         _answer(
             "planc.crosscheck/1", "Answer of `planc crosscheck`; losses are in nats a token.", of_fields(CrossCheck)
@@ -309,9 +320,9 @@ def schemas() -> dict[str, Schema]:
             {"target": one_of(Target), "load": NUMBER, "rows": array(calibrated), "median": NUMBER},
         ),
         _answer(
-            "planc.bench.gpu/1",
-            "Answer of `planc bench gpu`.",
-            {"device": TEXT, "devices": WHOLE, "rows": array(of_type(GpuRow))},
+            "planc.bench.accelerator/1",
+            "Answer of `planc bench accelerator`.",
+            {"device": TEXT, "devices": WHOLE, "node": TEXT, "experiments": array(of_pydantic(Record))},
         ),
         _by_name_at_top(
             "planc.bench.search/1",

@@ -70,8 +70,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Launches come first, as they take longest. GPU tests are skipped, with the reason, where no device is."""
-    items.sort(key=lambda item: item.get_closest_marker("launch") is None)
+    """Shared launches come first, then the others, as they take longest. GPU tests are skipped, with the reason, where
+    no device is."""
+    items.sort(key=lambda item: [item.get_closest_marker(name) is None for name in ("trained", "launch")])
     gpu = [item for item in items if item.get_closest_marker("gpu")]
     if gpu and not Path("/dev/nvidia0").exists():
         for item in gpu:

@@ -51,7 +51,7 @@ def xml_text(text: str) -> str:
 
 
 def markdown_cell(text: str) -> str:
-    """Text in a cell of a Markdown table, without any markup of its own."""
+    """`text` in a cell of a Markdown table, without any markup of its own."""
     return re.sub(r"([\\`*_{}\[\]()<>#+!|~&$:@])", r"\\\1", printable(text))
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 PACKAGES = frozenset(
     {
         "__future__", "collections", "contextlib", "copy", "functools", "itertools", "jax", "math", "numpy", "optax",
-        "re", "torch", "torch_xla", "torchao", "typing",
+        "re", "torch", "torch_xla", "torchao", "typing", "warnings",
     }
 )  # fmt: skip
 """Packages that emitted programs import from."""

@@ -14,6 +14,7 @@ device, initialise torch.distributed, then:
     norm = clip_grad_norm(model, mesh, 1.0)
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -35,7 +36,7 @@ from torch.distributed.tensor.parallel import (
 from torch.utils.checkpoint import checkpoint
 
 if not torch.__version__.startswith("2.13."):
-    raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")
+    warnings.warn(f"this program was compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
 
 # llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
 MESH = {"fsdp": 64, "tp": 4}

@@ -14,6 +14,7 @@ device, initialise torch.distributed, then:
     norm = clip_grad_norm(model, mesh, 1.0)
 """
 
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -33,7 +34,7 @@ from torch.distributed.tensor.parallel import (
 )
 
 if not torch.__version__.startswith("2.13."):
-    raise RuntimeError(f"this program was compiled for torch 2.13, not {torch.__version__}")
+    warnings.warn(f"this program was compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
 
 # tiny.plan:5  mesh fsdp 2 > tp 2
 MESH = {"fsdp": 2, "tp": 2}

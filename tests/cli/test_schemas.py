@@ -18,7 +18,7 @@ from planc.calibration.ranking import Ranking
 from planc.calibration.sweep import Sweep
 from planc.cli import main, schemas
 from planc.cli.bench import accuracy as accuracy_bench
-from planc.cli.bench import gpu, published, search
+from planc.cli.bench import published, search
 from planc.cli.commands import bench, calibrate
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
@@ -28,7 +28,6 @@ from planc.search import search as found_layouts
 from planc.search.space import Space
 from planc.trainer.checkpoint.manifest import Box, File, Manifest, Position, Stored
 from planc.trainer.measure import coordinator
-from planc.trainer.run import devices as cuda
 from planc.trainer.run.dry_run import DryRun
 from tests.calibration.test_fit_machine import machine
 from tests.cli.schemas import valid, valid_text
@@ -92,7 +91,8 @@ ANSWERS = [
     ("planc.bench/1", 0, "bench"),
     ("planc.bench.accuracy/1", 0, "bench accuracy"),
     ("planc.bench.calibrated/1", 0, "bench calibrated --hardware cpu_local.plan --target xla"),
-    ("planc.bench.gpu/1", 0, "bench gpu"),
+    ("planc.bench.accelerator/1", 0, "bench accelerator --dry"),
+    ("planc.bench.accelerator/1", 1, "bench accelerator --minutes 0 --state kept"),
     ("planc.bench.published/1", 0, "bench published"),
     ("planc.bench.saves/1", 0, "bench saves"),
     ("planc.bench.search/1", 0, "bench search"),
@@ -105,7 +105,7 @@ ACCURACY = Accuracy(
     traces=Sweep(4, 2, 0.1, 1, 0.05, 3, 2.5, 2),
     dropped={"no step time": 2},
 )
-BUILT = {"planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
+BUILT = {"planc.experiment/1", "planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
 """Formats of files, and of commands that start processes: their values are made here."""
 
 
@@ -139,7 +139,6 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
 
     saves = {"synchronous_s": 0.2, "asynchronous_s": 0.1, "step_s": 0.3, "step_while_saving_s": 0.4}
     traced = DryRun(4, 2, ["2 microbatches"], 1.5, {"operations": 7, "axes": ["fsdp"]})
-    row = gpu.Row("small", 1.0, 1.1, 0.4, 0.36, None, 10.0, ("flash",))
     replaced: list[tuple[Any, str, Any]] = [
         (coordinator, "measure", measure),
         (calibrate, "STEPPED", {"dp_short": calibrate.STEPPED["dp_short"]}),
@@ -147,8 +146,6 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         (bench, "_costing", lambda *_, **__: 1.0),
         (bench, "_median", lambda *_: 1.0),
         (accuracy_bench, "accuracy", lambda *_, **__: ACCURACY),
-        (cuda, "cuda_devices", lambda: ("NVIDIA H100", 1)),
-        (gpu, "measured", lambda *_: [row]),
         (published, "beside", lambda _: published.Beside(2.0, 70.0, 1.9, 69.0, "fsdp 8")),
     ]
     for module, name, function in replaced:

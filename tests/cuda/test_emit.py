@@ -5,13 +5,17 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
 from planc.backends.cuda.emit.program import emit
+from planc.checks import check_plan
 from planc.language.build import build_file
+from planc.lowering import lower_plan
 from tests.plans import propagated
 
 from .cases import LAYOUTS, SP, TP, case, plan_of
@@ -49,11 +53,14 @@ def test_it_is_deterministic_and_complete(name: str) -> None:
     assert functions >= EXPORTS
 
 
+STANDARD = ("collections", "copy", "functools", "warnings")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_it_imports_torch_alone_and_nothing_private(name: str) -> None:
     modules = [n for n in ast.walk(ast.parse(text_of(name))) if isinstance(n, ast.Import | ast.ImportFrom)]
     named = [n.module if isinstance(n, ast.ImportFrom) else n.names[0].name for n in modules]
-    assert {str(m).split(".")[0] for m in named} <= {"torch", "torchao", "copy", "collections", "functools"}
+    assert {str(m).split(".")[0] for m in named} <= {"torch", "torchao", *STANDARD}
     assert ("torchao.float8" in named) == name.startswith("float8")
     assert {m for m in named if "._" in str(m)} <= PRIVATE
 
@@ -117,3 +124,14 @@ def test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_it
         made = [c for c in calls if c in ("apply_compile", "apply_recompute")]
         assert made == (order or ["apply_recompute", "apply_compile"])
         assert calls[-1] == "apply_fsdp"
+
+
+def test_another_torch_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program runs on another torch than it was compiled for, and says so once."""
+    program = lower_plan(check_plan(case("fsdp")), "cuda")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        program.load()
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    with pytest.warns(UserWarning, match="compiled for torch 2.13 and never tried on 2.11.0"):
+        lower_plan(check_plan(case("zero1")), "cuda").load()

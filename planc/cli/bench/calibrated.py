@@ -47,7 +47,7 @@ class Compared:
 
     @property
     def error(self) -> float:
-        """Predicted over measured, less one."""
+        """Relative error, a fraction: predicted over measured seconds, less one."""
         return self.predicted_s / self.measured_s - 1
 
 

@@ -37,12 +37,12 @@ class Beside:
 
     @property
     def ratio(self) -> float:
-        """Time of the published layout in units of the best found; below 1 it would not be in the space."""
+        """Ratio of the published layout's time to that of the best found; below 1 it would not be in the space."""
         return self.published_s / self.best_s
 
 
 def beside(name: str) -> Beside:
-    """A published layout and the best found under its limits."""
+    """The published layout `name` (a bundled plan) and the best found under its limits, in s and GiB."""
     field, free = (Path(str(files("planc.plans").joinpath(folder))) for folder in ("field", "search"))
     costed = examine(field / f"{name}.plan").costed
     assert costed is not None, "a bundled plan has mistakes"
@@ -52,6 +52,7 @@ def beside(name: str) -> Beside:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Print the table, or with `options.format` json its numbers (s, GiB, ratios). Always 0."""
     every = {name: beside(name) for name in PUBLISHED}
     if options.format == "json":
         facts = ("published_s", "published_gib", "best_s", "best_gib", "label", "ratio")

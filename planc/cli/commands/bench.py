@@ -31,7 +31,7 @@ OTHERS = {
     "calibrated": "calibrated",
     "search": "search",
     "published": "published",
-    "gpu": "gpu",
+    "accelerator": "accelerator",
 }
 """Tables of their own, and the module that makes each."""
 
@@ -47,8 +47,19 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rows", metavar="FILE", help="accuracy: runs of one's own, as in planc/calibration/data")
     parser.add_argument("--runs", type=int, default=7, metavar="N", help="measured runs of each (7)")
     parser.add_argument("--hardware", metavar="FILE.plan", help="calibrated: what `planc calibrate` wrote")
-    parser.add_argument("--machine", default="cpu_local", metavar="NODE", help="calibrated: its node (cpu_local)")
+    parser.add_argument(
+        "--machine",
+        default="cpu_local",
+        metavar="NODE",
+        help="calibrated: its node; accelerator --dry: as if it were here (cpu_local)",
+    )
     parser.add_argument("--target", choices=("cuda", "xla"), help="calibrated: which stack")
+    parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="accelerator: at most so long (9)")
+    parser.add_argument(
+        "--state", default="build/accelerator", metavar="FOLDER", help="accelerator: answers so far (build/accelerator)"
+    )
+    parser.add_argument("--dry", action="store_true", help="accelerator: predict every experiment, run none")
+    parser.add_argument("--page", metavar="FILE.md", help="accelerator: write the answers as a page")
 
 
 def run(options: argparse.Namespace) -> int:

@@ -1,0 +1,108 @@
+"""The page `docs/measured/accelerator-<chip>.md`: every record of a state folder, predicted beside measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from planc.diag.quoting import markdown_cell
+from planc.trainer.experiments.experiment import Facts, Machine
+from planc.trainer.experiments.records import Record
+
+HEAD = """# What one {name} does, beside what planc predicts
+
+Written by `make accelerator`, from one JSON file an experiment. Each prediction was written down before its experiment
+ran, by the bundled hardware file `{node}`; nothing here was used to make it. Versions: {versions}.
+"""
+"""`name`, `node`, `versions`."""
+
+
+def page(machine: Machine, records: Sequence[Record]) -> str:
+    """The page of the `records` of one `machine`."""
+    versions = ", ".join(f"{name} {number}" for name, number in records[0].versions.items()) if records else "none"
+    parts = [HEAD.format(name=machine.name, node=machine.node, versions=versions)]
+    parts += [part for part in (_steps(records), _curves(records), _others(records), _left(records)) if part]
+    return "\n".join(parts)
+
+
+def _measured(records: Sequence[Record], fact: str) -> list[tuple[Record, Facts, Facts]]:
+    """Records with their predictions and measurements, of experiments that measure `fact`."""
+    found = [(r, r.predicted or {}, r.measured or {}) for r in records if r.status == "measured"]
+    return [(r, p, m) for r, p, m in found if fact in m]
+
+
+def _steps(records: Sequence[Record]) -> str:
+    rows, step_errors, peak_errors = [], [], []
+    for record, predicted, measured in _measured(records, "step_s"):
+        error = predicted["step_s"] / measured["step_s"] - 1
+        step_errors.append(abs(error))
+        peak = ["", "", ""]
+        if measured["peak_gib"] is not None:
+            apart = predicted["peak_gib"] / measured["peak_gib"] - 1
+            peak_errors.append(abs(apart))
+            peak = [f"{measured['peak_gib']:.2f}", f"{predicted['peak_gib']:.2f}", f"{apart:+.1%}"]
+        rows.append(
+            [
+                record.title,
+                f"{measured['step_s'] * 1e3:.1f}",
+                f"{predicted['step_s'] * 1e3:.1f}",
+                f"{error:+.1%}",
+                f"{measured['tokens_per_s']:,.0f}",
+                f"{measured['mfu']:.1%}",
+                *peak,
+                ", ".join(measured["features"]),
+            ]
+        )
+    if not rows:
+        return ""
+    heads = ["steps of", "ms", "predicted", "error", "tokens/s", "MFU", "peak GiB", "predicted", "error", "in use"]
+    said = f"Median error of a step: {median(step_errors):.1%}"
+    said += f"; of the peak: {median(peak_errors):.1%}.\n" if peak_errors else ".\n"
+    return f"## Steps\n\n{said}\n{_table(heads, rows)}"
+
+
+def _curves(records: Sequence[Record]) -> str:
+    parts = []
+    for _, predicted, measured in _measured(records, "probes"):
+        rows = []
+        for before, after in zip(predicted["probes"], measured["probes"], strict=True):
+            size = " x ".join(f"{n:,}" for n in after["sizes"])
+            what = f"{after['op']} over {after['sizes'][0]}" if after["kind"] == "collective" else after["kind"]
+            ratio = before["s"] / after["s"] - 1
+            rows.append(
+                [what, after["dtype"], size, f"{after['s'] * 1e6:.1f}", f"{before['s'] * 1e6:.1f}", f"{ratio:+.0%}"]
+            )
+        numbers = [[name, f"{value:.4g}"] for name, value in measured["fitted"].items()]
+        heads = ["probe", "dtype", "size", "us", "predicted", "error"]
+        parts.append(f"## Curves\n\n{_table(heads, rows)}\nFitted to them:\n\n{_table(['number', 'value'], numbers)}")
+    return "\n".join(parts)
+
+
+def _others(records: Sequence[Record]) -> str:
+    lines = []
+    for record, _, measured in _measured(records, "max_abs"):
+        verdict = "inside" if measured["ok"] else "outside"
+        apart = "not compared" if measured["max_abs"] is None else f"{measured['max_abs']:.1e} nats apart at most"
+        lines.append(f"- {record.title}: {apart}, {verdict} the budget of {measured['budget']:.0e}.")
+    for record, _, measured in _measured(records, "asynchronous_s"):
+        waits = f"{measured['asynchronous_s'] * 1e3:.0f} ms in the background, {measured['synchronous_s'] * 1e3:.0f} ms"
+        lines.append(f"- {record.title}: {waits} otherwise.")
+    for record, predicted, measured in _measured(records, "fits"):
+        if predicted["fits"] != measured["fits"]:
+            lines.append(f"- {record.title}: **planc was wrong**: {'it ran' if measured['fits'] else 'out of memory'}.")
+        elif not measured["fits"]:
+            lines.append(f"- {record.title}: out of memory, as planc says.")
+    return "## Others\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _left(records: Sequence[Record]) -> str:
+    lines = [f"- {r.title}: {r.status}. {markdown_cell(r.why)}" for r in records if r.status in ("refused", "failed")]
+    lines += [f"- {r.title}: not measured yet." for r in records if r.status in ("predicted", "postponed")]
+    return "## Not shown\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table in Markdown: text columns to the left, numbers right."""
+    align = ["---" if not any(c.isdigit() for c in rows[0][i]) else "--:" for i in range(len(heads))]
+    lines = [list(heads), align, *(list(row) for row in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

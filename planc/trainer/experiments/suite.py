@@ -1,0 +1,144 @@
+"""The experiments, in the order of what they are worth: what is cut for want of time is at the end."""
+
+from __future__ import annotations
+
+import tempfile
+from bisect import bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+
+from planc.driver import cost
+from planc.trainer.experiments.experiment import Experiment, Machine, plan_text
+from planc.trainer.experiments.machine_curves import MachineCurves
+from planc.trainer.experiments.save_stall import SaveStall
+from planc.trainer.experiments.stacks_agree import StacksAgree
+from planc.trainer.experiments.training_steps import TrainingSteps
+
+FSDP = ("mesh fsdp {devices}", "use fsdp over fsdp")
+BF16, FLASH, COMPILED = "compute bf16 reduce fp32", "attention.core as flash", "compile blocks as inductor"
+FLOAT8 = "quantize ffn, attention as float8({recipe}) except layers 0"
+SMALL = "llama3_8b(layers = 16, embed = 2048, heads = 32, head_dim = 64, ffn = 8192)"
+"""About 1.5 billion parameters."""
+LARGE = "llama3_8b(layers = {layers})"
+LAYERS = range(1, 33)
+BEYOND = 1.1
+"""The share of a device's memory beyond which a plan must not run."""
+
+
+def experiments(machine: Machine) -> tuple[Experiment, ...]:
+    """Those for `machine`. Without an accelerator the same questions are asked of small models: no figure of theirs
+    says anything about an accelerator, but every experiment can be run from end to end."""
+    return tuple(_of_accelerator(machine) if machine.is_accelerator else _of_cpu(machine))
+
+
+def _of_accelerator(machine: Machine) -> Iterator[Experiment]:
+    batch, half = (f"{8 * machine.devices} x 4096 tokens microbatch {n}" for n in (4, 2))
+
+    def small(name: str, title: str, *sentences: str, batch: str = batch) -> TrainingSteps:
+        plan = (*FSDP, BF16, FLASH, *sentences)
+        return TrainingSteps(name=name, title=title, model=SMALL, batch=batch, sentences=plan)
+
+    yield small("small", "1.5 B, compiled, nothing recomputed", COMPILED)
+    yield from _slices(machine)
+    yield MachineCurves(name="curves", title="matmul, memory and attention by size")
+    yield small("small_eager", "1.5 B, not compiled")
+    yield small("small_blocks", "1.5 B, blocks recomputed", COMPILED, "recompute blocks")
+    yield small("small_attention", "1.5 B, attention recomputed", "recompute attention.core")
+    yield small("small_keep_attention", "1.5 B, all but attention recomputed", "recompute blocks except attention.core")
+    yield small("small_half", "1.5 B, half the microbatch", COMPILED, batch=half)
+    for recipe in ("rowwise", "tensorwise"):
+        yield small(f"float8_{recipe}", f"1.5 B, float8 {recipe}", COMPILED, FLOAT8.replace("{recipe}", recipe))
+    yield TrainingSteps(
+        name="small_xla", title="1.5 B, JAX", model=SMALL, batch=batch, target="xla",
+        sentences=(*FSDP, BF16, "recompute blocks"), minimum_s=120.0,
+    )  # fmt: skip
+    yield StacksAgree(
+        name="agreement", title="torch and JAX in bf16, 20 steps", model="llama_tiny",
+        batch=f"{8 * machine.devices} x 128 tokens microbatch 4", sentences=(*FSDP, BF16),
+    )  # fmt: skip
+    long = f"{2 * machine.devices} x 32768 tokens microbatch 1"
+    yield small("long", "1.5 B, 32,768 tokens a sequence", COMPILED, "recompute blocks", batch=long)
+    for name, model in (("mixtral", "mixtral_8x7b(layers = 2)"), ("qwen3_moe", "qwen3_30b_a3b(layers = 4)")):
+        yield TrainingSteps(
+            name=name, title=f"experts: {model}", model=model, batch=half,
+            sentences=(*FSDP, BF16, FLASH, "recompute blocks"),
+        )  # fmt: skip
+    yield small("offload", "1.5 B, params and optimizer on the host", "offload params, optimizer to host")
+    yield SaveStall(name="saves", title="what training waits for a checkpoint")
+    yield small("muon", "1.5 B, Muon", "optimizer muon")
+
+
+def _of_cpu(machine: Machine) -> Iterator[Experiment]:
+    batch, half = (f"{8 * machine.devices} x 64 tokens microbatch {n}" for n in (4, 2))
+
+    def tiny(name: str, title: str, *sentences: str, batch: str = batch) -> TrainingSteps:
+        return TrainingSteps(
+            name=name, title=title, model="llama_tiny", batch=batch, sentences=(*FSDP, *sentences),
+            steps=3, minimum_s=20.0,
+        )  # fmt: skip
+
+    yield tiny("small", "3 M, nothing recomputed")
+    yield MachineCurves(name="curves", title="matmul, memory and attention by size", window_s=0.01, minimum_s=60.0)
+    yield tiny("small_blocks", "3 M, blocks recomputed", "recompute blocks")
+    yield tiny("small_attention", "3 M, attention recomputed", "recompute attention.core")
+    yield tiny("small_keep_attention", "3 M, all but attention recomputed", "recompute blocks except attention.core")
+    yield tiny("small_half", "3 M, half the microbatch", batch=half)
+    yield TrainingSteps(
+        name="small_xla", title="3 M, JAX", model="llama_tiny", batch=batch, target="xla", sentences=FSDP,
+        steps=3, minimum_s=30.0,
+    )  # fmt: skip
+    yield StacksAgree(
+        name="agreement", title="torch and JAX in bf16, 5 steps", model="llama_tiny",
+        batch=f"{4 * machine.devices} x 128 tokens microbatch 2", sentences=(*FSDP, BF16), steps=5, minimum_s=60.0,
+    )  # fmt: skip
+    yield tiny(
+        "long", "3 M, 512 tokens a sequence", "recompute blocks", batch=f"{machine.devices} x 512 tokens microbatch 1"
+    )
+    for name, model in (("mixtral", "mixtral_micro"), ("qwen3_moe", "qwen3_moe_micro")):
+        yield TrainingSteps(
+            name=name, title=f"experts: {model}", model=model, batch=half, sentences=FSDP, steps=3, minimum_s=20.0
+        )
+    yield tiny("offload", "3 M, params and optimizer on the host", "offload params, optimizer to host")
+    yield SaveStall(name="saves", title="what training waits for a checkpoint", runs=2)
+    yield tiny("muon", "3 M, Muon", "optimizer muon")
+
+
+def _slices(machine: Machine) -> Iterator[TrainingSteps]:
+    """The most layers of Llama 3 8B that planc says fit, which must run, and the fewest that are well beyond the
+    device's memory, which must not."""
+    fitting, beyond = slice_sizes(machine)
+    for layers, fits in ((fitting, True), (beyond, False)):
+        if layers:
+            yield TrainingSteps(
+                name="large" if fits else "too_large",
+                title=f"{layers} layers of 8B, {'the most that fit' if fits else 'which do not fit'}",
+                model=LARGE.format(layers=layers),
+                batch=_large_batch(machine),
+                sentences=_LARGE_PLAN,
+                fits=fits,
+            )
+
+
+_LARGE_PLAN = (*FSDP, BF16, FLASH, "recompute blocks", COMPILED)
+
+
+def _large_batch(machine: Machine) -> str:
+    return f"{8 * machine.devices} x 4096 tokens microbatch 1"
+
+
+def slice_sizes(machine: Machine) -> tuple[int, int]:
+    """Layers of Llama 3 8B: the most whose program fits a device of `machine`, and the fewest that take more than
+    BEYOND of its memory. 0 where there is no such number."""
+    fitting = bisect_right(LAYERS, 1.0, key=lambda layers: _memory_share(machine, layers))
+    beyond = bisect_right(LAYERS, BEYOND, key=lambda layers: _memory_share(machine, layers))
+    return fitting, LAYERS[beyond] if beyond < len(LAYERS) else 0
+
+
+def _memory_share(machine: Machine, layers: int) -> float:
+    """The share of a device's memory that a slice of so many layers takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "slice.plan"
+        path.write_text(plan_text("slice", LARGE.format(layers=layers), _large_batch(machine), _LARGE_PLAN, machine))
+        memory = cost(path, target="cuda").memory
+    assert memory is not None
+    return memory.per_device_gib.total / memory.capacity_gib

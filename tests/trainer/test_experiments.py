@@ -1,0 +1,266 @@
+"""Experiments: predicted before they are measured, taken in slices of time, and taken up again after anything."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from planc.cli import main
+from planc.diag import Diagnostic, PlanError, Span
+from planc.driver import cost
+from planc.trainer.experiments import runner
+from planc.trainer.experiments.experiment import CPU, Experiment, Facts, Machine, key
+from planc.trainer.experiments.page import page
+from planc.trainer.experiments.records import Record, path_of, read
+from planc.trainer.experiments.runner import MARGIN_S, find_machine, predict, run
+from planc.trainer.experiments.suite import BEYOND, LAYERS, experiments, slice_sizes
+from planc.trainer.experiments.training_steps import TrainingSteps
+from planc.trainer.measure.coordinator import MeasuringError
+from tests.plans import ROOT
+
+H100 = Machine(name="NVIDIA H100 80GB HBM3", node="h100_node", devices=1)
+
+
+@dataclass
+class Made:
+    """An experiment that this test answers."""
+
+    name: str
+    title: str = "made here"
+    minimum_s: float = 1.0
+    text: str = ""
+    refuses: bool = False
+    answers: list[Facts | Exception] = field(default_factory=lambda: [{"n": 1}])
+    asked: list[str] = field(default_factory=list)
+
+    def inputs(self, machine: Machine) -> str:
+        return self.text
+
+    def predict(self, machine: Machine, folder: Path) -> Facts:
+        self.asked.append("predict")
+        if self.refuses:
+            raise PlanError([Diagnostic("E0901", "it cannot", Span("a.plan", 1, 1, 1, 1))])
+        return {"n": 2}
+
+    def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
+        self.asked.append("measure")
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def statuses(suite: list[Made], state: Path, seconds: float = 100.0) -> list[str]:
+    return [r.status for r in run(suite, CPU, state, seconds)]
+
+
+def stored(state: Path, name: str) -> dict[str, object]:
+    found: dict[str, object] = json.loads(path_of(state, name).read_text())
+    return found
+
+
+def test_a_prediction_is_written_before_the_experiment_runs(tmp_path: Path) -> None:
+    class Looking(Made):
+        def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
+            before = stored(tmp_path, self.name)
+            assert (before["status"], before["predicted"], before["measured"]) == ("predicted", {"n": 2}, None)
+            return super().measure(machine, folder, timeout_s)
+
+    assert statuses([Looking("one")], tmp_path) == ["measured"]
+    after = stored(tmp_path, "one")
+    assert (after["status"], after["predicted"], after["measured"]) == ("measured", {"n": 2}, {"n": 1})
+
+
+def test_what_is_known_is_not_asked_again(tmp_path: Path) -> None:
+    one = Made("one")
+    assert statuses([one], tmp_path) == statuses([one], tmp_path) == ["measured"]
+    assert one.asked == ["predict", "measure"]
+
+
+def test_another_question_is_asked_though_one_of_that_name_is_answered(tmp_path: Path) -> None:
+    assert statuses([Made("one")], tmp_path) == ["measured"]
+    other = Made("one", text="of another plan", answers=[{"n": 7}])
+    assert statuses([other], tmp_path) == ["measured"]
+    assert stored(tmp_path, "one")["measured"] == {"n": 7}
+    assert key(other, CPU, "1") != key(other, CPU, "2") != key(other, replace(CPU, devices=4), "2")
+
+
+def test_what_does_not_fit_into_the_slice_is_left_and_what_does_is_taken(tmp_path: Path) -> None:
+    suite = [Made("long", minimum_s=50.0), Made("short", minimum_s=5.0)]
+    assert statuses(suite, tmp_path, 20.0 + MARGIN_S) == ["predicted", "measured"]
+    assert statuses(suite, tmp_path, 60.0 + MARGIN_S) == ["measured", "measured"]
+
+
+def test_running_out_of_time_twice_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+
+    class Slow(Made):
+        def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
+            now[0] += timeout_s
+            raise MeasuringError("ended")
+
+    suite: list[Made] = [Slow("slow"), Made("next")]
+    assert statuses(suite, tmp_path) == ["postponed", "predicted"]
+    assert statuses(suite, tmp_path) == ["failed", "predicted"]
+    assert "not done after" in str(stored(tmp_path, "slow")["why"])
+    assert statuses(suite, tmp_path) == ["failed", "measured"]
+
+
+def test_a_refusal_and_a_failure_are_answers(tmp_path: Path) -> None:
+    suite = [Made("refused", refuses=True), Made("failed", answers=[MeasuringError("no device")]), Made("fine")]
+    assert statuses(suite, tmp_path) == ["refused", "failed", "measured"]
+    assert [stored(tmp_path, name)["why"] for name in ("refused", "failed")] == ["E0901: it cannot", "no device"]
+    assert "measure" not in suite[0].asked
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"format": "planc.experiment/1"}', "null", "\0"])
+def test_a_damaged_record_is_as_none(tmp_path: Path, text: str) -> None:
+    assert statuses([Made("one")], tmp_path) == ["measured"]
+    path_of(tmp_path, "one").write_text(text)
+    assert read(tmp_path, "one", key(Made("one"), CPU, "0")) is None
+    assert statuses([Made("one")], tmp_path) == ["measured"]
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from planc.trainer.experiments.experiment import CPU
+from planc.trainer.experiments.runner import run
+from tests.trainer.test_experiments import Made
+class Waiting(Made):
+    def measure(self, machine, folder, timeout_s):
+        print("measuring", flush=True)
+        time.sleep(60)
+run([Made("first"), Waiting("second")], CPU, Path(sys.argv[1]), 100)
+"""
+
+
+def test_a_run_that_was_killed_goes_on(tmp_path: Path) -> None:
+    child = subprocess.Popen([sys.executable, "-c", KILLED, str(tmp_path)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    assert child.stdout is not None and child.stdout.readline() == "measuring\n"
+    child.send_signal(signal.SIGKILL)
+    assert child.wait(timeout=30) == -signal.SIGKILL
+    suite = [Made("first"), Made("second")]
+    assert statuses(suite, tmp_path) == ["measured", "measured"]
+    assert [made.asked for made in suite] == [[], ["measure"]]
+
+
+# The suite.
+
+
+@pytest.mark.parametrize("machine", [CPU, H100], ids=lambda m: m.node)
+def test_every_experiment_has_a_prediction_and_a_program(machine: Machine) -> None:
+    suite = experiments(machine)
+    assert len({e.name for e in suite}) == len(suite) >= 14
+    records = [predict(e, machine) for e in suite]
+    assert {r.name: r.why for r in records if r.status != "predicted"} == {}
+    for experiment, record in zip(suite, records, strict=True):
+        if isinstance(experiment, TrainingSteps):
+            assert record.predicted is not None and record.predicted["step_s"] > 0
+            assert record.predicted["fits"] is experiment.fits, experiment.name
+            assert len(record.predicted["program_sha256"]) == 64
+
+
+def test_the_two_suites_ask_the_same_questions() -> None:
+    of_cpu, of_gpu = ({e.name for e in experiments(machine)} for machine in (CPU, H100))
+    only_there = {"large", "too_large", "small_eager", "float8_rowwise", "float8_tensorwise"}
+    assert of_gpu - of_cpu == only_there and of_cpu <= of_gpu
+
+
+def test_the_slices_are_the_last_that_fits_and_the_first_well_beyond(tmp_path: Path) -> None:
+    fitting, beyond = slice_sizes(H100)
+    large = next(e for e in experiments(H100) if e.name == "large")
+    assert isinstance(large, TrainingSteps) and LAYERS[0] < fitting < beyond <= LAYERS[-1]
+
+    def share(layers: int) -> float:
+        path = tmp_path / f"{layers}.plan"
+        path.write_text(replace(large, model=f"llama3_8b(layers = {layers})").plan(H100))
+        memory = cost(path, target="cuda").memory
+        assert memory is not None
+        return memory.per_device_gib.total / memory.capacity_gib
+
+    assert share(fitting) <= 1 < share(fitting + 1)
+    assert share(beyond - 1) <= BEYOND < share(beyond)
+
+
+@pytest.mark.parametrize(("name", "node"), [("NVIDIA H100 80GB HBM3", "h100_node"), ("NVIDIA GB200", "gb200_nvl72")])
+def test_a_device_is_known_by_its_name(name: str, node: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "cuda_devices", lambda: (name, 2))
+    assert find_machine() == Machine(name=name, node=node, devices=2)
+    monkeypatch.setattr(runner, "cuda_devices", lambda: ("Some Card", 1))
+    assert find_machine() is None and main(["bench", "accelerator"]) == 2
+    monkeypatch.setattr(runner, "cuda_devices", lambda: ("", 0))
+    assert find_machine() == CPU
+
+
+def test_a_plan_that_ends_out_of_memory_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (large,) = (e for e in experiments(H100) if e.name == "large")
+
+    def failing(words: str) -> None:
+        def measure(*_: object, **__: object) -> None:
+            raise MeasuringError(words)
+
+        monkeypatch.setattr("planc.trainer.experiments.training_steps.measure", measure)
+
+    failing("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB")
+    assert large.measure(H100, tmp_path, 10.0) == {"fits": False}
+    failing("RuntimeError: no NCCL")
+    with pytest.raises(MeasuringError, match="no NCCL"):
+        large.measure(H100, tmp_path, 10.0)
+
+
+# The page.
+
+
+def test_the_page_has_every_record_with_its_errors(tmp_path: Path) -> None:
+    suite = {e.name: e for e in experiments(H100)}
+    steps = {"step_s": 0.5, "mfu": 0.5, "tokens_per_s": 65536.0, "peak_gib": 70.0, "features": ["flash"], "fits": True}
+
+    def answered(name: str, measured: Facts) -> Record:
+        record = predict(suite[name], H100)
+        return record.model_copy(update={"status": "measured", "measured": measured})
+
+    small = answered("small", steps)
+    assert small.predicted is not None
+    probes = predict(suite["curves"], H100).predicted
+    assert probes is not None
+    curves = {"probes": [{**p, "s": 2 * p["s"]} for p in probes["probes"]], "fitted": {"chip launch": 3e-6}}
+    agree = {"max_abs": 1e-3, "ok": True, "budget": 2e-2}
+    text = page(
+        H100,
+        [
+            small,
+            answered("too_large", {"fits": True}),
+            answered("curves", curves),
+            answered("agreement", agree),
+            predict(suite["long"], H100),
+            predict(suite["muon"], H100).model_copy(update={"status": "failed", "why": "no `muon` | here"}),
+        ],
+    )
+    error = small.predicted["step_s"] / 0.5 - 1
+    assert f"Median error of a step: {abs(error):.1%}" in text and f"{error:+.1%}" in text
+    assert "**planc was wrong**: it ran" in text
+    assert "1.0e-03 nats apart at most, inside the budget" in text
+    assert text.count("-50%") == len(probes["probes"]) and "chip launch" in text
+    assert "not measured yet" in text and r"no \`muon\` \| here" in text
+
+
+@pytest.mark.launch
+@pytest.mark.long
+def test_steps_and_agreement_on_this_computer(tmp_path: Path) -> None:
+    """Two experiments as they are, from the prediction to the page."""
+    suite: list[Experiment] = [e for e in experiments(CPU) if e.name in ("small", "agreement")]
+    records = run(suite, CPU, tmp_path, 600)
+    assert [(r.name, r.status, r.why) for r in records] == [("small", "measured", ""), ("agreement", "measured", "")]
+    small, agreement = (r.measured for r in records)
+    assert small is not None and agreement is not None
+    assert small["step_s"] > 0 and len(small["steps_s"]) >= 3 and small["peak_gib"] > 0.1
+    assert agreement["ok"] and 0 < agreement["max_abs"] <= agreement["budget"]
+    assert "Median error of a step" in page(CPU, records)
