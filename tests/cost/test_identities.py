@@ -7,7 +7,7 @@ import pytest
 
 from planc.cost.explain import explain
 from planc.driver import check, examine
-from planc.ir.target import Target
+from planc.ir.target import AnyTarget, Target
 from tests.plans import BODY, BUNDLED, FIELD, HEAD, ROOT, plan_of
 
 MEMORY = ("params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
@@ -55,9 +55,10 @@ def test_flops_per_token_follow_the_convention() -> None:
     assert report.model.model_flops_per_token == pytest.approx((417.01 + 32.212) * 1e9, rel=1e-4)
 
 
-def test_state_memory_by_hand(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["none", "cuda"])
+def test_state_memory_by_hand(tmp_path: Path, target: AnyTarget) -> None:
     """Llama-8B over 64 ranks (fsdp 8 x tp 8): 4 bytes of master, 4 of gradient, 8 of moments a parameter."""
-    report = check(plan_of(tmp_path, HEAD + BODY))
+    report = check(plan_of(tmp_path, HEAD + BODY), target=target)
     share = report.model.params / 64 / 2**30
     used = report.memory.per_device_gib
     norms = 2**-7  # norms are not divided over tp
