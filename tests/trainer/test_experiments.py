@@ -240,6 +240,7 @@ def test_the_page_has_every_record_with_its_errors(tmp_path: Path) -> None:
             answered("too_large", {"fits": True}),
             answered("curves", curves),
             answered("agreement", agree),
+            answered("saves", {"asynchronous_s": 0.01, "synchronous_s": 0.2, "step_s": 0.5}),
             predict(suite["long"], H100),
             predict(suite["muon"], H100).model_copy(update={"status": "failed", "why": "no `muon` | here"}),
         ],
@@ -247,6 +248,7 @@ def test_the_page_has_every_record_with_its_errors(tmp_path: Path) -> None:
     error = small.predicted["step_s"] / 0.5 - 1
     assert f"Median error of a step: {abs(error):.1%}" in text and f"{error:+.1%}" in text
     assert "**planc was wrong**: it ran" in text
+    assert "10 ms in the background, 200 ms otherwise" in text
     assert "1.0e-03 nats apart at most, inside the budget" in text
     assert text.count("-50%") == len(probes["probes"]) and "chip launch" in text
     assert "not measured yet" in text and r"no \`muon\` \| here" in text
@@ -255,12 +257,13 @@ def test_the_page_has_every_record_with_its_errors(tmp_path: Path) -> None:
 @pytest.mark.launch
 @pytest.mark.long
 def test_steps_and_agreement_on_this_computer(tmp_path: Path) -> None:
-    """Two experiments as they are, from the prediction to the page."""
-    suite: list[Experiment] = [e for e in experiments(CPU) if e.name in ("small", "agreement")]
+    """Three experiments as they are, from the prediction to the page."""
+    suite: list[Experiment] = [e for e in experiments(CPU) if e.name in ("small", "agreement", "saves")]
     records = run(suite, CPU, tmp_path, 600)
-    assert [(r.name, r.status, r.why) for r in records] == [("small", "measured", ""), ("agreement", "measured", "")]
-    small, agreement = (r.measured for r in records)
-    assert small is not None and agreement is not None
+    assert [(r.name, r.status, r.why) for r in records] == [(e.name, "measured", "") for e in suite]
+    small, agreement, saves = (r.measured for r in records)
+    assert small is not None and agreement is not None and saves is not None
     assert small["step_s"] > 0 and len(small["steps_s"]) >= 3 and small["peak_gib"] > 0.1
+    assert all(s > 0 for s in saves.values()) and len(saves) == 4
     assert agreement["ok"] and 0 < agreement["max_abs"] <= agreement["budget"]
     assert "Median error of a step" in page(CPU, records)

@@ -80,7 +80,7 @@ def _cells(record: Record) -> list[str]:
     return [
         record.name,
         record.status,
-        *(seconds(facts["step_s"]) if "step_s" in facts else "" for facts in (measured, predicted)),
+        *(seconds(facts["step_s"]) if "mfu" in facts else "" for facts in (measured, predicted)),
         *(f"{facts['peak_gib']:.2f}" if facts.get("peak_gib") else "" for facts in (measured, predicted)),
         record.why.partition("\n")[0] or record.title,
     ]

@@ -33,7 +33,7 @@ def _measured(records: Sequence[Record], fact: str) -> list[tuple[Record, Facts,
 
 def _steps(records: Sequence[Record]) -> str:
     rows, step_errors, peak_errors = [], [], []
-    for record, predicted, measured in _measured(records, "step_s"):
+    for record, predicted, measured in _measured(records, "mfu"):
         error = predicted["step_s"] / measured["step_s"] - 1
         step_errors.append(abs(error))
         peak = ["", "", ""]
@@ -103,6 +103,6 @@ def _left(records: Sequence[Record]) -> str:
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A table in Markdown: text columns to the left, numbers right."""
-    align = ["---" if not any(c.isdigit() for c in rows[0][i]) else "--:" for i in range(len(heads))]
+    align = ["--:" if i and rows[0][i][:1] in "+-.0123456789" else "---" for i in range(len(heads))]
     lines = [list(heads), align, *(list(row) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"

@@ -70,11 +70,11 @@ def main(target: Target, runs: int, folder: Path) -> None:
         session.step(*source.batch(number), 1e-4)
         return time.perf_counter() - start
 
-    for number in range(1, runs + 2):  # the first round connects, compiles, and touches memory
+    for number in range(1, 2 * runs + 2, 2):  # the first round connects, compiles, and touches memory
         seen["step_s"].append(step(number))
         seen["synchronous_s"].append(_stall_s(session, slow, preset, number))
         seen["asynchronous_s"].append(_stall_s(session, fast, preset, number))
-        seen["step_while_saving_s"].append(step(number))
+        seen["step_while_saving_s"].append(step(number + 1))
         fast.finish()
     if session.rank == 0:
         print(MARK + json.dumps({name: statistics.median(values[1:]) for name, values in seen.items()}), flush=True)
@@ -82,7 +82,7 @@ def main(target: Target, runs: int, folder: Path) -> None:
 
 
 def _stall_s(session: Session, saver: Saver, preset: Preset, number: int) -> float:
-    """Seconds that this rank's training waits for a save."""
+    """Seconds that this rank's training waits for a save after so many steps."""
     from planc.trainer.checkpoint.manager import manifest_of
 
     session.any(False)  # all ranks begin together
