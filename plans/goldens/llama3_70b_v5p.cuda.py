@@ -35,8 +35,11 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils.checkpoint import checkpoint
 
-if not torch.__version__.startswith("2.13."):
-    warnings.warn(f"this program was compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
+TORCH = tuple(int(number) for number in torch.__version__.split(".")[:2])
+if TORCH < (2, 11):
+    raise RuntimeError(f"torch {torch.__version__}: on 2.9 gradients of tensor parallelism were wrong")
+if TORCH != (2, 13):
+    warnings.warn(f"compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
 
 # llama3_70b_v5p.plan:5  mesh fsdp 64 > tp 4
 MESH = {"fsdp": 64, "tp": 4}

@@ -33,8 +33,11 @@ from torch.distributed.tensor.parallel import (
     parallelize_module,
 )
 
-if not torch.__version__.startswith("2.13."):
-    warnings.warn(f"this program was compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
+TORCH = tuple(int(number) for number in torch.__version__.split(".")[:2])
+if TORCH < (2, 11):
+    raise RuntimeError(f"torch {torch.__version__}: on 2.9 gradients of tensor parallelism were wrong")
+if TORCH != (2, 13):
+    warnings.warn(f"compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
 
 # tiny.plan:5  mesh fsdp 2 > tp 2
 MESH = {"fsdp": 2, "tp": 2}

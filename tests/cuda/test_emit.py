@@ -127,7 +127,7 @@ def test_a_compiled_block_is_replayed_whole_under_tensor_parallelism_and_sees_it
 
 
 def test_another_torch_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program runs on another torch than it was compiled for, and says so once."""
+    """A program runs on another torch than it was compiled for, and says so; not on one known to compute wrongly."""
     program = lower_plan(check_plan(case("fsdp")), "cuda")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -135,3 +135,6 @@ def test_another_torch_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
     with pytest.warns(UserWarning, match="compiled for torch 2.13 and never tried on 2.11.0"):
         lower_plan(check_plan(case("zero1")), "cuda").load()
+    monkeypatch.setattr(torch, "__version__", "2.9.0+cu128")
+    with pytest.raises(RuntimeError, match=r"torch 2\.9\.0\+cu128: on 2\.9 gradients of tensor"):
+        lower_plan(check_plan(case("hsdp")), "cuda").load()
