@@ -2,7 +2,7 @@
 
     python3 .ci/accelerator.py [--minutes 9] [--state FOLDER] [--packages FOLDER]
 
-For a machine with an accelerator, torch and JAX, but without planc's other packages and without a registry:
+For a machine with an accelerator, torch and perhaps JAX, but without planc's other packages and without a registry:
 `--packages` is a folder of wheels for its Python, which are unpacked into the state folder and come before what is
 installed. The page is written into docs/measured/. Ends with the status of the bench.
 """

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -62,3 +63,10 @@ def test_the_compiler_works_without_frameworks() -> None:
 
 def test_audits_of_modules_name_torch() -> None:
     assert "E1009" in answer('assert main(["audit", "--portability", "llama"]) == 2', "xla")
+
+
+def test_experiments_need_torch_to_run_and_nothing_to_be_predicted(tmp_path: Path) -> None:
+    words = ["bench", "accelerator", "--state", str(tmp_path / "state")]
+    said = answer(f"assert main({words}) == 2\nassert main({[*words, '--dry']}) == 0", "cuda")
+    assert said.count("error[E1009]") == 1 and "small_xla" in said
+    assert not (tmp_path / "state").exists()

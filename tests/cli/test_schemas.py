@@ -153,7 +153,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "SPACES", {"free": None})
     monkeypatch.setattr(search, "_fastest_run", lambda *_: (found_layouts(Space(Path("free.plan"))), 0.5))
     monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
-    monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_: saves)
+    monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_, **__: saves)
     monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))
     monkeypatch.setattr("planc.trainer.checkpoint.export_weights.export", lambda *_, **__: Path("step_2"))
 

@@ -52,6 +52,10 @@ def test_every_fault_can_still_be_planted() -> None:
     assert len({f.name for f in FAULTS}) == len(FAULTS)
 
 
+def test_the_quick_tier_is_that_of_make_test() -> None:
+    assert f'-m "{QUICK}"' in (ROOT / "Makefile").read_text()
+
+
 def test_every_fault_is_caught_by_the_quick_tier() -> None:
     """Each test that a fault names has cases that `make test` runs, and no fault names a case that it does not."""
     tests = sorted({f.test for f in FAULTS})

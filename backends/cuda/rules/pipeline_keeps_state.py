@@ -53,8 +53,8 @@ def gathers_of_rank(plan: Plan, rank: int) -> dict[int, tuple[int, int]]:
 def gathers(repeats: Iterable[Repeat]) -> dict[int, tuple[int, int]]:
     """Number of (forward, backward) gathers of each virtual stage's parameters, from the action list of a rank.
 
-    Whether parameters are gathered after an iteration of a repeat does not depend on what was before it, so that all
-    its iterations but the first have the same gathers.
+    The parameters that are gathered after an iteration of a repeat do not depend on those before it, so that all its
+    iterations but the first have the same gathers.
 
     >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
     >>> gathers([Repeat(2, (forward,)), Repeat(3, (forward, backward)), Repeat(2, (backward,))])

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import print_json
+from planc.cli.common import print_json, refused
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
+from planc.diag.errors import PlanError
+from planc.diag.span import Span
 from planc.files import write_atomically
+from planc.ir.program import need_framework
 
 if TYPE_CHECKING:
     from planc.trainer.experiments.experiment import Experiment, Machine
@@ -24,12 +27,18 @@ HEAD = ("experiment", "", "step", "predicted", "peak GiB", "predicted", "shows")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when every experiment is measured; 1 where one is refused, failed or left for another slice; 2 where the
-    machine is unknown or the state folder cannot be written."""
+    """0 when every experiment is measured; 1 where one is refused, failed or left for another slice; 2 where torch
+    is absent, the machine is unknown or the state folder cannot be written."""
     from planc.trainer.experiments.page import page
     from planc.trainer.experiments.runner import find_machine
     from planc.trainer.experiments.suite import experiments
 
+    try:
+        if not options.dry:
+            need_framework("cuda", Span("planc bench accelerator", 1, 1, 1, 1))
+    except PlanError as error:
+        refused(error.diagnostics, options.format)
+        return 2
     machine = _as_if(options.machine) if options.dry else find_machine()
     if machine is None:
         print("planc bench accelerator: no bundled hardware file has this device", file=sys.stderr)
@@ -82,5 +91,5 @@ def _cells(record: Record) -> list[str]:
         record.status,
         *(seconds(facts["step_s"]) if "mfu" in facts else "" for facts in (measured, predicted)),
         *(f"{facts['peak_gib']:.2f}" if facts.get("peak_gib") else "" for facts in (measured, predicted)),
-        record.why.partition("\n")[0] or record.title,
+        record.reason or record.title,
     ]

@@ -96,7 +96,9 @@ def _others(records: Sequence[Record]) -> str:
 
 
 def _left(records: Sequence[Record]) -> str:
-    lines = [f"- {r.title}: {r.status}. {markdown_cell(r.why)}" for r in records if r.status in ("refused", "failed")]
+    lines = [
+        f"- {r.title}: {r.status}. {markdown_cell(r.reason)}" for r in records if r.status in ("refused", "failed")
+    ]
     lines += [f"- {r.title}: not measured yet." for r in records if r.status in ("predicted", "postponed")]
     return "## Not shown\n\n" + "\n".join(lines) + "\n" if lines else ""
 

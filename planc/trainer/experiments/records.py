@@ -37,6 +37,11 @@ class Record(BaseModel):
     """How often the time was up before it was done."""
 
     @property
+    def reason(self) -> str:
+        """The last line of `why`: of a failed process the error that ended it."""
+        return self.why.strip().rpartition("\n")[2][:300]
+
+    @property
     def is_final(self) -> bool:
         return self.status in ("measured", "refused", "failed")
 

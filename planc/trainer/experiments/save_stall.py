@@ -29,15 +29,15 @@ class SaveStall:
         return {}
 
     def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
-        """Seconds that training waits, as `planc bench saves` measures them.
+        """Seconds that training waits, as `planc bench saves` measures them in at most `timeout_s` seconds.
 
-        `machine`, `folder` and `timeout_s` are not used.
+        `machine` and `folder` are not used.
 
         Raises MeasuringError when a rank fails.
         """
         from planc.trainer.measure import checkpoint_bench
 
         try:
-            return dict(checkpoint_bench.measure(self.target, self.runs))
+            return dict(checkpoint_bench.measure(self.target, self.runs, timeout_s))
         except OSError as error:
             raise MeasuringError(str(error)) from error

@@ -107,15 +107,14 @@ def _slices(machine: Machine) -> Iterator[TrainingSteps]:
     """The most layers of Llama 3 8B that planc says fit, which must run, and the fewest that are well beyond the
     device's memory, which must not."""
     fitting, beyond = slice_sizes(machine)
-    for layers, fits in ((fitting, True), (beyond, False)):
+    for name, layers, what in (("large", fitting, "the most that fit"), ("too_large", beyond, "which do not fit")):
         if layers:
             yield TrainingSteps(
-                name="large" if fits else "too_large",
-                title=f"{layers} layers of 8B, {'the most that fit' if fits else 'which do not fit'}",
+                name=name,
+                title=f"{layers} layers of 8B, {what}",
                 model=LARGE.format(layers=layers),
                 batch=_large_batch(machine),
                 sentences=_LARGE_PLAN,
-                fits=fits,
             )
 
 
@@ -129,9 +128,13 @@ def _large_batch(machine: Machine) -> str:
 def slice_sizes(machine: Machine) -> tuple[int, int]:
     """Layers of Llama 3 8B: the most whose program fits a device of `machine`, and the fewest that take more than
     BEYOND of its memory. 0 where there is no such number."""
-    fitting = bisect_right(LAYERS, 1.0, key=lambda layers: _memory_share(machine, layers))
-    beyond = bisect_right(LAYERS, BEYOND, key=lambda layers: _memory_share(machine, layers))
-    return fitting, LAYERS[beyond] if beyond < len(LAYERS) else 0
+
+    def smaller(share: float) -> int:
+        """Number of slices that take no more than this share; as many layers has the largest of them."""
+        return bisect_right(LAYERS, share, key=lambda layers: _memory_share(machine, layers))
+
+    fitting, within = smaller(1.0), smaller(BEYOND)
+    return fitting, within + 1 if within < len(LAYERS) else 0
 
 
 def _memory_share(machine: Machine, layers: int) -> float:

@@ -29,12 +29,10 @@ class TrainingSteps:
     target: Target = "cuda"
     steps: int = 6
     minimum_s: float = 60.0
-    fits: bool = True
-    """False for a plan that must end out of memory, as planc says that it does not fit."""
 
     def inputs(self, machine: Machine) -> str:
         """The plan for `machine`, its target and number of steps."""
-        return f"{self.target} {self.steps} {self.fits}\n{self.plan(machine)}"
+        return f"{self.target} {self.steps}\n{self.plan(machine)}"
 
     def plan(self, machine: Machine) -> str:
         """The text of the plan on all devices of `machine`."""

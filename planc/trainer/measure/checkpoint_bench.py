@@ -29,8 +29,9 @@ MARK = "@saves "
 PRESET = "presets/tiny.toml"
 
 
-def measure(target: Target, runs: int) -> dict[str, float]:
-    """Median seconds on rank 0 over `runs` saves of each kind, measured in a launch of the tiny preset on `target`.
+def measure(target: Target, runs: int, timeout_s: float = 600.0) -> dict[str, float]:
+    """Median seconds on rank 0 over `runs` saves of each kind, measured in a launch of the tiny preset on `target`
+    that takes at most `timeout_s` seconds.
 
     Each key names one figure: the wait of training for either kind of save, and a step while one is written and while
     none is. Raises OSError with the end of a rank's output when that rank fails.
@@ -38,7 +39,7 @@ def measure(target: Target, runs: int) -> dict[str, float]:
     plan = load_preset(_preset()).plan
     with tempfile.TemporaryDirectory(prefix="planc-saves-") as folder:
         argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder]
-        done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=600)
+        done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=timeout_s)
     if not done.ok:
         raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")
     line = next(line for line in done.outputs[0].splitlines() if line.startswith(MARK))
