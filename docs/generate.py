@@ -26,6 +26,7 @@ SEEN_BY = {
     "target": "while lowering for a target",
     "preset": "in presets, training and receipts",
     "module": "by `planc audit --portability`, in a torch module",
+    "foreign": "in other systems' files, by `planc import` and `planc export`",
 }
 
 

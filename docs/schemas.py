@@ -224,6 +224,27 @@ def schemas() -> dict[str, Schema]:
             "Answer of `planc fmt`: the files whose text changes.",
             {"changed": array(TEXT), "check": TRUTH},
         ),
+        _answer(
+            "planc.import/1",
+            "Answer of `planc import`: the plan's text, and which field of the file each setting follows from.",
+            {
+                "system": nullable(TEXT),
+                "version": nullable(TEXT),
+                "text": nullable(TEXT),
+                "batch": nullable(TEXT),
+                "fields": array(
+                    exactly(
+                        setting=TEXT, field=TEXT, value={}, given=TRUTH, file=nullable(TEXT), line=nullable(WHOLE)
+                    )
+                ),
+                "diagnostics": diagnostics,
+            },
+        ),
+        _answer(
+            "planc.export/1",
+            "Answer of `planc export`: the fields that the other system's file sets, and its text.",
+            {"system": TEXT, "version": TEXT, "fields": by_name({}), "text": TEXT},
+        ),
         _page(),
         _answer(
             "planc.schemas/1",

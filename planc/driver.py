@@ -265,6 +265,11 @@ def examine(
     return Examined(report, built.plan, shown, built, answer.costed, request.explicit, answer.sharded)
 
 
+def unread(diagnostics: tuple[Diagnostic, ...], sources: dict[str, Source]) -> Examined:
+    """The result of files that make no plan: `diagnostics` alone, with the texts that they quote by file name."""
+    return Examined(_report(Built(None, (), {}), {}, Answer(), diagnostics), None, sources)
+
+
 def _check_arguments(given: dict[str, int], target: str | None) -> None:
     """The caller's mistakes, not the plan's: raised at once."""
     if target is not None and target not in (*TARGETS, NO_TARGET):

@@ -20,6 +20,8 @@ COMMANDS: dict[str, str] = {
     "search": "the best layouts for what a plan leaves free with `?`",
     "diff": "what changes from one plan to another",
     "sweep": "a plan at many values of one number",
+    "import": "another system's configuration as a plan",
+    "export": "a plan as another system's configuration",
     "lower": "write the program of a plan for cuda or xla",
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",

@@ -31,6 +31,7 @@ from planc.trainer.measure import coordinator
 from planc.trainer.run.dry_run import DryRun
 from tests.calibration.test_fit_machine import machine
 from tests.cli.schemas import valid, valid_text
+from tests.interop.scripts import SCRIPT
 from tests.plans import BUNDLED, FIELD, ROOT
 from tests.trainer.test_crosscheck import receipt
 
@@ -44,6 +45,9 @@ FILES = {
     "too_large": "plan free\nmodel llama3_405b\nbatch 8 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
     "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
     "spaced": "plan   spaced\n",
+    "on_gpus": "plan on_gpus\nmodel llama3_8b\nbatch 16 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
+    "mesh dp 2 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp\ncompute bf16 reduce fp32\n"
+    "recompute whole_blocks\n",
 }
 ANSWERS = [
     # format, exit status, words
@@ -69,6 +73,11 @@ ANSWERS = [
     ("planc.expand/1", 0, "expand tiny.plan"),
     ("planc.expand/1", 1, "expand bad.plan"),
     ("planc.fmt/1", 1, "fmt --check spaced.plan"),
+    ("planc.import/1", 0, "import run.sh --cluster h100_node"),
+    ("planc.import/1", 1, "import run.sh"),
+    ("planc.report/1", 0, "check run.sh --cluster h100_node"),
+    ("planc.export/1", 0, "export on_gpus.plan --to megatron"),
+    ("planc.diagnostics/1", 1, "export tiny.plan --to megatron"),
     ("planc.page/1", 0, "explain"),
     *(("planc.page/1", 0, f"explain {name}") for name in ("E0101", "model mixtral_8x7b", "verb mesh", "layout fsdp")),
     *(("planc.page/1", 0, f"explain {name}") for name in ("chip h100", "node h100_node", "1f1b", "interleaved_1f1b")),
@@ -115,6 +124,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name, text in FILES.items():
         (tmp_path / f"{name}.plan").write_text(text)
+    (tmp_path / "run.sh").write_text(SCRIPT)
     (tmp_path / "preset.toml").write_text((ROOT / "plans" / "presets" / "tiny.toml").read_text())
     (tmp_path / "cpu_local.plan").write_text((ROOT / "plans" / "hardware" / "cpu_local.plan").read_text())
     figures = {"step_time_s": 0.4, "memory_gib": 1.0}

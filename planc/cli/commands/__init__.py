@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import keyword
 from types import ModuleType
 
 
 def load_command(name: str) -> ModuleType:
-    """The module of a command, with `arguments(parser)` and `run(options)`."""
-    return importlib.import_module(f"{__name__}.{name}")
+    """The module of the command `name`, with `arguments(parser)` and `run(options)`.
+
+    A name that is a word of Python has a module with an underscore.
+    """
+    module = f"{name}_" if keyword.iskeyword(name) else name
+    return importlib.import_module(f"{__name__}.{module}")

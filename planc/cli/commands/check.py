@@ -7,14 +7,19 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
-from planc.driver import Examined, examine
+from planc.cli.foreign import add_foreign, check_system, foreign_options, is_foreign_name
+from planc.diag.errors import PlanError
+from planc.driver import Examined, examine, unread
 from planc.files import MAX_TEXT_BYTES, read_text
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", metavar="FILE", help="a plan, or a folder: every plan in it and below")
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE", help="a plan, another system's file, or a folder: every plan in it"
+    )
     parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
+    add_foreign(parser)
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     add_costed_target(parser)
     add_set(parser)
@@ -26,10 +31,26 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc check: no plan in {', '.join(options.files)}", file=sys.stderr)
         return 2
     if options.fix or options.unsafe_fixes:
-        _fix(files, options)
-    checked = [examine(file, set=dict(options.set), target=options.target) for file in files]
+        _fix([file for file in files if not is_foreign_name(file)], options)
+    if wrong := check_system(options.system):
+        print(f"planc check: --from: {wrong}", file=sys.stderr)
+        return 2
+    checked = [_examined(file, options) for file in files]
     _print(checked, options)
     return max(exit_status(c.report.diagnostics) for c in checked)
+
+
+def _examined(file: Path, options: argparse.Namespace) -> Examined:
+    """What is found about a plan, or about the plan of another system's file."""
+    if not options.system and not is_foreign_name(file):
+        return examine(file, set=dict(options.set), target=options.target)
+    from planc.interop.check import examine_files
+
+    try:
+        given = foreign_options(options, file.parent)
+    except PlanError as error:
+        return unread(error.diagnostics, {})
+    return examine_files([file], given, options.system, options.target).examined
 
 
 def _fix(files: list[Path], options: argparse.Namespace) -> None:

@@ -1,0 +1,1 @@
+"""Rules on other systems' files: raised while one is imported or exported."""

@@ -1,0 +1,43 @@
+"""`planc export PLAN --to SYSTEM`: the plan as another system's own file."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from planc.cli.common import add_set, print_json, refused
+from planc.diag.errors import PlanError
+from planc.files import write_atomically
+
+WRITTEN = ("torchtitan", "megatron", "bridge", "deepspeed", "accelerate", "maxtext", "automodel")
+"""Systems whose files planc writes."""
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="PLAN")
+    parser.add_argument("--to", required=True, choices=WRITTEN, metavar="SYSTEM", help=", ".join(WRITTEN))
+    parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to standard output")
+    add_set(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    from planc.driver import load
+    from planc.interop.exporting import export_plan
+
+    try:
+        exported = export_plan(load(options.file, set=dict(options.set)), options.to)
+    except PlanError as error:
+        return refused(error.diagnostics, options.format)
+    if options.output:
+        write_atomically(Path(options.output), exported.text)
+    if options.format == "json":
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in exported.fields.items()}
+        version = exported.system.version
+        print_json(
+            {"system": options.to, "version": version, "fields": fields, "text": exported.text}, "planc.export/1"
+        )
+    elif options.output:
+        print(f"{options.output}: {exported.system.title} {exported.system.version}")
+    else:
+        print(exported.text, end="")
+    return 0

@@ -1,0 +1,76 @@
+"""`planc import FILE...`: another system's configuration as a plan."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from planc.cli.common import exit_status, print_diagnostics, print_json, refused
+from planc.cli.foreign import add_foreign, add_given, check_system, foreign_options
+from planc.diag.errors import PlanError
+from planc.files import write_atomically
+from planc.interop.importing import Imported, import_files
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="the files of one configuration")
+    parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan there, not to standard output")
+    add_foreign(parser)
+    add_given(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    if wrong := check_system(options.system):
+        print(f"planc import: --from: {wrong}", file=sys.stderr)
+        return 2
+    files = [Path(file) for file in options.files]
+    folder = Path(options.output).parent if options.output else files[0].parent
+    try:
+        imported = import_files(files, foreign_options(options, folder), options.system)
+    except PlanError as error:
+        return refused(error.diagnostics, options.format)
+    if imported.text and options.output:
+        write_atomically(Path(options.output), imported.text)
+    if options.format == "json":
+        print_json(_json(imported), "planc.import/1")
+    else:
+        _show(imported, options.output)
+    return exit_status(imported.diagnostics)
+
+
+def _show(imported: Imported, output: str | None) -> None:
+    """The plan on standard output; what was found on standard error, so that the output can be piped."""
+    if imported.text and not output:
+        print(imported.text, end="")
+    elif imported.text and imported.system:
+        print(f"{output}: {imported.system.title} {imported.system.version}\n{imported.chain}")
+    if imported.diagnostics:
+        from contextlib import redirect_stdout
+
+        with redirect_stdout(sys.stderr if imported.text and not output else sys.stdout):
+            print_diagnostics(imported.diagnostics, imported.sources)
+
+
+def _json(imported: Imported) -> dict[str, Any]:
+    fields = [
+        {
+            "setting": setting,
+            "field": origin.name,
+            "value": list(origin.value) if isinstance(origin.value, tuple) else origin.value,
+            "given": origin.span is not None or origin.option,
+            "file": origin.span.file if origin.span else None,
+            "line": origin.span.line if origin.span else None,
+        }
+        for setting, origins in (imported.origins or {}).items()
+        for origin in origins
+    ]
+    return {
+        "system": imported.system.name if imported.system else None,
+        "version": imported.system.version if imported.system else None,
+        "text": imported.text or None,
+        "batch": imported.chain or None,
+        "fields": fields,
+        "diagnostics": [d.to_json() for d in imported.diagnostics],
+    }

@@ -1,0 +1,74 @@
+"""Options of the commands that read other systems' files, and the reading of them."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planc.diag.errors import PlanError
+
+if TYPE_CHECKING:
+    from planc.interop.values import Options
+
+FOREIGN = (".sh", ".slurm", ".sbatch", ".bash", ".yaml", ".yml", ".json", ".toml", ".txt", ".args")
+"""Endings of other systems' files."""
+
+
+def add_foreign(parser: argparse.ArgumentParser, *, cluster: bool = True) -> None:
+    """`--from`, `--cluster`, `--model` and `--ignore`: what a file of another system leaves open."""
+    parser.add_argument(
+        "--from", dest="system", default="", metavar="SYSTEM", help="whose file it is, where its look does not say"
+    )
+    if cluster:
+        parser.add_argument("--cluster", default="", metavar="CLUSTER", help='the machines, such as "8 x h100_node"')
+    parser.add_argument("--model", default="", metavar="MODEL", help="the model, as a `model` sentence names it")
+    parser.add_argument("--ignore", action="append", default=[], metavar="FIELD", help="a field that changes nothing")
+
+
+def is_foreign_name(file: Path) -> bool:
+    """True for a file whose name says that it is no plan."""
+    return file.suffix.lower() in FOREIGN
+
+
+def add_given(parser: argparse.ArgumentParser) -> None:
+    """`--set NAME=VALUE`: a field that the file leaves open."""
+    help = "the value of a field that the file leaves open"
+    parser.add_argument("--set", action="append", default=[], type=_setting, metavar="NAME=VALUE", help=help)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=VALUE")
+    return name, value
+
+
+def check_system(name: str) -> str:
+    """Why `name` is no system that planc reads, in words; empty for one that is, or for none."""
+    from planc.cli.common import did_you_mean
+    from planc.interop.systems import systems
+
+    if not name or name in systems():
+        return ""
+    return f"`{name}` is no system that planc knows; {did_you_mean(name, systems()) or ', '.join(systems())}"
+
+
+def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
+    """What the command line says beside the files; `folder` is where the plan will lie.
+
+    Raises PlanError for words of `--cluster` that the language does not take.
+    """
+    from planc.interop.values import Options
+    from planc.interop.words import read_cluster
+
+    words, devices = options.cluster or "", 0
+    if words:
+        cluster = read_cluster(words, folder)
+        if isinstance(cluster, tuple):
+            raise PlanError(cluster)
+        devices = cluster.devices
+    given = {name: str(value) for name, value in options.set}
+    return Options(
+        cluster=words, devices=devices, model=options.model, given=given, folder=folder, ignored=tuple(options.ignore)
+    )

@@ -1,0 +1,57 @@
+"""A foreign configuration file as it was read: its fields, each with its value and its place."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+
+Format = Literal["flags", "yaml", "json", "toml", "assignments"]
+FORMATS: tuple[Format, ...] = ("flags", "yaml", "json", "toml", "assignments")
+Scalar: TypeAlias = str | int | float | bool | None
+FieldValue: TypeAlias = Scalar | tuple["FieldValue", ...]
+
+
+@dataclass(frozen=True)
+class Given:
+    """A field that a file sets: its value (a list becomes a tuple), and the place of the value or of the flag."""
+
+    value: FieldValue
+    span: Span
+
+
+@dataclass(frozen=True)
+class Document:
+    """The fields of one file, by dotted path (`training.seq_len`), in the order of the file.
+
+    Flags of a command line go by their names without the leading dashes, with underscores. Values of flags and of
+    `key=value` are text; those of YAML, JSON and TOML have the type that the format gives them.
+    """
+
+    file: str
+    format: Format
+    fields: dict[str, Given]
+    source: Source
+    program: tuple[str, ...] = ()
+    """Words of a command line before the first flag: what is started, and how (`torchrun`, `pretrain_gpt.py`)."""
+    launcher: dict[str, Given] | None = None
+    """Flags of torchrun or of another launcher that stand before the program."""
+
+    def whole(self) -> Span:
+        """The place of a finding about the whole file: no text is marked."""
+        return Span(self.file, 1, 1, 1, 1)
+
+
+class UnreadableError(ValueError):
+    """The text is not of its format; `span` is the place where it stops being so."""
+
+    def __init__(self, message: str, span: Span) -> None:
+        super().__init__(message)
+        self.span = span
+
+
+MAX_FIELDS = 20_000
+"""More fields than any configuration has: a file with more is refused."""
+MAX_DEPTH = 40
+"""Levels of nesting that are read."""

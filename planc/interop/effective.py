@@ -1,0 +1,94 @@
+"""What a plan says, whatever its axes are called and however its sentences are put: to compare two plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from planc.interop.ops import block_ops
+from planc.ir.model import EXPERTS
+from planc.ir.plan import NOUNS, Plan
+
+Ranks = tuple[tuple[int, int], ...]
+"""Groups of ranks as (size, stride) pairs, outermost first: neighbours that are one axis in another plan are joined."""
+
+
+def effective(plan: Plan) -> dict[str, Any]:
+    """What each verb's sentences come to, by verb. Two plans with equal values are laid out, stored, scheduled and
+    computed alike; expectations are not part of it."""
+    regions = ("", *plan.model.regions)
+    dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))
+    return {
+        "model": _without_cause(plan.model.to_json()),
+        "batch": (plan.batch.sequences, plan.batch.sequence_tokens, plan.batch.microbatch_sequences),
+        "cluster": _without_cause(plan.cluster.to_json()),
+        "mesh": plan.mesh.devices,
+        "shard": {(d, r): ranks for d in dims for r in regions if (ranks := _ranks(plan, plan.axes_of(d, r)))},
+        "store": {
+            (noun, r): (_ranks(plan, plan.store(noun, r)), plan.store_dtype(noun, r))
+            for noun in NOUNS
+            for r in ("", EXPERTS)
+        },
+        "gather": plan.gather_per if plan.store("params") else None,
+        "split": plan.split
+        and (
+            _ranks(plan, [plan.split.axis]),
+            plan.split.schedule,
+            plan.split.chunks,
+            plan.split.stages,
+            plan.split.order,
+        ),
+        "route": _without_cause(plan.route.to_json()) if plan.model.top_k else None,
+        "attention.core": plan.attention and _without_cause(plan.attention.to_json()),
+        "optimizer": plan.optimizer.name,
+        "compute": (plan.precision.compute, plan.precision.reduce),
+        "recompute": _recomputed(plan),
+        "quantize": _quantized(plan),
+        "offload": {what for offload in plan.offloads for what in offload.what},
+        "overlap": {(_ranks(plan, [o.axis]), o.method) for o in plan.overlaps if plan.mesh.size(o.axis) > 1},
+        "compile": {(c.what, c.method) for c in plan.compiles},
+        "override": [(o.glob, {d: _ranks(plan, axes) for d, axes in o.layout.items()}) for o in plan.overrides],
+    }
+
+
+def differing(a: Plan, b: Plan) -> tuple[str, ...]:
+    """The verbs in which two plans differ, in the order of `effective`."""
+    one, other = effective(a), effective(b)
+    return tuple(verb for verb in one if one[verb] != other[verb])
+
+
+def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
+    found: list[tuple[int, int]] = []
+    for name in plan.mesh.in_order(axes):
+        axis = plan.mesh.axis(name)
+        if found and found[-1][1] == axis.size * axis.stride:
+            found[-1] = (found[-1][0] * axis.size, axis.stride)
+        else:
+            found.append((axis.size, axis.stride))
+    return tuple(found)
+
+
+def _recomputed(plan: Plan) -> tuple[Any, ...]:
+    recompute = plan.recompute
+    if recompute.blocks:
+        return recompute.ops, _ops(plan, recompute.kept), recompute.every
+    return _ops(plan, recompute.ops), _ops(plan, recompute.kept), recompute.every
+
+
+def _quantized(plan: Plan) -> set[tuple[Any, ...]]:
+    return {
+        (op, q.dtype, q.recipe, q.tile, q.kept_layers)
+        for q in plan.quantize
+        for op in _ops(plan, q.ops) - _ops(plan, q.kept)
+    }
+
+
+def _ops(plan: Plan, words: Iterable[str]) -> frozenset[str]:
+    names = [op.name for op in block_ops(plan.model)] + [op.name for s in ("first", "last") for op in plan.model.ops[s]]
+    return frozenset(n for word in words for n in names if n == word or n.startswith(f"{word}."))
+
+
+def _without_cause(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _without_cause(v) for k, v in value.items() if k not in ("cause", "sources")}
+    return [_without_cause(v) for v in value] if isinstance(value, list) else value

@@ -1,0 +1,121 @@
+"""A plan as the file of another system. What is written is read again: a file that does not say the plan is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from planc.diag.diagnostic import Diagnostic, has_errors
+from planc.diag.errors import PlanError
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.interop.document import Document, FieldValue, Given
+from planc.interop.effective import differing
+from planc.interop.fields import OMIT, System
+from planc.interop.importing import imported
+from planc.interop.plan_setup import setup_of
+from planc.interop.plan_text import plan_text
+from planc.interop.setup import CannotSayError, TrainingSetup
+from planc.interop.systems import systems
+from planc.interop.values import Options
+from planc.ir.base import Cause
+from planc.ir.plan import Plan
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file of another system: its text, the fields that it sets, and the setup that it says."""
+
+    system: System
+    setup: TrainingSetup
+    fields: Mapping[str, FieldValue]
+    text: str
+
+
+def export_plan(plan: Plan, to: str) -> Exported:
+    """The file of the system named `to` that says what `plan` says; expectations are left out.
+
+    Raises PlanError with E1309 for each sentence that the system, or a file of it as planc writes it, cannot say, and
+    KeyError for a system that planc does not write.
+    """
+    system = systems()[to]
+    if system.text is None:
+        raise KeyError(to)
+    try:
+        setup = setup_of(plan)
+    except CannotSayError as error:
+        raise PlanError([_refusal(plan, system, error.verb, str(error))]) from None
+    folder = Path(plan.file).parent
+    own = _built(plan_text(setup), folder)
+    if lost := differing(plan, own) if own else ("mesh",):
+        raise PlanError([_refusal(plan, system, verb, "no other system has a field for it") for verb in lost])
+    try:
+        fields = {name: value for name, write in system.writes.items() if (value := write(setup)) is not OMIT}
+    except CannotSayError as error:
+        raise PlanError([_refusal(plan, system, error.verb, str(error))]) from None
+    text = system.text(fields, setup)
+    again = _reread(system, fields, setup)
+    if isinstance(again, tuple):
+        raise PlanError([_refusal(plan, system, _verb_of(d), d.message) for d in again])
+    back = _built(plan_text(replace(again, cluster=setup.cluster)), folder)
+    if lost := differing(plan, back) if back else ("mesh",):
+        reasons = {verb: system.cannot.get(verb, f"{system.title} has no field for it") for verb in lost}
+        raise PlanError([_refusal(plan, system, verb, why) for verb, why in reasons.items()])
+    return Exported(system, setup, fields, text)
+
+
+def _reread(system: System, fields: Mapping[str, Any], setup: TrainingSetup) -> TrainingSetup | tuple[Diagnostic, ...]:
+    """The setup that a file with these fields says, by the system's own reader; its errors where it is refused."""
+    place = Span(f"{setup.name}{system.ending}", 1, 1, 1, 1)
+    given = {name: Given(value, place) for name, value in fields.items()}
+    document = Document(place.file, system.formats[0], given, Source.of(place.file, ""))
+    options = Options(cluster=setup.cluster, devices=setup.devices, model=setup.model)
+    found = imported(system, (document,), options, setup.name)
+    if found.setup is None:
+        return tuple(d for d in found.diagnostics if d.severity == "error")
+    return found.setup
+
+
+def _built(text: str, folder: Path) -> Plan | None:
+    from planc.language.build import build_file
+
+    path = (folder / "exported.plan").resolve()
+    built = build_file(path, unsaved={path: text})
+    return None if has_errors(list(built.diagnostics)) else built.plan
+
+
+def _verb_of(found: Diagnostic) -> str:
+    return "mesh"
+
+
+def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
+    cause = _cause(plan, verb)
+    sentence = " ".join((cause.via or cause.sentence).split())
+    return Diagnostic("E1309", f"{system.title} cannot say `{sentence}`: {why}", cause.span)
+
+
+def _cause(plan: Plan, verb: str) -> Cause:
+    """The first sentence of `verb` in the plan; that of the mesh where it has none."""
+    groups: dict[str, tuple[Any, ...]] = {
+        "model": (plan.model,),
+        "batch": (plan.batch,),
+        "cluster": (plan.cluster,),
+        "shard": plan.shards,
+        "store": plan.stores,
+        "gather": (plan.gather,),
+        "split": (plan.split,),
+        "route": (plan.route,),
+        "attention.core": (plan.attention,),
+        "optimizer": (plan.optimizer,),
+        "compute": (plan.precision,),
+        "recompute": (plan.recompute,),
+        "quantize": plan.quantize,
+        "offload": plan.offloads,
+        "overlap": plan.overlaps,
+        "compile": plan.compiles,
+        "override": plan.overrides,
+    }
+    causes = (node.cause for node in groups.get(verb, ()) if node is not None)
+    return next((cause for cause in causes if cause is not None), plan.mesh.cause)

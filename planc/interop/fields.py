@@ -1,0 +1,109 @@
+"""What a system's fields are: each with its default and what planc does with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import field
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Literal
+
+from planc.diag.fast_dataclass import dataclass
+from planc.interop.document import Document, FieldValue, Format
+
+if TYPE_CHECKING:
+    from planc.interop.setup import TrainingSetup
+    from planc.interop.values import Values
+
+Treatment = Literal["read", "noted", "refused"]
+
+
+@dataclass(frozen=True)
+class Field:
+    """A field of a system's configuration.
+
+    `name` is as the file spells it, with `*` for any part of a name in fields that are treated in the same way.
+    `default` is the value that the system takes where the file says nothing. `read` fields decide a setting; `noted`
+    ones change neither layout, memory nor time as planc counts them; `refused` ones do, and planc has no sentence for
+    them: any value but `default` is an error. `why` says what the field does, for the last two.
+    """
+
+    name: str
+    default: FieldValue = None
+    treatment: Treatment = "read"
+    why: str = ""
+    aliases: tuple[str, ...] = ()
+    """Other spellings of the same field."""
+
+
+def noted(why: str, *names: str) -> tuple[Field, ...]:
+    """Fields that change neither layout, memory nor time; `why` says what they are for, `names` may hold `*`."""
+    return tuple(Field(name, None, "noted", why) for name in names)
+
+
+def refused(name: str, default: FieldValue, why: str, *aliases: str) -> Field:
+    """A field that changes layout, memory or time and that no sentence says: only its `default` is accepted."""
+    return Field(name, default, "refused", why, aliases)
+
+
+Setting = Callable[["Values"], Any]
+"""How a setting of the TrainingSetup follows from a system's fields. The fields that it looks at are recorded, and
+named beside the sentence."""
+Writer = Callable[["TrainingSetup"], Any]
+"""A field's value for a setup; `OMIT` where the file does not name it."""
+
+
+class Omit:
+    """The one value `OMIT`: the field is not written."""
+
+
+OMIT = Omit()
+
+
+@dataclass(frozen=True, kw_only=True)
+class System:
+    """A system whose configuration is read, written or both.
+
+    `settings` maps each field of TrainingSetup that the system's files decide to the function that reads it; what is
+    missing there has the setup's own default. `fields` lists every field that the system has, as far as planc knows
+    them: a field of a file that is none of these is refused by name.
+    """
+
+    name: str
+    title: str
+    version: str
+    """The release or commit whose defaults these are."""
+    formats: tuple[Format, ...]
+    fields: tuple[Field, ...]
+    settings: Mapping[str, Setting]
+    recognises: Callable[[Document], bool]
+    """True for a document that is surely of this system."""
+    batch_words: tuple[str, ...] = ()
+    """The fields that hold the batch, in the system's own words, for the chain that is printed."""
+    writes: Mapping[str, Writer] = field(default_factory=dict)
+    """Each field that an export sets, and its value."""
+    text: Callable[[Mapping[str, Any], TrainingSetup], str] | None = None
+    """The text of the file with these fields set; None for a system that is only read."""
+    ending: str = ""
+    """Ending of the file that an export writes."""
+    cannot: Mapping[str, str] = field(default_factory=dict)
+    """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
+
+    def known(self, name: str) -> Field | None:
+        """The field that a file spells `name`; None for one that planc does not know."""
+        return _index(self).get(name) or next((f for f in _patterns(self) if fnmatchcase(name, f.name)), None)
+
+
+_indices: dict[int, dict[str, Field]] = {}
+
+
+def _index(system: System) -> dict[str, Field]:
+    """Fields by each of their spellings."""
+    if id(system) not in _indices:
+        spellings = [(n, f) for f in system.fields for n in (f.name, *f.aliases) if "*" not in n]
+        _indices[id(system)] = dict(spellings)
+        assert len(_indices[id(system)]) == len(spellings), f"{system.name}: a field is listed twice"
+    return _indices[id(system)]
+
+
+def _patterns(system: System) -> Sequence[Field]:
+    return [f for f in system.fields if "*" in f.name]

@@ -1,0 +1,52 @@
+"""The surface formats of foreign configuration files; each reader takes text and gives the fields with their places."""
+
+from __future__ import annotations
+
+from planc.diag.span import Source
+from planc.interop.document import Document, Format, UnreadableError
+
+ENDINGS: dict[str, Format] = {
+    ".sh": "flags",
+    ".slurm": "flags",
+    ".sbatch": "flags",
+    ".bash": "flags",
+    ".yaml": "yaml",
+    ".yml": "yaml",
+    ".json": "json",
+    ".toml": "toml",
+    ".txt": "flags",
+    ".args": "flags",
+}
+"""Format by the ending of a file's name."""
+
+
+def format_of(name: str) -> Format | None:
+    """The format that the ending of the file name `name` stands for; None where it stands for none."""
+    ending = "." + name.rpartition(".")[2].lower() if "." in name else ""
+    return ENDINGS.get(ending)
+
+
+def read_document(name: str, text: str, format: Format) -> Document:
+    """The fields of the file `name` with the content `text`, read as `format`.
+
+    Raises UnreadableError, with a place, for text that is not of this format or is nested or repeated beyond reason.
+    """
+    source = Source.of(name, text)
+    if format == "flags":
+        from planc.interop.formats.shell import read_flags
+
+        return read_flags(source)
+    if format == "assignments":
+        from planc.interop.formats.shell import read_assignments
+
+        return read_assignments(source)
+    if format == "toml":
+        from planc.interop.formats.toml import read_toml
+
+        return read_toml(source)
+    from planc.interop.formats.yaml import read_yaml
+
+    return read_yaml(source, format)
+
+
+__all__ = ["ENDINGS", "UnreadableError", "format_of", "read_document"]

@@ -1,0 +1,120 @@
+"""YAML and JSON, by PyYAML's composer: nodes with places, and no object is ever constructed from a tag.
+
+JSON is read by the same composer after the standard library has accepted it, as JSON is a part of YAML but for a few
+escapes; the standard library alone gives no places.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import yaml
+
+from planc.diag.span import Source, Span
+from planc.files import parse_json
+from planc.interop.document import MAX_DEPTH, MAX_FIELDS, Document, FieldValue, Format, Given, Scalar, UnreadableError
+
+_FLOAT = re.compile(r"[-+]?(\d+(_\d+)*)?\.?\d*([eE][-+]?\d+)?")
+_INT = re.compile(r"[-+]?\d+(_\d+)*")
+_WORDS: dict[str, Scalar] = {
+    **dict.fromkeys(("true", "True", "TRUE", "yes", "Yes", "on", "On"), True),
+    **dict.fromkeys(("false", "False", "FALSE", "no", "No", "off", "Off"), False),
+    **dict.fromkeys(("null", "Null", "NULL", "~", ""), None),
+}
+
+
+def read_yaml(source: Source, format: Format = "yaml") -> Document:
+    """The fields of a YAML or JSON text. Raises UnreadableError for a text that is none, has several documents, names
+    itself, or holds more than MAX_FIELDS values."""
+    if format == "json":
+        try:
+            parse_json(source.text)
+        except ValueError as error:
+            raise UnreadableError(f"it is not JSON: {error}", _place(source, error)) from None
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        root = yaml.compose(source.text, Loader=loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = _span(source, mark, mark) if mark else Span(source.file, 1, 1, 1, 1)
+        raise UnreadableError(f"it is not YAML: {error.problem or error.context}", where) from None
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise UnreadableError(f"it is not YAML: {error}", Span(source.file, 1, 1, 1, 1)) from None
+    fields: dict[str, Given] = {}
+    if isinstance(root, yaml.MappingNode):
+        for name, given in _Reader(source).fields(root, "", 0):
+            fields[name] = given
+    elif root is not None:
+        raise UnreadableError("it is no mapping of names to values", _span(source, root.start_mark, root.end_mark))
+    return Document(source.file, format, fields, source)
+
+
+class _Reader:
+    """Walks the nodes; every visit counts, so that a node that is repeated by aliases is paid for each time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source, self._visits = source, 0
+
+    def fields(self, node: yaml.MappingNode, prefix: str, depth: int) -> Iterator[tuple[str, Given]]:
+        self._count(node, depth)
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
+                raise UnreadableError("a key that is no plain word", self._place(key))
+            name = f"{prefix}{key.value}"
+            if isinstance(value, yaml.MappingNode) and value.value:
+                yield from self.fields(value, f"{name}.", depth + 1)
+            else:
+                place = self._place(key) if isinstance(value, yaml.MappingNode) else self._place(value)
+                yield name, Given(self._value(value, depth + 1), place)
+
+    def _value(self, node: yaml.Node, depth: int) -> FieldValue:
+        self._count(node, depth)
+        if isinstance(node, yaml.ScalarNode):
+            return _scalar(node)
+        if isinstance(node, yaml.SequenceNode):
+            return tuple(self._value(item, depth + 1) for item in node.value)
+        pairs = (part for key, value in node.value for part in (key, value))  # a mapping inside a list
+        return tuple(self._value(part, depth + 1) for part in pairs)
+
+    def _count(self, node: yaml.Node, depth: int) -> None:
+        self._visits += 1
+        if self._visits > MAX_FIELDS:
+            raise UnreadableError(f"more than {MAX_FIELDS:,} values, aliases counted", self._place(node))
+        if depth > MAX_DEPTH:
+            raise UnreadableError(f"nested more than {MAX_DEPTH} levels deep", self._place(node))
+
+    def _place(self, node: yaml.Node) -> Span:
+        return _span(self._source, node.start_mark, node.end_mark)
+
+
+def _scalar(node: yaml.ScalarNode) -> Scalar:
+    """The value of a plain or quoted scalar by YAML 1.2's core rules; `1e-4` is a number there, as people mean it."""
+    text = str(node.value)
+    if node.style not in (None, "") or node.tag.startswith("!"):
+        return text
+    return _WORDS[text] if text in _WORDS else _number(text, text)
+
+
+def _number(text: str, otherwise: Scalar) -> Scalar:
+    if len(text) > 40:
+        return otherwise
+    if _INT.fullmatch(text):
+        return int(text)
+    if any(c.isdigit() for c in text) and _FLOAT.fullmatch(text):
+        value = float(text)
+        return value if math.isfinite(value) else otherwise
+    return otherwise
+
+
+def _span(source: Source, start: yaml.Mark, end: yaml.Mark) -> Span:
+    """Marks count lines and columns from 0; a span ends on its first line, so that a block is marked by its start."""
+    line, column = start.line + 1, start.column + 1
+    last = end.column + 1 if end.line == start.line else len(source.line(line)) + 1
+    return Span(source.file, line, column, line, max(last, column))
+
+
+def _place(source: Source, error: ValueError) -> Span:
+    line, column = getattr(error, "lineno", 1), getattr(error, "colno", 1)
+    return Span(source.file, line, column, line, column)

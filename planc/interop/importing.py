@@ -1,0 +1,239 @@
+"""Files of another system to a plan: recognised, read field by field, and written as sentences with their origins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from planc.diag.diagnostic import Diagnostic, has_errors, in_order
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import printable
+from planc.diag.span import Source, Span
+from planc.files import read_text
+from planc.interop.document import Document, Format, UnreadableError
+from planc.interop.fields import System
+from planc.interop.formats import format_of, read_document
+from planc.interop.plan_text import Said, plan_text, sentences
+from planc.interop.setup import TrainingSetup
+from planc.interop.systems import systems
+from planc.interop.values import Options, Origin, RefusedError, Values
+from planc.syntax.suggest import nearest
+
+MAX_BYTES = 4_000_000
+"""Largest configuration that is read."""
+
+
+@dataclass(frozen=True)
+class Imported:
+    """Result of reading foreign files: the plan's text and the setup that it says, unless there are errors."""
+
+    diagnostics: tuple[Diagnostic, ...]
+    sources: dict[str, Source]
+    system: System | None = None
+    setup: TrainingSetup | None = None
+    text: str = ""
+    origins: Mapping[str, tuple[Origin, ...]] | None = None
+    """The fields that each setting of the setup was read from."""
+    lines: Mapping[int, tuple[Origin, ...]] | None = None
+    """The fields that each line of `text` follows from."""
+    chain: str = ""
+    """The arithmetic of the batch, from the system's own words to microbatches of a rank."""
+
+
+def import_files(files: Sequence[Path], options: Options, system: str = "") -> Imported:
+    """Read `files`, which together are one configuration of one system: the one named `system`, or the one whose files
+    look so.
+
+    Never raises for what the files hold: findings are in `Imported.diagnostics`, with places in the files.
+    """
+    documents, findings, sources = [], [], {}
+    for file in files:
+        try:
+            document = _document(file, system)
+        except UnreadableError as error:
+            findings.append(Diagnostic("E1301", f"{printable(file.name)}: {error}", error.span))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+            where = Span(str(file), 1, 1, 1, 1)
+            findings.append(Diagnostic("E1301", f"{printable(file.name)} cannot be read: {reason}", where))
+        else:
+            documents.append(document)
+            sources[document.file] = document.source
+    if findings or not documents:
+        return Imported(in_order(findings), sources)
+    chosen = systems()[system] if system else _recognised(documents)
+    if chosen is None:
+        known = ", ".join(systems())
+        message = f"{printable(files[0].name)} is of no system whose files planc knows by their look"
+        return Imported(
+            (Diagnostic("E1302", message, documents[0].whole(), help=f"say it with --from: {known}"),), sources
+        )
+    return imported(chosen, documents, options, _plan_name(files[0]))
+
+
+def _document(file: Path, system: str) -> Document:
+    """The document of `file`, in the format that its name's ending stands for, or else that its system has."""
+    text = read_text(file, MAX_BYTES)
+    formats: list[Format] = [found] if (found := format_of(file.name)) else []
+    if system:
+        formats = [f for f in formats if f in systems()[system].formats] or list(systems()[system].formats[:1])
+    document = read_document(str(file), text, formats[0] if formats else "flags")
+    if document.format == "flags" and not system:
+        words = read_document(str(file), text, "assignments")
+        if len(words.fields) > len(document.fields):
+            return words
+    return document
+
+
+def _recognised(documents: Iterable[Document]) -> System | None:
+    for document in documents:
+        for system in systems().values():
+            if document.format in system.formats and system.recognises(document):
+                return system
+    return None
+
+
+def _plan_name(file: Path) -> str:
+    name = re.sub(r"\W+", "_", file.stem, flags=re.ASCII).strip("_")[:60]
+    return name if name[:1].isalpha() else f"plan_{name}".rstrip("_")
+
+
+def imported(system: System, documents: Sequence[Document], options: Options, name: str) -> Imported:
+    """What `documents`, files of `system`, say together, as a plan called `name`."""
+    sources = {document.file: document.source for document in documents}
+    values = Values(system, documents, options)
+    findings = list(_field_findings(system, values))
+    settings: dict[str, Any] = {"name": name}
+    origins: dict[str, tuple[Origin, ...]] = {}
+    for setting, read in system.settings.items():
+        with values.recorded() as found:
+            try:
+                settings[setting] = read(values)
+            except RefusedError:
+                continue
+            origins[setting] = tuple(found.values())
+    findings += values.diagnostics
+    if has_errors(findings):
+        return Imported(in_order(findings), sources, system)
+    setup = TrainingSetup(**settings)
+    chain = batch_chain(system, setup, origins)
+    comments = _Comments(system, setup, origins)
+    text = plan_text(setup, comments.by_sentence, _head(system, documents, chain, comments.silent))
+    lines = _line_origins(text, setup, origins)
+    return Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
+
+
+def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:
+    """E1303 for fields that planc does not know, E1304 for those without a sentence, N1308 for those without effect."""
+    noted: dict[str, list[str]] = {}
+    for document in values.documents:
+        for spelling, given in document.fields.items():
+            known = system.known(spelling)
+            if known is None:
+                names = [n for f in system.fields for n in (f.name, *f.aliases)]
+                near = nearest(spelling, names, 1)
+                message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`"
+                help = f"did you mean `{near[0]}`?" if near else "leave it out with --ignore NAME if it changes nothing"
+                if spelling not in (values.options.ignored):
+                    yield Diagnostic("E1303", message, given.span, help=help)
+            elif known.treatment == "noted":
+                noted.setdefault(document.file, []).append(spelling)
+            elif known.treatment == "refused" and not _is_default(given.value, known.default):
+                yield Diagnostic("E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span)
+    for file, names in noted.items():
+        shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
+        yield Diagnostic(
+            "N1308", f"fields that change neither layout, memory nor time: {shown}", Span(file, 1, 1, 1, 1)
+        )
+
+
+def _is_default(value: object, default: object) -> bool:
+    """True where a file's value is the default, in whatever spelling: `false`, `0` and None are one."""
+    if value == default or str(value).lower() == str(default).lower():
+        return True
+    none = (None, False, 0, "", "none", "null", "false", "0", ())
+    return default in (None, False, 0, "", ()) and (value.lower() if isinstance(value, str) else value) in none
+
+
+# Where each sentence is from.
+
+
+class _Comments:
+    """Comments of sentences and of the plan's head.
+
+    A field may decide several settings; it is shown where it decides most: beside the setting that follows from the
+    fewest fields. Other sentences name it without its value.
+    """
+
+    def __init__(self, system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> None:
+        self._system, self._origins = system, origins
+        self._home: dict[str, str] = {}
+        for setting, found in sorted(origins.items(), key=lambda item: len(item[1])):
+            for origin in found:
+                self._home.setdefault(origin.name, setting)
+        self._shown: set[str] = set()
+        self.by_sentence = tuple(self._sentence(said) for said in sentences(setup))
+        self.silent = {
+            o.name: o.value
+            for found in origins.values()
+            for o in found
+            if o.name not in self._shown and o.span is None and not o.option
+        }
+
+    def _sentence(self, said: Said) -> str:
+        found = {o.name: o for s in said.settings for o in self._origins.get(s, ())}
+        own = [o for o in found.values() if self._home[o.name] in said.settings and o.name not in self._shown]
+        self._shown |= {o.name for o in own}
+        given = [_origin_text(o) for o in own if o.span is not None or o.option]
+        defaults = [_origin_text(o) for o in own if o.span is None and not o.option]
+        if not given and not defaults:  # its fields are shown elsewhere
+            given = [o.name for o in found.values() if o.span is not None or o.option][:3]
+            defaults = [] if given else [_origin_text(o) for o in found.values()][:3]
+        words = [", ".join(given)] if given else []
+        words += [f"default of {self._system.title} {self._system.version}: {', '.join(defaults)}"] if defaults else []
+        return "; ".join(words)
+
+
+def _origin_text(origin: Origin) -> str:
+    return f"{origin.name} of the command line" if origin.option else f"{origin.name} = {_shown(origin.value)}"
+
+
+def _shown(value: object) -> str:
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return printable(text)[:60]
+
+
+def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:
+    """Lines at the top of the plan: what was read, the batch's arithmetic, and defaults that need no sentence."""
+    files = ", ".join(Path(d.file).name for d in documents)
+    lines = [f"{files}, read as {system.title} {system.version}", chain]
+    if silent:
+        words = ", ".join(f"{name} = {_shown(value)}" for name, value in silent.items())
+        lines.append(f"defaults of {system.title} {system.version} that need no sentence: {words}")
+    return tuple(lines)
+
+
+def batch_chain(system: System, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]) -> str:
+    """The batch from the system's words to microbatches of a rank, with the arithmetic between them."""
+    found = {o.name: o.value for s in ("sequences", "microbatch", "sequence_tokens") for o in origins.get(s, ())}
+    words = {name: found[name] for name in system.batch_words if found.get(name) is not None}
+    theirs = ", ".join(f"{name} = {_shown(value)}" for name, value in words.items())
+    ranks = setup.data_parallel
+    each = setup.sequences // (ranks * setup.microbatch)
+    return (
+        f"batch: {theirs} -> {setup.sequences} sequences a step = {ranks} data-parallel ranks x {each} microbatches"
+        f" x {setup.microbatch} sequences"
+    )
+
+
+def _line_origins(
+    text: str, setup: TrainingSetup, origins: Mapping[str, tuple[Origin, ...]]
+) -> dict[int, tuple[Origin, ...]]:
+    """The origins of each line that holds a sentence; sentences are written one a line, in order."""
+    numbers = (n for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith(("#", "plan ")))
+    return {
+        number: tuple(o for setting in said.settings for o in origins.get(setting, ()))
+        for number, said in zip(numbers, sentences(setup), strict=True)
+    }

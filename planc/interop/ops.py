@@ -1,0 +1,34 @@
+"""Names of a model's ops for sentences that name some of them: all products with weights, all norms, the parts of one
+block."""
+
+from __future__ import annotations
+
+from planc.ir.model import EXPERTS, Model, Op
+from planc.language.op_names import covering
+
+_LINEAR = ("projection", "ffn", EXPERTS)
+"""Regions of blocks whose matmuls are linear layers; the router and attention's own products are not."""
+
+
+def block_ops(model: Model) -> tuple[Op, ...]:
+    """The ops of every kind of block, each once."""
+    return tuple({op.name: op for kind in model.blocks for op in model.ops[kind]}.values())
+
+
+def linear_layers(model: Model, *, experts: bool = True) -> tuple[str, ...]:
+    """Names that mean the blocks' products with weights, those of experts among them unless `experts` is False."""
+    matmuls = [op for op in block_ops(model) if op.kind == "matmul"]
+    chosen = [op.name for op in matmuls if op.region in _LINEAR and (experts or op.region != EXPERTS)]
+    return tuple(covering(chosen, matmuls))
+
+
+def of_kind(model: Model, *kinds: str) -> tuple[str, ...]:
+    """Names that mean the blocks' ops of these `kinds`: `norm`, `rope`, `add`, `elementwise`, `matmul`, ..."""
+    ops = block_ops(model)
+    return tuple(covering([op.name for op in ops if op.kind in kinds], ops))
+
+
+def existing(model: Model, *names: str) -> tuple[str, ...]:
+    """Those of `names`, ops or beginnings of ops' names, that `model` has."""
+    known = [op.name for op in block_ops(model)]
+    return tuple(n for n in names if any(op == n or op.startswith(f"{n}.") for op in known))

@@ -1,0 +1,178 @@
+"""A plan as a TrainingSetup: which axis is for what, read from what the axes divide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, cast
+
+from planc.catalog import build_model, model_names
+from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
+from planc.interop.shape import shape_of
+from planc.ir.hardware import Cluster
+from planc.ir.model import EXPERTS, Model
+from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute, Route
+
+
+def setup_of(plan: Plan) -> TrainingSetup:
+    """What `plan` says in terms of degrees of parallelism.
+
+    It is what the plan says only if a plan written from it is the same (`planc.interop.effective`): sentences without a
+    place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses.
+    """
+    roles = _roles(plan)
+    size = {role: plan.mesh.size(*axes) for role, axes in roles.items()}
+    ep, etp = _expert_degrees(plan)
+    return TrainingSetup(
+        name=plan.name,
+        model=_model_words(plan.model),
+        shape=shape_of(plan.model),
+        graph=plan.model,
+        cluster=_cluster_words(plan.cluster),
+        devices=plan.mesh.devices,
+        sequences=plan.batch.sequences,
+        sequence_tokens=plan.batch.sequence_tokens,
+        microbatch=plan.batch.microbatch_sequences,
+        pp=size["pp"],
+        replica=size["replica"],
+        shard=size["shard"],
+        cp=size["cp"],
+        tp=size["tp"],
+        ep=ep,
+        etp=etp,
+        order=_order(plan, roles),
+        zero=_zero(plan, roles["shard"] or roles["cp"]),
+        zero_over_cp=bool(roles["cp"]) and set(roles["cp"]) <= set(plan.store("optimizer")),
+        gather=plan.gather.per if plan.gather else None,
+        sp=bool(roles["tp"]) and set(roles["tp"]) <= set(plan.axes_of("sequence", "residual")),
+        vocab_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("vocab")),
+        cp_method=_context_method(plan, roles["cp"]),
+        cp_balance=plan.attention.balance if plan.attention else "headtail",
+        experts_over=_experts_over(plan, roles),
+        schedule=plan.split.schedule if plan.split else "1f1b",
+        chunks=plan.split.chunks if plan.split else 1,
+        stages=_stages(plan),
+        route=Route(method=plan.route.method, factor=plan.route.factor, node_limit=plan.route.node_limit),
+        optimizer=plan.optimizer.name,
+        precision=Precision(compute=plan.precision.compute, reduce=plan.precision.reduce),
+        stored=tuple((noun, dtype) for noun in NOUNS if (dtype := plan.store_dtype(noun)) != "fp32"),
+        recompute=Recompute(ops=plan.recompute.ops, kept=plan.recompute.kept, every=plan.recompute.every),
+        kernel=plan.attention.method if plan.attention and not roles["cp"] else "",
+        quantized=tuple(Quantized(which=q.ops, method=_narrow_words(q)) for q in plan.quantize),
+        offloaded=tuple(what for offload in plan.offloads for what in offload.what),
+        overlaps=_overlaps(plan, roles),
+        compiled=tuple(c.what for c in plan.compiles),
+    )
+
+
+def _roles(plan: Plan) -> dict[Role, tuple[str, ...]]:
+    """The mesh axes of each role, outermost first. An axis has one role; CannotSayError for one that has none."""
+    mesh = [a.name for a in plan.mesh.axes if a.size > 1]
+    pipeline = [plan.split.axis] if plan.split else []
+    sequence = plan.axes_of("sequence")
+    tensor = [a for a in (*plan.axes_of("ffn"), *plan.axes_of("heads")) if a not in sequence]
+    state = {axis for noun in NOUNS for axis in plan.store(noun)}
+    roles: dict[Role, tuple[str, ...]] = {
+        "pp": _of(mesh, pipeline),
+        "cp": _of(mesh, sequence),
+        "tp": _of(mesh, tensor),
+        "replica": _of(mesh, (a for a in plan.data_axes if a not in state)),
+        "shard": _of(mesh, (a for a in plan.data_axes if a in state)),
+    }
+    for name in mesh:
+        used = [role for role, axes in roles.items() if name in axes]
+        if len(used) != 1:
+            uses = " and ".join(used) or "none of pipeline, data, context and tensor parallelism"
+            raise CannotSayError(f"axis `{name}` is for {uses}", "mesh")
+    for role, axes in roles.items():
+        first = mesh.index(axes[0]) if axes else 0
+        if tuple(mesh[first : first + len(axes)]) != axes:
+            raise CannotSayError(f"the axes of {role} are not neighbours in the mesh", "mesh")
+    return roles
+
+
+def _of(mesh: Iterable[str], axes: Iterable[str]) -> tuple[str, ...]:
+    chosen = set(axes)
+    return tuple(a for a in mesh if a in chosen)
+
+
+def _order(plan: Plan, roles: dict[Role, tuple[str, ...]]) -> tuple[Role, ...]:
+    names = [a.name for a in plan.mesh.axes]
+    used = sorted((role for role, axes in roles.items() if axes), key=lambda role: names.index(roles[role][0]))
+    return (*used, *(role for role in roles if role not in used))
+
+
+def _zero(plan: Plan, axes: tuple[str, ...]) -> Literal[0, 1, 2, 3]:
+    if not axes:
+        return 0
+    divided = [noun for noun in NOUNS if set(axes) <= set(plan.store(noun))]
+    levels: dict[tuple[str, ...], Literal[0, 1, 2, 3]] = {
+        (): 0,
+        ("optimizer",): 1,
+        ("grads", "optimizer"): 2,
+        ("params", "grads", "optimizer"): 3,
+        ("params", "optimizer"): 3,
+    }
+    if tuple(divided) not in levels:
+        raise CannotSayError(f"{', '.join(divided)} alone are divided", "store")
+    return levels[tuple(divided)]
+
+
+def _context_method(plan: Plan, axes: tuple[str, ...]) -> Literal["ring", "all_gather", "ulysses"]:
+    if axes and set(axes) <= set(plan.axes_of("heads", "attention")):
+        return "ulysses"
+    method = plan.attention.method if plan.attention else "all_gather"
+    if axes and method not in ("ring", "all_gather"):
+        raise CannotSayError(f"context parallelism with attention as {method}", "attention.core")
+    return cast(Literal["ring", "all_gather"], method if axes else "ring")
+
+
+def _expert_degrees(plan: Plan) -> tuple[int, int]:
+    if not plan.model.top_k:
+        return 1, 1
+    experts = plan.mesh.size(*plan.axes_of("experts", EXPERTS))
+    return experts, plan.mesh.size(*plan.axes_of("expert_ffn", EXPERTS))
+
+
+def _experts_over(plan: Plan, roles: dict[Role, tuple[str, ...]]) -> tuple[Role, ...]:
+    view = plan.view_of(EXPERTS)
+    covered = view.of if view else plan.axes_of("experts", EXPERTS) if plan.model.top_k else ()
+    return tuple(role for role in ("shard", "cp", "tp") if set(roles[role]) & set(covered)) or ("shard", "cp", "tp")
+
+
+def _stages(plan: Plan) -> tuple[int, ...]:
+    from planc.language.verbs.split import even
+
+    if plan.split is None or plan.split.stages == even(plan.model.layers, len(plan.split.stages)):
+        return ()
+    return tuple(end - begin for begin, end in plan.split.stages)
+
+
+def _overlaps(plan: Plan, roles: dict[Role, tuple[str, ...]]) -> tuple[tuple[Role, str], ...]:
+    role_of = {axis: role for role, axes in roles.items() for axis in axes}
+    return tuple((role_of[o.axis], o.method) for o in plan.overlaps if o.axis in role_of)
+
+
+def _narrow_words(q: Quantize) -> str:
+    inside = [q.recipe] if q.recipe else []
+    inside += [f"tile = {q.tile}"] if q.tile else []
+    return f"{q.dtype}({', '.join(inside)})" if inside else q.dtype
+
+
+def _model_words(model: Model) -> str:
+    sentence = " ".join(model.cause.sentence.split()) if model.cause else ""
+    if model.name not in model_names():
+        return sentence.removeprefix("model").strip()
+    own = build_model(model.name).sizes
+    changes = [
+        f"{name} = {size}" for name, size in model.sizes.items() if own.get(name) != size and name != "qk_head_dim"
+    ]
+    return f"{model.name}({', '.join(changes)})" if changes else model.name
+
+
+def _cluster_words(cluster: Cluster) -> str:
+    sentence = " ".join(cluster.cause.sentence.split()).removeprefix("cluster ")
+    before, over, after = sentence.partition(" over ")
+    shape = "x".join(map(str, cluster.shape))
+    inside = f"({shape})" if cluster.kind == "torus" or "(" in before else ""
+    count = f"{cluster.count} x " if cluster.kind == "node" or cluster.count > 1 else ""
+    return f"{count}{cluster.name}{inside}{over}{after}"

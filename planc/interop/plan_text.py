@@ -1,0 +1,176 @@
+"""A TrainingSetup as the text of a plan, sentence by sentence, each with the settings that it says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import zip_longest
+from math import prod
+
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import python_comment
+from planc.interop.setup import Role, TrainingSetup
+from planc.ir.plan import Precision, Recompute, Route
+
+
+@dataclass(frozen=True)
+class Said:
+    """A sentence of a plan, and the settings of the setup (its fields' names) that it follows from."""
+
+    sentence: str
+    settings: tuple[str, ...]
+
+
+def axis_names(setup: TrainingSetup) -> dict[Role, str]:
+    """The name of each role's axis, for the roles that have more than one rank.
+
+    State divided entirely is FSDP's; the ranks that divide less of it, or nothing, are called dp.
+    """
+    data = "fsdp" if setup.zero == 3 else "dp"
+    names: dict[Role, str] = {"pp": "pp", "replica": "replica", "shard": data, "cp": "cp", "tp": "tp"}
+    if setup.shard == 1 and setup.replica > 1:
+        names["replica"] = "dp"
+    return {role: names[role] for role in setup.order if setup.degree(role) > 1}
+
+
+def sentences(setup: TrainingSetup) -> tuple[Said, ...]:
+    """The sentences of the plan, without its `plan` line, in the order in which planc's own plans have them."""
+    return tuple(_sentences(setup, axis_names(setup)))
+
+
+def plan_text(setup: TrainingSetup, comments: Sequence[str] = (), head: Sequence[str] = ()) -> str:
+    """The text of the plan, as `planc fmt` writes it.
+
+    `comments` holds a comment for each of `sentences`, or is empty. `head` are lines of comment after the `plan` line.
+    """
+    from planc.syntax.fmt import format_text
+
+    lines = [f"plan {setup.name}", *(f"# {python_comment(line)}" for line in head)]
+    for said, comment in zip_longest(sentences(setup), comments, fillvalue=""):
+        assert isinstance(said, Said)
+        lines.append(f"{said.sentence}  # {python_comment(comment)}" if comment else said.sentence)
+    return format_text("\n".join(lines))
+
+
+def _sentences(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    yield Said(f"model {setup.model}", ("model", "shape"))
+    batch = f"batch {setup.sequences} x {setup.sequence_tokens} tokens microbatch {setup.microbatch}"
+    yield Said(batch, ("sequences", "sequence_tokens", "microbatch"))
+    yield Said(f"cluster {setup.cluster}", ("cluster", "devices"))
+    mesh = " > ".join(f"{name} {setup.degree(role)}" for role, name in axes.items())
+    yield Said(f"mesh {mesh or 'dp 1'}", ("order", "pp", "replica", "shard", "cp", "tp"))
+    yield from _data_parallel(setup, axes)
+    yield from _tensor_parallel(setup, axes)
+    yield from _context_parallel(setup, axes)
+    yield from _experts(setup, axes)
+    yield from _pipeline(setup, axes)
+    yield from _step(setup, axes)
+
+
+def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    replica, shard, cp = axes.get("replica"), axes.get("shard"), axes.get("cp")
+    over = ", ".join(name for name in (replica, shard) if name)
+    state = ", ".join(name for name in (shard, cp if setup.zero_over_cp else None) if name)
+    settings = ("zero", "zero_over_cp", "replica", "shard")
+    if over:
+        yield Said(f"shard batch over {over}", ("replica", "shard"))
+    nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+    if nouns and state:
+        yield Said(f"store {nouns} over {state}", settings)
+    for noun, dtype in setup.stored:
+        yield Said(f"store {noun} as {dtype}", ("stored",))
+    if setup.gather is not None and setup.zero == 3 and state:
+        yield Said(f"gather params per {setup.gather}", ("gather",))
+
+
+def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    if "tp" not in axes:
+        return
+    dims = "heads, ffn, vocab" if setup.vocab_over_tp else "heads, ffn"
+    yield Said(f"shard {dims} over tp", ("tp", "vocab_over_tp"))
+    if setup.sp:
+        yield Said("use sp over tp", ("sp",))
+
+
+def _context_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    if "cp" not in axes:
+        return
+    settings = ("cp", "cp_method", "cp_balance")
+    if setup.cp_method == "ulysses":
+        yield Said("use ulysses over cp", settings)
+    else:
+        yield Said("shard sequence over cp", settings)
+        balance = f"(balance = {setup.cp_balance})" if setup.cp_balance != "headtail" else ""
+        yield Said(f"attention.core as {setup.cp_method}{balance}", settings)
+
+
+def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    if setup.route != Route():
+        yield Said(f"route experts as {_route_words(setup.route)}", ("route",))
+    if setup.ep * setup.etp == 1:
+        return
+    covered = [axes[role] for role in setup.experts_over if role in axes]
+    ranks = prod(setup.degree(role) for role in setup.experts_over)
+    rest = ranks // (setup.ep * setup.etp)
+    inner = [("edp", rest), ("ep", setup.ep), ("etp", setup.etp)]
+    factors = " > ".join(f"{name} {size}" for name, size in inner if size > 1)
+    yield Said(f"view {factors} of {', '.join(covered)} for experts", ("ep", "etp", "experts_over"))
+    if setup.ep > 1:
+        yield Said("use ep over ep", ("ep",))
+    if setup.etp > 1:
+        yield Said("use etp over etp", ("etp",))
+    nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+    if nouns and rest > 1:
+        yield Said(f"store {nouns} over edp for experts", ("zero", "ep", "etp"))
+
+
+def _route_words(route: Route) -> str:
+    inside = [f"factor = {route.factor:g}"] if route.method == "capacity" else []
+    inside += [f"node_limit = {route.node_limit}"] if route.node_limit else []
+    return f"{route.method}({', '.join(inside)})" if inside else route.method
+
+
+def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    if "pp" not in axes:
+        return
+    chunks = f"(chunks = {setup.chunks})" if setup.chunks > 1 and setup.schedule not in ("zbv", "dualpipev") else ""
+    stages = f" stages [{', '.join(_stage_words(setup.stages))}]" if setup.stages else ""
+    yield Said(f"split layers over pp as {setup.schedule}{chunks}{stages}", ("pp", "schedule", "chunks", "stages"))
+
+
+def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
+    """`embed + 3`, `2 x 4 layers`, `3 + head`: neighbours of the same length together."""
+    yield f"embed + {stages[0]}" if stages[0] else "embed"
+    index = 1
+    while index < len(stages) - 1:
+        count = 1
+        while index + count < len(stages) - 1 and stages[index + count] == stages[index]:
+            count += 1
+        yield str(stages[index]) if count == 1 else f"{count} x {stages[index]} layers"
+        index += count
+    if len(stages) > 1:
+        yield f"{stages[-1]} + head" if stages[-1] else "head"
+
+
+def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+    yield Said(f"optimizer {setup.optimizer}", ("optimizer",))
+    if setup.precision != Precision():
+        yield Said(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
+    for quantized in setup.quantized:
+        yield Said(f"quantize {', '.join(quantized.which)} as {quantized.method}", ("quantized",))
+    if setup.kernel and "cp" not in axes:
+        yield Said(f"attention.core as {setup.kernel}", ("kernel",))
+    if setup.recompute != Recompute():
+        yield Said(f"recompute {_recompute_words(setup.recompute)}", ("recompute",))
+    if setup.compiled:
+        yield Said(f"compile {', '.join(setup.compiled)}", ("compiled",))
+    if setup.offloaded:
+        yield Said(f"offload {', '.join(setup.offloaded)} to host", ("offloaded",))
+    for role, method in setup.overlaps:
+        if role in axes:
+            yield Said(f"overlap {axes[role]} as {method}", ("overlaps",))
+
+
+def _recompute_words(recompute: Recompute) -> str:
+    kept = f" except {', '.join(recompute.kept)}" if recompute.kept else ""
+    every = f" every {recompute.every} layers" if recompute.every > 1 else ""
+    return f"{', '.join(recompute.ops) or 'none'}{kept}{every}"

@@ -1,0 +1,145 @@
+"""Sizes of a model to the words of a `model` sentence, and back: which family of the catalog has that shape."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from planc.catalog import build_model, model_names
+from planc.diag.fast_dataclass import dataclass
+from planc.interop.setup import Shape
+from planc.ir.model import Model
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model of the catalog that stands for its architecture: what tells it from others, and the sizes that may
+    follow its name."""
+
+    name: str
+    sizes: tuple[str, ...]
+    rms_norm: bool = True
+    rotary: bool = True
+    gated: bool = True
+    biased: bool = False
+    query_norm: bool = False
+    tied: bool = False
+    latent: bool = False
+    routed: bool = False
+
+    def has(self, shape: Shape) -> bool:
+        """True if the family's models have the shape's norms, positions, biases, head and experts."""
+        own = (self.rms_norm, self.rotary, self.gated, self.biased, self.query_norm, self.tied)
+        asked = (shape.rms_norm, shape.rotary, shape.gated, shape.biased, shape.query_norm, shape.tied)
+        return own == asked and (self.latent, self.routed) == (bool(shape.kv_lora), bool(shape.experts))
+
+
+_GROUPED = ("layers", "embed", "heads", "kv_heads", "head_dim")
+_LATENT = ("layers", "embed", "heads", "nope_dim", "rope_dim", "q_lora", "kv_lora", "ffn", "experts", "expert_ffn")
+FAMILIES = (
+    Family("llama3_8b", (*_GROUPED, "ffn", "vocab")),
+    Family("llama3_2_1b", (*_GROUPED, "ffn", "vocab"), tied=True),
+    Family("qwen3_8b", (*_GROUPED, "ffn", "vocab"), query_norm=True),
+    Family("qwen3_0_6b", (*_GROUPED, "ffn", "vocab"), query_norm=True, tied=True),
+    Family(
+        "gpt3_175b",
+        ("layers", "embed", "heads", "head_dim", "ffn", "vocab", "positions"),
+        rms_norm=False,
+        rotary=False,
+        gated=False,
+        biased=True,
+        tied=True,
+    ),
+    Family("mixtral_8x7b", (*_GROUPED, "experts", "expert_ffn", "vocab"), routed=True),
+    Family("qwen3_30b_a3b", (*_GROUPED, "experts", "expert_ffn", "vocab"), query_norm=True, routed=True),
+    Family("deepseek_v3", (*_LATENT, "shared_ffn", "vocab"), latent=True, routed=True),
+)
+"""Architectures of the catalog whose sizes a `model` sentence may change."""
+
+
+def model_words(shape: Shape) -> str:
+    """What follows `model` in a plan: the published name where every size is its own, else a name and the sizes that
+    differ.
+
+    Raises ValueError, in words for the user, where the catalog has no such architecture.
+
+    >>> model_words(Shape(layers=32, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
+    'llama3_8b'
+    >>> model_words(Shape(layers=4, embed=4096, heads=32, kv_heads=8, ffn=14336, vocab=128256))
+    'llama3_8b(layers = 4)'
+    """
+    family = next((f for f in FAMILIES if f.has(shape) and not shape.window), None)
+    if family is None:
+        raise ValueError(f"no model of the catalog has {_architecture(shape)} together")
+    wanted = _sizes(shape, family)
+    for name in _relatives(family):
+        model = build_model(name)
+        facts = (model.tied, model.top_k, _dense_layers(model))
+        if model.sizes.items() >= wanted.items() and facts == (shape.tied, shape.top_k, shape.dense_layers):
+            return name
+    own = build_model(family.name)
+    changes = {name: size for name, size in wanted.items() if own.sizes.get(name) != size}
+    model = build_model(family.name, changes)
+    if shape.top_k != model.top_k:
+        raise ValueError(f"{family.name} sends a token to {model.top_k} experts, not to {shape.top_k}")
+    if shape.dense_layers != _dense_layers(model):
+        raise ValueError(f"{family.name} has {_dense_layers(model)} layers without experts, not {shape.dense_layers}")
+    return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})"
+
+
+def _sizes(shape: Shape, family: Family) -> dict[str, int]:
+    """The sizes that the family's models have, with those filled in that a shape leaves at 0."""
+    filled = {
+        "kv_heads": shape.kv_heads or shape.heads,
+        "head_dim": shape.head_dim or shape.embed // shape.heads,
+    }
+    return {name: filled.get(name) or getattr(shape, name) for name in family.sizes}
+
+
+@cache
+def _relatives(family: Family) -> tuple[str, ...]:
+    """The catalog's names of the family's published models, the shortest first."""
+    file = model_names()[family.name]
+    names = [n for n, f in model_names().items() if f == file and not n.endswith(("_micro", "_tiny"))]
+    return tuple(sorted(names, key=lambda n: (len(n), n)))
+
+
+def shape_of(model: Model) -> Shape | None:
+    """The shape of `model`; None for one of a family that FAMILIES does not list."""
+    family = next((f for f in FAMILIES if build_model(f.name).family == model.family and f.tied == model.tied), None)
+    if family is None:
+        return None
+    sizes = {name: model.sizes.get(name, 0) for name in family.sizes}
+    return Shape(
+        **{"ffn": 0, **sizes},
+        rms_norm=family.rms_norm,
+        rotary=family.rotary,
+        gated=family.gated,
+        biased=family.biased,
+        query_norm=family.query_norm,
+        tied=model.tied,
+        top_k=model.top_k,
+        dense_layers=_dense_layers(model),
+    )
+
+
+def _dense_layers(model: Model) -> int:
+    """The first layers of a model with experts that have none; 0 for a model without experts."""
+    if "experts" not in model.sizes:
+        return 0
+    routed = [any(op.region == "experts" for op in model.ops[kind]) for kind in model.kinds]
+    return routed.index(True) if True in routed else 0
+
+
+def _architecture(shape: Shape) -> str:
+    words = [
+        "RMSNorm" if shape.rms_norm else "LayerNorm",
+        "rotary positions" if shape.rotary else "learned positions",
+        "a gated feed-forward" if shape.gated else "a feed-forward without gate",
+        "biases" if shape.biased else "no biases",
+        "a tied head" if shape.tied else "a head of its own",
+    ]
+    words += ["norms of queries and keys"] if shape.query_norm else []
+    words += ["experts"] if shape.experts else []
+    words += ["latent attention"] if shape.kv_lora else []
+    words += ["sliding windows"] if shape.window else []
+    return f"{', '.join(words[:-1])} and {words[-1]}"

@@ -1,0 +1,233 @@
+"""The effective values of a system's fields: those that the files give, and the defaults of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.quoting import printable
+from planc.diag.span import Span
+from planc.interop.document import Document, FieldValue, Given
+from planc.interop.fields import Field, System
+from planc.ir.model import Model
+
+T = TypeVar("T")
+_TRUE = ("true", "1", "yes", "on")
+_FALSE = ("false", "0", "no", "off", "none", "null", "")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A field that a setting was read from: its name and value, and its place; no place for a default or an option."""
+
+    name: str
+    value: FieldValue
+    span: Span | None = None
+    option: bool = False
+    """True for what the command line gave beside the files."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What the command line gives beside the files: the words of a `cluster` and of a `model` sentence, the number of
+    devices of that cluster, and settings that a file left open (`seq_length`), by the system's own names."""
+
+    cluster: str = ""
+    devices: int = 0
+    model: str = ""
+    given: dict[str, str] | None = None
+    folder: Path = Path()
+    """Folder of the plan: a model's config is named from there."""
+    ignored: tuple[str, ...] = ()
+    """Fields that planc does not know and that the user leaves out knowingly."""
+
+
+class RefusedError(Exception):
+    """A setting cannot be read; the finding is recorded already."""
+
+
+class Values:
+    """The values of a system's fields, read one by one. What is looked at is recorded as the origin of the setting that
+    is being read; a value that is wrong or has no sentence becomes a finding at its place."""
+
+    def __init__(self, system: System, documents: Iterable[Document], options: Options) -> None:
+        self.system, self.options = system, options
+        self.documents = tuple(documents)
+        self.diagnostics: list[Diagnostic] = []
+        self._origins: dict[str, Origin] = {}
+        self._model: Model | None = None
+        self._given: dict[str, Given] = {}
+        self._spelled: dict[str, str] = {}
+        for document in self.documents:
+            for spelling, given in document.fields.items():
+                known = system.known(spelling)
+                name = known.name if known and "*" not in known.name else spelling
+                self._given[name], self._spelled[name] = given, spelling
+        whole = self.documents[0].whole()
+        for name, text in (options.given or {}).items():
+            self._given[name] = Given(text, whole)
+
+    # Where a value comes from.
+
+    @contextmanager
+    def recorded(self) -> Iterator[dict[str, Origin]]:
+        """The origins of what is read inside the `with` block."""
+        before, self._origins = self._origins, {}
+        try:
+            yield self._origins
+        finally:
+            self._origins = before | self._origins
+
+    def is_given(self, name: str) -> bool:
+        """True if a file or an option sets the field `name`; looking does not make it an origin."""
+        return name in self._given
+
+    def raw(self, name: str) -> FieldValue:
+        """The value of the field `name` as the file has it, or its default."""
+        field = self._field(name)
+        given = self._given.get(name)
+        optional = given is not None and name in (self.options.given or {})
+        value = field.default if given is None else given.value
+        span = None if given is None or optional else given.span
+        self._origins[name] = Origin(self._spelled.get(name, name), value, span, optional)
+        return value
+
+    def place(self, *names: str) -> Span:
+        """The place of the first of these fields that a file sets; that of the whole file where none is."""
+        spans = (self._given[name].span for name in names if name in self._given)
+        return next(spans, self.documents[0].whole())
+
+    # Values by type.
+
+    def whole(self, name: str, *, least: int = 1) -> int:
+        """The value of `name` as a whole number of at least `least`."""
+        return self._number(name, int, least, "a whole number")
+
+    def maybe_whole(self, name: str, *, least: int = 0) -> int | None:
+        """The same; None where the field is not set or says none."""
+        return None if self._is_none(self.raw(name)) else self.whole(name, least=least)
+
+    def number(self, name: str, *, least: float = 0.0) -> float:
+        """The value of `name` as a number of at least `least`."""
+        return self._number(name, float, least, "a number")
+
+    def maybe_number(self, name: str, *, least: float = 0.0) -> float | None:
+        """The same; None where the field is not set or says none."""
+        return None if self._is_none(self.raw(name)) else self.number(name, least=least)
+
+    def flag(self, name: str) -> bool:
+        """The value of `name` as true or false; a flag without a value is true."""
+        value = self.raw(name)
+        if isinstance(value, bool):
+            return value
+        if value is None:
+            return False
+        text = str(value).lower()
+        if text in (*_TRUE, *_FALSE):
+            return text in _TRUE
+        raise self.wrong(name, "true or false")
+
+    def text(self, name: str, *legal: str) -> str:
+        """The value of `name` as text, one of `legal` where there are any; the empty text where it is not set."""
+        value = self.raw(name)
+        text = "" if value is None else str(value)
+        if legal and text not in legal:
+            raise self.wrong(name, f"one of {', '.join(legal)}")
+        return text
+
+    def words(self, name: str) -> tuple[str, ...]:
+        """The value of `name` as a list of words; a single one is a list of itself."""
+        value = self.raw(name)
+        if self._is_none(value):
+            return ()
+        return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
+
+    def devices(self) -> int:
+        """Devices of the cluster that the command line names; a finding asks for it where it does not."""
+        if not self.options.devices:
+            raise self.missing("--cluster", "the number of devices")
+        self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
+        return self.options.devices
+
+    def model(self) -> Model:
+        """The model of the `model` setting as the language reads it, for the names of its ops."""
+        from planc.interop.words import read_model
+
+        if self._model is None:
+            words = str(self.system.settings["model"](self))
+            found = read_model(words, self.options.folder)
+            if isinstance(found, tuple):
+                self.diagnostics += found
+                raise RefusedError(words)
+            self._model = found
+        return self._model
+
+    def needed(self, name: str) -> int:
+        """The value of `name` as a whole number that the file must hold, or an option give."""
+        if self._is_none(self.raw(name)):
+            raise self.missing(f"--set {name}=N", f"`{name}`")
+        return self.whole(name)
+
+    # Findings.
+
+    def wrong(self, name: str, legal: str) -> RefusedError:
+        """E1305: the value of `name` is not `legal`."""
+        value = printable(str(self.raw(name)))[:60]
+        shell = "; the script leaves it to the shell" if "$" in value else ""
+        help = f"give its value with --set {name}=VALUE" if shell else ""
+        return self.report("E1305", f"`{name}` is {value}, which is not {legal}{shell}", name, help=help)
+
+    def refused(self, why: str, *names: str) -> RefusedError:
+        """E1304: what `names` say together has no sentence in a plan, for the reason `why`."""
+        said = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
+        return self.report("E1304", f"{said}: {why}", *names)
+
+    def apart(self, why: str, *names: str) -> RefusedError:
+        """E1307: the values of `names` contradict each other, as `why` says with its arithmetic."""
+        return self.report("E1307", why, *names)
+
+    def missing(self, option: str, what: str) -> RefusedError:
+        """E1306: the files do not hold `what`; `option` of the command line gives it."""
+        message = f"{self.system.title}'s file does not say {what}"
+        return self.report("E1306", message, help=f"give it with {option}")
+
+    def report(self, code: str, message: str, *names: str, help: str = "") -> RefusedError:
+        """Record a finding at the first of the fields `names` that is given; returns the exception to raise."""
+        found = Diagnostic(code, message, self.place(*names), help=help)
+        if found not in self.diagnostics:
+            self.diagnostics.append(found)
+        return RefusedError(message)
+
+    def _field(self, name: str) -> Field:
+        field = self.system.known(name)
+        assert field is not None, f"{self.system.name} has no field {name}"
+        return field
+
+    def _is_none(self, value: FieldValue) -> bool:
+        return value is None or (isinstance(value, str) and value.lower() in ("none", "null", ""))
+
+    def _number(self, name: str, kind: Callable[[str], T], least: float, what: str) -> T:
+        value = self.raw(name)
+        try:
+            if isinstance(value, bool) or not isinstance(value, str | int | float):
+                raise ValueError
+            number = kind(str(value).replace("_", "")) if kind is not int else _whole(value)
+            if not least <= number <= 10**15:  # type: ignore[operator]
+                raise ValueError
+        except (ValueError, OverflowError):
+            raise self.wrong(name, f"{what} of at least {least:g}") from None
+        return number  # type: ignore[return-value]
+
+
+def _whole(value: str | int | float) -> int:
+    """A whole number, also one that is written `1e3` or `8.0`. Raises ValueError for any other."""
+    if isinstance(value, str) and len(value) > 40:
+        raise ValueError
+    number = float(value)
+    if number != int(number):
+        raise ValueError
+    return int(number)

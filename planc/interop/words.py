@@ -1,0 +1,35 @@
+"""The words of `model` and `cluster` sentences, read by the language itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from planc.diag.diagnostic import Diagnostic
+from planc.ir.hardware import Cluster
+from planc.ir.model import Model
+from planc.ir.plan import Plan
+
+_MODEL, _CLUSTER = "llama_tiny", "1 x h100_node"
+
+
+def read_model(words: str, folder: Path) -> Model | tuple[Diagnostic, ...]:
+    """The model of the sentence `model WORDS` in a plan in `folder`; the findings where there is none."""
+    plan = _plan_with(words, _CLUSTER, folder)
+    return plan.model if isinstance(plan, Plan) else plan
+
+
+def read_cluster(words: str, folder: Path) -> Cluster | tuple[Diagnostic, ...]:
+    """The cluster of the sentence `cluster WORDS` in a plan in `folder`; the findings where there is none."""
+    plan = _plan_with(_MODEL, words, folder)
+    return plan.cluster if isinstance(plan, Plan) else plan
+
+
+def _plan_with(model: str, cluster: str, folder: Path) -> Plan | tuple[Diagnostic, ...]:
+    from planc.language.build import build_file
+
+    if "\n" in model + cluster or "#" in model + cluster:
+        model, cluster = model.partition("\n")[0].partition("#")[0], cluster.partition("\n")[0].partition("#")[0]
+    path = (folder / "command line").resolve()
+    text = f"plan p\nmodel {model}\nbatch 8 x 8 tokens microbatch 1\ncluster {cluster}\nmesh dp 8\n"
+    built = build_file(path, unsaved={path: text})
+    return built.plan or built.diagnostics

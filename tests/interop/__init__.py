@@ -1,0 +1,1 @@
+"""Other systems' files: read as plans, written from plans."""

@@ -1,0 +1,101 @@
+"""A plan to another system's file and back: the same plan, or a refusal that names the sentence."""
+
+from pathlib import Path
+
+import pytest
+
+from planc.diag.errors import PlanError
+from planc.driver import load
+from planc.interop.effective import differing
+from planc.interop.exporting import export_plan
+from planc.interop.importing import import_files
+from planc.interop.systems import systems
+from planc.interop.values import Options
+from planc.language.build import build_file
+from tests.plans import BUNDLED, FIELD
+
+WRITTEN = [name for name, system in systems().items() if system.text is not None]
+PLANS = [*BUNDLED, *FIELD]
+
+
+@pytest.mark.parametrize("path", PLANS, ids=lambda p: p.stem)
+@pytest.mark.parametrize("to", WRITTEN)
+def test_what_is_exported_says_the_plan(to: str, path: Path, tmp_path: Path) -> None:
+    plan = load(path)
+    try:
+        exported = export_plan(plan, to)
+    except PlanError as error:
+        assert {d.code for d in error.diagnostics} == {"E1309"}
+        assert all(d.span.file == plan.file and d.span.line > 0 for d in error.diagnostics)
+        return
+    if not exported.system.formats:
+        return
+    file = tmp_path / f"exported{exported.system.ending}"
+    file.write_text(exported.text)
+    options = Options(cluster=exported.setup.cluster, devices=plan.mesh.devices, model=exported.setup.model)
+    found = import_files([file], options, to)
+    assert [d for d in found.diagnostics if d.severity == "error"] == []
+    (tmp_path / "back.plan").write_text(found.text)
+    back = build_file(tmp_path / "back.plan").plan
+    assert differing(plan, back) == ()
+
+
+MEGATRON = """plan on_gpus
+model     MODEL
+batch     64 x 4096 tokens microbatch 1
+cluster   2 x h100_node
+SENTENCES
+compute   bf16 reduce fp32
+"""
+LAYOUTS = {
+    "ddp": ("llama3_8b", "mesh dp 16\nuse ddp over dp"),
+    "zero1": ("llama3_8b", "mesh dp 16\nuse zero1 over dp"),
+    "tp": ("llama3_8b", "mesh dp 4 > tp 4\nuse zero1 over dp\nuse tp over tp"),
+    "sp": ("llama3_8b", "mesh dp 4 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp"),
+    "ring": ("llama3_8b", "mesh dp 8 > cp 2\nshard batch over dp\nstore optimizer over dp, cp\nuse cp over cp as ring"),
+    "pp": ("llama3_8b", "mesh pp 4 > dp 4\nuse zero1 over dp\nsplit layers over pp as 1f1b"),
+    "interleaved": (
+        "llama3_8b",
+        "mesh pp 4 > dp 4\nuse zero1 over dp\nsplit layers over pp as interleaved_1f1b(chunks = 2)",
+    ),
+    "uneven": (
+        "llama3_8b",
+        "mesh pp 4 > dp 4\nuse zero1 over dp\nsplit layers over pp as 1f1b stages [7, 2 x 9 layers, 7]",
+    ),
+    "whole_blocks": ("llama3_8b", "mesh dp 16\nuse zero1 over dp\nrecompute whole_blocks"),
+    "core": ("llama3_8b", "mesh dp 16\nuse zero1 over dp\nrecompute attention.core"),
+    "gpt": ("gpt3_6_7b(vocab = 51200, positions = 4096)", "mesh dp 4 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp"),
+    "experts": (
+        "mixtral_8x7b",
+        "mesh dp 16\nuse zero1 over dp\nview edp 2 > ep 8 of dp for experts\nuse ep over ep\n"
+        "store optimizer over edp for experts",
+    ),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_megatron_says_its_own_layouts(layout: str, tmp_path: Path) -> None:
+    model, sentences = LAYOUTS[layout]
+    path = tmp_path / "on_gpus.plan"
+    path.write_text(MEGATRON.replace("MODEL", model).replace("SENTENCES", sentences))
+    exported = export_plan(load(path), "megatron")
+    assert "pretrain_gpt.py" in exported.text and exported.fields["global_batch_size"] == 64
+
+
+@pytest.mark.parametrize(
+    ("sentence", "line"),
+    [
+        ("override layers.*.attention.wq = replicated", 7),
+        ("gather params per microbatch", 7),
+        ("offload params to host", 7),
+        ("compile blocks", 7),
+    ],
+)
+def test_a_sentence_that_megatron_has_not_is_refused_by_its_line(sentence: str, line: int, tmp_path: Path) -> None:
+    path = tmp_path / "on_gpus.plan"
+    path.write_text(
+        MEGATRON.replace("MODEL", "llama3_8b").replace("SENTENCES", f"mesh fsdp 16\nuse fsdp over fsdp\n{sentence}")
+    )
+    with pytest.raises(PlanError) as refused:
+        export_plan(load(path), "megatron")
+    assert ("E1309", line) in [(d.code, d.span.line) for d in refused.value.diagnostics]
