@@ -233,9 +233,7 @@ def schemas() -> dict[str, Schema]:
                 "text": nullable(TEXT),
                 "batch": nullable(TEXT),
                 "fields": array(
-                    exactly(
-                        setting=TEXT, field=TEXT, value={}, given=TRUTH, file=nullable(TEXT), line=nullable(WHOLE)
-                    )
+                    exactly(setting=TEXT, field=TEXT, value={}, given=TRUTH, file=nullable(TEXT), line=nullable(WHOLE))
                 ),
                 "diagnostics": diagnostics,
             },

@@ -45,7 +45,7 @@ def _setting(text: str) -> tuple[str, str]:
 
 
 def check_system(name: str) -> str:
-    """Why `name` is no system that planc reads, in words; empty for one that is, or for none."""
+    """A complaint, in words, where `name` is no system that planc reads; empty for one that is, or for none."""
     from planc.cli.common import did_you_mean
     from planc.interop.systems import systems
 
@@ -55,7 +55,7 @@ def check_system(name: str) -> str:
 
 
 def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
-    """What the command line says beside the files; `folder` is where the plan will lie.
+    """The command line's answers to what the files leave open; `folder` is where the plan will lie.
 
     Raises PlanError for words of `--cluster` that the language does not take.
     """

@@ -18,7 +18,7 @@ from planc.ir.target import AnyTarget
 
 @dataclass(frozen=True)
 class ForeignExamined:
-    """What `examine` finds about the plan of foreign files, told of these files, and how they were read."""
+    """Findings of `examine` about the plan of foreign files, at places in these files, and how they were read."""
 
     examined: Examined
     imported: Imported
@@ -51,11 +51,11 @@ def _in_files(found: Diagnostic, path: Path, imported: Imported) -> Iterator[Dia
     origins = (imported.lines or {}).get(found.span.line, ())
     given = next((o.span for o in origins if o.span is not None), None)
     sentence = imported.text.split("\n")[found.span.line - 1].partition("#")[0]
-    said = f"in the plan: {' '.join(sentence.split())}"
+    shown = f"in the plan: {' '.join(sentence.split())}"
     if given is None:
-        said += _defaults(origins, imported)
+        shown += _defaults(origins, imported)
     whole = Span(next(iter(imported.sources)), 1, 1, 1, 1)
-    help = f"{found.help}; {said}" if found.help else said
+    help = f"{found.help}; {shown}" if found.help else shown
     yield replace(found, span=given or whole, label="", help=help, related=(), fix=None)
 
 

@@ -1,4 +1,4 @@
-"""What a plan says, whatever its axes are called and however its sentences are put: to compare two plans."""
+"""The meaning of a plan, whatever its axes are called and however its sentences are put: to compare two plans."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ranks = tuple[tuple[int, int], ...]
 
 
 def effective(plan: Plan) -> dict[str, Any]:
-    """What each verb's sentences come to, by verb. Two plans with equal values are laid out, stored, scheduled and
+    """The meaning of each verb's sentences, by verb. Two plans with equal values are laid out, stored, scheduled and
     computed alike; expectations are not part of it."""
     regions = ("", *plan.model.regions)
     dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))

@@ -1,4 +1,4 @@
-"""What a system's fields are: each with its default and what planc does with it."""
+"""Fields of a system: each with its default and what planc does with it."""
 
 from __future__ import annotations
 

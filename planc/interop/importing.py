@@ -15,7 +15,7 @@ from planc.files import read_text
 from planc.interop.document import Document, Format, UnreadableError
 from planc.interop.fields import System
 from planc.interop.formats import format_of, read_document
-from planc.interop.plan_text import Said, plan_text, sentences
+from planc.interop.plan_text import PlanSentence, plan_text, sentences
 from planc.interop.setup import TrainingSetup
 from planc.interop.systems import systems
 from planc.interop.values import Options, Origin, RefusedError, Values
@@ -101,7 +101,7 @@ def _plan_name(file: Path) -> str:
 
 
 def imported(system: System, documents: Sequence[Document], options: Options, name: str) -> Imported:
-    """What `documents`, files of `system`, say together, as a plan called `name`."""
+    """A plan called `name` of what `documents`, files of `system`, say together."""
     sources = {document.file: document.source for document in documents}
     values = Values(system, documents, options)
     findings = list(_field_findings(system, values))
@@ -174,7 +174,7 @@ class _Comments:
             for origin in found:
                 self._home.setdefault(origin.name, setting)
         self._shown: set[str] = set()
-        self.by_sentence = tuple(self._sentence(said) for said in sentences(setup))
+        self.by_sentence = tuple(self._sentence(sentence) for sentence in sentences(setup))
         self.silent = {
             o.name: o.value
             for found in origins.values()
@@ -182,9 +182,9 @@ class _Comments:
             if o.name not in self._shown and o.span is None and not o.option
         }
 
-    def _sentence(self, said: Said) -> str:
-        found = {o.name: o for s in said.settings for o in self._origins.get(s, ())}
-        own = [o for o in found.values() if self._home[o.name] in said.settings and o.name not in self._shown]
+    def _sentence(self, sentence: PlanSentence) -> str:
+        found = {o.name: o for s in sentence.settings for o in self._origins.get(s, ())}
+        own = [o for o in found.values() if self._home[o.name] in sentence.settings and o.name not in self._shown]
         self._shown |= {o.name for o in own}
         given = [_origin_text(o) for o in own if o.span is not None or o.option]
         defaults = [_origin_text(o) for o in own if o.span is None and not o.option]
@@ -234,6 +234,6 @@ def _line_origins(
     """The origins of each line that holds a sentence; sentences are written one a line, in order."""
     numbers = (n for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith(("#", "plan ")))
     return {
-        number: tuple(o for setting in said.settings for o in origins.get(setting, ()))
-        for number, said in zip(numbers, sentences(setup), strict=True)
+        number: tuple(o for setting in sentence.settings for o in origins.get(setting, ()))
+        for number, sentence in zip(numbers, sentences(setup), strict=True)
     }

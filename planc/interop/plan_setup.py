@@ -14,7 +14,7 @@ from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute, Route
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
-    """What `plan` says in terms of degrees of parallelism.
+    """The degrees of parallelism, batch and precision that `plan` says.
 
     It is what the plan says only if a plan written from it is the same (`planc.interop.effective`): sentences without a
     place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses.

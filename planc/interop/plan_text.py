@@ -13,10 +13,10 @@ from planc.ir.plan import Precision, Recompute, Route
 
 
 @dataclass(frozen=True)
-class Said:
+class PlanSentence:
     """A sentence of a plan, and the settings of the setup (its fields' names) that it follows from."""
 
-    sentence: str
+    text: str
     settings: tuple[str, ...]
 
 
@@ -32,7 +32,7 @@ def axis_names(setup: TrainingSetup) -> dict[Role, str]:
     return {role: names[role] for role in setup.order if setup.degree(role) > 1}
 
 
-def sentences(setup: TrainingSetup) -> tuple[Said, ...]:
+def sentences(setup: TrainingSetup) -> tuple[PlanSentence, ...]:
     """The sentences of the plan, without its `plan` line, in the order in which planc's own plans have them."""
     return tuple(_sentences(setup, axis_names(setup)))
 
@@ -45,19 +45,19 @@ def plan_text(setup: TrainingSetup, comments: Sequence[str] = (), head: Sequence
     from planc.syntax.fmt import format_text
 
     lines = [f"plan {setup.name}", *(f"# {python_comment(line)}" for line in head)]
-    for said, comment in zip_longest(sentences(setup), comments, fillvalue=""):
-        assert isinstance(said, Said)
-        lines.append(f"{said.sentence}  # {python_comment(comment)}" if comment else said.sentence)
+    for sentence, comment in zip_longest(sentences(setup), comments, fillvalue=""):
+        assert isinstance(sentence, PlanSentence)
+        lines.append(f"{sentence.text}  # {python_comment(comment)}" if comment else sentence.text)
     return format_text("\n".join(lines))
 
 
-def _sentences(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
-    yield Said(f"model {setup.model}", ("model", "shape"))
+def _sentences(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
+    yield PlanSentence(f"model {setup.model}", ("model", "shape"))
     batch = f"batch {setup.sequences} x {setup.sequence_tokens} tokens microbatch {setup.microbatch}"
-    yield Said(batch, ("sequences", "sequence_tokens", "microbatch"))
-    yield Said(f"cluster {setup.cluster}", ("cluster", "devices"))
+    yield PlanSentence(batch, ("sequences", "sequence_tokens", "microbatch"))
+    yield PlanSentence(f"cluster {setup.cluster}", ("cluster", "devices"))
     mesh = " > ".join(f"{name} {setup.degree(role)}" for role, name in axes.items())
-    yield Said(f"mesh {mesh or 'dp 1'}", ("order", "pp", "replica", "shard", "cp", "tp"))
+    yield PlanSentence(f"mesh {mesh or 'dp 1'}", ("order", "pp", "replica", "shard", "cp", "tp"))
     yield from _data_parallel(setup, axes)
     yield from _tensor_parallel(setup, axes)
     yield from _context_parallel(setup, axes)
@@ -66,46 +66,46 @@ def _sentences(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
     yield from _step(setup, axes)
 
 
-def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     replica, shard, cp = axes.get("replica"), axes.get("shard"), axes.get("cp")
     over = ", ".join(name for name in (replica, shard) if name)
     state = ", ".join(name for name in (shard, cp if setup.zero_over_cp else None) if name)
     settings = ("zero", "zero_over_cp", "replica", "shard")
     if over:
-        yield Said(f"shard batch over {over}", ("replica", "shard"))
+        yield PlanSentence(f"shard batch over {over}", ("replica", "shard"))
     nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
     if nouns and state:
-        yield Said(f"store {nouns} over {state}", settings)
+        yield PlanSentence(f"store {nouns} over {state}", settings)
     for noun, dtype in setup.stored:
-        yield Said(f"store {noun} as {dtype}", ("stored",))
+        yield PlanSentence(f"store {noun} as {dtype}", ("stored",))
     if setup.gather is not None and setup.zero == 3 and state:
-        yield Said(f"gather params per {setup.gather}", ("gather",))
+        yield PlanSentence(f"gather params per {setup.gather}", ("gather",))
 
 
-def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     if "tp" not in axes:
         return
     dims = "heads, ffn, vocab" if setup.vocab_over_tp else "heads, ffn"
-    yield Said(f"shard {dims} over tp", ("tp", "vocab_over_tp"))
+    yield PlanSentence(f"shard {dims} over tp", ("tp", "vocab_over_tp"))
     if setup.sp:
-        yield Said("use sp over tp", ("sp",))
+        yield PlanSentence("use sp over tp", ("sp",))
 
 
-def _context_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+def _context_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     if "cp" not in axes:
         return
     settings = ("cp", "cp_method", "cp_balance")
     if setup.cp_method == "ulysses":
-        yield Said("use ulysses over cp", settings)
+        yield PlanSentence("use ulysses over cp", settings)
     else:
-        yield Said("shard sequence over cp", settings)
+        yield PlanSentence("shard sequence over cp", settings)
         balance = f"(balance = {setup.cp_balance})" if setup.cp_balance != "headtail" else ""
-        yield Said(f"attention.core as {setup.cp_method}{balance}", settings)
+        yield PlanSentence(f"attention.core as {setup.cp_method}{balance}", settings)
 
 
-def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     if setup.route != Route():
-        yield Said(f"route experts as {_route_words(setup.route)}", ("route",))
+        yield PlanSentence(f"route experts as {_route_words(setup.route)}", ("route",))
     if setup.ep * setup.etp == 1:
         return
     covered = [axes[role] for role in setup.experts_over if role in axes]
@@ -113,14 +113,14 @@ def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
     rest = ranks // (setup.ep * setup.etp)
     inner = [("edp", rest), ("ep", setup.ep), ("etp", setup.etp)]
     factors = " > ".join(f"{name} {size}" for name, size in inner if size > 1)
-    yield Said(f"view {factors} of {', '.join(covered)} for experts", ("ep", "etp", "experts_over"))
+    yield PlanSentence(f"view {factors} of {', '.join(covered)} for experts", ("ep", "etp", "experts_over"))
     if setup.ep > 1:
-        yield Said("use ep over ep", ("ep",))
+        yield PlanSentence("use ep over ep", ("ep",))
     if setup.etp > 1:
-        yield Said("use etp over etp", ("etp",))
+        yield PlanSentence("use etp over etp", ("etp",))
     nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
     if nouns and rest > 1:
-        yield Said(f"store {nouns} over edp for experts", ("zero", "ep", "etp"))
+        yield PlanSentence(f"store {nouns} over edp for experts", ("zero", "ep", "etp"))
 
 
 def _route_words(route: Route) -> str:
@@ -129,12 +129,14 @@ def _route_words(route: Route) -> str:
     return f"{route.method}({', '.join(inside)})" if inside else route.method
 
 
-def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
+def _pipeline(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     if "pp" not in axes:
         return
     chunks = f"(chunks = {setup.chunks})" if setup.chunks > 1 and setup.schedule not in ("zbv", "dualpipev") else ""
     stages = f" stages [{', '.join(_stage_words(setup.stages))}]" if setup.stages else ""
-    yield Said(f"split layers over pp as {setup.schedule}{chunks}{stages}", ("pp", "schedule", "chunks", "stages"))
+    yield PlanSentence(
+        f"split layers over pp as {setup.schedule}{chunks}{stages}", ("pp", "schedule", "chunks", "stages")
+    )
 
 
 def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
@@ -151,23 +153,23 @@ def _stage_words(stages: tuple[int, ...]) -> Iterator[str]:
         yield f"{stages[-1]} + head" if stages[-1] else "head"
 
 
-def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Said]:
-    yield Said(f"optimizer {setup.optimizer}", ("optimizer",))
+def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
+    yield PlanSentence(f"optimizer {setup.optimizer}", ("optimizer",))
     if setup.precision != Precision():
-        yield Said(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
+        yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
     for quantized in setup.quantized:
-        yield Said(f"quantize {', '.join(quantized.which)} as {quantized.method}", ("quantized",))
+        yield PlanSentence(f"quantize {', '.join(quantized.which)} as {quantized.method}", ("quantized",))
     if setup.kernel and "cp" not in axes:
-        yield Said(f"attention.core as {setup.kernel}", ("kernel",))
+        yield PlanSentence(f"attention.core as {setup.kernel}", ("kernel",))
     if setup.recompute != Recompute():
-        yield Said(f"recompute {_recompute_words(setup.recompute)}", ("recompute",))
+        yield PlanSentence(f"recompute {_recompute_words(setup.recompute)}", ("recompute",))
     if setup.compiled:
-        yield Said(f"compile {', '.join(setup.compiled)}", ("compiled",))
+        yield PlanSentence(f"compile {', '.join(setup.compiled)}", ("compiled",))
     if setup.offloaded:
-        yield Said(f"offload {', '.join(setup.offloaded)} to host", ("offloaded",))
+        yield PlanSentence(f"offload {', '.join(setup.offloaded)} to host", ("offloaded",))
     for role, method in setup.overlaps:
         if role in axes:
-            yield Said(f"overlap {axes[role]} as {method}", ("overlaps",))
+            yield PlanSentence(f"overlap {axes[role]} as {method}", ("overlaps",))
 
 
 def _recompute_words(recompute: Recompute) -> str:

@@ -1,4 +1,4 @@
-"""What a training configuration says, in no system's words: the middle between plans and other systems' files."""
+"""A training configuration in no system's words: the middle between plans and other systems' files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from planc.ir.plan import Noun, Period, Precision, Recompute, Route
 
 Role = Literal["pp", "replica", "shard", "cp", "tp"]
 ROLES: tuple[Role, ...] = ("pp", "replica", "shard", "cp", "tp")
-"""What a mesh axis is for, outermost first as Megatron and torchtitan place them: pipeline stages; data-parallel ranks
+"""The uses of a mesh axis, outermost first as Megatron and torchtitan place them: pipeline stages; data-parallel ranks
 that keep whole state; data-parallel ranks that divide state as `zero` says; context parallelism; tensor parallelism."""
 
 
@@ -90,7 +90,7 @@ class TrainingSetup:
     """Ranks that divide the hidden dim of one expert."""
     order: tuple[Role, ...] = ROLES
     zero: Literal[0, 1, 2, 3] = 0
-    """What the `shard` ranks divide: 1 the optimizer's state, 2 gradients too, 3 parameters too."""
+    """ZeRO stage of the `shard` ranks: they divide 1 the optimizer's state, 2 gradients too, 3 parameters too."""
     zero_over_cp: bool = False
     """True where state is divided over the ranks of context parallelism as well."""
     gather: Period | None = None
@@ -121,7 +121,7 @@ class TrainingSetup:
     overlaps: tuple[tuple[Role, str], ...] = ()
     """How transfers of an axis hide behind compute, where it is not planc's default."""
     compiled: tuple[str, ...] = ()
-    """What is compiled as one region: `blocks`, `loss`."""
+    """Parts compiled as one region each: `blocks`, `loss`."""
 
     @property
     def data_parallel(self) -> int:

@@ -57,7 +57,7 @@ FAMILIES = (
 
 
 def model_words(shape: Shape) -> str:
-    """What follows `model` in a plan: the published name where every size is its own, else a name and the sizes that
+    """Words after `model` in a plan: the published name where every size is its own, else a name and the sizes that
     differ.
 
     Raises ValueError, in words for the user, where the catalog has no such architecture.

@@ -33,8 +33,8 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What the command line gives beside the files: the words of a `cluster` and of a `model` sentence, the number of
-    devices of that cluster, and settings that a file left open (`seq_length`), by the system's own names."""
+    """Answers of the command line to what files leave open: the words of a `cluster` and of a `model` sentence, the
+    number of devices of that cluster, and fields that a file left open (`seq_length`), by the system's own names."""
 
     cluster: str = ""
     devices: int = 0
@@ -103,21 +103,21 @@ class Values:
 
     # Values by type.
 
-    def whole(self, name: str, *, least: int = 1) -> int:
-        """The value of `name` as a whole number of at least `least`."""
-        return self._number(name, int, least, "a whole number")
+    def whole(self, name: str, *, minimum: int = 1) -> int:
+        """The value of `name` as a whole number of at least `minimum`."""
+        return self._number(name, int, minimum, "a whole number")
 
-    def maybe_whole(self, name: str, *, least: int = 0) -> int | None:
+    def maybe_whole(self, name: str, *, minimum: int = 0) -> int | None:
         """The same; None where the field is not set or says none."""
-        return None if self._is_none(self.raw(name)) else self.whole(name, least=least)
+        return None if self._is_none(self.raw(name)) else self.whole(name, minimum=minimum)
 
-    def number(self, name: str, *, least: float = 0.0) -> float:
-        """The value of `name` as a number of at least `least`."""
-        return self._number(name, float, least, "a number")
+    def number(self, name: str, *, minimum: float = 0.0) -> float:
+        """The value of `name` as a number of at least `minimum`."""
+        return self._number(name, float, minimum, "a number")
 
-    def maybe_number(self, name: str, *, least: float = 0.0) -> float | None:
+    def maybe_number(self, name: str, *, minimum: float = 0.0) -> float | None:
         """The same; None where the field is not set or says none."""
-        return None if self._is_none(self.raw(name)) else self.number(name, least=least)
+        return None if self._is_none(self.raw(name)) else self.number(name, minimum=minimum)
 
     def flag(self, name: str) -> bool:
         """The value of `name` as true or false; a flag without a value is true."""
@@ -183,8 +183,8 @@ class Values:
 
     def refused(self, why: str, *names: str) -> RefusedError:
         """E1304: what `names` say together has no sentence in a plan, for the reason `why`."""
-        said = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
-        return self.report("E1304", f"{said}: {why}", *names)
+        shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
+        return self.report("E1304", f"{shown}: {why}", *names)
 
     def apart(self, why: str, *names: str) -> RefusedError:
         """E1307: the values of `names` contradict each other, as `why` says with its arithmetic."""
@@ -210,16 +210,16 @@ class Values:
     def _is_none(self, value: FieldValue) -> bool:
         return value is None or (isinstance(value, str) and value.lower() in ("none", "null", ""))
 
-    def _number(self, name: str, kind: Callable[[str], T], least: float, what: str) -> T:
+    def _number(self, name: str, kind: Callable[[str], T], minimum: float, what: str) -> T:
         value = self.raw(name)
         try:
             if isinstance(value, bool) or not isinstance(value, str | int | float):
                 raise ValueError
             number = kind(str(value).replace("_", "")) if kind is not int else _whole(value)
-            if not least <= number <= 10**15:  # type: ignore[operator]
+            if not minimum <= number <= 10**15:  # type: ignore[operator]
                 raise ValueError
         except (ValueError, OverflowError):
-            raise self.wrong(name, f"{what} of at least {least:g}") from None
+            raise self.wrong(name, f"{what} of at least {minimum:g}") from None
         return number  # type: ignore[return-value]
 
 

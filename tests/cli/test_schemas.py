@@ -45,6 +45,7 @@ FILES = {
     "too_large": "plan free\nmodel llama3_405b\nbatch 8 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
     "mesh fsdp ? > tp ?\nuse fsdp over fsdp\nuse tp over tp\n",
     "spaced": "plan   spaced\n",
+    "compiled": (ROOT / "plans" / "tiny.plan").read_text() + "compile blocks\n",
     "on_gpus": "plan on_gpus\nmodel llama3_8b\nbatch 16 x 4096 tokens microbatch 1\ncluster 1 x h100_node\n"
     "mesh dp 2 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp\ncompute bf16 reduce fp32\n"
     "recompute whole_blocks\n",
@@ -77,7 +78,7 @@ ANSWERS = [
     ("planc.import/1", 1, "import run.sh"),
     ("planc.report/1", 0, "check run.sh --cluster h100_node"),
     ("planc.export/1", 0, "export on_gpus.plan --to megatron"),
-    ("planc.diagnostics/1", 1, "export tiny.plan --to megatron"),
+    ("planc.diagnostics/1", 1, "export compiled.plan --to megatron"),
     ("planc.page/1", 0, "explain"),
     *(("planc.page/1", 0, f"explain {name}") for name in ("E0101", "model mixtral_8x7b", "verb mesh", "layout fsdp")),
     *(("planc.page/1", 0, f"explain {name}") for name in ("chip h100", "node h100_node", "1f1b", "interleaved_1f1b")),

@@ -41,7 +41,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
         {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}
         | {"tokenizers", "tensorboard", "wandb"},  # inside functions, where a preset asks for them
     ),
-    "planc.interop": (9, {"yaml"}),  # inside the reader of YAML
+    "planc.interop": (8, {"yaml"}),  # inside the reader of YAML
     "planc.compare": (9, set()),
     "planc.editor": (9, {"pygls", "lsprotocol"}),
     "planc.cli": (9, {"pygls", "lsprotocol"}),  # loaded by `planc lsp` alone

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.driver import load
 from planc.interop.effective import differing
@@ -22,11 +23,14 @@ PLANS = [*BUNDLED, *FIELD]
 @pytest.mark.parametrize("to", WRITTEN)
 def test_what_is_exported_says_the_plan(to: str, path: Path, tmp_path: Path) -> None:
     plan = load(path)
+    refused: tuple[Diagnostic, ...] = ()
     try:
         exported = export_plan(plan, to)
     except PlanError as error:
-        assert {d.code for d in error.diagnostics} == {"E1309"}
-        assert all(d.span.file == plan.file and d.span.line > 0 for d in error.diagnostics)
+        refused = tuple(error.diagnostics)
+    if refused:
+        assert {d.code for d in refused} == {"E1309"}
+        assert all(d.span.file == plan.file and d.span.line > 0 for d in refused)
         return
     if not exported.system.formats:
         return
@@ -64,7 +68,10 @@ LAYOUTS = {
     ),
     "whole_blocks": ("llama3_8b", "mesh dp 16\nuse zero1 over dp\nrecompute whole_blocks"),
     "core": ("llama3_8b", "mesh dp 16\nuse zero1 over dp\nrecompute attention.core"),
-    "gpt": ("gpt3_6_7b(vocab = 51200, positions = 4096)", "mesh dp 4 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp"),
+    "gpt": (
+        "gpt3_6_7b(vocab = 51200, positions = 4096)",
+        "mesh dp 4 > tp 4\nuse zero1 over dp\nuse tp over tp\nuse sp over tp",
+    ),
     "experts": (
         "mixtral_8x7b",
         "mesh dp 16\nuse zero1 over dp\nview edp 2 > ep 8 of dp for experts\nuse ep over ep\n"

@@ -94,7 +94,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "\n".join(
         ("flags", "run --a 'x"),
         ("flags", "X=(--a 1"),
         ("flags", "run " + " ".join(f"--f{i}" for i in range(MAX_FIELDS + 2))),
-        ("flags", "A=xxxxxxxxxx\n" + "\n".join(f'A="$A$A"' for _ in range(60)) + "\nrun --a $A"),
+        ("flags", "A=xxxxxxxxxx\n" + "\n".join('A="$A$A"' for _ in range(60)) + "\nrun --a $A"),
     ],
 )
 def test_text_beyond_reason_is_refused_with_a_place(format: Format, text: str) -> None:

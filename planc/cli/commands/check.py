@@ -41,7 +41,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
-    """What is found about a plan, or about the plan of another system's file."""
+    """Findings about a plan, or about the plan of another system's file."""
     if not options.system and not is_foreign_name(file):
         return examine(file, set=dict(options.set), target=options.target)
     from planc.interop.check import examine_files

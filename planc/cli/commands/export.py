@@ -14,6 +14,7 @@ WRITTEN = ("torchtitan", "megatron", "bridge", "deepspeed", "accelerate", "maxte
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("file", metavar="PLAN")
     parser.add_argument("--to", required=True, choices=WRITTEN, metavar="SYSTEM", help=", ".join(WRITTEN))
     parser.add_argument("-o", "--output", metavar="FILE", help="write there, not to standard output")
@@ -21,6 +22,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the command with its `options`; returns the exit status."""
     from planc.driver import load
     from planc.interop.exporting import export_plan
 

@@ -15,6 +15,7 @@ from planc.interop.importing import Imported, import_files
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options to `parser`."""
     parser.add_argument("files", nargs="+", metavar="FILE", help="the files of one configuration")
     parser.add_argument("-o", "--output", metavar="PLAN", help="write the plan there, not to standard output")
     add_foreign(parser)
@@ -22,6 +23,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
+    """Run the command with its `options`; returns the exit status."""
     if wrong := check_system(options.system):
         print(f"planc import: --from: {wrong}", file=sys.stderr)
         return 2

@@ -49,7 +49,7 @@ def _microbatch(v: Values) -> int:
 def _sequences(v: Values) -> int:
     """Sequences a step: the global batch, or one microbatch for each data-parallel rank where none is given."""
     ranks, micro = _data_parallel(v), _microbatch(v)
-    batch = v.maybe_whole("global_batch_size", least=1)
+    batch = v.maybe_whole("global_batch_size", minimum=1)
     if batch is None:
         return ranks * micro
     if batch % (ranks * micro):
@@ -69,10 +69,10 @@ def _shape(v: Values) -> Shape:
     """The decoder's sizes, with Megatron's rules for those that are not given."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
     gated = v.flag("swiglu")
-    ffn = v.maybe_whole("ffn_hidden_size", least=1)
+    ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
     if ffn is None:  # arguments.py: 4h, and with swiglu (8/3)h cut to a multiple of 64
         ffn = int(4 * embed * 2 / 3 / 64) * 64 if gated else 4 * embed
-    experts = v.maybe_whole("num_experts", least=1) or 0
+    experts = v.maybe_whole("num_experts", minimum=1) or 0
     rotary = (
         v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope") != "learned_absolute"
     )
@@ -82,7 +82,7 @@ def _shape(v: Values) -> Shape:
         embed=embed,
         heads=heads,
         kv_heads=v.whole("num_query_groups") if grouped else heads,
-        head_dim=v.maybe_whole("kv_channels", least=1) or embed // heads,
+        head_dim=v.maybe_whole("kv_channels", minimum=1) or embed // heads,
         ffn=0 if experts else ffn,
         vocab=_padded_vocab(v),
         positions=0 if rotary else v.needed("max_position_embeddings"),
@@ -94,13 +94,13 @@ def _shape(v: Values) -> Shape:
         tied=not v.flag("untie_embeddings_and_output_weights"),
         experts=experts,
         top_k=v.whole("moe_router_topk") if experts else 0,
-        expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", least=1) or ffn) if experts else 0,
+        expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", minimum=1) or ffn) if experts else 0,
     )
 
 
 def _padded_vocab(v: Values) -> int:
     """The vocabulary, padded to a multiple of `make_vocab_size_divisible_by` x tp."""
-    given = v.maybe_whole("padded_vocab_size", least=1)
+    given = v.maybe_whole("padded_vocab_size", minimum=1)
     if given is not None:
         return given
     multiple = v.whole("make_vocab_size_divisible_by") * v.whole("tensor_model_parallel_size")
@@ -118,22 +118,22 @@ def _model(v: Values) -> str:
 
 
 def _chunks(v: Values) -> int:
-    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", least=1) or 0
+    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
     if pp == 1:
         return 1
-    each = v.maybe_whole("num_layers_per_virtual_pipeline_stage", least=1)
+    each = v.maybe_whole("num_layers_per_virtual_pipeline_stage", minimum=1)
     if each is not None:
         if layers % (pp * each):
             message = f"{layers} layers are no multiple of {pp} stages x {each} layers a virtual stage"
             raise v.apart(message, "num_layers_per_virtual_pipeline_stage")
         return layers // (pp * each)
-    direct = v.maybe_whole("virtual_pipeline_model_parallel_size", least=1)
-    return direct or v.maybe_whole("num_virtual_stages_per_pipeline_rank", least=1) or 1
+    direct = v.maybe_whole("virtual_pipeline_model_parallel_size", minimum=1)
+    return direct or v.maybe_whole("num_virtual_stages_per_pipeline_rank", minimum=1) or 1
 
 
 def _stages(v: Values) -> tuple[int, ...]:
     """Layers of each virtual stage where they are not an even split."""
-    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", least=1) or 0
+    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
     if pp == 1:
         return ()
     count = pp * _chunks(v)
@@ -176,10 +176,10 @@ def _order(v: Values) -> tuple[Role, ...]:
 
 
 def _expert_degrees(v: Values) -> tuple[int, int]:
-    if not v.maybe_whole("num_experts", least=1):
+    if not v.maybe_whole("num_experts", minimum=1):
         return 1, 1
     ep = v.whole("expert_model_parallel_size")
-    etp = v.maybe_whole("expert_tensor_parallel_size", least=1)
+    etp = v.maybe_whole("expert_tensor_parallel_size", minimum=1)
     etp = v.whole("tensor_model_parallel_size") if etp is None else etp
     ranks = _data_parallel(v) * v.whole("context_parallel_size") * v.whole("tensor_model_parallel_size")
     if ranks % (ep * etp):
@@ -190,7 +190,7 @@ def _expert_degrees(v: Values) -> tuple[int, int]:
 
 def _dispatched(v: Values) -> None:
     """Tokens go to their experts by all-to-all, as planc costs it; Megatron's default gathers all of them."""
-    if v.maybe_whole("num_experts", least=1) and v.text("moe_token_dispatcher_type") == "allgather":
+    if v.maybe_whole("num_experts", minimum=1) and v.text("moe_token_dispatcher_type") == "allgather":
         raise v.refused(
             "gathering every token for the experts has no sentence: alltoall or flex", "moe_token_dispatcher_type"
         )
@@ -238,7 +238,7 @@ MODULES = {
 
 def _whole_layers(v: Values) -> Recompute:
     method, number = v.text("recompute_method", "", "None", "uniform", "block"), v.maybe_whole("recompute_num_layers")
-    layers, pp = v.maybe_whole("num_layers", least=1) or 0, v.whole("pipeline_model_parallel_size")
+    layers, pp = v.maybe_whole("num_layers", minimum=1) or 0, v.whole("pipeline_model_parallel_size")
     if method == "block" and number is not None and number * pp < layers:
         if layers % (number * pp):
             raise v.refused("recomputing some layers of a stage has no sentence", "recompute_num_layers")
