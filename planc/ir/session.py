@@ -165,6 +165,10 @@ class Session(Protocol):
         """The most device memory this process has held since `start`; None where not measured."""
         ...
 
+    def reserved_memory_gib(self) -> float | None:
+        """The most device memory that the framework's allocator has taken, used or not; None where not measured."""
+        ...
+
     def compile_facts(self) -> CompileFacts:
         """Compiler activity of this process so far, for the receipt."""
         ...

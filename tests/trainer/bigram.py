@@ -44,6 +44,9 @@ class BigramSession:
     def peak_memory_gib(self) -> float | None:
         return None
 
+    def reserved_memory_gib(self) -> float | None:
+        return None
+
     def compile_facts(self) -> CompileFacts:
         return CompileFacts(uncached=0)
 

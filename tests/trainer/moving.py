@@ -81,6 +81,9 @@ class MovingSession:
     def peak_memory_gib(self) -> float | None:
         return None
 
+    def reserved_memory_gib(self) -> float | None:
+        return None
+
     def compile_facts(self) -> CompileFacts:
         return CompileFacts()
 

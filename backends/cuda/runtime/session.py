@@ -136,6 +136,12 @@ class TorchSession:
             return torch.cuda.max_memory_allocated(self._device) / GIB
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / GIB
 
+    def reserved_memory_gib(self) -> float | None:
+        """Peak of the device memory that torch's allocator has taken; None on CPU."""
+        if self._device.type != "cuda":
+            return None
+        return torch.cuda.max_memory_reserved(self._device) / GIB
+
     def compile_facts(self) -> CompileFacts:
         return CompileFacts()
 

@@ -27,7 +27,8 @@ Build = Callable[[Model], nn.Module]
 
 
 def prepare_environment(devices: int) -> None:
-    """One thread a process, unless the user says otherwise: ranks share the cores."""
+    """One thread a process, unless the user says otherwise: ranks share the cores. `devices` changes nothing: each has
+    a process."""
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     collective_timeout.prepare()
 
@@ -66,7 +67,7 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
 
 
 def start_single(program: Program, settings: Settings, initial: Initial, build: Build | None = None) -> TorchSession:
-    """Start the undivided model in this one process: the reference for parity."""
+    """Start the undivided model of `program` in this one process: for parity. Arguments as for `start`."""
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)

@@ -189,6 +189,10 @@ class XlaSession:
         """torch_xla does not count it on CPU devices."""
         return None
 
+    def reserved_memory_gib(self) -> float | None:
+        """None: it is not measured."""
+        return None
+
     def compile_facts(self) -> CompileFacts:
         return CompileFacts(uncached=self._uncached, scalar_reads=self._reads)
 

@@ -140,6 +140,10 @@ class JaxSession:
         """The fullest local device's high-water mark; None where the platform does not count (CPU)."""
         return shards.peak_memory_gib()
 
+    def reserved_memory_gib(self) -> float | None:
+        """The most that the allocator of the fullest local device has taken; None where the platform does not count."""
+        return shards.peak_memory_gib("peak_pool_bytes")
+
     def compile_facts(self) -> CompileFacts:
         text = self._compiled.as_text() if self._compiled is not None else None
         digest = hashlib.sha256(text.encode()).hexdigest() if text else None

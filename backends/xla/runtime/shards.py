@@ -112,10 +112,14 @@ def specs(tree: Any) -> dict[str, str]:
     }
 
 
-def peak_memory_gib() -> float | None:
-    """The fullest local device's high-water mark; None where the platform does not count it."""
+def peak_memory_gib(counter: str = "peak_bytes_in_use") -> float | None:
+    """The fullest local device's high-water mark (GiB); None where the platform does not count it.
+
+    `counter` is a key of JAX's `memory_stats`: `peak_bytes_in_use` for arrays, `peak_pool_bytes` for what the allocator
+    has taken.
+    """
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
+    peaks = [s[counter] for s in stats if counter in s]
     return max(peaks) / 2**30 if peaks else None
 
 

@@ -40,7 +40,7 @@ def _steps(records: Sequence[Record]) -> str:
         if measured["peak_gib"] is not None:
             apart = predicted["peak_gib"] / measured["peak_gib"] - 1
             peak_errors.append(abs(apart))
-            peak = [f"{measured['peak_gib']:.2f}", f"{predicted['peak_gib']:.2f}", f"{apart:+.1%}"]
+            peak = [_peak(measured), f"{predicted['peak_gib']:.2f}", f"{apart:+.1%}"]
         rows.append(
             [
                 record.title,
@@ -55,10 +55,27 @@ def _steps(records: Sequence[Record]) -> str:
         )
     if not rows:
         return ""
-    heads = ["steps of", "ms", "predicted", "error", "tokens/s", "MFU", "peak GiB", "predicted", "error", "in use"]
+    heads = [
+        "steps of",
+        "ms",
+        "predicted",
+        "error",
+        "tokens/s",
+        "MFU",
+        "peak GiB (reserved)",
+        "predicted",
+        "error",
+        "in use",
+    ]
     said = f"Median error of a step: {median(step_errors):.1%}"
     said += f"; of the peak: {median(peak_errors):.1%}.\n" if peak_errors else ".\n"
     return f"## Steps\n\n{said}\n{_table(heads, rows)}"
+
+
+def _peak(measured: Facts) -> str:
+    """The peak of tensors (GiB), and of what the allocator took for them."""
+    reserved = measured.get("reserved_gib")
+    return f"{measured['peak_gib']:.2f}" + (f" ({reserved:.2f})" if reserved else "")
 
 
 def _curves(records: Sequence[Record]) -> str:
@@ -87,12 +104,95 @@ def _others(records: Sequence[Record]) -> str:
     for record, _, measured in _measured(records, "asynchronous_s"):
         waits = f"{measured['asynchronous_s'] * 1e3:.0f} ms in the background, {measured['synchronous_s'] * 1e3:.0f} ms"
         lines.append(f"- {record.title}: {waits} otherwise.")
+    lines += [*_hand_written(records), *_ranks(records), *_several(records), *_faults(records), *_data(records)]
     for record, predicted, measured in _measured(records, "fits"):
         if predicted["fits"] != measured["fits"]:
             lines.append(f"- {record.title}: **planc was wrong**: {'it ran' if measured['fits'] else 'out of memory'}.")
         elif not measured["fits"]:
             lines.append(f"- {record.title}: out of memory, as planc says.")
     return "## Others\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+VERDICTS = {None: "not seen without NCCL", True: "as predicted", False: "**not as predicted**"}
+"""Words about the calls of NCCL."""
+
+
+def _hand_written(records: Sequence[Record]) -> list[str]:
+    return [
+        f"- {record.title}: the emitted step takes {m['ratio']:.3f} of the other's ({m['ratio_lower']:.3f} to"
+        f" {m['ratio_upper']:.3f}, {m['pairs']} pairs; at most {p['median_bar']} and {p['upper_bar']}:"
+        f" {'held' if m['ok'] else '**not held**'}), {m['emitted_s'] * 1e3:.1f} and {m['by_hand_s'] * 1e3:.1f} ms."
+        for record, p, m in _measured(records, "ratio")
+    ]
+
+
+def _ranks(records: Sequence[Record]) -> list[str]:
+    lines = []
+    for record, predicted, measured in _measured(records, "agree"):
+        budgets = {plan["plan"]: plan for plan in predicted["plans"]}
+        for plan in measured["plans"]:
+            budget = budgets[plan["plan"]]
+            wrong = "; ".join(plan["calls_otherwise"])
+            calls = f"{plan['calls_as_predicted']} collectives as predicted{f', **{wrong}**' if wrong else ''}"
+            lines.append(
+                f"- {record.title}, {plan['dtype']}: losses {plan['loss_apart']:.1e} nats apart (at most"
+                f" {budget['budget']:.0e}), gradients {plan['gradient']:.1e} ({budget['gradient_budget']:.0e});"
+                f" {calls}: {'inside' if plan['ok'] else '**outside**'}."
+            )
+    return lines
+
+
+def _several(records: Sequence[Record]) -> list[str]:
+    lines = []
+    for record, predicted, measured in _measured(records, "exposed_s"):
+        calls = VERDICTS[measured["calls_as_predicted"]]
+        counts = (measured["calls"] or {}).items()
+        seen = ", ".join(f"{op} {n['count']} calls of {n['bytes']:,} bytes" for op, n in counts)
+        lines.append(
+            f"- {record.title}: {measured['exposed_s'] * 1e3:.1f} ms of {measured['communication_s'] * 1e3:.1f},"
+            f" predicted {predicted['exposed_s'] * 1e3:.1f} of {predicted['communication_s'] * 1e3:.1f}; calls {calls}"
+            f"{f': {seen}' if seen else ''}."
+        )
+    for record, predicted, measured in _measured(records, "rank_correlation"):
+        pairs = zip(predicted["layouts"], measured["layouts"], strict=True)
+        seconds = "; ".join(
+            f"{p['layout']}: {p['step_s'] * 1e3:.1f} ms predicted, {m['step_s'] * 1e3:.1f} measured" for p, m in pairs
+        )
+        correlation = measured["rank_correlation"]
+        shown = "none" if correlation is None else f"{correlation:.2f}"
+        lines.append(
+            f"- {record.title}: rank correlation {shown}, the first one loses {measured['first_loses']:.1%}. {seconds}."
+        )
+    return lines
+
+
+def _faults(records: Sequence[Record]) -> list[str]:
+    lines = []
+    for record, _, m in _measured(records, "bit_equal"):
+        where = "in a save" if m["killed_in_a_save"] else "**not in a save**"
+        equal = "equal to the bit" if m["bit_equal"] else "**not equal**"
+        lost = f"{m['lost_steps']} saved steps lost, {m['processes_left']} processes left"
+        lines.append(f"- {record.title}: killed {where} ({m['kills']} tries), losses {equal}, {lost}.")
+    for record, p, m in _measured(records, "names_rank"):
+        ended = f"ended after {m['ended_s']:.0f} s" if m["ended"] else "**did not end**"
+        named = "names the rank" if m["names_rank"] else "**does not name the rank**"
+        lines.append(
+            f"- {record.title}: {ended} (at most {p['ends_within_s']:.0f}), the message {named},"
+            f" {m['processes_left']} processes left."
+        )
+    return lines
+
+
+def _data(records: Sequence[Record]) -> list[str]:
+    return [
+        f"- {record.title}: "
+        + ", ".join(
+            f"{rate:,.0f} a second from {name} ({measured['share_of_step'][name]:.1%} of a step)"
+            for name, rate in measured["tokens_per_s"].items()
+        )
+        + f"; needed are {predicted['needed_tokens_per_s']:,.0f}."
+        for record, predicted, measured in _measured(records, "share_of_step")
+    ]
 
 
 def _left(records: Sequence[Record]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -99,18 +100,25 @@ def run(
     return found
 
 
+def _reason(error: Exception) -> str:
+    """The text of a failure; of one that nobody foresaw where it happened, too."""
+    if isinstance(error, MeasuringError):
+        return str(error)
+    return "".join(traceback.format_exception(error))[-2000:]
+
+
 def measured(experiment: Experiment, machine: Machine, record: Record, timeout_s: float) -> Record:
     """`record` with what `machine` answers to `experiment` within `timeout_s` seconds, or with why it does not."""
     start_s = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="planc-experiment-") as folder:
         try:
             facts = experiment.measure(machine, Path(folder), timeout_s)
-        except MeasuringError as error:
+        except Exception as error:  # the experiments after it are asked all the same
             took_s = time.monotonic() - start_s
             late = took_s >= timeout_s
             times = record.postponed + late
             status = "postponed" if late and times < TRIES else "failed"
-            why = f"not done after {took_s:.0f} s" if late else str(error)
+            why = f"not done after {took_s:.0f} s" if late else _reason(error)
             update = {"status": status, "why": why, "seconds": took_s, "postponed": times}
             return record.model_copy(update=update)
     update = {"status": "measured", "measured": facts, "seconds": time.monotonic() - start_s, "why": ""}

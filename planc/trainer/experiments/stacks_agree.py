@@ -11,6 +11,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.driver import load, lower
 from planc.ir.target import TARGETS
 from planc.trainer.experiments.experiment import Facts, Machine, plan_text
+from planc.trainer.experiments.presets import preset_of
 from planc.trainer.measure.coordinator import MeasuringError
 
 PRESET = """[train]
@@ -55,13 +56,7 @@ class StacksAgree:
 
     def _preset(self, machine: Machine, folder: Path) -> Path:
         """A preset beside its plan. Raises PlanError when the plan has mistakes."""
-        from planc.trainer.preset.embed import embed
-
-        source, preset = folder / f"{self.name}.plan", folder / f"{self.name}.toml"
-        source.write_text(self.plan(machine))
-        preset.write_text(PRESET.format(steps=self.steps))
-        embed(load(source), source, preset)
-        return preset
+        return preset_of(self.name, self.plan(machine), PRESET.format(steps=self.steps), folder)
 
     def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
         """The crosscheck of both runs on `machine`, and their losses, in at most `timeout_s` seconds for both.

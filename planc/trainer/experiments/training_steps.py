@@ -39,18 +39,24 @@ class TrainingSteps:
         return plan_text(self.name, self.model, self.batch, self.sentences, machine)
 
     def predict(self, machine: Machine, folder: Path) -> Facts:
-        """Seconds, MFU, tokens/s and peak GiB of a step on `machine`; the plan is written to `folder`."""
+        """Seconds, MFU, tokens/s and peak GiB of a step on `machine`; the plan is written to `folder`.
+
+        `peak_gib` are tensors, which torch and JAX count on an accelerator, and all of a process on the CPU;
+        `device_gib` is what a device must have.
+        """
         report = self._report(machine, folder)
         program = lower(self._written(machine, folder), self.target)
         assert report.step is not None and report.memory is not None
+        parts = report.memory.per_device_gib
         return {
             "program_sha256": sha256(program.text.encode()).hexdigest(),
             "step_s": report.step.time_s,
             "mfu": report.step.mfu,
             "tokens_per_s": report.step.tokens_per_s_per_device * machine.devices,
-            "peak_gib": report.memory.per_device_gib.total,
+            "peak_gib": parts.tensors if machine.is_accelerator else parts.total,
+            "device_gib": parts.total,
             "capacity_gib": report.memory.capacity_gib,
-            "fits": report.memory.per_device_gib.total <= report.memory.capacity_gib,
+            "fits": parts.total <= report.memory.capacity_gib,
         }
 
     def _report(self, machine: Machine, folder: Path) -> Report:
@@ -88,6 +94,7 @@ class TrainingSteps:
             "mfu": report.step.mfu * report.step.time_s / step_s,
             "tokens_per_s": report.step.tokens_per_s_per_device * machine.devices * report.step.time_s / step_s,
             "peak_gib": found.peak_gib[self.name],
+            "reserved_gib": found.reserved_gib.get(self.name),
             "features": list(found.features[self.name]),
             "disturbed": found.disturbed(self.name),
             "fits": True,

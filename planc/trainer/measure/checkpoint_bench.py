@@ -29,16 +29,17 @@ MARK = "@saves "
 PRESET = "presets/tiny.toml"
 
 
-def measure(target: Target, runs: int, timeout_s: float = 600.0) -> dict[str, float]:
-    """Median seconds on rank 0 over `runs` saves of each kind, measured in a launch of the tiny preset on `target`
-    that takes at most `timeout_s` seconds.
+def measure(target: Target, runs: int, timeout_s: float = 600.0, preset: Path | None = None) -> dict[str, float]:
+    """Median seconds on rank 0 over `runs` saves of each kind, measured in a launch of `preset` (None: the tiny one) on
+    `target` that takes at most `timeout_s` seconds.
 
     Each key names one figure: the wait of training for either kind of save, and a step while one is written and while
     none is. Raises OSError with the end of a rank's output when that rank fails.
     """
-    plan = load_preset(_preset()).plan
+    path = preset or _preset()
+    plan = load_preset(path).plan
     with tempfile.TemporaryDirectory(prefix="planc-saves-") as folder:
-        argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder]
+        argv = [sys.executable, "-m", "planc.trainer.measure.checkpoint_bench", target, str(runs), folder, str(path)]
         done = launch.run(argv, launch.processes(plan, load_backend(target)), timeout_s=timeout_s)
     if not done.ok:
         raise OSError(f"a rank ended with status {done.returncode}: {done.outputs[done.failed_rank or 0][-500:]}")
@@ -50,13 +51,13 @@ def _preset() -> Path:
     return Path(str(files("planc.plans").joinpath(PRESET)))
 
 
-def main(target: Target, runs: int, folder: Path) -> None:
+def main(target: Target, runs: int, folder: Path, path: Path) -> None:
     from planc.ir.session import Settings
     from planc.trainer.checkpoint.writer import Saver, Where
     from planc.trainer.data.sources import source_of
     from planc.trainer.run.initial_weights import initial
 
-    preset = load_preset(_preset())
+    preset = load_preset(path)
     program = lower_plan(check_plan(preset.plan), target)
     runtime = program.backend.runtime()
     runtime.prepare_environment(preset.plan.mesh.devices)
@@ -93,5 +94,5 @@ def _stall_s(session: Session, saver: Saver, preset: Preset, number: int) -> flo
 
 
 if __name__ == "__main__":
-    main(cast("Target", sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))
+    main(cast("Target", sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]), Path(sys.argv[4]))
     launch.leave(0)

@@ -33,6 +33,8 @@ class Measurement:
     steps: dict[str, tuple[float, ...]]
     peak_gib: dict[str, float | None] = field(default_factory=dict)
     """Peak memory (GiB) of rank 0's device, or of its process where it has none."""
+    reserved_gib: dict[str, float | None] = field(default_factory=dict)
+    """The most memory (GiB) that the framework's allocator has taken of rank 0's device; None on a CPU."""
     features: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Kernels and compilers in use."""
     others: dict[str, tuple[float, ...]] = field(default_factory=dict)
@@ -54,6 +56,43 @@ class Measurement:
         return min((max(CALM, share), s * (1 - share), share) for s, share in zip(steps, shares, strict=True))
 
 
+def rows_of_ranks(
+    worker: str,
+    words: Sequence[str],
+    task: dict[str, Any],
+    processes: int,
+    timeout_s: float,
+    tell: Callable[[int], None] = lambda _rows: None,
+) -> list[dict[str, Any]]:
+    """The rows that ranks print (`worker.tell`), in the order of their printing.
+
+    Args:
+        worker: the module of `planc.trainer.measure` that each rank runs.
+        words: its first arguments; the last one is the path of `task` as JSON.
+        task: what to measure.
+        processes: number of ranks.
+        timeout_s: seconds after which all are ended.
+        tell: called with the number of rows so far.
+
+    Raises MeasuringError, with the end of what a rank wrote, when that rank fails or time is up.
+    """
+    rows: list[dict[str, Any]] = []
+
+    def heard(_rank: int, line: str) -> None:
+        if line.startswith(MARK):
+            rows.append(json.loads(line.removeprefix(MARK)))
+            tell(len(rows))
+
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "task.json")
+        path.write_text(json.dumps(task))
+        argv = [sys.executable, "-m", f"planc.trainer.measure.{worker}", *words, str(path)]
+        done = launch.run(argv, processes, timeout_s=timeout_s, on_line=heard)
+    if not done.ok:
+        raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
+    return rows
+
+
 def measure(
     target: Target,
     devices: int,
@@ -73,20 +112,9 @@ def measure(
         "plans": [str(p.absolute()) for p in plans],
         "steps": steps,
     }
-    rows: list[dict[str, Any]] = []
-
-    def heard(rank: int, line: str) -> None:
-        if line.startswith(MARK):
-            rows.append(json.loads(line.removeprefix(MARK)))
-            tell(len(rows), len(probes) + len(plans))
-
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "task.json")
-        path.write_text(json.dumps(task))
-        argv = [sys.executable, "-m", "planc.trainer.measure.worker", target, str(path)]
-        done = launch.run(argv, 1 if target == "xla" else devices, timeout_s=timeout_s, on_line=heard)
-    if not done.ok:
-        raise MeasuringError(f"a process failed\n{done.outputs[done.failed_rank or 0][-2000:]}")
+    every = len(probes) + len(plans)
+    processes = 1 if target == "xla" else devices
+    rows = rows_of_ranks("worker", (target,), task, processes, timeout_s, lambda done: tell(done, every))
     seconds = [row["seconds"] for row in rows if "seconds" in row]
     trained = [row for row in rows if "plan" in row]
     measured = (Measured(probe=p, seconds=s) for p, s in zip(probes, seconds, strict=True))
@@ -94,6 +122,7 @@ def measure(
         tuple(measured),
         {row["plan"]: tuple(row["steps"]) for row in trained},
         {row["plan"]: row["peak_gib"] for row in trained},
+        {row["plan"]: row["reserved_gib"] for row in trained},
         {row["plan"]: tuple(row["features"]) for row in trained},
         {row["plan"]: tuple(row["others"]) for row in trained},
     )

@@ -25,25 +25,30 @@ MARK = "MEASURED "
 LR = 1e-4
 
 
+def tell(row: dict[str, Any]) -> None:
+    """Print `row` for `coordinator.rows_of_ranks`."""
+    print(MARK + json.dumps(row), flush=True)
+
+
 def main(target: Target, task: dict[str, Any]) -> None:
     """`task`: `devices`, `window_s`, `probes`, `plans` (paths), `steps` (of each plan)."""
     backend = load_backend(target)
     backend.runtime().prepare_environment(task["devices"])
     ranks = backend.ranks(task["devices"])
 
-    def tell(row: dict[str, Any]) -> None:
+    def tell_once(row: dict[str, Any]) -> None:
         if ranks.first:
-            print(MARK + json.dumps(row), flush=True)
+            tell(row)
 
     if task["probes"]:
         prober = backend.prober(task["window_s"], ranks)
         for probe in task["probes"]:
             one = Probe(**{**probe, "sizes": tuple(probe["sizes"])})
-            tell({"seconds": prober.seconds(one)})
+            tell_once({"seconds": prober.seconds(one)})
     for path in task["plans"]:
         plan = build_file(Path(path), target=target).plan
         assert plan is not None, f"{path} was read before it was sent here"
-        tell({"plan": plan.name, **_trained(plan, target, task["steps"], ranks)})
+        tell_once({"plan": plan.name, **_trained(plan, target, task["steps"], ranks)})
 
 
 PATIENCE = 2
@@ -87,6 +92,7 @@ def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, 
         "steps": [seconds for seconds, _ in found[1:]],
         "others": [share for _, share in found[1:]],
         "peak_gib": session.peak_memory_gib(),
+        "reserved_gib": session.reserved_memory_gib(),
         "features": session.features,
     }
 
