@@ -7,7 +7,7 @@ from typing import Any
 
 from planc.interop.ops import block_ops
 from planc.ir.model import EXPERTS
-from planc.ir.plan import NOUNS, Plan
+from planc.ir.plan import NOUNS, Noun, Plan
 
 Ranks = tuple[tuple[int, int], ...]
 """Groups of ranks as (size, stride) pairs, outermost first: neighbours that are one axis in another plan are joined."""
@@ -23,11 +23,9 @@ def effective(plan: Plan) -> dict[str, Any]:
         "batch": (plan.batch.sequences, plan.batch.sequence_tokens, plan.batch.microbatch_sequences),
         "cluster": _without_cause(plan.cluster.to_json()),
         "mesh": plan.mesh.devices,
-        "shard": {(d, r): ranks for d in dims for r in regions if (ranks := _ranks(plan, plan.axes_of(d, r)))},
+        "shard": {(d, r): ranks for d in dims for r in regions if (ranks := _divided(plan, d, r))},
         "store": {
-            (noun, r): (_ranks(plan, plan.store(noun, r)), plan.store_dtype(noun, r))
-            for noun in NOUNS
-            for r in ("", EXPERTS)
+            (noun, r): (_stored(plan, noun, r), plan.store_dtype(noun, r)) for noun in NOUNS for r in ("", EXPERTS)
         },
         "gather": plan.gather_per if plan.store("params") else None,
         "split": plan.split
@@ -66,6 +64,24 @@ def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:
         else:
             found.append((axis.size, axis.stride))
     return tuple(found)
+
+
+def _divided(plan: Plan, dim: str, region: str) -> Ranks:
+    """The ranks that divide `dim` in `region`. Experts are asked for in their own region, where tokens have slots
+    instead of a batch and a sequence."""
+    token_dims = ("batch", "sequence", "experts")
+    if (region == EXPERTS and dim in token_dims[:2]) or (not region and dim in token_dims[2:]):
+        return ()
+    return _ranks(plan, plan.axes_of(dim, region))
+
+
+def _stored(plan: Plan, noun: Noun, region: str) -> Ranks:
+    """The ranks over which state is divided, beside those that divide the experts themselves."""
+    axes = plan.store(noun, region)
+    if region == EXPERTS:
+        dims = {d for p in plan.model.params if p.region == EXPERTS for d in p.dims}
+        axes = tuple(a for a in axes if not any(a in plan.axes_of(d, EXPERTS) for d in dims))
+    return _ranks(plan, axes)
 
 
 def _recomputed(plan: Plan) -> tuple[Any, ...]:

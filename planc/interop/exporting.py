@@ -32,6 +32,8 @@ class Exported:
     setup: TrainingSetup
     fields: Mapping[str, FieldValue]
     text: str
+    diagnostics: tuple[Diagnostic, ...] = ()
+    """Warnings: sentences that the file says only nearly."""
 
 
 def export_plan(plan: Plan, to: str) -> Exported:
@@ -60,10 +62,19 @@ def export_plan(plan: Plan, to: str) -> Exported:
     if isinstance(again, tuple):
         raise PlanError([_refusal(plan, system, _verb_of(d), d.message) for d in again])
     back = _built(plan_text(replace(again, cluster=setup.cluster)), folder)
-    if lost := differing(plan, back) if back else ("mesh",):
+    lost = differing(plan, back) if back else ("mesh",)
+    notes = []
+    if back is not None and "recompute" in lost and {plan.recompute.ops, back.recompute.ops} == _BLOCKS:
+        lost = tuple(verb for verb in lost if verb != "recompute")
+        notes.append(_nearly(plan, system, "recompute", "its recomputation stops elsewhere at a block's end"))
+    if lost:
         reasons = {verb: system.cannot.get(verb, f"{system.title} has no field for it") for verb in lost}
         raise PlanError([_refusal(plan, system, verb, why) for verb, why in reasons.items()])
-    return Exported(system, setup, fields, text)
+    return Exported(system, setup, fields, text, tuple(notes))
+
+
+_BLOCKS = {("blocks",), ("whole_blocks",)}
+"""Recomputation up to what the backward needs, and to a block's end: they differ in a block's last product."""
 
 
 def _reread(system: System, fields: Mapping[str, Any], setup: TrainingSetup) -> TrainingSetup | tuple[Diagnostic, ...]:
@@ -94,6 +105,12 @@ def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     cause = _cause(plan, verb)
     sentence = " ".join((cause.via or cause.sentence).split())
     return Diagnostic("E1309", f"{system.title} cannot say `{sentence}`: {why}", cause.span)
+
+
+def _nearly(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
+    cause = _cause(plan, verb)
+    sentence = " ".join((cause.via or cause.sentence).split())
+    return Diagnostic("W1310", f"{system.title} says `{sentence}` only nearly: {why}", cause.span)
 
 
 def _cause(plan: Plan, verb: str) -> Cause:

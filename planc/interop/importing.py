@@ -19,6 +19,7 @@ from planc.interop.plan_text import PlanSentence, plan_text, sentences
 from planc.interop.setup import TrainingSetup
 from planc.interop.systems import systems
 from planc.interop.values import Options, Origin, RefusedError, Values
+from planc.ir.model import Model
 from planc.syntax.suggest import nearest
 
 MAX_BYTES = 4_000_000
@@ -117,12 +118,19 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     findings += values.diagnostics
     if has_errors(findings):
         return Imported(in_order(findings), sources, system)
-    setup = TrainingSetup(**settings)
+    setup = TrainingSetup(**settings, graph=_graph(values))
     chain = batch_chain(system, setup, origins)
     comments = _Comments(system, setup, origins)
     text = plan_text(setup, comments.by_sentence, _head(system, documents, chain, comments.silent))
     lines = _line_origins(text, setup, origins)
     return Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
+
+
+def _graph(values: Values) -> Model | None:
+    try:
+        return values.model()
+    except RefusedError:
+        return None
 
 
 def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:

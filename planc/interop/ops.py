@@ -28,6 +28,14 @@ def of_kind(model: Model, *kinds: str) -> tuple[str, ...]:
     return tuple(covering([op.name for op in ops if op.kind in kinds], ops))
 
 
+def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
+    """Names that mean the blocks' ops of these `kinds` whose outputs the backward needs: recomputing those saves
+    memory."""
+    ops = block_ops(model)
+    saved = {tensor for op in ops for tensor in op.saves}
+    return tuple(covering([op.name for op in ops if op.kind in kinds and op.output in saved], ops))
+
+
 def existing(model: Model, *names: str) -> tuple[str, ...]:
     """Those of `names`, ops or beginnings of ops' names, that `model` has."""
     known = [op.name for op in block_ops(model)]

@@ -42,6 +42,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         order=_order(plan, roles),
         zero=_zero(plan, roles["shard"] or roles["cp"]),
         zero_over_cp=bool(roles["cp"]) and set(roles["cp"]) <= set(plan.store("optimizer")),
+        whole_grads=bool(plan.store("params")) and not plan.store("grads"),
         gather=plan.gather.per if plan.gather else None,
         sp=bool(roles["tp"]) and set(roles["tp"]) <= set(plan.axes_of("sequence", "residual")),
         vocab_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("vocab")),
@@ -57,7 +58,9 @@ def setup_of(plan: Plan) -> TrainingSetup:
         stored=tuple((noun, dtype) for noun in NOUNS if (dtype := plan.store_dtype(noun)) != "fp32"),
         recompute=Recompute(ops=plan.recompute.ops, kept=plan.recompute.kept, every=plan.recompute.every),
         kernel=plan.attention.method if plan.attention and not roles["cp"] else "",
-        quantized=tuple(Quantized(which=q.ops, method=_narrow_words(q)) for q in plan.quantize),
+        quantized=tuple(
+            Quantized(which=q.ops, method=_narrow_words(q), kept_layers=q.kept_layers) for q in plan.quantize
+        ),
         offloaded=tuple(what for offload in plan.offloads for what in offload.what),
         overlaps=_overlaps(plan, roles),
         compiled=tuple(c.what for c in plan.compiles),
@@ -147,8 +150,9 @@ def _stages(plan: Plan) -> tuple[int, ...]:
     return tuple(end - begin for begin, end in plan.split.stages)
 
 
-def _overlaps(plan: Plan, roles: dict[Role, tuple[str, ...]]) -> tuple[tuple[Role, str], ...]:
-    role_of = {axis: role for role, axes in roles.items() for axis in axes}
+def _overlaps(plan: Plan, roles: dict[Role, tuple[str, ...]]) -> tuple[tuple[Role | Literal["ep"], str], ...]:
+    role_of: dict[str, Role | Literal["ep"]] = {axis: role for role, axes in roles.items() for axis in axes}
+    role_of |= dict.fromkeys(plan.axes_of("experts", EXPERTS) if plan.view_of(EXPERTS) else (), "ep")
     return tuple((role_of[o.axis], o.method) for o in plan.overlaps if o.axis in role_of)
 
 

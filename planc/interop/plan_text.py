@@ -70,10 +70,10 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
     replica, shard, cp = axes.get("replica"), axes.get("shard"), axes.get("cp")
     over = ", ".join(name for name in (replica, shard) if name)
     state = ", ".join(name for name in (shard, cp if setup.zero_over_cp else None) if name)
-    settings = ("zero", "zero_over_cp", "replica", "shard")
+    settings = ("zero", "zero_over_cp", "whole_grads", "replica", "shard")
     if over:
         yield PlanSentence(f"shard batch over {over}", ("replica", "shard"))
-    nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+    nouns = _state(setup)
     if nouns and state:
         yield PlanSentence(f"store {nouns} over {state}", settings)
     for noun, dtype in setup.stored:
@@ -82,10 +82,18 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
         yield PlanSentence(f"gather params per {setup.gather}", ("gather",))
 
 
+def _state(setup: TrainingSetup) -> str:
+    """The state that the `shard` ranks divide."""
+    if setup.zero == 3 and setup.whole_grads:
+        return "params, optimizer"
+    return ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+
+
 def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
     if "tp" not in axes:
         return
-    dims = "heads, ffn, vocab" if setup.vocab_over_tp else "heads, ffn"
+    dense = setup.graph is None or "ffn" in setup.graph.sizes
+    dims = ", ".join(["heads", *(["ffn"] if dense else []), *(["vocab"] if setup.vocab_over_tp else [])])
     yield PlanSentence(f"shard {dims} over tp", ("tp", "vocab_over_tp"))
     if setup.sp:
         yield PlanSentence("use sp over tp", ("sp",))
@@ -118,7 +126,7 @@ def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSenten
         yield PlanSentence("use ep over ep", ("ep",))
     if setup.etp > 1:
         yield PlanSentence("use etp over etp", ("etp",))
-    nouns = ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+    nouns = _state(setup)
     if nouns and rest > 1:
         yield PlanSentence(f"store {nouns} over edp for experts", ("zero", "ep", "etp"))
 
@@ -158,7 +166,9 @@ def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]
     if setup.precision != Precision():
         yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
     for quantized in setup.quantized:
-        yield PlanSentence(f"quantize {', '.join(quantized.which)} as {quantized.method}", ("quantized",))
+        layers = ", ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in quantized.kept_layers)
+        spared = f" except layers {layers}" if layers else ""
+        yield PlanSentence(f"quantize {', '.join(quantized.which)} as {quantized.method}{spared}", ("quantized",))
     if setup.kernel and "cp" not in axes:
         yield PlanSentence(f"attention.core as {setup.kernel}", ("kernel",))
     if setup.recompute != Recompute():
@@ -167,9 +177,12 @@ def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]
         yield PlanSentence(f"compile {', '.join(setup.compiled)}", ("compiled",))
     if setup.offloaded:
         yield PlanSentence(f"offload {', '.join(setup.offloaded)} to host", ("offloaded",))
+    named: dict[str, str] = {str(role): name for role, name in axes.items()}
+    if setup.ep > 1:
+        named["ep"] = "ep"
     for role, method in setup.overlaps:
-        if role in axes:
-            yield PlanSentence(f"overlap {axes[role]} as {method}", ("overlaps",))
+        if role in named:
+            yield PlanSentence(f"overlap {named[role]} as {method}", ("overlaps",))
 
 
 def _recompute_words(recompute: Recompute) -> str:

@@ -58,6 +58,8 @@ class Quantized:
 
     which: tuple[str, ...]
     method: str
+    kept_layers: tuple[tuple[int, int], ...] = ()
+    """Ranges (first, one past the last) of layers that stay in the compute dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,6 +95,8 @@ class TrainingSetup:
     """ZeRO stage of the `shard` ranks: they divide 1 the optimizer's state, 2 gradients too, 3 parameters too."""
     zero_over_cp: bool = False
     """True where state is divided over the ranks of context parallelism as well."""
+    whole_grads: bool = False
+    """True where gradients stay whole until they are reduced once a step, although `zero` divides parameters."""
     gather: Period | None = None
     """How long gathered parameters live; None: planc's default."""
     sp: bool = False
@@ -118,7 +122,7 @@ class TrainingSetup:
     quantized: tuple[Quantized, ...] = ()
     offloaded: tuple[str, ...] = ()
     """State (`params`, `optimizer`) or tensors that are kept in the host's memory."""
-    overlaps: tuple[tuple[Role, str], ...] = ()
+    overlaps: tuple[tuple[Role | Literal["ep"], str], ...] = ()
     """How transfers of an axis hide behind compute, where it is not planc's default."""
     compiled: tuple[str, ...] = ()
     """Parts compiled as one region each: `blocks`, `loss`."""

@@ -186,6 +186,11 @@ class Values:
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         return self.report("E1304", f"{shown}: {why}", *names)
 
+    def nearly(self, why: str, *names: str) -> None:
+        """Record W1310: the plan says what `names` mean only nearly; `why` says what differs."""
+        shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
+        self.report("W1310", f"{shown}: {why}", *names)
+
     def apart(self, why: str, *names: str) -> RefusedError:
         """E1307: the values of `names` contradict each other, as `why` says with its arithmetic."""
         return self.report("E1307", why, *names)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 
-from planc.cli.common import add_set, print_json, refused
+from planc.cli.common import add_set, print_diagnostics, print_json, refused
 from planc.diag.errors import PlanError
 from planc.files import write_atomically
 
@@ -30,6 +32,9 @@ def run(options: argparse.Namespace) -> int:
         exported = export_plan(load(options.file, set=dict(options.set)), options.to)
     except PlanError as error:
         return refused(error.diagnostics, options.format)
+    if exported.diagnostics:
+        with redirect_stdout(sys.stderr):
+            print_diagnostics(exported.diagnostics)
     if options.output:
         write_atomically(Path(options.output), exported.text)
     if options.format == "json":
