@@ -102,6 +102,7 @@ cluster   2 x h100_node
 LAYOUT
 compute   bf16 reduce fp32
 """
+STAGED = "mesh pp 2 > fsdp 8\nshard batch over fsdp\nstore params, optimizer over fsdp\ngather params per step"
 LAYOUTS = {
     "fsdp": "mesh fsdp 16\nuse fsdp over fsdp",
     "hsdp": "mesh replica 2 > fsdp 8\nuse hsdp over replica, fsdp",
@@ -110,10 +111,8 @@ LAYOUTS = {
     "tp_alone": "mesh fsdp 2 > tp 8\nuse fsdp over fsdp\nuse tp over tp",
     "cp": "mesh fsdp 8 > cp 2\nshard batch over fsdp\nstore params, grads, optimizer over fsdp, cp\n"
     "use cp over cp as all_gather",
-    "pp": "mesh pp 2 > fsdp 8\nshard batch over fsdp\nstore params, optimizer over fsdp\ngather params per step\n"
-    "split layers over pp as 1f1b",
-    "pp_looped": "mesh pp 2 > fsdp 8\nshard batch over fsdp\nstore params, optimizer over fsdp\ngather params per step\n"
-    "split layers over pp as interleaved_1f1b(chunks = 2)",
+    "pp": f"{STAGED}\nsplit layers over pp as 1f1b",
+    "pp_looped": f"{STAGED}\nsplit layers over pp as interleaved_1f1b(chunks = 2)",
     "never": "mesh fsdp 16\nuse fsdp over fsdp\ngather params per microbatch",
     "whole_blocks": "mesh fsdp 16\nuse fsdp over fsdp\nrecompute whole_blocks\ncompile blocks, loss",
     "blocks": "mesh fsdp 16\nuse fsdp over fsdp\nrecompute blocks\ncompile blocks",
