@@ -32,8 +32,8 @@ def test_what_is_exported_says_the_plan(to: str, path: Path, tmp_path: Path) -> 
         assert {d.code for d in refused} == {"E1309"}
         assert all(d.span.file == plan.file and d.span.line > 0 for d in refused)
         return
-    if not exported.system.formats:
-        return
+    if exported.system.ending == ".py":
+        return  # a function is not read; its fields were, before it was written
     file = tmp_path / f"exported{exported.system.ending}"
     file.write_text(exported.text)
     options = Options(cluster=exported.setup.cluster, devices=plan.mesh.devices, model=exported.setup.model)
