@@ -66,7 +66,7 @@ def export_plan(plan: Plan, to: str) -> Exported:
     notes = []
     if back is not None and "recompute" in lost and {plan.recompute.ops, back.recompute.ops} == _BLOCKS:
         lost = tuple(verb for verb in lost if verb != "recompute")
-        notes.append(_nearly(plan, system, "recompute", "its recomputation stops elsewhere at a block's end"))
+        notes.append(_approximation(plan, system, "recompute", "its recomputation stops elsewhere at a block's end"))
     if lost:
         reasons = {verb: system.cannot.get(verb, f"{system.title} has no field for it") for verb in lost}
         raise PlanError([_refusal(plan, system, verb, why) for verb, why in reasons.items()])
@@ -107,7 +107,7 @@ def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     return Diagnostic("E1309", f"{system.title} cannot say `{sentence}`: {why}", cause.span)
 
 
-def _nearly(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
+def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     cause = _cause(plan, verb)
     sentence = " ".join((cause.via or cause.sentence).split())
     return Diagnostic("W1310", f"{system.title} says `{sentence}` only nearly: {why}", cause.span)

@@ -186,7 +186,7 @@ class Values:
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         return self.report("E1304", f"{shown}: {why}", *names)
 
-    def nearly(self, why: str, *names: str) -> None:
+    def approximate(self, why: str, *names: str) -> None:
         """Record W1310: the plan says what `names` mean only nearly; `why` says what differs."""
         shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
         self.report("W1310", f"{shown}: {why}", *names)

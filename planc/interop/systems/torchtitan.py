@@ -295,7 +295,7 @@ def _recompute_of_class(v: Values) -> Recompute:
 
 def _selected(v: Values, name: str) -> Recompute:
     """The ops that a list of saved ops leaves out: norms, sums, every other product of a block (in their order)."""
-    v.nearly("every other product of a block is run again, counted from the first; small differences in memory", name)
+    v.approximate("every other product of a block is run again, counted from the first; small differences in memory", name)
     model = v.model()
     ops = (*of_kind_saved(model, "norm", "rope", "add"), "ffn.swiglu", "attention.k", "attention.out", "ffn.up")
     return Recompute(ops=existing(model, *dict.fromkeys(ops)))
@@ -315,7 +315,7 @@ def _quantized(v: Values) -> tuple[Quantized, ...]:
         raise v.refused("weights' gradients in high precision have no sentence", "quantize.linear.float8.recipe_name")
     if v.flag("quantize.linear.float8.enable_fsdp_float8_all_gather"):
         why = "parameters are gathered in 8 bits; the plan gathers them in the compute dtype, twice the bytes"
-        v.nearly(why, "quantize.linear.float8.enable_fsdp_float8_all_gather")
+        v.approximate(why, "quantize.linear.float8.enable_fsdp_float8_all_gather")
     skipped = [name for name in v.words("quantize.linear.float8.filter_fqns") if name != "auto_filter_small_kn"]
     if [name for name in skipped if name != "output"]:
         raise v.refused("layers are left out by parts of their names", "quantize.linear.float8.filter_fqns")
