@@ -59,7 +59,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         recompute=Recompute(ops=plan.recompute.ops, kept=plan.recompute.kept, every=plan.recompute.every),
         kernel=plan.attention.method if plan.attention and not roles["cp"] else "",
         quantized=tuple(
-            Quantized(which=q.ops, method=_narrow_words(q), kept_layers=q.kept_layers) for q in plan.quantize
+            Quantized(which=q.ops, method=_narrow_words(q), wide_layers=q.kept_layers) for q in plan.quantize
         ),
         offloaded=tuple(what for offload in plan.offloads for what in offload.what),
         overlaps=_overlaps(plan, roles),

@@ -166,7 +166,7 @@ def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]
     if setup.precision != Precision():
         yield PlanSentence(f"compute {setup.precision.compute} reduce {setup.precision.reduce}", ("precision",))
     for quantized in setup.quantized:
-        layers = ", ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in quantized.kept_layers)
+        layers = ", ".join(str(a) if b == a + 1 else f"{a}..{b - 1}" for a, b in quantized.wide_layers)
         spared = f" except layers {layers}" if layers else ""
         yield PlanSentence(f"quantize {', '.join(quantized.which)} as {quantized.method}{spared}", ("quantized",))
     if setup.kernel and "cp" not in axes:

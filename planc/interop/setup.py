@@ -58,7 +58,7 @@ class Quantized:
 
     which: tuple[str, ...]
     method: str
-    kept_layers: tuple[tuple[int, int], ...] = ()
+    wide_layers: tuple[tuple[int, int], ...] = ()
     """Ranges (first, one past the last) of layers that stay in the compute dtype."""
 
 

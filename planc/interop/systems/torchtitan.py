@@ -295,7 +295,7 @@ def _recompute_of_class(v: Values) -> Recompute:
 
 def _selected(v: Values, name: str) -> Recompute:
     """The ops that a list of saved ops leaves out: norms, sums, every other product of a block (in their order)."""
-    v.approximate("every other product of a block is run again, counted from the first; small differences in memory", name)
+    v.approximate("every other product of a block is run again, counted from the first", name)
     model = v.model()
     ops = (*of_kind_saved(model, "norm", "rope", "add"), "ffn.swiglu", "attention.k", "attention.out", "ffn.up")
     return Recompute(ops=existing(model, *dict.fromkeys(ops)))
