@@ -30,6 +30,7 @@ from type_schemas import (
 from planc.calibration.accuracy import Accuracy
 from planc.calibration.parameters import Parameter
 from planc.cli.bench.calibrated import Compared
+from planc.cli.bench.large import COMMANDS, MEGABYTE
 from planc.cli.bench.published import Beside
 from planc.cli.schemas import file_name
 from planc.cli.topics import HARDWARE
@@ -359,6 +360,11 @@ def schemas() -> dict[str, Schema]:
             "planc.bench.published/1",
             "Answer of `planc bench published`, by plan.",
             exactly(**of_fields(Beside), ratio=NUMBER),
+        ),
+        _by_name_at_top(
+            "planc.bench.large/1",
+            "Answer of `planc bench large`, by kind of text.",
+            exactly(**dict.fromkeys((MEGABYTE, *(f"{name}_cpu_s" for name in COMMANDS)), NUMBER)),
         ),
         _by_name_at_top(
             "planc.bench.saves/1",

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from planc.search import Found
 
 
+MOST_PLACES = 20
+"""Findings that an `expect no CODE` shows."""
+
+
 @dataclass(frozen=True)
 class Examined:
     """Everything that `examine` finds about one file: its report, and the texts that its diagnostics quote."""
@@ -368,15 +372,20 @@ def _further_mistakes(built: Built, mended: Plan, request: _Request) -> list[Dia
 
 def _with_broken_expectations(plan: Plan | None, found: list[Diagnostic]) -> list[Diagnostic]:
     """E0802 for every diagnostic that `expect no CODE` wants absent."""
+    unwanted = {e.code for e in plan.expects_no} if plan else set()
+    places: dict[str, list[Related]] = {}
+    for d in found:
+        if d.code in unwanted and len(places.setdefault(d.code, [])) < MOST_PLACES:
+            places[d.code].append(Related(d.span, d.message))
     broken = [
         Diagnostic(
             "E0802",
             f"{expect.code} is there, and the plan expects that it is not",
             expect.cause.span,
-            related=tuple(Related(d.span, d.message) for d in found if d.code == expect.code),
+            related=tuple(places[expect.code]),
         )
         for expect in (plan.expects_no if plan else ())
-        if any(d.code == expect.code for d in found)
+        if expect.code in places
     ]
     return found + broken
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -94,27 +95,38 @@ def has_errors(diagnostics: tuple[Diagnostic, ...] | list[Diagnostic]) -> bool:
 
 MAX_OF_ONE_CODE = 100
 """Findings of one code that are kept."""
+MAX_MESSAGE = 1_000
+"""Characters of a message that are kept: a message may quote a whole sentence."""
 
 
 def bounded(diagnostics: tuple[Diagnostic, ...]) -> tuple[Diagnostic, ...]:
-    """At most 100 of `diagnostics` of each code, in their order.
+    """At most 100 of `diagnostics` of each code, in their order, their texts cut after 1,000 characters.
 
     For a code with more, an N0114 at the place of the last says how many are left out.
     """
     counts = Counter(d.code for d in diagnostics)
-    if max(counts.values(), default=0) <= MAX_OF_ONE_CODE:
-        return diagnostics
     kept: list[Diagnostic] = []
     seen: Counter[str] = Counter()
     last = {d.code: d for d in diagnostics}
     for d in diagnostics:
         seen[d.code] += 1
         if seen[d.code] <= MAX_OF_ONE_CODE:
-            kept.append(d)
+            kept.append(_shortened(d))
         elif d is last[d.code]:
             more = counts[d.code] - MAX_OF_ONE_CODE
             kept.append(Diagnostic("N0114", f"{more:,} more {d.code} are not shown, the last one here", d.span))
     return tuple(kept)
+
+
+def _shortened(d: Diagnostic) -> Diagnostic:
+    if max(len(d.message), len(d.label), len(d.help), len(d.related)) <= MAX_MESSAGE:
+        return d
+    related = d.related[:MAX_OF_ONE_CODE]
+    return replace(d, message=_cut(d.message), label=_cut(d.label), help=_cut(d.help), related=related)
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_MESSAGE else f"{text[: MAX_MESSAGE - 3]}..."
 
 
 def in_order(diagnostics: list[Diagnostic]) -> tuple[Diagnostic, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os.path
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import field
 from pathlib import Path
 
@@ -37,6 +37,7 @@ from planc.ir.plan import (
 )
 from planc.ir.target import AnyTarget
 from planc.language.units import UNITS, kind_of
+from planc.syntax.parse import MOST_GUESSES
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
 
@@ -44,11 +45,14 @@ MAX_NUMBER = 10**12
 """No size is larger."""
 MAX_VALUE = 1e21
 """No quantity is larger, in its own unit."""
+MOST_LEGAL = 1_000
+"""Legal names that are kept with a lookup."""
 
 
 @dataclass(frozen=True)
 class NameLookup:
-    """A name of the text that was looked up: the legal ones, and what they are (`an axis of the mesh`)."""
+    """A name of the text that was looked up: the legal ones (the first thousand), and what they are (`an axis of the
+    mesh`)."""
 
     word: Word
     legal: tuple[str, ...]
@@ -101,6 +105,10 @@ class Draft:
     """Mistakes for which a sentence was left out, rather than read as mended."""
     lookups: list[NameLookup] = field(default_factory=list)
     """Every name that was looked up, for editors: what stands at a place, and what else could."""
+    guesses: int = 0
+    """Unknown names whose spelling was compared with the legal ones."""
+    written: int = 0
+    """Sentences that layouts have written, each as often as it names axes."""
 
     def report(
         self,
@@ -123,27 +131,31 @@ class Draft:
         Returns the name of `legal` that is nearest in spelling, to go on with; None when none is, or when a sentence
         that could not be read may declare the word, in which case nothing is reported.
         """
-        legal = list(legal)
-        self.lookups.append(NameLookup(word, tuple(legal), what))
+        legal = legal if isinstance(legal, tuple) else tuple(legal)
+        self._looked_up(word, legal, what)
         if word.text in self.unread:
             self.losses += 1
             return None
-        near = nearest(word.text, legal, 1)
+        self.guesses += 1
+        near = nearest(word.text, legal, 1) if self.guesses <= MOST_GUESSES else []
         shown = ", ".join(legal[:14]) + (", ..." if len(legal) > 14 else "")
         self.report(
             "E0108",
             word.span,
             f"`{word.text}` is not {what}",
             help=(f"did you mean `{near[0]}`? " if near else "") + (f"legal: {shown}" if legal else ""),
-            fix=spelling_fix(word.span, word.text, legal),
+            fix=spelling_fix(word.span, word.text, legal) if near else None,
         )
         return near[0] if near else None
 
-    def one_of(self, word: Word, legal: Iterable[str], what: str) -> str | None:
+    def _looked_up(self, word: Word, legal: Collection[str], what: str) -> None:
+        names = legal if isinstance(legal, tuple) else tuple(itertools.islice(legal, MOST_LEGAL))
+        self.lookups.append(NameLookup(word, names[:MOST_LEGAL], what))
+
+    def one_of(self, word: Word, legal: Collection[str], what: str) -> str | None:
         """The text of `word` if it is one of `legal`; otherwise `unknown` reports it and gives the answer."""
-        legal = list(legal)
         if word.text in legal:
-            self.lookups.append(NameLookup(word, tuple(legal), what))
+            self._looked_up(word, legal, what)
             return word.text
         guess = self.unknown(word, legal, what)
         self.losses -= guess is not None

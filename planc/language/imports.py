@@ -14,6 +14,7 @@ from planc.diag.span import Source, Span
 from planc.files import TooLargeError, leads_out, read_bounded
 from planc.language.draft import Draft
 from planc.syntax import Tree, parse_text
+from planc.syntax.lines import MOST_SENTENCES
 from planc.syntax.tree import Sentence
 
 MAX_BYTES = 1_000_000
@@ -29,6 +30,10 @@ class Files:
     sources: dict[str, Source] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
     layouts: dict[str, Tree] = field(default_factory=dict)
+    sentences: int = 0
+    """Sentences of the files read so far."""
+    size: int = 0
+    """Bytes of the files read so far."""
     unsaved: Mapping[Path, str] = field(default_factory=dict)
     """Texts that count instead of what is on disk, by resolved path: an editor's."""
 
@@ -63,9 +68,14 @@ class Files:
             )
         if "\0" in text:
             return Diagnostic("E0105", f"{name} is not text: it holds a null byte", at, help="name a plan file")
+        self.size += len(data)
+        if self.size > MAX_BYTES:
+            together = f"the plan and its imports are larger than {MAX_BYTES // 1000} kB together, no plan is"
+            return Diagnostic("E0117", together, at)
         self.sha256[name] = hashlib.sha256(data).hexdigest()
         parsed = parse_text(text, name)
         self.sources[name] = parsed.source
+        self.sentences += len(parsed.sentences) + len(parsed.unread)
         return parsed
 
     def add(self, read: Mapping[str, tuple[Source, bytes]]) -> None:
@@ -94,6 +104,10 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
     if path is None:
         return
     relative = path.relative_to(draft.root.resolve()).as_posix()
+    if files.sentences > MOST_SENTENCES:
+        help = f"at most {MOST_SENTENCES:,} sentences, comments not counted"
+        draft.report("E0117", word.span, f"the files before hold {files.sentences:,} sentences together", help=help)
+        return
     if len(files.sources) > MOST_FILES:
         draft.report("E0111", word.span, f"a plan imports at most {MOST_FILES} files")
         return

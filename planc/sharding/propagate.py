@@ -11,6 +11,7 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 
 from planc.ir.base import Cause
+from planc.ir.cache import cached_on
 from planc.ir.checked import CheckedPlan
 from planc.ir.model import Op, Param
 from planc.ir.plan import NOUNS, Override, Plan
@@ -61,9 +62,14 @@ def index_dims(plan: Plan, op: Op) -> tuple[str, ...]:
 def override_of(plan: Plan, param: Param) -> Override | None:
     """The last override of `plan` whose glob matches parameter `param` (with or without its `.weight`); None if none
     does."""
-    short = param.name.removesuffix(".weight")
-    matching = [o for o in plan.overrides if fnmatchcase(param.name, o.glob) or fnmatchcase(short, o.glob)]
-    return matching[-1] if matching else None
+    return _overrides(plan, param.name) if plan.overrides else None
+
+
+@cached_on(lambda plan, name: (plan.cache, name))
+def _overrides(plan: Plan, name: str) -> Override | None:
+    short = name.removesuffix(".weight")
+    backwards = reversed(plan.overrides)
+    return next((o for o in backwards if fnmatchcase(name, o.glob) or fnmatchcase(short, o.glob)), None)
 
 
 def _op(plan: Plan, op: Op) -> OpSharding:

@@ -10,7 +10,7 @@ import re
 
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source
-from planc.syntax.lines import HEADERS, VERBS, logical_lines
+from planc.syntax.lines import HEADERS, VERBS, Line, logical_lines, too_many
 
 VERB_WIDTH = 9
 ALIGNED = ("shard", "store", "split", "use", "replicate", "gather")
@@ -19,7 +19,7 @@ ALIGNED = ("shard", "store", "split", "use", "replicate", "gather")
 _PIECES = re.compile(r'"[^"\n]*"|\s+|[^\s"]+|"')
 
 
-@dataclass
+@dataclass(slots=True)
 class Row:
     """A line to be written: code without its comment, and the comment."""
 
@@ -30,8 +30,12 @@ class Row:
 
 def format_text(text: str) -> str:
     """The plan file `text` as planc writes it, with a line end after the last line. Mistaken sentences are left as they
-    are."""
-    rows = _rows(Source.of("", text))
+    are, and so is a text with more sentences than planc reads."""
+    source = Source.of("", text)
+    found = list(logical_lines(source))
+    if too_many(found) is not None:
+        return text
+    rows = _rows(source, found)
     _align_over(rows)
     _align_comments(rows)
     lines = [f"{row.code}{row.comment}".rstrip() for row in rows]
@@ -40,9 +44,9 @@ def format_text(text: str) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-def _rows(source: Source) -> list[Row]:
+def _rows(source: Source, found: list[Line]) -> list[Row]:
     """Every physical line; sentences on one line are respaced, longer ones kept."""
-    sentences = {line.number: line for line in logical_lines(source)}
+    sentences = {line.number: line for line in found}
     rows, inside = [], 0
     for number, raw in enumerate(source.lines, 1):
         line = sentences.get(number)

@@ -19,6 +19,11 @@ HEADERS = VERBS[:3]
 OLD_VERBS = ("param", "attention")
 """Verbs of old spellings: `planc.syntax.old_spellings` says what they became."""
 
+MOST_SENTENCES = 4_000
+"""Sentences of a plan, those of its imports and layouts included."""
+MOST_CHARACTERS = 200_000
+"""Characters of a file's sentences, without comments and blank lines."""
+
 
 @dataclass(frozen=True, slots=True)
 class Shift:
@@ -85,6 +90,16 @@ def logical_lines(source: Source) -> Iterator[Line]:
             comments.append(comment)
     if pending:
         yield Line("\n".join(pending), start, " ".join(comments))
+
+
+def too_many(lines: list[Line]) -> Line | None:
+    """The first of a file's `lines` beyond what is read; None when they are few enough."""
+    characters = 0
+    for number, line in enumerate(lines):
+        characters += len(line.text)
+        if number >= MOST_SENTENCES or characters > MOST_CHARACTERS:
+            return line
+    return None
 
 
 def _without_comment(line: str) -> tuple[str, str, int]:

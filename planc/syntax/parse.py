@@ -7,12 +7,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Edit, Fix
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
-from planc.syntax.lines import HEADERS, OLD_VERBS, VERBS, Line, Shift, logical_lines
+from planc.syntax.lines import (
+    HEADERS,
+    MOST_CHARACTERS,
+    MOST_SENTENCES,
+    OLD_VERBS,
+    VERBS,
+    Line,
+    Shift,
+    logical_lines,
+    too_many,
+)
 from planc.syntax.old_spellings import modernized
 from planc.syntax.suggest import nearest, spelling_fix
 from planc.syntax.tree import Node, Sentence, Word
@@ -21,6 +32,8 @@ MAX_DEPTH = 60
 MAX_SENTENCE = 20_000
 MAX_FIXES = 4
 """Mistakes of one sentence that are mended to find the next."""
+MOST_GUESSES = 100
+"""Mistakes of one file for which the words nearest in spelling are looked up: no more of one code are shown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,34 +51,74 @@ class Tree:
     """The texts of sentences that could not be read."""
 
 
-@lru_cache(maxsize=8)
+_saved: dict[tuple[str, str], Tree] = {}
+_lock = Lock()
+MOST_SAVED = 1_000_000
+"""Characters of the files whose trees are saved."""
+
+
 def parse_text(text: str, file: str) -> Tree:
     """Parse one file. Never raises for what is written in it; every mistake is a diagnostic.
 
-    `file` is the name that places of diagnostics give; nothing is read from it. Cached: a command may read a plan once
-    for each target.
+    `file` is the name that places of diagnostics give; nothing is read from it. Trees of the last files are saved: a
+    command may read a plan and its imports once for each target.
     """
+    with _lock:
+        tree = _saved.pop((text, file), None)
+        if tree is not None:
+            _saved[text, file] = tree
+            return tree
+    tree = _parsed(text, file)
+    with _lock:
+        _saved[text, file] = tree
+        over = sum(len(known) for known, _ in _saved) - MOST_SAVED
+        for old in list(_saved)[:-1]:
+            if over <= 0:
+                break
+            over -= len(old[0])
+            del _saved[old]
+    return tree
+
+
+def _parsed(text: str, file: str) -> Tree:
     source = Source.of(file, text)
+    lines = list(logical_lines(source))
+    if (refused := _too_much(source, lines)) is not None:
+        return Tree(source, None, (), (refused,))
     sentences: list[Sentence] = []
     found: list[Diagnostic] = []
     unread: list[str] = []
-    for line in logical_lines(source):
+    for line in lines:
         sentence = _sentence(source, line, found, first=not sentences and not unread)
         if sentence is None:
             unread.append(line.text)
         else:
             sentences.append(sentence)
     header = sentences[0] if sentences and sentences[0].verb in HEADERS else None
-    if header is None and not _meant_header(source):
+    if header is None and not _meant_header(lines):
         found += _headless(source, bool(sentences or unread))
     body = tuple(s for s in sentences if s is not header)
     return Tree(source, header, body, tuple(found), tuple(unread))
 
 
-def _meant_header(source: Source) -> bool:
+def _too_much(source: Source, lines: list[Line]) -> Diagnostic | None:
+    """E0117 for a file that holds more than is read, at the first sentence beyond; nothing in it is parsed."""
+    first = too_many(lines)
+    if first is None:
+        return None
+    total = sum(len(line.text) for line in lines)
+    return Diagnostic(
+        "E0117",
+        f"the file has {len(lines):,} sentences of {total:,} characters, too many to check",
+        first.span(source),
+        label="the first one too many",
+        help=f"at most {MOST_SENTENCES:,} sentences and {MOST_CHARACTERS:,} characters, comments not counted",
+    )
+
+
+def _meant_header(lines: list[Line]) -> bool:
     """True when the first sentence is a header with a mistake of its own, which is reported."""
-    line = next(logical_lines(source), None)
-    word = line.text.split(maxsplit=1)[0] if line is not None else ""
+    word = lines[0].text.split(maxsplit=1)[0] if lines else ""
     return word in HEADERS or (word not in VERBS and bool(nearest(word, HEADERS, 1)))
 
 
@@ -98,9 +151,9 @@ def _sentence(source: Source, line: Line, found: list[Diagnostic], *, first: boo
     A mistake behind a mended one counts when all can be mended: otherwise it may come from a wrong guess.
     """
     mistakes: list[Diagnostic] = []
-    read = line
+    read, guess = line, len(found) < MOST_GUESSES
     for _ in range(MAX_FIXES):
-        mistake = _mistake(source, read, first=first)
+        mistake = _mistake(source, read, first=first, guess=guess)
         if mistake is None:
             found += mistakes
             return _finished(source, line, read, found)
@@ -128,12 +181,13 @@ def _at_original_place(mistake: Diagnostic, line: Line) -> Diagnostic:
     return replace(mistake, span=original_span(mistake.span), fix=fix)
 
 
-def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:
-    """The first mistake in the form of a line; None for a sentence of the grammar."""
+def _mistake(source: Source, line: Line, *, first: bool, guess: bool) -> Diagnostic | None:
+    """The first mistake in the form of a line; None for a sentence of the grammar. Without `guess` no spelling is
+    compared with others."""
     span = line.span(source)
     verb = line.text.split(maxsplit=1)[0]
     if verb not in VERBS and verb not in OLD_VERBS:
-        return _unknown_verb(source, line, verb)
+        return _unknown_verb(source, line, verb, guess=guess)
     if verb in HEADERS and not first:
         return Diagnostic("E0107", f"a second header, `{verb}`", span, help="one file, one header")
     if len(line.text) > MAX_SENTENCE:
@@ -145,7 +199,7 @@ def _mistake(source: Source, line: Line, *, first: bool) -> Diagnostic | None:
     except UnexpectedInput as error:
         from planc.syntax.words import explain
 
-        return explain(error, source, line, verb)
+        return explain(error, source, line, verb, guess=guess)
     return None
 
 
@@ -211,11 +265,11 @@ def _span(mark: Any, file: str, line: Line) -> Span:
     return Span(file, *begin, *end)
 
 
-def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
+def _unknown_verb(source: Source, line: Line, verb: str, *, guess: bool) -> Diagnostic:
     span = line.span(source)
     place = Span(span.file, span.line, span.column, span.line, span.column + len(verb))
     shown = verb if len(verb) <= 40 else verb[:37] + "..."
-    near = nearest(verb, VERBS)
+    near = nearest(verb, VERBS) if guess else []
     rest = line.text.split()[1:2]
     end = line.text.index("core") + len("core") + 1 if near[:1] == ["attention.core"] and rest == ["core"] else 0
     edited = replace(place, end_column=end) if end and "\n" not in line.text else place
@@ -225,5 +279,5 @@ def _unknown_verb(source: Source, line: Line, verb: str) -> Diagnostic:
         place,
         label="a sentence begins with a verb",
         help=f"did you mean `{near[0]}`?" if near else f"verbs: {', '.join(VERBS[3:])}",
-        fix=spelling_fix(edited, verb, VERBS),
+        fix=spelling_fix(edited, verb, VERBS) if near else None,
     )

@@ -9,10 +9,20 @@ from functools import lru_cache
 from planc.diag.diagnostic import Edit, Fix
 from planc.diag.span import Span
 
+MOST_COMPARED = 1_000
+"""Legal words that are compared with what was written; of more, those of about its length that begin like it."""
+
 
 def nearest(word: str, legal: Iterable[str], most: int = 3) -> list[str]:
     """Legal words that look like `word`, best first: `llama3-8b` is nearest to `llama3_8b`."""
-    return list(_nearest(word, tuple(legal), most)) if len(word) <= 60 else []
+    return list(_nearest(word, _comparable(word, tuple(legal)), most)) if len(word) <= 60 else []
+
+
+def _comparable(word: str, legal: tuple[str, ...]) -> tuple[str, ...]:
+    if len(legal) <= MOST_COMPARED:
+        return legal
+    alike = [w for w in legal if w[:1] == word[:1] and abs(len(w) - len(word)) <= 2]
+    return tuple(alike[:MOST_COMPARED])
 
 
 def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
@@ -24,7 +34,7 @@ def spelling_fix(span: Span, word: str, legal: Iterable[str]) -> Fix | None:
     near = nearest(word, words, 1)
     if not near:
         return None
-    slips = [w for w in words if _one_slip(word.lower(), w.lower())]
+    slips = [w for w in words if abs(len(w) - len(word)) <= 1 and _one_slip(word.lower(), w.lower())]
     return Fix(f"write `{near[0]}`", (Edit(span, near[0]),), safe=slips == near)
 
 

@@ -88,12 +88,13 @@ _FORMS: dict[str, tuple[str, ...]] = {
 """Each verb's forms, as a user would write them."""
 _FORMS |= {"param": _FORMS["let"], "attention": _FORMS["attention.core"]}
 
-_HYPHENATED = re.compile(r'"[^"\n]*"|[A-Za-z][\w.]*(?:-[\w.]+)*-\w*[A-Za-z][\w.]*')
+_HYPHENATED = re.compile(r'"[^"\n]*"|(?<![\w.-])[A-Za-z][\w.]*(?:-[\w.]+)*-\w*[A-Za-z][\w.]*')
 """A name as other projects write it: llama3-8b."""
 
 
-def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
-    """A malformed sentence: where it stops making sense, and what could stand there."""
+def explain(error: Any, source: Source, line: Line, verb: str, *, guess: bool) -> Diagnostic:
+    """A malformed sentence: where it stops making sense, and what could stand there. With `guess`, the keyword that is
+    nearest in spelling to what stands there."""
     if (hyphenated := _hyphenated(error, source, line)) is not None:
         return hyphenated
     place, found = _error_place(error, source, line)
@@ -103,7 +104,7 @@ def explain(error: Any, source: Source, line: Line, verb: str) -> Diagnostic:
         return unclosed
     form = f"the sentence reads: {_form(verb, line.text)}"
     keywords = [w.strip("`") for w in legal if w.strip("`").isalpha()]
-    others = [w for w in keywords if w != found.strip("`")]
+    others = [w for w in keywords if w != found.strip("`")] if guess else []
     near, fix = nearest(found.strip("`"), others, 1), spelling_fix(place, found.strip("`"), others)
     helped = f"did you mean `{near[0]}`?" if near else form
     return Diagnostic("E0102", f"expected {wanted}, found {found}", place, label="here", help=helped, fix=fix)

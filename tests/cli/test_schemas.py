@@ -18,7 +18,7 @@ from planc.calibration.ranking import Ranking
 from planc.calibration.sweep import Sweep
 from planc.cli import main, schemas
 from planc.cli.bench import accuracy as accuracy_bench
-from planc.cli.bench import published, search
+from planc.cli.bench import large, published, search
 from planc.cli.commands import bench, calibrate
 from planc.driver import load
 from planc.ir.audit import Audit, AuditRow, AxisWire, CompilerReport, PeakMemory, Total
@@ -106,6 +106,7 @@ ANSWERS = [
     ("planc.bench.published/1", 0, "bench published"),
     ("planc.bench.saves/1", 0, "bench saves"),
     ("planc.bench.search/1", 0, "bench search"),
+    ("planc.bench.large/1", 0, "bench large"),
 ]
 ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
 ACCURACY = Accuracy(
@@ -163,6 +164,8 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, name, function)
     monkeypatch.setattr(search, "SPACES", {"free": None})
     monkeypatch.setattr(search, "_fastest_run", lambda *_: (found_layouts(Space(Path("free.plan"))), 0.5))
+    monkeypatch.setattr(large, "_cpu_s", lambda *_: 1.0)
+    monkeypatch.setattr(large, "KINDS", {"blank lines": lambda _: "\n"})
     monkeypatch.setattr(search, "_rate", lambda *_: 100.0)
     monkeypatch.setattr("planc.trainer.measure.checkpoint_bench.measure", lambda *_, **__: saves)
     monkeypatch.setattr("planc.trainer.run.dry_run.dry_run", lambda *_: (traced, ""))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
 
 from planc.checks.edits import remove
@@ -12,8 +11,13 @@ from planc.ir.plan import Expect, Plan
 
 
 def check(plan: Plan) -> Iterator[Diagnostic]:
-    for one, other in itertools.combinations(plan.expects, 2):
-        if one.metric != other.metric or one.cmp[0] == other.cmp[0]:
+    strictest: dict[tuple[str, str], Expect] = {}
+    for other in plan.expects:
+        side = other.cmp[0]
+        one = strictest.get((other.metric, "<" if side == ">" else ">"))
+        same = strictest.get((other.metric, side))
+        strictest[other.metric, side] = other if same is None else max(same, other, key=_strictness)
+        if one is None:
             continue
         low, high = (one, other) if one.cmp[0] == ">" else (other, one)
         if low.value > high.value or (low.value == high.value and not _may_be_equal(low, high)):
@@ -25,6 +29,11 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
                 related=(Related(one.cause.span, "the other expectation"),),
                 fix=remove(other.cause),
             )
+
+
+def _strictness(expect: Expect) -> tuple[float, bool]:
+    """Highest for the bound that leaves the least, among bounds from one side."""
+    return expect.value if expect.cmp[0] == ">" else -expect.value, len(expect.cmp) == 1
 
 
 def _may_be_equal(low: Expect, high: Expect) -> bool:

@@ -32,6 +32,7 @@ OTHERS = {
     "search": "search",
     "published": "published",
     "accelerator": "accelerator",
+    "large": "large",
 }
 """Tables of their own, and the module that makes each."""
 

@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import print_json
-from planc.files import MAX_TEXT_BYTES, read_bounded, read_text, write_atomically
+from planc.files import read_bounded, read_text, write_atomically
+from planc.language.imports import MAX_BYTES
 from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
 
@@ -22,7 +23,7 @@ def run(options: argparse.Namespace) -> int:
     changed: list[str] = []
     for file in options.files:
         try:
-            before = read_text(Path(file), MAX_TEXT_BYTES)
+            before = read_text(Path(file), MAX_BYTES)
         except (OSError, ValueError) as error:
             print(f"planc fmt: {file} cannot be read: {error}", file=sys.stderr)
             return 2
@@ -41,6 +42,6 @@ def run(options: argparse.Namespace) -> int:
 
 def _as_in(path: Path, text: str) -> bytes:
     """The text with the line ends and the byte-order mark that the file has."""
-    data = read_bounded(path, MAX_TEXT_BYTES)
+    data = read_bounded(path, MAX_BYTES)
     mark = codecs.BOM_UTF8 if data.startswith(codecs.BOM_UTF8) else b""
     return mark + (text.replace("\n", "\r\n") if b"\r\n" in data else text).encode()

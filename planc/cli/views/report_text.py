@@ -8,6 +8,9 @@ from planc.cli.common import colour
 from planc.cli.views.table import table
 from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
 
+MOST_LINES = 10
+"""Lines that a target's answer names for each code."""
+
 
 def strong(text: str) -> str:
     """`text` in bold on a terminal."""
@@ -79,8 +82,14 @@ def _refusals(answer: TargetAnswer) -> str:
     for refusal in answer.refusals:
         lines.setdefault(refusal.code, {})[refusal.line] = None
     return ", ".join(
-        f"{code} at line{'s' if len(found) > 1 else ''} {', '.join(map(str, found))}" for code, found in lines.items()
+        f"{code} at line{'s' if len(found) > 1 else ''} {_numbers(found)}" for code, found in lines.items()
     )
+
+
+def _numbers(lines: Iterable[int]) -> str:
+    first = list(lines)
+    more = f" and {len(first) - MOST_LINES:,} more" if len(first) > MOST_LINES else ""
+    return ", ".join(map(str, first[:MOST_LINES])) + more
 
 
 def _memory(report: Report) -> list[str]:

@@ -8,6 +8,7 @@ from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("mesh",)
 ORDER = 3
+MOST_AXES = 100
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -21,6 +22,10 @@ def read(sentence: Sentence, draft: Draft) -> None:
 def read_factors(factors: Node, draft: Draft) -> dict[str, int] | None:
     """Axis to size (ranks), outermost first, from `data 2 > tensor 8`; None (reported) when one is twice or has no
     size."""
+    if len(factors.nodes("factor")) > MOST_AXES:
+        help = f"at most {MOST_AXES} axes; a mesh needs one for each way to divide the model"
+        draft.report("E0117", factors.span, f"{len(factors.nodes('factor')):,} axes, too many to check", help=help)
+        return None
     sizes: dict[str, int] = {}
     for factor in factors.nodes("factor"):
         size = _factor(factor, sizes, draft)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from planc.language import library
 from planc.language.draft import Draft
 from planc.syntax import Tree
+from planc.syntax.lines import MOST_SENTENCES
 from planc.syntax.old_spellings import old_spelling
 from planc.syntax.old_words import OLD_LAYOUTS
 from planc.syntax.tree import Sentence, Word
@@ -46,10 +47,25 @@ def _layout(use: Sentence, own: dict[str, Tree], draft: Draft, depth: int) -> li
         return []
     layout = own.get(name) or library.layout_file(name)
     names = _replacements(layout, use, draft)
-    if names is None:
+    if names is None or _too_many(layout, use, draft):
         return []
     written = [_with_scope(s.renamed(names, use.via or use), use) for s in layout.sentences]
     return expand(written, own, draft, depth + 1)
+
+
+def _too_many(layout: Tree, use: Sentence, draft: Draft) -> bool:
+    """True (reported once) when the layouts write more sentences than are read; nothing is written from then on."""
+    before, written = draft.written, len(layout.sentences) * max(1, len(use.names(0)))
+    draft.written += written
+    if before <= MOST_SENTENCES < draft.written:
+        place = use.via or use
+        draft.report(
+            "E0117",
+            place.span,
+            f"layouts write {draft.written:,} sentences up to here, too many to check",
+            help=f"at most {MOST_SENTENCES:,}; a sentence counts as often as the `use` that writes it names axes",
+        )
+    return draft.written > MOST_SENTENCES
 
 
 def _with_scope(sentence: Sentence, use: Sentence) -> Sentence:

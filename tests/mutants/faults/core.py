@@ -404,7 +404,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="thousands of findings are all kept",
         file="planc/diag/diagnostic.py",
-        text="if max(counts.values(), default=0) <= MAX_OF_ONE_CODE:",
+        text="if seen[d.code] <= MAX_OF_ONE_CODE:",
         planted="if counts is not None:",
         test="tests/checks/test_findings.py::test_findings_of_one_code_are_bounded_and_counted",
     ),

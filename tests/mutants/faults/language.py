@@ -7,7 +7,30 @@ from .fault import Fault
 PAIR = "tests/language/test_old_spellings.py::test_an_old_spelling_means_what_the_new_one_does"
 MISTAKES = "tests/language/test_all_mistakes.py"
 
+LARGE = "tests/cli/test_large_plans.py"
+
 FAULTS: tuple[Fault, ...] = (
+    Fault(
+        name="every sentence of a file is parsed, however many there are",
+        file="planc/syntax/lines.py",
+        text="if number >= MOST_SENTENCES or characters > MOST_CHARACTERS:",
+        planted="if characters > MOST_CHARACTERS:",
+        test=f"{LARGE}::test_a_plan_of_too_many_sentences_is_refused_at_once",
+    ),
+    Fault(
+        name="the override of a parameter is looked for among all of them each time",
+        file="planc/sharding/propagate.py",
+        text="@cached_on(lambda plan, name: (plan.cache, name))\ndef _overrides",
+        planted="def _overrides",
+        test=f"{LARGE}::test_operations_grow_with_the_lines",
+    ),
+    Fault(
+        name="layouts that use each other write without an end",
+        file="planc/language/verbs/use.py",
+        text="return draft.written > MOST_SENTENCES",
+        planted="return False",
+        test=f"{LARGE}::test_layouts_write_an_end_of_sentences",
+    ),
     Fault(
         name="an old `9 x 2` is read as nine stages of two",
         file="planc/syntax/old_spellings.py",
