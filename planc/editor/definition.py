@@ -71,10 +71,11 @@ def declarations(file: Tree) -> Iterator[Declared]:
         yield "layout", words[0].text, words[0].span
         yield from (("axis", w.text, w.span) for w in (*file.header.names(0), *words[1:2]))
     for sentence in file.sentences:
-        yield from _declared(sentence)
+        yield from declared(sentence)
 
 
-def _declared(sentence: Sentence) -> Iterator[Declared]:
+def declared(sentence: Sentence) -> Iterator[Declared]:
+    """Declarations of one `sentence`."""
     if sentence.verb in ("mesh", "view"):
         factors = sentence.node.node("factors")
         for factor in factors.nodes("factor") if factors else ():

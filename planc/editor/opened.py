@@ -14,6 +14,7 @@ from planc.driver import Examined, examine
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.build import build_file
 from planc.language.draft import NameLookup
+from planc.language.imports import MAX_BYTES
 from planc.language.read_part import read_part
 from planc.syntax import Tree, parse_text
 from planc.syntax.tree import Sentence, Word
@@ -83,7 +84,7 @@ class Opened:
 
 def open_file(path: Path, text: str, unsaved: Mapping[Path, str], settings: Settings) -> Opened:
     """Check a text that may not be on disk. `unsaved` holds every open text by resolved path."""
-    file = parse_text(text, path.name)
+    file = parse_text(text if len(text) <= MAX_BYTES else "", path.name)
     if file.header is not None and file.header.verb != "plan":
         draft = read_part(file)
         found = in_order([d for d in draft.diagnostics if d.span.file == path.name])

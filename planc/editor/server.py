@@ -1,20 +1,23 @@
 """The language server: open texts in, findings and answers out, over standard input and output.
 
 Answers are worked out from the texts as they stand, so a request never sees an old check. A text that
-makes planc itself fail is logged with the client; the server goes on.
+makes planc itself fail is logged with the client; the server goes on. Checks run beside the loop that answers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from lsprotocol import types as lsp
 from pygls import uris
 from pygls.lsp.server import LanguageServer
+from pygls.workspace.position_codec import PositionCodec
 
 from planc import __version__
 from planc.diag.diagnostic import Diagnostic
@@ -26,13 +29,23 @@ from planc.editor.hover import hover
 from planc.editor.opened import Opened, Settings, open_file
 from planc.editor.positions import Positions
 from planc.editor.symbols import symbols
+from planc.editor.work import Work
 from planc.files import MAX_TEXT_BYTES, read_text
 from planc.ir.target import NO_TARGET, TARGETS
+from planc.language.imports import MAX_BYTES
 from planc.language.modernize import modernize
 from planc.syntax.fmt import format_text
 
 DELAY_S = 0.15
 """A change is checked when none has followed for so long."""
+PATIENCE_S = 0.8
+"""A request whose turn does not come by then is answered with nothing; so is a hover, a definition or completions of a
+long text that take longer."""
+LONG_PATIENCE_S = 10.0
+"""So are other requests after this time."""
+LONG_TEXT = 20_000
+"""Characters of a text that planc does not read at once."""
+Answer = TypeVar("Answer")
 
 COMPLETIONS = {
     "verb": lsp.CompletionItemKind.Keyword,
@@ -45,34 +58,43 @@ COMPLETIONS = {
 
 
 class PlanServer(LanguageServer):
-    """The open texts, what was last found in each, and the client."""
+    """The open texts, what was last found in each, and the client.
+
+    planc runs in one thread of its own, so the loop that talks to the client is never busy for long. Requests go
+    before checks there, and a check that is out of date when its turn comes reads the newest text.
+    """
 
     def __init__(self) -> None:
         super().__init__("planc", __version__, text_document_sync_kind=lsp.TextDocumentSyncKind.Full)
         self.settings = Settings()
+        self._work = Work()
         self._looked: dict[str, tuple[object, Opened]] = {}
         """By open file: the open texts it was read from, and what came of it."""
         self._found: dict[str, dict[str, list[lsp.Diagnostic]]] = {}
         """By open file: what its check found, by the file it was found in."""
         self._checked: dict[str, Opened] = {}
+        self._changed: set[str] = set()
+        """Files to be checked once the typing pauses."""
         self._waiting: asyncio.TimerHandle | None = None
 
     # Texts.
 
-    def texts(self) -> dict[Path, str]:
-        """Every open text by resolved path."""
-        return {_resolved(uri): doc.source for uri, doc in self.workspace.text_documents.items()}
+    def texts(self) -> Texts:
+        """The open texts as they are now."""
+        documents = self.workspace.text_documents
+        return Texts(
+            {_resolved(uri): (uri, doc.source) for uri, doc in documents.items()}, self.workspace.position_codec
+        )
 
-    def look(self, uri: str) -> Opened | None:
-        """The open file at `uri` as it stands; None when it is not open."""
-        document = self.workspace.text_documents.get(uri)
-        if document is None:
+    def look(self, uri: str, texts: Texts) -> Opened | None:
+        """The open file at `uri` with these `texts`; None when it is not open. planc runs here: for its thread."""
+        text = texts.text(_resolved(uri))
+        if text is None:
             return None
-        texts = self.texts()
         last = self._looked.get(uri)
         if last is not None and last[0] == _read_from(last[1], texts):
             return last[1]
-        opened = open_file(_path(uri), document.source, texts, self.settings)
+        opened = open_file(_path(uri), text, texts.by_path(), self.settings)
         self._looked[uri] = (_read_from(opened, texts), opened)
         return opened
 
@@ -80,38 +102,47 @@ class PlanServer(LanguageServer):
         """Files on disk may have changed."""
         self._looked.clear()
 
-    def positions(self, text: str) -> Positions:
-        return Positions(text, self.workspace.position_codec)
+    async def answer(self, uri: str, work: Callable[[Opened, Texts], Answer], patience_s: float) -> Answer | None:
+        """Result of `work` on the open file at `uri`; None where it is not open, too large to be a plan, changed by
+        then, or so long that it takes more than `patience_s`."""
+        asked = self.workspace.text_documents.get(uri)
+        if asked is None or len(asked.source) > MAX_BYTES:
+            return None
+        version, texts = asked.version, self.texts()
 
-    def positions_in(self, opened: Opened, file: str) -> Positions:
-        """The places of `file`, a name that a span has: open, read for the plan, or on disk."""
-        path = opened.where(file)
-        text = self.texts().get(path.resolve())
-        return self.positions(_read(path) if text is None else text)
+        def run() -> Answer | None:
+            opened = self.look(uri, texts)
+            return None if opened is None else work(opened, texts)
 
-    def location(self, opened: Opened, span: Span) -> lsp.Location:
-        path = opened.where(span.file)
-        return self.location_in(path, span, self.positions_in(opened, span.file))
+        def is_stale() -> bool:
+            now = self.workspace.text_documents.get(uri)
+            return now is None or now.version != version
 
-    def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
-        """The place of `span` as the client names it: a file it has open keeps the client's name."""
-        open_uris = {_resolved(uri): uri for uri in self.workspace.text_documents}
-        return lsp.Location(open_uris.get(path.resolve()) or path.resolve().as_uri(), positions.range(span))
+        running_s = patience_s if len(asked.source) > LONG_TEXT else LONG_PATIENCE_S
+        return await self._work.ask(run, is_stale, PATIENCE_S, running_s)
 
     # Findings.
 
-    def check_soon(self) -> None:
-        """Check every open file once the typing pauses: a file may be part of another."""
+    def check_soon(self, uri: str | None = None) -> None:
+        """Check the file at `uri` (None: every open file), and those that read it, once the typing pauses."""
+        self._changed |= set(self.workspace.text_documents) if uri is None else {uri, *self._readers(uri)}
         if self._waiting is not None:
             self._waiting.cancel()
-        self._waiting = asyncio.get_running_loop().call_later(DELAY_S, self.check_all)
+        self._waiting = asyncio.get_running_loop().call_later(DELAY_S, self._check_changed)
 
-    def check_all(self) -> None:
-        for uri in list(self.workspace.text_documents):
-            try:
-                self._check(uri)
-            except Exception as error:
-                self.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, f"{uri}: {error!r}"))
+    def check_now(self, uri: str) -> None:
+        """Check the file at `uri`, and those that read it, as soon as planc has nothing else to do."""
+        for one in (uri, *self._readers(uri)):
+            self._work.check(one, self._check)
+
+    def _readers(self, uri: str) -> list[str]:
+        path = _resolved(uri)
+        return [other for other, (_, opened) in list(self._looked.items()) if other != uri and path in opened.read]
+
+    def _check_changed(self) -> None:
+        for uri in sorted(self._changed):
+            self._work.check(uri, self._check)
+        self._changed.clear()
 
     def close(self, uri: str) -> None:
         """Take back the findings of the check of the file at `uri`."""
@@ -119,25 +150,92 @@ class PlanServer(LanguageServer):
         self._checked.pop(uri, None)
         self._publish(self._found.pop(uri, {}))
 
-    def _check(self, uri: str) -> None:
-        opened = self.look(uri)
-        if opened is None or opened is self._checked.get(uri):
+    async def _check(self, uri: str) -> None:
+        """Check the newest text at `uri` and publish what is found, unless it has changed or been closed meanwhile."""
+        texts, last = self.texts(), self._checked.get(uri)
+
+        def run() -> tuple[Opened, dict[str, list[lsp.Diagnostic]]] | None:
+            opened = self.look(uri, texts)
+            if opened is None or opened is last:
+                return None
+            found: dict[str, list[lsp.Diagnostic]] = {uri: []}
+            place = _places(opened, texts)
+            for finding in opened.diagnostics:
+                found.setdefault(place(finding.span).uri, []).append(shown(finding, place))
+            return opened, found
+
+        try:
+            result = await self._work.run(run)
+        except Exception as error:
+            self.window_log_message(lsp.LogMessageParams(lsp.MessageType.Error, f"{uri}: {error!r}"))
             return
-        self._checked[uri] = opened
-        found: dict[str, list[lsp.Diagnostic]] = {uri: []}
-        for finding in opened.diagnostics:
-            where = self.location(opened, finding.span).uri
-            found.setdefault(where, []).append(shown(finding, lambda span: self.location(opened, span)))
+        if result is None or self.texts().text(_resolved(uri)) != texts.text(_resolved(uri)):
+            return
+        self._checked[uri], found = result
         before, self._found[uri] = self._found.get(uri, {}), found
         self._publish({**before, **found})
 
     def _publish(self, touched: dict[str, list[lsp.Diagnostic]]) -> None:
         """Send what all checks together found in these files, each finding once."""
         for uri in touched:
-            every: list[lsp.Diagnostic] = []
+            every: dict[object, lsp.Diagnostic] = {}
             for found in self._found.values():
-                every += [d for d in found.get(uri, []) if d not in every]
-            self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, every))
+                every |= {_key(d): d for d in found.get(uri, []) if _key(d) not in every}
+            self.text_document_publish_diagnostics(lsp.PublishDiagnosticsParams(uri, list(every.values())))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """The open texts at one time, by resolved path: the name that the client has for each, and its text."""
+
+    open: Mapping[Path, tuple[str, str]]
+    codec: PositionCodec
+
+    def text(self, path: Path) -> str | None:
+        found = self.open.get(path)
+        return None if found is None else found[1]
+
+    def by_path(self) -> dict[Path, str]:
+        return {path: text for path, (_, text) in self.open.items()}
+
+    def positions(self, text: str) -> Positions:
+        return _positions(text, self.codec)
+
+    def positions_in(self, opened: Opened, file: str) -> Positions:
+        """The places of `file`, a name that a span has: open, read for the plan, or on disk."""
+        path = opened.where(file)
+        text = self.text(path.resolve())
+        return self.positions(_read(path) if text is None else text)
+
+    def location(self, opened: Opened, span: Span) -> lsp.Location:
+        return self.location_in(opened.where(span.file), span, self.positions_in(opened, span.file))
+
+    def location_in(self, path: Path, span: Span, positions: Positions) -> lsp.Location:
+        """The place of `span` as the client names it: a file it has open keeps the client's name."""
+        known = self.open.get(path.resolve())
+        return lsp.Location(known[0] if known else path.resolve().as_uri(), positions.range(span))
+
+
+@lru_cache(maxsize=16)
+def _positions(text: str, codec: PositionCodec) -> Positions:
+    return Positions(text, codec)
+
+
+def _places(opened: Opened, texts: Texts) -> Callable[[Span], lsp.Location]:
+    """The client's place of a span, with each file read once."""
+    positions: dict[str, Positions] = {}
+
+    def place(span: Span) -> lsp.Location:
+        if span.file not in positions:
+            positions[span.file] = texts.positions_in(opened, span.file)
+        return texts.location_in(opened.where(span.file), span, positions[span.file])
+
+    return place
+
+
+def _key(d: lsp.Diagnostic) -> object:
+    start, end = d.range.start, d.range.end
+    return d.code, d.message, start.line, start.character, end.line, end.character
 
 
 def _path(uri: str) -> Path:
@@ -153,9 +251,9 @@ def _resolved(uri: str) -> Path:
     return _path(uri).resolve()
 
 
-def _read_from(opened: Opened, texts: dict[Path, str]) -> dict[Path, str | None]:
+def _read_from(opened: Opened, texts: Texts) -> dict[Path, str | None]:
     """The open texts that a check depends on."""
-    return {path: texts.get(path) for path in opened.read}
+    return {path: texts.text(path) for path in opened.read}
 
 
 def _read(path: Path) -> str:
@@ -190,16 +288,16 @@ def _texts(server: PlanServer) -> None:
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_OPEN)
     def opened(params: lsp.DidOpenTextDocumentParams) -> None:
-        server.check_all()
+        server.check_now(params.text_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_CHANGE)
     def changed(params: lsp.DidChangeTextDocumentParams) -> None:
-        server.check_soon()
+        server.check_soon(params.text_document.uri)
 
     @server.feature(lsp.TEXT_DOCUMENT_DID_SAVE)
     def saved(params: lsp.DidSaveTextDocumentParams) -> None:
         server.forget()
-        server.check_all()
+        server.check_soon()
 
     @server.feature(lsp.WORKSPACE_DID_CHANGE_WATCHED_FILES)
     def files_changed(params: lsp.DidChangeWatchedFilesParams) -> None:
@@ -212,64 +310,63 @@ def _texts(server: PlanServer) -> None:
 
 
 def _register_requests(server: PlanServer) -> None:
-    """Requests of a client about an open text."""
-
-    def position_of(
-        params: lsp.HoverParams | lsp.DefinitionParams | lsp.CompletionParams,
-    ) -> tuple[Opened, Positions, int] | None:
-        opened = server.look(params.text_document.uri)
-        if opened is None:
-            return None
-        positions = server.positions(opened.text)
-        return opened, positions, positions.offset(params.position)
+    """Requests of a client about an open text. Each runs in planc's thread; a client waits for no check of others."""
 
     @server.feature(lsp.TEXT_DOCUMENT_HOVER)
-    def on_hover(params: lsp.HoverParams) -> lsp.Hover | None:
-        if (at := position_of(params)) is None:
-            return None
-        opened, positions, offset = at
-        answer = hover(opened, *positions.place_at(offset))
-        if answer is None:
-            return None
-        return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, answer[0]), positions.range(answer[1]))
+    async def on_hover(params: lsp.HoverParams) -> lsp.Hover | None:
+        def work(opened: Opened, texts: Texts) -> lsp.Hover | None:
+            positions = texts.positions(opened.text)
+            answer = hover(opened, *positions.place_at(positions.offset(params.position)))
+            if answer is None:
+                return None
+            return lsp.Hover(lsp.MarkupContent(lsp.MarkupKind.Markdown, answer[0]), positions.range(answer[1]))
+
+        return await server.answer(params.text_document.uri, work, PATIENCE_S)
 
     @server.feature(lsp.TEXT_DOCUMENT_DEFINITION)
-    def on_definition(params: lsp.DefinitionParams) -> lsp.Location | None:
-        if (at := position_of(params)) is None:
-            return None
-        opened, positions, offset = at
-        found = definition(opened, *positions.place_at(offset))
-        return server.location_in(*found, server.positions_in(opened, str(found[0]))) if found else None
+    async def on_definition(params: lsp.DefinitionParams) -> lsp.Location | None:
+        def work(opened: Opened, texts: Texts) -> lsp.Location | None:
+            positions = texts.positions(opened.text)
+            found = definition(opened, *positions.place_at(positions.offset(params.position)))
+            return texts.location_in(*found, texts.positions_in(opened, str(found[0]))) if found else None
+
+        return await server.answer(params.text_document.uri, work, PATIENCE_S)
 
     @server.feature(
         lsp.TEXT_DOCUMENT_COMPLETION, lsp.CompletionOptions(trigger_characters=[" ", ",", "(", "=", '"', ":"])
     )
-    def on_completion(params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
-        if (at := position_of(params)) is None:
-            return []
-        opened, positions, offset = at
-        found = complete(opened, offset, server.texts(), server.settings)
-        return [_item(c, n, offset, positions) for n, c in enumerate(found)]
+    async def on_completion(params: lsp.CompletionParams) -> list[lsp.CompletionItem]:
+        def work(opened: Opened, texts: Texts) -> list[lsp.CompletionItem]:
+            positions = texts.positions(opened.text)
+            offset = positions.offset(params.position)
+            found = complete(opened, offset, texts.by_path(), server.settings)
+            return [_item(c, n, offset, positions) for n, c in enumerate(found)]
+
+        return await server.answer(params.text_document.uri, work, PATIENCE_S) or []
 
     @server.feature(lsp.TEXT_DOCUMENT_FORMATTING)
-    def on_formatting(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
-        opened = server.look(params.text_document.uri)
-        written = format_text(modernize(opened.path, opened.text)) if opened else ""
-        if opened is None or written == opened.text:
-            return []
-        return [lsp.TextEdit(server.positions(opened.text).whole(), written)]
+    async def on_formatting(params: lsp.DocumentFormattingParams) -> list[lsp.TextEdit]:
+        def work(opened: Opened, texts: Texts) -> list[lsp.TextEdit]:
+            written = format_text(modernize(opened.path, opened.text))
+            return [] if written == opened.text else [lsp.TextEdit(texts.positions(opened.text).whole(), written)]
+
+        return await server.answer(params.text_document.uri, work, LONG_PATIENCE_S) or []
 
     @server.feature(lsp.TEXT_DOCUMENT_DOCUMENT_SYMBOL)
-    def on_symbols(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
-        opened = server.look(params.text_document.uri)
-        return symbols(opened, server.positions(opened.text)) if opened else []
+    async def on_symbols(params: lsp.DocumentSymbolParams) -> list[lsp.DocumentSymbol]:
+        def work(opened: Opened, texts: Texts) -> list[lsp.DocumentSymbol]:
+            return symbols(opened, texts.positions(opened.text))
+
+        return await server.answer(params.text_document.uri, work, LONG_PATIENCE_S) or []
 
     @server.feature(
         lsp.TEXT_DOCUMENT_CODE_ACTION, lsp.CodeActionOptions(code_action_kinds=[lsp.CodeActionKind.QuickFix])
     )
-    def on_code_action(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
-        opened = server.look(params.text_document.uri)
-        return _actions(server, opened, params) if opened else []
+    async def on_code_action(params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+        def work(opened: Opened, texts: Texts) -> list[lsp.CodeAction]:
+            return _actions(opened, texts, params)
+
+        return await server.answer(params.text_document.uri, work, LONG_PATIENCE_S) or []
 
 
 def _item(candidate: Candidate, number: int, offset: int, positions: Positions) -> lsp.CompletionItem:
@@ -285,18 +382,16 @@ def _item(candidate: Candidate, number: int, offset: int, positions: Positions) 
     )
 
 
-def _actions(server: PlanServer, opened: Opened, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
+def _actions(opened: Opened, texts: Texts, params: lsp.CodeActionParams) -> list[lsp.CodeAction]:
     """The fixes of findings that touch the requested range."""
-
-    def place(span: Span) -> lsp.Location:
-        return server.location(opened, span)
+    place = _places(opened, texts)
 
     def touches(finding: Diagnostic) -> bool:
         at, wanted = place(finding.span), params.range
         return at.uri == params.text_document.uri and at.range.start <= wanted.end and wanted.start <= at.range.end
 
     return [
-        quick_fix(d, d.fix, place, lambda span: server.positions_in(opened, span.file))
+        quick_fix(d, d.fix, place, lambda span: texts.positions_in(opened, span.file))
         for d in opened.diagnostics
         if d.fix is not None and touches(d)
     ]

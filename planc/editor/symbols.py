@@ -5,10 +5,9 @@ from __future__ import annotations
 from lsprotocol.types import DocumentSymbol, SymbolKind
 
 from planc.diag.span import Span
-from planc.editor.definition import declarations
+from planc.editor.definition import declared
 from planc.editor.opened import Opened
 from planc.editor.positions import Positions
-from planc.syntax import Tree
 from planc.syntax.tree import Sentence
 
 KINDS = {"let": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
@@ -17,7 +16,7 @@ KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus"), SymbolKind.
 
 def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
     """One tree for the file `opened`; a list of sentences when it has no header."""
-    sentences = [_sentence(s, opened.file, positions) for s in opened.file.sentences]
+    sentences = [_sentence(s, positions) for s in opened.file.sentences]
     header = opened.file.header
     if header is None:
         return sentences
@@ -27,10 +26,10 @@ def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:
     return [DocumentSymbol(header.text, SymbolKind.Module, whole, named, children=sentences)]
 
 
-def _sentence(sentence: Sentence, file: Tree, positions: Positions) -> DocumentSymbol:
+def _sentence(sentence: Sentence, positions: Positions) -> DocumentSymbol:
     here = positions.range(sentence.span)
     kind = KINDS.get(sentence.verb, SymbolKind.Property)
-    axes = [d for d in declarations(file) if d[0] == "axis" and _starts_within(d[2], sentence.span)]
+    axes = [d for d in declared(sentence) if d[0] == "axis"]
     children = [_axis(name, span, positions) for _, name, span in axes]
     return DocumentSymbol(sentence.text, kind, here, here, children=children)
 
@@ -38,8 +37,3 @@ def _sentence(sentence: Sentence, file: Tree, positions: Positions) -> DocumentS
 def _axis(name: str, span: Span, positions: Positions) -> DocumentSymbol:
     here = positions.range(span)
     return DocumentSymbol(name, SymbolKind.Number, here, here)
-
-
-def _starts_within(inner: Span, outer: Span) -> bool:
-    start, end = (outer.line, outer.column), (outer.end_line, outer.end_column)
-    return start <= (inner.line, inner.column) <= end

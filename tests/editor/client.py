@@ -17,9 +17,13 @@ PATIENCE_S = 120
 class Client:
     """Sends a request and waits for its answer; keeps the findings that were published on the way."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, stderr: int | None = None) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "planc.cli", "lsp"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder
+            [sys.executable, "-m", "planc.cli", "lsp"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            cwd=folder,
         )
         self._patience = threading.Timer(PATIENCE_S, self.process.kill)
         self._patience.start()
@@ -28,13 +32,28 @@ class Client:
         self._number = 0
 
     def request(self, method: str, params: Any) -> Any:
+        message = self.answer(method, params)
+        assert "error" not in message, message["error"]
+        return message["result"]
+
+    def answer(self, method: str, params: Any = None, **changed: Any) -> Json:
+        """The whole answer of a request, which may be an error; `changed` replaces members of the request."""
         self._number += 1
-        self._send({"id": self._number, "method": method, "params": params})
+        self._send({"id": self._number, "method": method, "params": params, **changed})
+        return self.answer_to(self._number)
+
+    def answer_to(self, number: int | None) -> Json:
+        """The next answer to the request of this number; None: to a message that could not be understood."""
         while True:
             message = self._receive()
-            if message.get("id") == self._number and "method" not in message:
-                assert "error" not in message, message["error"]
-                return message["result"]
+            if "method" not in message and message.get("id") == number:
+                return message
+
+    def send_bytes(self, data: bytes) -> None:
+        """Send `data` as it is, without a header."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
 
     def notify(self, method: str, params: Any) -> None:
         self._send({"method": method, "params": params})
@@ -78,9 +97,7 @@ class Client:
 
     def _send(self, message: Json) -> None:
         body = json.dumps({"jsonrpc": "2.0", **message}).encode()
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
-        self.process.stdin.flush()
+        self.send_bytes(f"Content-Length: {len(body)}\r\n\r\n".encode() + body)
 
     def _receive(self) -> Json:
         assert self.process.stdout is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 
@@ -19,7 +20,8 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc lsp: {error.name} is not installed: pip install 'planc[lsp]'", file=sys.stderr)
         return 2
     from planc.editor.server import make_server
+    from planc.editor.transport import serve
 
+    logging.getLogger("pygls").setLevel(logging.CRITICAL)  # a client's mistakes are answered, not logged
     with os.fdopen(os.dup(sys.stdout.fileno()), "wb") as answers:
-        make_server().start_io(stdout=answers)
-    return 0
+        return serve(make_server(), sys.stdin.buffer, answers)

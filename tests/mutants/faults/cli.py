@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="the language server's checks go before requests",
+        file="planc/editor/work.py",
+        text="REQUEST, CHECK = 0, 1",
+        planted="REQUEST, CHECK = 1, 0",
+        test="tests/editor/test_bounded.py::test_requests_go_before_checks_and_a_check_waits_once",
+    ),
+    Fault(
+        name="the language server reads a message of any length",
+        file="planc/editor/transport.py",
+        text="if length is not None and length > MOST_BYTES:",
+        planted="if length is not None and length < 0:",
+        test="tests/editor/test_bounded.py::test_frames_are_read_one_by_one",
+    ),
+    Fault(
         name="a row of a sweep loses a key of its schema",
         file="planc/compare/sweep.py",
         text="""                "why": r.why or None,\n""",

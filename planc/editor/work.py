@@ -1,0 +1,84 @@
+"""The thread that planc runs in: one piece of work at a time, requests before checks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+Result = TypeVar("Result")
+Job = Callable[[], Awaitable[None]]
+REQUEST, CHECK = 0, 1
+
+
+class Work:
+    """A queue of jobs, begun one after the other, and the thread in which their slow part runs."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "planc")
+        self._queue: asyncio.PriorityQueue[tuple[int, int, Job]] | None = None
+        self._numbers = itertools.count()
+        self._checks: set[str] = set()
+        """Files whose check waits."""
+        self._draining: asyncio.Task[None] | None = None
+
+    def check(self, uri: str, job: Callable[[str], Awaitable[None]]) -> None:
+        """Run `job` on the file at `uri` when nothing else waits; once, however often it is asked for meanwhile."""
+        if uri in self._checks:
+            return
+        self._checks.add(uri)
+
+        async def run() -> None:
+            self._checks.discard(uri)
+            await job(uri)
+
+        self._put(CHECK, run)
+
+    async def ask(
+        self, work: Callable[[], Result], is_stale: Callable[[], bool], waiting_s: float, running_s: float
+    ) -> Result | None:
+        """Result of `work` in the thread, before all checks that wait.
+
+        None when it is stale by its turn, when its turn does not come within `waiting_s`, or when it runs longer than
+        `running_s`. A request that is cancelled, or was answered with None, is not begun.
+        """
+        loop = asyncio.get_running_loop()
+        begun: asyncio.Future[None] = loop.create_future()
+        answer: asyncio.Future[Result | None] = loop.create_future()
+
+        async def run() -> None:
+            if begun.done() or answer.done():
+                return
+            begun.set_result(None)
+            try:
+                found = None if is_stale() else await self.run(work)
+            except Exception as error:
+                if not answer.done():
+                    answer.set_exception(error)
+                return
+            if not answer.done():
+                answer.set_result(found)
+
+        self._put(REQUEST, run)
+        try:
+            await asyncio.wait_for(begun, waiting_s)
+            return await asyncio.wait_for(answer, running_s)
+        except TimeoutError:
+            return None
+
+    async def run(self, work: Callable[[], Result]) -> Result:
+        """Result of `work`, which runs in the thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _put(self, priority: int, job: Job) -> None:
+        if self._queue is None:
+            self._queue = asyncio.PriorityQueue()
+            self._draining = asyncio.get_running_loop().create_task(self._drain(self._queue))
+        self._queue.put_nowait((priority, next(self._numbers), job))
+
+    async def _drain(self, queue: asyncio.PriorityQueue[tuple[int, int, Job]]) -> None:
+        while True:
+            _, _, job = await queue.get()
+            await job()
