@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -42,6 +42,9 @@ mutants: $(READY) ## plant faults one by one: each must turn its named test red
 
 fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" for others; about 15 minutes)
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
+
+random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PLANS="--train --count 60" trains; goes on after a stop)
+	@$(BIN)/python tests/random_plans/run.py $(RANDOM_PLANS)
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
 	@$(BIN)/python tests/faults/run.py --page docs/measured/faults.md $(FAULTS)

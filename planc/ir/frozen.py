@@ -25,4 +25,11 @@ class Frozen(BaseModel):
 
 def read(kind: type[T], data: Any) -> T:
     """`data` as a noun of this kind. Raises pydantic.ValidationError when it is not one."""
-    return TypeAdapter(kind).validate_python(data)
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    noun: T = _ADAPTERS[kind].validate_python(data)
+    return noun
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+"""Pydantic's readers of nouns, by type. Making one takes longer than reading with it."""

@@ -129,7 +129,7 @@ class Model(Value):
     family: Name
     sizes: dict[Name, Positive]
     rope_theta: NotNegative = 10000.0
-    rope_scaling: dict[Name, bool | NotNegative | Line] = field(default_factory=dict)
+    rope_scaling: dict[Name, bool | Count | NotNegative | Line] = field(default_factory=dict)
     """Scaling of rotary positions for longer contexts, in the config's own keys; changes no shape."""
     norm_eps: NotNegative = 1e-5
     tied: bool = False

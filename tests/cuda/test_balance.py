@@ -8,10 +8,14 @@ import pytest
 
 from planc.catalog import build_model
 from planc.ir.model import Routing
+from planc.ir.session import Settings
+from tests.cuda.cases import CP, FSDP, plan_of
+from tests.plans import propagated
 
 torch = pytest.importorskip("torch")
 balance = import_module("planc.backends.cuda.models.balance")
 moe = import_module("planc.backends.cuda.models.moe")
+routing = import_module("planc.backends.cuda.runtime.routing")
 
 BATCH, LENGTH, EXPERTS, K = 3, 10, 8, 2
 ROUTINGS = (Routing(), Routing(scores="sigmoid", scale=2.5, groups=4, groups_kept=2))
@@ -77,3 +81,13 @@ def test_a_module_that_nothing_watches_is_as_before() -> None:
     plain = module(x)
     module.balance = balance.Balance(0.5, torch.zeros(8, dtype=torch.int64))
     assert torch.equal(module(x), plain)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks"), [(("fsdp 4", FSDP), 1), (("fsdp 2 > cp 2", FSDP, CP), 2), (("cp 4", CP), 4)]
+)
+def test_ranks_that_share_sequences_have_a_part_of_the_sum_each(mesh: tuple[str, ...], ranks: int) -> None:
+    """Gradients are a mean over these ranks, so each part of the sum over a sequence's tokens counts so often."""
+    sharded = propagated(plan_of("balanced", *mesh, model="mixtral_micro"))
+    per_rank = sharded.plan.batch.sequences // sharded.plan.data_parallel
+    assert routing._slope(sharded, Settings(balance_loss=0.3), object()) == pytest.approx(0.3 * ranks / per_rank)

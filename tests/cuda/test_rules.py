@@ -7,13 +7,16 @@ clipping of one step, without the mean of the loss.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from planc.backends.cuda.audit.predict import predicted
 from planc.backends.cuda.rules import ORDER, realise
 from planc.backends.cuda.rules.pipeline_keeps_state import gathers
 from planc.ir.collective import Collective
+from planc.ir.plan import Optimizer
 from planc.pipeline.actions import Action, unrolled
 from planc.pipeline.schedule import Shape
 from planc.schedules import schedules
@@ -94,6 +97,27 @@ def test_padding_at_2048_ranks() -> None:
     )
     assert small == pytest.approx(1588, abs=0.5)
     assert large == pytest.approx(2336, abs=0.5)
+
+
+UPDATES = {
+    # layout: bytes gathered for Muon's updates by axis, read from one layer of llama_micro (torch 2.13)
+    "two": (("fsdp 2 > tp 2", "use fsdp over fsdp", TP), {"fsdp": 126464, "tp": 157440}),
+    "state": (("fsdp 2 > tp 2", "use zero2 over fsdp", TP), {"fsdp": 126464, "tp": 157440}),
+    "one": (("fsdp 4", "use fsdp over fsdp"), {"fsdp": 189952}),
+}
+
+
+@pytest.mark.parametrize("name", UPDATES)
+def test_an_update_is_gathered_over_one_axis_after_the_other(name: str) -> None:
+    """Where two axes divide one dimension of a matrix, the stored parts first; rows as fully_shard pads them."""
+    (mesh, *sentences), seen = UPDATES[name]
+    plan = plan_of("muon", mesh, *sentences, model="llama_micro(layers = 1)")
+    sharded = propagated(replace(plan, optimizer=Optimizer(name="muon")))
+    found: Counter[str] = Counter()
+    for row in realise(sharded, semantic_collectives(sharded)):
+        found[row.axis] += round(row.payload_bytes) if row.carries == "update" else 0
+    assert +found == seen
+    assert set(predicted(sharded, 0))
 
 
 def test_every_changed_row_names_its_rules() -> None:

@@ -14,6 +14,7 @@ from planc.backends.cuda.rules import (
     exchange_token_counts,
     expert_rows_per_rank,
     gather_per_sibling,
+    gather_whole_updates,
     group_state,
     keep_last_group_gathered,
     pad_dim0,
@@ -35,6 +36,7 @@ ORDER = (
     pipeline_keeps_state,
     keep_last_group_gathered,
     pad_dim0,
+    gather_whole_updates,
     group_state,
     all_reduce_scalars_per_dim,
 )

@@ -13,6 +13,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.models.balance import Balance, whole
 from planc.backends.cuda.models.moe import MoE
 from planc.ir.plan import Plan
+from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 
@@ -21,16 +22,16 @@ class Watched:
     """The routers of a rank. Without experts there are none, and nothing is counted."""
 
     def __init__(
-        self, modules: list[nn.Module], sharded: Sharded, settings: Settings, mesh: Any, device: torch.device
+        self, modules: list[nn.Module], program: Program, settings: Settings, mesh: Any, device: torch.device
     ) -> None:
-        plan = sharded.plan
+        sharded, plan = program.sharded, program.plan
         self._plan, self._mesh, self._device = plan, mesh, device
         found = {_layer(path): m for module in modules for path, m in module.named_modules() if isinstance(m, MoE)}
         wanted = settings.count_routing or settings.balance_loss
         self._routers: dict[int, MoE] = found if wanted else {}
         for router in self._routers.values():
             picked = torch.zeros(plan.model.sizes["experts"], dtype=torch.int64, device=device)
-            router.balance = Balance(_slope(plan, settings, mesh), picked, _total(sharded, mesh))
+            router.balance = Balance(_slope(sharded, settings, mesh), picked, _total(program, mesh))
 
     def picks(self) -> list[list[int]] | None:
         """Picks of each expert of each routed layer since the last call; a collective. None if not counted."""
@@ -51,31 +52,49 @@ def _layer(path: str) -> int:
     return int(path.split("layers.")[1].split(".")[0])
 
 
-def _slope(plan: Plan, settings: Settings, mesh: Any) -> float:
+def _slope(sharded: Sharded, settings: Settings, mesh: Any) -> float:
     """The coefficient over the sequences that a gradient is a mean of when the backward meets it.
 
-    Gradients are then a mean over data ranks; a pipeline's schedule divides them by the microbatches, any other
-    step has divided the loss.
+    Gradients are then a mean over data ranks, and over those that share sequences, where each has its part of the sum
+    over a sequence's tokens; a pipeline's schedule divides them by the microbatches, any other step has divided the
+    loss.
     """
+    plan = sharded.plan
     if mesh is None:
         return settings.balance_loss / plan.batch.sequences
     each = plan.batch.microbatch_sequences * (1 if plan.pipeline > 1 else plan.microbatches)
-    return settings.balance_loss / each
+    return settings.balance_loss * plan.mesh.size(*Roles(sharded).context) / each
 
 
-def _total(sharded: Sharded, mesh: Any) -> Callable[[Tensor], Tensor]:
-    plan = sharded.plan
+def _total(program: Program, mesh: Any) -> Callable[[Tensor], Tensor]:
+    """The sum over the ranks that have other parts of the same sequences."""
+    plan = program.plan
     axes = plan.mesh.in_order(plan.axes_of("sequence", "residual"))
     if mesh is None or not axes:
         return whole
-    group = mesh.get_group(Roles(sharded).dimension(axes))
+    groups = _groups(program, mesh, axes)
 
     def summed(counts: Tensor) -> Tensor:
         every = counts.clone()
-        dist.all_reduce(every, group=group)
+        for group in groups:
+            dist.all_reduce(every, group=group)
         return every
 
     return summed
+
+
+def _groups(program: Program, mesh: Any, axes: tuple[str, ...]) -> list[Any]:
+    """The process groups over `axes`: that of context parallelism, which may have a mesh of its own, and that of
+    sequence parallelism."""
+    roles, emitted = Roles(program.sharded), program.load()
+    rest = tuple(a for a in axes if a not in roles.context)
+    names = [roles.context_name] if len(rest) < len(axes) else []
+    names += [roles.dimension(rest)] if rest else []
+    found = []
+    for name in names:
+        apart = name not in mesh.mesh_dim_names
+        found.append((emitted.context_mesh(mesh) if apart else mesh).get_group(name))
+    return found
 
 
 def _ranks_with_same_tokens(plan: Plan) -> int:

@@ -60,7 +60,7 @@ class TorchSession:
         self._optimizer = optimizer_of(modules, program.plan.model, settings, fused=fused(program, device))
         self.optimizer_steps = 0
         self._pieces: list[Piece] | None = None
-        self._routers = Watched(modules, program.sharded, settings, mesh, device)
+        self._routers = Watched(modules, program, settings, mesh, device)
 
     def step(self, tokens: Tokens, targets: Tokens, lr: float) -> tuple[float, float]:
         """One optimizer step on the global batch [sequences, S]: (mean loss, gradient norm)."""

@@ -195,14 +195,18 @@ class _StepCost:
         for t in transfers:
             if t.carries == "activation":
                 moving.setdefault((t.section, t.phase), []).append(t)
-        exposed = {
-            s: {phase: exposed_activations(self.sharded, s, phase, moving.get((s, phase), ())) for phase in PHASES}
-            for s in load
-        }
+        exposed = {s: {phase: self._exposed(s, phase, moving.get((s, phase), ())) for phase in PHASES} for s in load}
         compute = {s: section_seconds(self._times[s], exposed[s]) for s in load}
         state = state_transfers(plan, transfers)
         cost = rank_cost(load, microbatches_each(plan), compute, state, plan.cluster.chip.contention)
         return _Rank(transfers, exposed, compute, replayed, cost)
+
+    def _exposed(self, section: Section, phase: ActivationPhase, transfers: Sequence[Transfer]) -> list[float]:
+        """Exposed seconds of each transfer of activations for one microbatch: a transfer of the whole step is spread
+        over its microbatches."""
+        each = exposed_activations(self.sharded, section, phase, transfers)
+        times = microbatches_each(self.plan)
+        return [s / times if t.per == "step" else s for s, t in zip(each, transfers, strict=True)]
 
     def stage_costs(self, homes: dict[int, int]) -> list[StageCost]:
         """Seconds of each virtual stage; `homes` names the rank that stands for its own. Alike stages share one."""

@@ -415,4 +415,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="if not axis:",
         test="tests/checks/test_findings.py::test_an_axis_of_a_view_that_does_not_divide_is_a_finding",
     ),
+    Fault(
+        name="a transfer of the whole step is exposed once a microbatch",
+        file="planc/cost/step/step_time.py",
+        text='s / times if t.per == "step" else s',
+        planted="s",
+        test="tests/random_plans/test_random_plans.py::test_what_was_mended_stays_so[transfers_of_a_step]",
+    ),
+    Fault(
+        name="whole numbers of rope_scaling are read back as fractions",
+        file="planc/ir/model.py",
+        text="bool | Count | NotNegative | Line",
+        planted="bool | NotNegative | Line",
+        test="tests/random_plans/test_random_plans.py::test_what_was_mended_stays_so[whole_numbers_of_a_config]",
+    ),
 )

@@ -146,4 +146,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="    expert_rows_per_rank,\n",
         test="tests/audit/test_experts.py::test_a_layout_with_experts_moves_what_was_predicted[ep_fsdp]",
     ),
+    Fault(
+        name="cuda: experts are balanced by a part of the sum under context parallelism",
+        file="backends/cuda/runtime/routing.py",
+        text="settings.balance_loss * plan.mesh.size(*Roles(sharded).context) / each",
+        planted="settings.balance_loss / each",
+        test="tests/cuda/test_balance.py::test_ranks_that_share_sequences_have_a_part_of_the_sum_each[mesh1-2]",
+    ),
+    Fault(
+        name="cuda: an update is gathered over tensor parallelism first",
+        file="backends/cuda/rules/gather_whole_updates.py",
+        text="inside = bool(tensor) and",
+        planted="inside = not tensor and",
+        test="tests/cuda/test_rules.py::test_an_update_is_gathered_over_one_axis_after_the_other[two]",
+    ),
 )

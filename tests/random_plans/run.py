@@ -1,0 +1,144 @@
+"""`make random`: draw valid plans, and check every promise on each; with `--train`, train some beside one process.
+
+The state file has a line for each plan, and a later run goes on after it. A plan that breaks a promise is shrunk, and
+kept under runs/random/ with what happened; one that is mended belongs in tests/random_plans/corpus/.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from tests.random_plans import coverage, state  # noqa: E402
+from tests.random_plans.draw import draw  # noqa: E402
+from tests.random_plans.pieces import Drawn  # noqa: E402
+from tests.random_plans.promises import Outcome, prove, write  # noqa: E402
+from tests.random_plans.shrink import shrink  # noqa: E402
+
+STATE, FAILURES = ROOT / "runs" / "random.jsonl", ROOT / "runs" / "random"
+RESULTS = Path(__file__).with_name("results.toml")
+SMALL, THOROUGH = 4, 10
+"""One plan in so many is small enough to be trained; in one of so many every promise is checked, in others most."""
+
+
+def drawn_of(seed: int) -> Drawn:
+    """The plan of a seed of the campaign."""
+    return draw(seed, small=seed % SMALL == 0)
+
+
+def failure(drawn: Drawn) -> str:
+    """The last line of what went wrong with a plan, without its numbers; empty when nothing did."""
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            prove(drawn, Path(folder))
+        except Exception as error:
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
+    return ""
+
+
+def keep(drawn: Drawn, why: str, folder: Path) -> None:
+    """Write a failing plan, shrunk, with its reason."""
+    same = failure(drawn)
+    small = shrink(drawn, lambda other: failure(other) == same) if same else drawn
+    write(small, folder / drawn.name)
+    (folder / drawn.name / "why.txt").write_text(f"{why}\n\nas drawn:\n{drawn.text}")
+
+
+def line_of(seed: int, folder: Path, failures: Path) -> tuple[state.Line, set[str]]:
+    """Check the plan of a seed: its line for the state file, and the parts of the language that it reached."""
+    drawn, began = drawn_of(seed), time.process_time()
+    try:
+        outcome = prove(drawn, folder, thorough=seed % THOROUGH == 0)
+    except Exception as error:
+        keep(drawn, traceback.format_exc(), failures)
+        codes, kind = [type(error).__name__], "broken"
+        outcome = Outcome()
+    else:
+        kind, codes = outcome.kind, _codes(outcome)
+    line = {"part": "checked", "seed": seed, "outcome": kind, "lowered": outcome.lowered, "codes": codes}
+    return {**line, "seconds": round(time.process_time() - began, 2)}, coverage.reached(drawn)
+
+
+def _codes(outcome: Outcome) -> list[str]:
+    """Codes of the plan's own errors, and of each target's refusals."""
+    own = set(outcome.errors)
+    refused = [f"{target} {code}" for target, codes in outcome.refused.items() for code in codes if code not in own]
+    return [*outcome.errors, *refused]
+
+
+def check_all(path: Path, count: int, seconds: float, failures: Path, first: int) -> int:
+    """Check so many more plans; returns the number that broke a promise."""
+    done, seen, broken, checked = state.done(path, "checked"), set[str](), 0, 0
+    begin, seed = time.monotonic(), first
+    folder = Path(tempfile.mkdtemp(prefix="random-plans-"))
+    while checked < count and time.monotonic() - begin < seconds:
+        if seed not in done:
+            line, parts = line_of(seed, folder, failures)
+            shutil.rmtree(folder)
+            state.add(path, line)
+            seen |= parts
+            checked += 1
+            if line["outcome"] == "broken":
+                broken += 1
+                print(f"seed {seed}: {line['codes'][0]}, kept in {failures}", flush=True)
+        seed += 1
+    print(f"{checked:,} plans in {time.monotonic() - begin:.0f} s, {broken} broken promises")
+    if checked:
+        print(coverage.summary(seen))
+    return broken
+
+
+def shares(path: Path) -> str:
+    """How many plans a target lowers, and how many have no error for it."""
+    rows = [line for line in state.lines(path) if line["part"] == "checked"]
+    lowered = [row for row in rows if row["outcome"] == "lowered"]
+    clean = [row for row in lowered if not any(" " not in code for code in row["codes"])]
+    targets = Counter(target for row in lowered for target in row["lowered"])
+    each = ", ".join(f"{target} {n:,}" for target, n in targets.items())
+    share = len(lowered) / max(1, len(rows))
+    return f"lowered {len(lowered):,} of {len(rows):,} ({share:.1%}; {each}); {len(clean):,} of them without any error"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--state", type=Path, default=STATE)
+    parser.add_argument("--count", type=int, default=2000, help="further plans")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
+    parser.add_argument("--train", action="store_true", help="train plans on both stacks instead of checking them")
+    parser.add_argument("--first", type=int, default=0, help="the first seed, after those that results.toml counts")
+    parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
+    parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
+    parser.add_argument("--failures", type=Path, default=FAILURES)
+    options = parser.parse_args()
+    if options.record:
+        state.record(options.state, RESULTS, options.record)
+        return 0
+    if options.show is not None:
+        drawn = drawn_of(options.show)
+        print(drawn.text, *drawn.files.values(), sep="\n")
+        print(json.dumps(line_of(options.show, Path(tempfile.mkdtemp()), options.failures)[0]))
+        return 0
+    if options.train:
+        from tests.random_plans.train import train_all
+
+        broken = train_all(options.state, options.count, options.seconds, options.first)
+    else:
+        broken = check_all(options.state, options.count, options.seconds, options.failures, options.first)
+    print("\n".join(state.sums(options.state)))
+    print(shares(options.state))
+    return 1 if broken else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,64 @@
+"""The state of a campaign: a line of JSON for each plan, so that it can stop at any time and go on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+Line = dict[str, Any]
+
+
+def lines(path: Path) -> Iterator[Line]:
+    """The lines of a state file; a last one that was cut off in the middle is left out."""
+    if path.exists():
+        for text in path.read_text().splitlines():
+            try:
+                yield json.loads(text)
+            except ValueError:
+                continue
+
+
+def add(path: Path, line: Line) -> None:
+    """Append a line, whole or (when the process is ended there) not at all as far as `lines` can see."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    cut_off = path.exists() and path.stat().st_size and not path.read_bytes().endswith(b"\n")
+    with path.open("a") as file:
+        file.write(("\n" if cut_off else "") + json.dumps(line) + "\n")
+
+
+def done(path: Path, part: str) -> set[int]:
+    """Seeds of a part of the campaign, such as `checked` or `cuda`, that have a line."""
+    return {line["seed"] for line in lines(path) if line["part"] == part}
+
+
+def sums(path: Path) -> list[str]:
+    """A line of text for each part: plans by outcome, codes, and the slowest answer."""
+    found = []
+    by_part: dict[str, list[Line]] = {}
+    for line in lines(path):
+        by_part.setdefault(line["part"], []).append(line)
+    for part, rows in by_part.items():
+        outcomes = Counter(row["outcome"] for row in rows)
+        codes = Counter(code for row in rows for code in row.get("codes", ()))
+        slowest = max(rows, key=lambda row: row.get("seconds", 0.0))
+        text = f"{part}: {len(rows):,} plans: {', '.join(f'{k} {n:,}' for k, n in outcomes.most_common())}"
+        if codes:
+            text += f"; {', '.join(f'{code} {n:,}' for code, n in codes.most_common())}"
+        found.append(f"{text}; slowest {slowest.get('seconds', 0.0):.1f} s (seed {slowest['seed']})")
+    return found
+
+
+def record(path: Path, results: Path, date: str) -> None:
+    """Append what a state file holds to the committed results: a table for each part, with its seeds and outcomes."""
+    tables = []
+    for part in dict.fromkeys(line["part"] for line in lines(path)):
+        rows = [line for line in lines(path) if line["part"] == part]
+        outcomes = Counter(row["outcome"] for row in rows)
+        seeds = sorted(row["seed"] for row in rows)
+        counts = "".join(f"{name} = {n}\n" for name, n in outcomes.most_common())
+        head = f'[[run]]\npart = "{part}"\ndate = {date}\nfirst_seed = {seeds[0]}\nlast_seed = {seeds[-1]}\n'
+        tables.append(f"{head}plans = {len(rows)}\n{counts}")
+    results.write_text("\n".join([results.read_text().rstrip("\n") + "\n", *tables]))

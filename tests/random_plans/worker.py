@@ -1,0 +1,141 @@
+"""Run by every rank of a launch: trains plan files one after the other beside one process, and compares them.
+
+`worker.py STACK FILE ...`. Rank 0 prints `BEGIN NAME` and then `ROW {json}` for each. A case that is late or that
+raises on a rank ends the launch: its parent goes on with the next one in another launch.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc.checks import check_plan
+from planc.ir.plan import Plan
+from planc.ir.session import Settings
+from planc.language.build import build_file
+from planc.lowering import lower_plan
+from tests.plans import propagated
+
+LATE_S = float(os.environ.get("RANDOM_LATE_S", "300"))
+"""Longest wall time of a case: a rank that takes longer hangs."""
+
+
+def plan_of(path: Path, target: str) -> Plan:
+    plan = build_file(path, target=target).plan
+    assert plan is not None, path
+    return plan
+
+
+def settings_of(plan: Plan, **more: Any) -> Settings:
+    """The plan's optimizer, and for a model with experts now and then the loss that balances them."""
+    balanced = plan.model.top_k and plan.batch.sequences % 3
+    return Settings(optimizer=plan.optimizer.name, balance_loss=0.1 if balanced else 0.0, **more)
+
+
+def on_cuda(path: Path) -> dict[str, Any]:
+    """A plan on all ranks of gloo, and on rank 0 alone; its collectives as observed and as predicted."""
+    import torch.distributed as dist
+
+    from planc.backends.cuda.audit.observe import meshes_of
+    from planc.backends.cuda.runtime.start_up import start
+    from tests.cuda import worker
+    from tests.cuda.routing import Watch
+
+    plan = plan_of(path, "cuda")
+    sharded = propagated(plan)
+    program, settings = lower_plan(check_plan(sharded.plan), "cuda"), settings_of(plan)
+    session = start(program, settings, worker.initial)
+    observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
+    found = worker.train(session, plan, observer)
+    counted = settings.balance_loss and plan.axes_of("sequence", "residual")
+    # Counts of picks travel between the parts of a sequence, for the sake of a setting that no plan has.
+    differing = [] if counted else worker.unpredicted(sharded, session.mesh, observer)
+    row: dict[str, Any] = {"collectives": differing}
+    if dist.get_rank() == 0:
+        row |= worker.difference(found, worker.reference(plan, program, settings, None, {}))
+    dist.barrier()
+    return row
+
+
+def on_xla(path: Path) -> dict[str, Any]:
+    """A plan on virtual devices, and on one; bytes on the wire as compiled and as predicted."""
+    from planc.backends.xla.runtime.start_up import start, start_single
+    from tests.seeded import initial
+    from tests.xla import worker
+
+    plan = plan_of(path, "xla")
+    program, settings = lower_plan(check_plan(plan), "xla"), settings_of(plan, eps=worker.EPS)
+    found = worker.train(start(program, settings, initial, keep_gradients=True), plan)
+    reference = worker.train(start_single(program, settings, initial, keep_gradients=True), plan)
+    reference = {**reference, "gradients": {n: _not_zero(g) for n, g in reference["gradients"].items()}}
+    seen, expected = worker.wire(found["text"], program.load().MESH), predicted(plan)
+    wire = {k: [expected.get(k, 0), seen.get(k, 0)] for k in seen.keys() | expected.keys()}
+    return {**worker.difference(found, reference), "wire": {k: v for k, v in wire.items() if abs(v[0] - v[1]) > 200}}
+
+
+def _not_zero(gradients: dict[str, Any]) -> dict[str, Any]:
+    """Gradients with something where all is zero, as of an expert without tokens: nothing is divided by 0."""
+    return {name: g if abs(g).max() else g + 1e-30 for name, g in gradients.items()}
+
+
+def predicted(plan: Plan) -> dict[str, int]:
+    """Bytes that a device of the first stage sends in a step, by operation and axes."""
+    from planc.backends.xla.analysis.mesh_factors import parts
+    from planc.backends.xla.rules import realise
+    from planc.sharding.collectives import semantic_collectives
+
+    sharded = propagated(plan)
+    wire: Counter[str] = Counter()
+    for row in realise(sharded, semantic_collectives(sharded)):
+        if row.carries != "scalar" and row.stage == 0:
+            wire[f"{row.op} {'+'.join(parts(plan, row.axes))}"] += round(row.wire_bytes)
+    return dict(wire)
+
+
+def main(stack: str, files: list[str]) -> None:
+    rank = int(os.environ.get("RANK", "0"))
+    if stack == "cuda":
+        import torch
+        import torch.distributed as dist
+
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo")
+    else:
+        from planc.backends.xla.runtime.start_up import prepare_environment
+
+        os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
+        prepare_environment(8)
+    for file in files:
+        path, began = Path(file), time.monotonic()
+        if rank == 0:
+            print("BEGIN", path.stem, flush=True)
+        faulthandler.dump_traceback_later(LATE_S, exit=True)
+        if stack == "cuda":
+            row = on_cuda(path)
+        else:
+            try:
+                row = on_xla(path)
+            except Exception:
+                row = {"failed": traceback.format_exc(limit=-6)}
+        faulthandler.cancel_dump_traceback_later()
+        if rank == 0:
+            print("ROW", json.dumps({"name": path.stem, "seconds": time.monotonic() - began, **row}), flush=True)
+    if stack == "cuda":
+        dist.barrier()  # nobody leaves while another still talks to it
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    from planc.trainer.run.launch import leave
+
+    main(sys.argv[1], sys.argv[2:])
+    leave(0)
