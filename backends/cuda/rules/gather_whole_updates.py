@@ -19,6 +19,7 @@ NAME = "gather_whole_updates"
 
 
 def apply(roles: Roles, rows: Rows) -> Rows:
+    """`rows` with one gather of an update over each mesh dimension of `roles` that divides it."""
     return tuple(new for row in rows for new in (_by_dimension(roles, row) if row.carries == "update" else (row,)))
 
 
