@@ -110,7 +110,7 @@ def _regions() -> tuple[str, ...]:
 
 
 def reached(drawn: Drawn) -> set[str]:
-    """What a plan and its files say."""
+    """Parts of the language in a plan and its files."""
     found: set[str] = set()
     for name, text in {"x.plan": drawn.text, **drawn.files}.items():
         if name.endswith(".json"):

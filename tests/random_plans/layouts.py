@@ -121,7 +121,7 @@ def draw_batch(draft: Draft) -> None:
 
 
 MEMORY_GIB = 80
-"""What plans are drawn for: many chips have as much."""
+"""Memory of a device that plans are drawn for: many chips have as much."""
 
 
 def need_gib(draft: Draft) -> float:
@@ -136,7 +136,7 @@ def need_gib(draft: Draft) -> float:
 
 
 def draw_tensor(draft: Draft) -> None:
-    """What the tensor axis divides: heads, ffn, vocab, and the sequence between them."""
+    """Dims that the tensor axis divides: heads, ffn, vocab, and the sequence between them."""
     dice, tp, sizes = draft.dice, draft.axis("tp"), draft.model.sizes
     if tp is None:
         return

@@ -153,7 +153,7 @@ SECONDS = ("compute_s", "recompute_s", "exposed_comm_s", "bubble_s", "optimizer_
 
 
 def laws(report: Report, *, narrow: bool) -> None:
-    """What holds of every cost: sums are the sum of their parts, and nothing is below nothing or above the peak.
+    """Laws of every cost: sums are the sum of their parts, and nothing is below nothing or above the peak.
 
     The peak of MFU is that of the compute dtype, which matmuls in a `narrow` one exceed.
     """
