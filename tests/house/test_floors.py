@@ -39,7 +39,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.trainer": (
         8,
         {"torch", "jax", "numpy", "safetensors", "tomlkit", "pydantic", "pydantic_core"}
-        | {"tokenizers", "tensorboard", "wandb"},  # inside functions, where a preset asks for them
+        | {"tokenizers", "tensorboard", "wandb", "torchtitan"},  # inside functions, where a preset asks for them
     ),
     "planc.interop": (8, {"yaml"}),  # inside the reader of YAML
     "planc.compare": (9, set()),

@@ -27,8 +27,9 @@ HEAD = ("experiment", "", "step", "predicted", "peak GiB", "predicted", "shows")
 
 
 def run(options: argparse.Namespace) -> int:
-    """0 when every experiment is measured; 1 where one is refused, failed or left for another slice; 2 where torch
-    is absent, the machine is unknown or the state folder cannot be written."""
+    """0 when every experiment is measured, but for those that need what the machine may lack; 1 where one is refused,
+    failed or left for another slice; 2 where torch is absent, the machine is unknown or the state folder cannot be
+    written."""
     from planc.trainer.experiments.page import page
     from planc.trainer.experiments.runner import find_machine
     from planc.trainer.experiments.suite import experiments
@@ -58,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"{strong(machine.name)} x {machine.devices}, declared as {machine.node}")
         print("\n".join(table(HEAD, [_cells(r) for r in records], left=2, left_last=True)))
     done = "predicted" if options.dry else "measured"
-    return int(any(r.status != done for r in records))
+    return int(any(r.status not in (done, "skipped") for r in records))
 
 
 def _as_if(node: str) -> Machine:

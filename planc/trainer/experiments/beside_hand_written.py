@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.driver import check, load, lower
-from planc.trainer.experiments.experiment import Facts, Machine, plan_text
+from planc.trainer.experiments.experiment import Facts, Machine, SkippedError, plan_text
 from planc.trainer.measure.coordinator import rows_of_ranks
 from planc.trainer.measure.paired_ratios import median_interval
 
 MEDIAN_BAR, UPPER_BAR = 1.02, 1.05
 """The emitted program's step may take this much of the other's: the median of the ratios, and the upper end of its
 95 % interval."""
+RELEASE = "0.2"
+"""torchtitan's releases whose interface `planc.trainer.measure.titan` uses."""
 STATE_BYTES = 16
 """fp32 parameter, gradient and two moments of the second program."""
 
@@ -27,12 +31,13 @@ class BesideHandWritten:
     model: str
     batch: str
     sentences: tuple[str, ...]
+    other: Literal["by_hand", "torchtitan"] = "by_hand"
     pairs: int = 40
     minimum_s: float = 120.0
 
     def inputs(self, machine: Machine) -> str:
         """The plan for `machine`, and the number of pairs."""
-        return f"{self.pairs}\n{self.plan(machine)}"
+        return f"{self.other} {self.pairs}\n{self.plan(machine)}"
 
     def plan(self, machine: Machine) -> str:
         """The text of the plan on all devices of `machine`."""
@@ -45,7 +50,9 @@ class BesideHandWritten:
 
     def predict(self, machine: Machine, folder: Path) -> Facts:
         """The bars of the ratio, and the peak (GiB) with both programs' state on a device of `machine`; the plan is
-        written to `folder`."""
+        written to `folder`. Raises SkippedError where the other program's package is absent."""
+        if self.other == "torchtitan":
+            _need_torchtitan()
         path = self._written(machine, folder)
         report = check(path, target="cuda")
         assert report.memory is not None and report.step is not None
@@ -64,7 +71,7 @@ class BesideHandWritten:
 
         The plan is written to `folder`. Raises MeasuringError when a process fails.
         """
-        task = {"plan": str(self._written(machine, folder)), "pairs": self.pairs}
+        task = {"plan": str(self._written(machine, folder)), "pairs": self.pairs, "other": self.other}
         rows = rows_of_ranks("beside_by_hand", (), task, machine.devices, timeout_s)
         seconds = [row["seconds"] for row in rows if row["counts"]]
         median, lower_end, upper_end = median_interval([emitted / other for emitted, other in seconds])
@@ -78,3 +85,13 @@ class BesideHandWritten:
             "loss_apart": max(abs(a - b) for a, b in (row["losses"] for row in rows)),
             "ok": median <= MEDIAN_BAR and upper_end <= UPPER_BAR,
         }
+
+
+def _need_torchtitan() -> None:
+    """Raise SkippedError unless the release of torchtitan is here that `planc.trainer.measure.titan` is written for."""
+    try:
+        found = version("torchtitan")
+    except PackageNotFoundError:
+        raise SkippedError("torchtitan is not installed") from None
+    if not found.startswith(f"{RELEASE}."):
+        raise SkippedError(f"torchtitan {found} is installed, and this is written for {RELEASE}")

@@ -51,6 +51,10 @@ CPU = Machine(name="CPU", node="cpu_local", devices=2)
 """Two processes of this computer, where no accelerator is."""
 
 
+class SkippedError(Exception):
+    """An experiment needs what this machine lacks; the text says what."""
+
+
 class Experiment(Protocol):
     """One question. Its answers are facts that can be written as JSON."""
 
@@ -70,7 +74,10 @@ class Experiment(Protocol):
         """All that its answers on `machine` depend on besides planc: the texts of its plans, numbers of steps."""
 
     def predict(self, machine: Machine, folder: Path) -> Facts:
-        """planc's answer for `machine`; `folder` is empty and its own. Raises PlanError when planc refuses a plan."""
+        """planc's answer for `machine`; `folder` is empty and its own.
+
+        Raises PlanError when planc refuses a plan, SkippedError when the machine lacks something that it may lack.
+        """
 
     def measure(self, machine: Machine, folder: Path, timeout_s: float) -> Facts:
         """The answer of `machine`, in at most `timeout_s` seconds; `folder` is empty and its own.

@@ -197,7 +197,9 @@ def _data(records: Sequence[Record]) -> list[str]:
 
 def _left(records: Sequence[Record]) -> str:
     lines = [
-        f"- {r.title}: {r.status}. {markdown_cell(r.reason)}" for r in records if r.status in ("refused", "failed")
+        f"- {r.title}: {r.status}. {markdown_cell(r.reason)}"
+        for r in records
+        if r.status in ("refused", "failed", "skipped")
     ]
     lines += [f"- {r.title}: not measured yet." for r in records if r.status in ("predicted", "postponed")]
     return "## Not shown\n\n" + "\n".join(lines) + "\n" if lines else ""

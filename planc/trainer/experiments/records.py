@@ -11,11 +11,12 @@ from planc.files import read_json, write_atomically
 from planc.trainer.experiments.experiment import Facts
 
 MAX_BYTES = 4_000_000
-Status = Literal["predicted", "measured", "refused", "failed", "postponed"]
+Status = Literal["predicted", "measured", "refused", "failed", "postponed", "skipped"]
 
 
 class Record(BaseModel):
-    """An experiment's answers. `postponed`: it was begun, and the time was up."""
+    """An experiment's answers. `postponed`: it was begun, and the time was up; `skipped`: the machine lacks something
+    that it may lack."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from planc import __version__
 from planc.diag.errors import PlanError
-from planc.trainer.experiments.experiment import CPU, Experiment, Machine, key
+from planc.trainer.experiments.experiment import CPU, Experiment, Machine, SkippedError, key
 from planc.trainer.experiments.records import Record, read
 from planc.trainer.measure.coordinator import MeasuringError
 from planc.trainer.run.devices import cuda_devices
@@ -53,16 +53,19 @@ def versions() -> dict[str, str]:
 def predict(experiment: Experiment, machine: Machine) -> Record:
     """planc's answer to `experiment` on `machine`: a record with its prediction, or with the refusal."""
     with tempfile.TemporaryDirectory(prefix="planc-experiment-") as folder:
-        facts, why = None, ""
+        facts, status, why = None, "predicted", ""
         try:
             facts = experiment.predict(machine, Path(folder))
+        except SkippedError as error:
+            status, why = "skipped", str(error)
         except PlanError as error:
+            status = "refused"
             why = "; ".join(f"{d.code}: {d.message}" for d in error.diagnostics)
     return Record(
         name=experiment.name,
         title=experiment.title,
         key=key(experiment, machine, __version__),
-        status="refused" if why else "predicted",
+        status=status,
         machine={"name": machine.name, "cluster": machine.cluster, "devices": machine.devices},
         versions=versions(),
         predicted=facts,
@@ -88,11 +91,11 @@ def run(
     found = []
     for experiment in experiments:
         record = read(state, experiment.name, key(experiment, machine, __version__))
-        if record is None:
+        if record is None or record.status == "skipped":  # which may be there by now
             record = predict(experiment, machine)
             record.write(state)
         left_s = ends_s - time.monotonic()
-        if not record.is_final and left_s >= experiment.minimum_s:
+        if record.status in ("predicted", "postponed") and left_s >= experiment.minimum_s:
             tell(experiment.title)
             record = measured(experiment, machine, record, left_s)
             record.write(state)

@@ -56,6 +56,11 @@ def _of_accelerator(machine: Machine) -> Iterator[Experiment]:
         batch=f"{8 * machine.devices} x 4096 tokens microbatch 2", sentences=(*FSDP, BF16, FLASH, COMPILED),
         minimum_s=150.0,
     )  # fmt: skip
+    yield BesideHandWritten(
+        name="torchtitan", title="0.7 B, beside torchtitan", model=HALF, other="torchtitan",
+        batch=f"{8 * machine.devices} x 4096 tokens microbatch 2", sentences=(*FSDP, BF16, FLASH, COMPILED),
+        minimum_s=150.0,
+    )  # fmt: skip
     if machine.devices > 1:
         yield from _of_several(machine, SMALL, (BF16, FLASH))
     yield from _slices(machine)
@@ -108,6 +113,10 @@ def _of_cpu(machine: Machine) -> Iterator[Experiment]:
     yield tiny("small", "3 M, nothing recomputed")
     yield BesideHandWritten(
         name="by_hand", title="3 M, beside the same written by hand with torch", model="llama_tiny", batch=batch,
+        sentences=FSDP, pairs=10, minimum_s=40.0,
+    )  # fmt: skip
+    yield BesideHandWritten(
+        name="torchtitan", title="3 M, beside torchtitan", model="llama_tiny", other="torchtitan", batch=batch,
         sentences=FSDP, pairs=10, minimum_s=40.0,
     )  # fmt: skip
     yield from _of_several(machine, "llama_tiny", ())

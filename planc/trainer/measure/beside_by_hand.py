@@ -1,7 +1,7 @@
 """One rank of a comparison: `python -m planc.trainer.measure.beside_by_hand TASK.json`.
 
-The emitted program of a plan and the one of `by_hand` start from the same weights and take steps in turn, the first of
-each pair alternating. Rank 0 tells the seconds of both, and their losses.
+The emitted program of a plan and another one take steps in turn, the first of each pair alternating: that of `by_hand`,
+from the same weights, or that of torchtitan. Rank 0 tells the seconds of both, and their losses.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.language.build import build_file
 from planc.lowering import lower_plan
-from planc.trainer.measure import by_hand
+from planc.trainer.measure import by_hand, titan
 from planc.trainer.measure.joining import join
 from planc.trainer.measure.worker import tell
 from planc.trainer.run import launch
@@ -73,6 +73,17 @@ def hand_written_step(plan: Plan, device: torch.device, tokens: torch.Tensor, la
     return step
 
 
+def torchtitan_step(plan: Plan, device: torch.device, tokens: torch.Tensor, labels: torch.Tensor) -> Step:
+    """The same of torchtitan's own model and layout, from weights of its own."""
+    model, dims, optimizers = titan.model_of(plan, device)
+    mine, following = (t.chunk(dist.get_world_size())[dist.get_rank()] for t in (tokens, labels))
+    compute, microbatch = DTYPES[plan.precision.compute], plan.batch.microbatch_sequences
+    return lambda: titan.train_step(model, dims, optimizers, compute, mine, following, microbatch)
+
+
+OTHERS = {"by_hand": hand_written_step, "torchtitan": torchtitan_step}
+
+
 def _on_meta(plan: Plan) -> Any:
     with torch.device("meta"):
         return family(plan.model.family).build(plan.model)
@@ -106,7 +117,7 @@ def pair_of_seconds(steps: tuple[Step, Step], number: int) -> list[tuple[float, 
 
 
 def main(task: dict[str, Any]) -> None:
-    """`task`: `plan` (path), `pairs`."""
+    """`task`: `plan` (path), `pairs`, `other` (one of OTHERS)."""
     prepare_environment(1)
     device = join(shared=False)
     plan = build_file(Path(task["plan"]), target="cuda").plan
@@ -115,7 +126,7 @@ def main(task: dict[str, Any]) -> None:
     shape = (plan.batch.sequences, plan.batch.sequence_tokens + 1)
     tokens = torch.randint(0, plan.model.sizes["vocab"], shape).to(device)
     rows = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
-    steps = emitted_step(plan, device, *rows), hand_written_step(plan, device, *rows)
+    steps = emitted_step(plan, device, *rows), OTHERS[task["other"]](plan, device, *rows)
     for number in range(task["pairs"] + WARM_UP):
         (emitted_s, emitted), (by_hand_s, hand) = pair_of_seconds(steps, number)
         if dist.get_rank() == 0:

@@ -152,4 +152,32 @@ FAULTS: tuple[Fault, ...] = (
         planted="productive_s = sum(seconds for _, seconds in steps)",
         test="tests/trainer/test_watching.py::test_goodput_counts_every_second_once",
     ),
+    Fault(
+        name="an experiment that fails unforeseen ends those after it",
+        file="planc/trainer/experiments/runner.py",
+        text="except Exception as error:  # the experiments after it are asked all the same",
+        planted="except MeasuringError as error:",
+        test="tests/trainer/test_experiments.py::test_a_refusal_and_a_failure_are_answers",
+    ),
+    Fault(
+        name="an experiment that was skipped once is never asked again",
+        file="planc/trainer/experiments/runner.py",
+        text='if record is None or record.status == "skipped":  # which may be there by now',
+        planted="if record is None:",
+        test="tests/trainer/test_experiments.py::test_what_the_machine_lacks_is_skipped_until_it_is_there",
+    ),
+    Fault(
+        name="the largest slice that must run takes all of the memory",
+        file="planc/trainer/experiments/suite.py",
+        text="smaller(FITTING), smaller(BEYOND)",
+        planted="smaller(1.0), smaller(BEYOND)",
+        test="tests/trainer/test_experiments.py::test_the_slices_are_the_last_that_fits_and_the_first_well_beyond",
+    ),
+    Fault(
+        name="calls of one rank count among those of NCCL",
+        file="planc/trainer/measure/trace.py",
+        text='about.get("Group size") == 1',
+        planted='about.get("Group size") == 0',
+        test="tests/trainer/test_experiments.py::test_communication_that_compute_covers_is_not_exposed",
+    ),
 )
