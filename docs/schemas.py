@@ -185,6 +185,8 @@ def schemas() -> dict[str, Schema]:
                 "pareto": array(_candidate()),
                 "room_gib": NUMBER,
                 "nearest_miss": nullable(_candidate()),
+                "cut_short": nullable({"enum": ["time", "interrupt", "memory"]}),
+                "most_layouts": WHOLE,
             },
         ),
         _answer(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import field, replace
 from functools import partial
@@ -191,6 +192,9 @@ def search(
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     target: AnyTarget | None = None,
+    seconds: float | None = None,
+    interrupted: Callable[[], bool] | None = None,
+    on_space: Callable[[int], None] | None = None,
 ) -> Found:
     """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
 
@@ -205,6 +209,9 @@ def search(
         memory_gib: memory of a device (GiB) that replaces the chip's.
         on_progress: called with the numbers of layouts costed and of open nodes.
         target: "cuda", "xla" or "none"; None: the plan's own.
+        seconds: the search ends after so long with the best layouts so far; `Found.cut_short` says so.
+        interrupted: asked now and then: True ends the search in the same way.
+        on_space: called once, before the search, with an upper bound on the number of layouts.
 
     Raises:
         PlanError: the plan has mistakes that no choice mends, or the target that the caller or a sentence names refuses
@@ -215,12 +222,22 @@ def search(
     1
     """
     _check_arguments(set or {}, target)
+    from planc.search.branch_and_bound import Ends
     from planc.search.branch_and_bound import search as best_first
     from planc.search.space import Space
 
+    deadline_s = time.monotonic() + (float("inf") if seconds is None else seconds)
+
+    def ends() -> Ends:
+        if interrupted is not None and interrupted():
+            return "interrupt"
+        return "time" if time.monotonic() > deadline_s else ""
+
     space_on = partial(Space, Path(source), set, most_sequences)
-    best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress)
+    best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress, ends=ends)
     plain = space_on()
+    if on_space is not None:
+        on_space(plain.most_layouts)
     named = target or plain.target
     chosen = named or target_of_cluster(plain.plan.cluster)
     if chosen == NO_TARGET:

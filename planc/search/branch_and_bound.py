@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
-from typing import Any, NamedTuple, overload
+from typing import Any, Literal, NamedTuple, overload
 
 from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
@@ -48,6 +48,19 @@ NEAREST_MISSES = 32
 PROBES = 32
 """Layouts over the whole space that a target is asked about before the search; it refuses the space if it refuses
 each of them."""
+LARGE = 20_000
+"""Meshes of a space that is searched in parts: layouts are costed before all meshes have been met, and memory is
+bounded."""
+PROBED = 2_000
+"""Meshes of such a space among which the layouts are that a target is asked about."""
+PART = 500
+"""Meshes of a part."""
+PART_NODES = 500
+"""Nodes that are opened between two parts, at least."""
+MOST_WAITING = 100_000
+"""Open nodes of a large space; of more, those with the highest bounds are given up."""
+Ends = Literal["", "time", "interrupt", "memory"]
+"""Why a search has ended before its space was decided; an empty string: it has not."""
 NEAR = 1.1
 """The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
 
@@ -109,6 +122,11 @@ class Found(Sequence[Candidate]):
     """Layouts that the target was asked about and refused."""
     nearest_miss: Candidate | None = None
     """Where nothing fits: the layout that breaks no rule and needs the least memory."""
+    cut_short: Ends = ""
+    """Why the search ended before the whole space was decided; `best` are then the best of those that were met, and
+    `decided` counts the layouts that were met. Empty: all were decided."""
+    most_layouts: int = 0
+    """Upper bound on the layouts of the space."""
 
     def __len__(self) -> int:
         return len(self.best)
@@ -132,6 +150,8 @@ class Found(Sequence[Candidate]):
             "pareto": [c.to_json() for c in self.pareto],
             "room_gib": self.room_gib,
             "nearest_miss": self.nearest_miss.to_json() if self.nearest_miss else None,
+            "cut_short": self.cut_short or None,
+            "most_layouts": self.most_layouts,
         }
 
 
@@ -142,6 +162,7 @@ def search(
     memory_gib: float | None = None,
     on_progress: Callable[[int, int], None] | None = None,
     realise: Realise | None = None,
+    ends: Callable[[], Ends] | None = None,
 ) -> Found:
     """The `top` fastest layouts that fit, and the front of time against memory near the fastest.
 
@@ -151,15 +172,16 @@ def search(
         memory_gib: memory that a device may hold (GiB); None: the chip's.
         on_progress: called now and then with the number of layouts costed and of open nodes.
         realise: a target's answer for a layout. None: layouts cost what they cost any correct program.
+        ends: asked now and then: why the search is to end with the best layouts so far; an empty string: go on.
 
     Raises PlanError, with the refusals of a layout, when the target refuses all layouts.
     """
     started = time.perf_counter()
-    run = _Run(space, top, memory_gib, on_progress, realise)
+    run = _Run(space, top, memory_gib, on_progress, realise, ends)
     with gc_paused():
         run.probe()
         run.go()
-        nearest = None if run.best else run.nearest_miss()
+        nearest = None if run.best or run.ended() else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
     return Found(
         best=reasons(best),
@@ -171,6 +193,8 @@ def search(
         target=run.target,
         refused=run.refused,
         nearest_miss=nearest,
+        cut_short=run.cut_short,
+        most_layouts=space.most_layouts,
     )
 
 
@@ -237,7 +261,11 @@ class _Run:
         memory_gib: float | None,
         on_progress: Callable[[int, int], None] | None = None,
         realise: Realise | None = None,
+        ends: Callable[[], Ends] | None = None,
     ) -> None:
+        self._ends = ends
+        self.cut_short: Ends = ""
+        self.large = space.meshes > LARGE
         chip = space.plan.cluster.chip
         self.realise, self.refused, self.slack = realise, 0, TARGET_SLACK if realise else 1.0
         self.target: Target | None = None
@@ -258,14 +286,45 @@ class _Run:
 
     def go(self) -> None:
         """Best-first search: expand the node with the lowest bound until none can be among the best."""
-        for family in self._families():
-            if any(True for _ in self.bounds.shapes(family, self.open_gib)):
-                self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
-        while self.waiting:
+        families = self._families()
+        while not self.ended():
+            met = 0
+            for family in itertools.islice(families, PART if self.large else None):
+                met += 1
+                if any(True for _ in self.bounds.shapes(family, self.open_gib)):
+                    self._wait(self.bounds.of_family(family) / family.sequences, 0.0, family)
+            self._expand(PART_NODES if self.large and met else None)
+            if not self.large or not met:
+                return
+            self._free_memory()
+
+    def _expand(self, most: int | None) -> None:
+        """Take open nodes, the lowest bound first: all, or so many."""
+        taken = 0
+        while self.waiting and taken != most and not self.ended():
             (bound_s, bound_gib, _), node = heappop(self.waiting)
             if self._open(bound_s, bound_gib):
+                taken += 1
                 self._take(node, bound_s, bound_gib)
                 self._report(len(self.waiting))
+
+    def ended(self) -> bool:
+        """True once the search is to end with what it has found."""
+        if self._ends is not None and self.cut_short in ("", "memory"):
+            self.cut_short = self._ends() or self.cut_short
+        return self.cut_short in ("time", "interrupt")
+
+    def _free_memory(self) -> None:
+        """Forget what can be made again, nodes that cannot be among the best any more, and the worst beyond a bound."""
+        self.space.forget_meshes()
+        self.bounds.cache.clear()
+        self.constraints.cache.clear()
+        if len(self.waiting) > MOST_WAITING:
+            self.waiting = [entry for entry in self.waiting if self._open(*entry[0][:2])]
+        if len(self.waiting) > MOST_WAITING:
+            self.cut_short = self.cut_short or "memory"
+            self.waiting = sorted(self.waiting, key=lambda entry: entry[0])[: MOST_WAITING // 2]
+        heapify(self.waiting)
 
     def probe(self) -> None:
         """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
@@ -286,7 +345,9 @@ class _Run:
         """At most PROBES legal layouts: of meshes all over the space, the plainest first, with each variant, batch and
         pipeline in turn."""
         space, bounds = self.space, self.bounds
-        meshes = sorted(filter(self.constraints.allow, space.sizes()), key=lambda sizes: sum(n > 1 for n in sizes))
+        met = itertools.takewhile(lambda _: not self.ended(), space.sizes())
+        allowed = filter(self.constraints.allow, itertools.islice(met, PROBED if self.large else None))
+        meshes = sorted(allowed, key=lambda sizes: sum(n > 1 for n in sizes))
         for i, sizes in enumerate(meshes[:: -(-len(meshes) // PROBES) or 1]):
             variant = i % len(space.variants)
             batches = space.batches(bounds.data_parallel(variant, sizes))
@@ -307,12 +368,15 @@ class _Run:
         best: Candidate | None = None
         costed = 0
         waiting: list[tuple[float, int, Shape | tuple[Shape, Point]]] = []
-        for family in self._families(count=False):
-            for shape in self.bounds.shapes(family):
-                waiting.append((shape.first_bytes / GIB, len(waiting), shape))
+        families = self._families(count=False)
+        for shape in itertools.chain.from_iterable(self.bounds.shapes(family) for family in families):
+            waiting.append((shape.first_bytes / GIB, len(waiting), shape))
+            if len(waiting) > MOST_WAITING and self.large:
+                self.cut_short = self.cut_short or "memory"
+                break
         heapify(waiting)
         number = len(waiting)
-        while waiting and (best is None or waiting[0][0] < best.memory_gib):
+        while not self.ended() and waiting and (best is None or waiting[0][0] < best.memory_gib):
             node = heappop(waiting)[2]
             self._report(len(waiting))
             if isinstance(node, Shape):
@@ -374,6 +438,9 @@ class _Run:
     def _families(self, *, count: bool = True) -> Iterator[Family]:
         """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
         for sizes in self.space.sizes():
+            if self.ended():
+                return
+            self._report(len(self.waiting))
             self.decided += self.bounds.count(sizes) if count else 0
             if self.constraints.allow(sizes):
                 yield from self.bounds.families(sizes)

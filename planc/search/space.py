@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from functools import cached_property
-from math import prod
+from functools import cache, cached_property
+from math import comb, isqrt, prod
 from pathlib import Path
 
 from planc.diag.diagnostic import Diagnostic
@@ -34,6 +34,8 @@ RECOMPUTED = ("none", "{norms}", "attention.core", "attention.core, {norms}", "b
 """Choices of `recompute ?`: selective recomputation as Megatron does it, with and without the norms' outputs."""
 MOST_CHUNKS = 16
 MOST_MICROBATCH = 16
+MOST_VARIANTS = 2_000
+"""Choices of words for `use ?` and `recompute ?` together: each is a plan of its own."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,9 @@ class Space:
     def _variants(self) -> Iterator[Variant]:
         """Texts with the words filled in; numbers are 1, to be replaced in the plan."""
         words = self._of_words()
+        choices = prod(len(RECOMPUTED) if f.kind == "recompute" else len(self._choices(f)) for f in words)
+        if choices > MOST_VARIANTS:
+            raise PlanError((_too_many_variants(words[-1], choices),))
         again = next((i for i, f in enumerate(words) if f.kind == "recompute"), None)
         built: dict[tuple[str, ...], Plan] = {}
         meant: dict[str, Recompute] = {}
@@ -177,6 +182,28 @@ class Space:
             )
             for inside in itertools.product(*views):
                 yield chosen + tuple(itertools.chain.from_iterable(inside))
+
+    @cached_property
+    def meshes(self) -> int:
+        """Number of meshes of the space; where a view has free sizes too, an upper bound."""
+        mesh = self.plan.mesh
+        count = _factorings(self.plan.cluster.devices, [self._sizes[a.name] for a in mesh.axes])
+        for view in mesh.views:
+            free = [self._sizes[a.name] for a in view.axes].count(None)
+            count *= _factorings(self.plan.cluster.devices, [None] * free) if free > 1 else 1
+        return count
+
+    @cached_property
+    def most_layouts(self) -> int:
+        """Upper bound on the number of layouts: of each mesh all batches and pipelines."""
+        batches = MOST_MICROBATCH if self._holes_of_kind("microbatch") else 1
+        looping = sum(schedules()[name].free_chunks for name in SCHEDULES) * 2 * MOST_CHUNKS
+        pipelines = len(SCHEDULES) + looping if self._holes_of_kind("schedule") else 1
+        return self.meshes * len(self.variants) * batches * pipelines
+
+    def forget_meshes(self) -> None:
+        """Free the memory of the meshes that were met; they are made again where they are needed."""
+        self._meshes.clear()
 
     def batches(self, data_parallel: int) -> tuple[tuple[int, int], ...]:
         """(sequences, microbatch) pairs that `data_parallel` ranks can share evenly."""
@@ -306,6 +333,11 @@ def _no_batch(free: Free) -> Diagnostic:
     return Diagnostic("E0115", what, free.span, help="`planc search FILE --sequences N`; or write the number")
 
 
+def _too_many_variants(free: Free, choices: int) -> Diagnostic:
+    what = f"what is left open after `use` and `recompute` has {choices:,} choices, too many to search"
+    return Diagnostic("E0117", what, free.span, help=f"at most {MOST_VARIANTS:,}: write some of them")
+
+
 def _stages(each: int, count: int) -> tuple[tuple[int, int], ...]:
     """Layers of `count` stages of `each`, one less at both ends."""
     starts = [0, *(each * i - 1 for i in range(1, count)), each * count - 2]
@@ -333,6 +365,24 @@ def _factored(devices: int, sizes: list[int | None]) -> Iterator[tuple[int, ...]
                 yield (n, *more)
 
 
+def _factorings(devices: int, sizes: list[int | None]) -> int:
+    """Number of ways to fill in the free sizes, without making them: for each prime, where its powers can go."""
+    given = prod(n for n in sizes if n is not None)
+    free = sizes.count(None)
+    if devices % given or (not free and devices != given):
+        return 0
+    rest, count, prime = devices // given, 1, 2
+    while rest > 1 and free:
+        power = 0
+        prime = prime if prime * prime <= rest else rest
+        while rest % prime == 0:
+            rest, power = rest // prime, power + 1
+        count *= comb(power + free - 1, free - 1)
+        prime += 1
+    return count
+
+
+@cache
 def _divisors(n: int) -> list[int]:
-    small = [d for d in range(1, int(n**0.5) + 1) if n % d == 0]
+    small = [d for d in range(1, isqrt(n) + 1) if n % d == 0]
     return sorted({*small, *(n // d for d in small)})

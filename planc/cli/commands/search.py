@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +22,21 @@ from planc.language.build import build_file
 if TYPE_CHECKING:
     from planc.search import Found
 
+ANNOUNCED = 100_000
+"""Layouts of a space that is announced."""
+CUT_SHORT = {
+    "time": "cut short after the seconds that were given",
+    "interrupt": "interrupted",
+    "memory": "the nodes with the highest bounds were given up for lack of memory",
+}
+
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("--top", type=int, default=5, metavar="N", help="how many layouts to return (5)")
     parser.add_argument("--sequences", type=int, metavar="N", help="the largest batch, for `batch ?`")
     parser.add_argument("--memory", type=float, metavar="GIB", help="what a device may hold (the chip's memory)")
+    parser.add_argument("--seconds", type=_seconds, metavar="S", help="end after so long with the best so far")
     about = "write the plans found, and the files they read, into a folder"
     parser.add_argument("-o", dest="folder", metavar="FOLDER", help=about)
     add_costed_target(parser)
@@ -34,7 +47,7 @@ def run(options: argparse.Namespace) -> int:
     from planc.driver import search
 
     try:
-        with Progress("search") as progress:
+        with Progress("search") as progress, _interrupts() as interrupted:
             found = search(
                 options.file,
                 set=dict(options.set),
@@ -42,6 +55,9 @@ def run(options: argparse.Namespace) -> int:
                 most_sequences=options.sequences,
                 memory_gib=options.memory,
                 target=options.target,
+                seconds=options.seconds,
+                interrupted=lambda: bool(interrupted),
+                on_space=_announce,
                 on_progress=lambda costed, waiting: progress.show(f"{costed:,} layouts costed, {waiting:,} nodes open"),
             )
     except PlanError as error:
@@ -54,15 +70,17 @@ def run(options: argparse.Namespace) -> int:
             return 2
     if options.format == "json":
         print_json(found.to_json())
-        return 0 if found.best else 1
+        return _status(found)
     print(
-        f"{strong(options.file)}: {found.decided:,} layouts decided, {found.fully_costed:,} of them costed,"
-        f" in {seconds(found.seconds)}"
+        f"{strong(options.file)}: {found.decided:,} layouts {'met' if found.cut_short else 'decided'},"
+        f" {found.fully_costed:,} of them costed, in {seconds(found.seconds)}"
     )
+    if found.cut_short:
+        print(f"{CUT_SHORT[found.cut_short]}: the best so far, of up to {found.most_layouts:,} layouts")
     print(_costed_for(found))
     if not found.best:
         print(_none(found), file=sys.stderr)
-        return 1
+        return _status(found)
     rows = [
         (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", c.why)
         for i, c in enumerate(found.best, 1)
@@ -71,7 +89,54 @@ def run(options: argparse.Namespace) -> int:
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
-    return 0
+    return _status(found)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def _announce(most_layouts: int) -> None:
+    """A large space is announced before it is searched."""
+    if most_layouts >= ANNOUNCED:
+        print(
+            f"planc search: up to {most_layouts:,} layouts; --seconds S or Ctrl-C ends with the best so far",
+            file=sys.stderr,
+        )
+
+
+@contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """A list that the first interrupt of the process fills; a second one ends the command at once."""
+    met: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if met:
+            raise KeyboardInterrupt
+        met.append(number)
+
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or before == signal.SIG_IGN:
+        yield met
+        return
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield met
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _status(found: Found) -> int:
+    """0 with layouts and 1 without; 3 when the search was cut short, 130 by an interrupt."""
+    if found.cut_short:
+        return 130 if found.cut_short == "interrupt" else 3
+    return 0 if found.best else 1
 
 
 def _costed_for(found: Found) -> str:
@@ -85,6 +150,8 @@ def _costed_for(found: Found) -> str:
 def _none(found: Found) -> str:
     """The message for a space without a layout that fits."""
     near = found.nearest_miss
+    if near is None and found.cut_short:
+        return "no layout that fits was met by then"
     if near is None:
         return "every layout breaks a rule of the language: fill in the `?` by hand, and `planc check` names the rule"
     over = near.memory_gib - found.room_gib

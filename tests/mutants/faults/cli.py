@@ -48,10 +48,17 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/search/test_search.py::test_what_it_writes_can_be_opened_elsewhere",
     ),
     Fault(
+        name="a search does not end when it is asked to",
+        file="planc/search/branch_and_bound.py",
+        text='return self.cut_short in ("time", "interrupt")',
+        planted="return False",
+        test="tests/search/test_bounded.py::test_what_was_found_until_the_end_is_returned",
+    ),
+    Fault(
         name="a layout whose saved activations do not fit is no nearest miss",
         file="planc/search/branch_and_bound.py",
-        text="for shape in self.bounds.shapes(family):",
-        planted="for shape in self.bounds.shapes(family, self.room_gib):",
+        text="self.bounds.shapes(family) for family in families",
+        planted="self.bounds.shapes(family, self.room_gib) for family in families",
         test="tests/search/test_search.py::test_the_nearest_miss_needs_the_least_memory",
     ),
     Fault(
