@@ -325,6 +325,7 @@ class _Run:
             self.cut_short = self.cut_short or "memory"
             self.waiting = sorted(self.waiting, key=lambda entry: entry[0])[: MOST_WAITING // 2]
         heapify(self.waiting)
+        gc.collect()  # it is paused, and a long search must not keep what it has dropped
 
     def probe(self) -> None:
         """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""
