@@ -104,7 +104,8 @@ def _verb_of(found: Diagnostic) -> str:
 def _refusal(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
     cause = _cause(plan, verb)
     sentence = " ".join((cause.via or cause.sentence).split())
-    return Diagnostic("E1309", f"{system.title} cannot say `{sentence}`: {why}", cause.span)
+    shown = f"`{sentence}`" if cause is not plan.mesh.cause or verb == "mesh" else f"a plan without `{verb}`"
+    return Diagnostic("E1309", f"{system.title} cannot say {shown}: {why}", cause.span)
 
 
 def _approximation(plan: Plan, system: System, verb: str, why: str) -> Diagnostic:
