@@ -27,7 +27,7 @@ class FramingError(Exception):
 
 
 def read_message(stream: BinaryIO) -> bytes | None:
-    """The body of the next message; None at the end of the stream.
+    """The bytes of the next message of `stream`; None at its end.
 
     Lines that are no header are passed over. Raises FramingError for a message of more than MOST_BYTES, which is not
     read, and for a line that is longer than any header.
@@ -47,7 +47,10 @@ def read_message(stream: BinaryIO) -> bytes | None:
 
 
 def serve(server: LanguageServer, stdin: BinaryIO, stdout: BinaryIO) -> int:
-    """Answer the messages of `stdin` on `stdout` until the client ends; the exit status, 1 where it could not go on."""
+    """Answer the messages of `stdin` on `stdout` by `server` until the client ends.
+
+    Returns the exit status (a number): 0, or 1 where it could not go on.
+    """
     server.protocol.set_writer(StdoutWriter(stdout))
     try:
         return asyncio.run(_serve(server, stdin))

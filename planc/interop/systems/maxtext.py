@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, shell_word
 from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.fields import OMIT, Field, System, Writer, noted, refused
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
 from planc.interop.setup import CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
@@ -528,7 +528,7 @@ def _axis(name: str, size: int) -> object:
     return OMIT if size == 1 and name not in ("fsdp",) else size
 
 
-WRITES = {
+WRITES: dict[str, Writer] = {
     "model_name": _named,
     "max_target_length": lambda s: s.sequence_tokens,
     "per_device_batch_size": _per_device,
