@@ -49,7 +49,7 @@ def read_message(stream: BinaryIO) -> bytes | None:
 def serve(server: LanguageServer, stdin: BinaryIO, stdout: BinaryIO) -> int:
     """Answer the messages of `stdin` on `stdout` by `server` until the client ends.
 
-    Returns the exit status (a number): 0, or 1 where it could not go on.
+    Returns the exit status, a count of failures: 0, or 1 where it could not go on.
     """
     server.protocol.set_writer(StdoutWriter(stdout))
     try:
