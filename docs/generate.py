@@ -11,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from figures import filled
 from schemas import schema_files as schema_files
 from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
+from systems import systems_pages as systems_pages
 
 from planc.checks import rules
 from planc.diag.diagnostic import Diagnostic
@@ -196,6 +197,7 @@ def write_all(folder: Path, ending: str, wanted: dict[str, str]) -> None:
 
 def main() -> None:
     write_all(FOLDER, ".md", diagnostics_pages())
+    write_all(ROOT / "docs" / "reference" / "systems", ".md", systems_pages())
     write_all(SCHEMAS, ".json", schema_files())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "measured" / "accuracy.md").write_text(accuracy_page())

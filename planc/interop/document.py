@@ -19,6 +19,8 @@ class Given:
 
     value: FieldValue
     span: Span
+    certain: bool = True
+    """False for a flag in a branch of a script of which only the shell knows whether it is run."""
 
 
 @dataclass(frozen=True)

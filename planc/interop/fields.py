@@ -85,6 +85,11 @@ class System:
     """The text of the file with these fields set; None for a system that is only read."""
     ending: str = ""
     """Ending of the file that an export writes."""
+    prepared: Callable[[Document], Document] | None = None
+    """A document as the system's files have it to one whose fields have the names of `fields`: for files that hold
+    them under another name."""
+    calls: Mapping[str, str] = field(default_factory=dict)
+    """Names by which another system's settings, used for this one too, call fields of this one."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
 

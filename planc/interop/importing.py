@@ -148,13 +148,18 @@ def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:
                     yield Diagnostic("E1303", message, given.span, help=help)
             elif known.treatment == "noted":
                 noted.setdefault(document.file, []).append(spelling)
+            elif spelling in values.options.ignored:
+                continue
             elif known.treatment == "refused" and not _is_default(given.value, known.default):
-                yield Diagnostic("E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span)
+                yield Diagnostic("E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span, help=_IGNORE)
     for file, names in noted.items():
         shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
         yield Diagnostic(
             "N1308", f"fields that change neither layout, memory nor time: {shown}", Span(file, 1, 1, 1, 1)
         )
+
+
+_IGNORE = "leave it out with --ignore NAME if the plan shall be without it"
 
 
 def _is_default(value: object, default: object) -> bool:

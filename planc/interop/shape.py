@@ -70,29 +70,44 @@ def model_words(shape: Shape) -> str:
     family = next((f for f in FAMILIES if f.has(shape) and not shape.window), None)
     if family is None:
         raise ValueError(f"no model of the catalog has {_architecture(shape)} together")
-    wanted = _sizes(shape, family)
+    wanted = _sizes(shape)
     for name in _relatives(family):
-        model = build_model(name)
-        facts = (model.tied, model.top_k, _dense_layers(model))
-        if model.sizes.items() >= wanted.items() and facts == (shape.tied, shape.top_k, shape.dense_layers):
+        if not _unlike(shape, wanted, build_model(name)):
             return name
     own = build_model(family.name)
-    changes = {name: size for name, size in wanted.items() if own.sizes.get(name) != size}
-    model = build_model(family.name, changes)
+    changes = {name: wanted[name] for name in family.sizes if name in wanted and own.sizes.get(name) != wanted[name]}
+    try:
+        model = build_model(family.name, changes)
+    except ValueError as error:
+        raise ValueError(f"{family.name}: {error}") from None
+    if unlike := _unlike(shape, wanted, model):
+        raise ValueError(f"{family.name} {unlike}")
+    return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})" if changes else own.name
+
+
+_SIZES = (*_GROUPED, *_LATENT, "shared_ffn", "vocab", "positions")
+
+
+def _sizes(shape: Shape) -> dict[str, int]:
+    """The sizes of a shape that are more than nothing, with those filled in that it leaves to its heads."""
+    filled = {"kv_heads": shape.kv_heads or shape.heads, "head_dim": shape.head_dim or shape.embed // shape.heads}
+    found = {name: filled.get(name) or getattr(shape, name) for name in _SIZES}
+    return {name: size for name, size in found.items() if size}
+
+
+def _unlike(shape: Shape, wanted: dict[str, int], model: Model) -> str:
+    """What `model` has that the shape has not, in words for the user; empty where it has the shape."""
+    implied = {"kv_heads": model.sizes["heads"], **model.sizes}
+    for name in _SIZES:
+        if wanted.get(name, 0) != implied.get(name, 0):
+            return f"has {name} = {implied.get(name, 0)}, not {wanted.get(name, 0)}"
     if shape.top_k != model.top_k:
-        raise ValueError(f"{family.name} sends a token to {model.top_k} experts, not to {shape.top_k}")
+        return f"sends a token to {model.top_k} experts, not to {shape.top_k}"
+    if shape.tied != model.tied:
+        return "has its head and embedding otherwise"
     if shape.dense_layers != _dense_layers(model):
-        raise ValueError(f"{family.name} has {_dense_layers(model)} layers without experts, not {shape.dense_layers}")
-    return f"{family.name}({', '.join(f'{name} = {size}' for name, size in changes.items())})"
-
-
-def _sizes(shape: Shape, family: Family) -> dict[str, int]:
-    """The sizes that the family's models have, with those filled in that a shape leaves at 0."""
-    filled = {
-        "kv_heads": shape.kv_heads or shape.heads,
-        "head_dim": shape.head_dim or shape.embed // shape.heads,
-    }
-    return {name: filled.get(name) or getattr(shape, name) for name in family.sizes}
+        return f"has {_dense_layers(model)} layers without experts, not {shape.dense_layers}"
+    return ""
 
 
 @cache

@@ -13,6 +13,7 @@ from planc.diag.quoting import printable
 from planc.diag.span import Span
 from planc.interop.document import Document, FieldValue, Given
 from planc.interop.fields import Field, System
+from planc.interop.launcher import world_size
 from planc.ir.model import Model
 
 T = TypeVar("T")
@@ -56,7 +57,7 @@ class Values:
 
     def __init__(self, system: System, documents: Iterable[Document], options: Options) -> None:
         self.system, self.options = system, options
-        self.documents = tuple(documents)
+        self.documents = tuple(system.prepared(d) if system.prepared else d for d in documents)
         self.diagnostics: list[Diagnostic] = []
         self._origins: dict[str, Origin] = {}
         self._model: Model | None = None
@@ -84,12 +85,20 @@ class Values:
 
     def is_given(self, name: str) -> bool:
         """True if a file or an option sets the field `name`; looking does not make it an origin."""
-        return name in self._given
+        return self._own(name) in self._given
+
+    def _own(self, name: str) -> str:
+        """The system's own name of a field that a setting calls `name`."""
+        return self.system.calls.get(name, name)
 
     def raw(self, name: str) -> FieldValue:
         """The value of the field `name` as the file has it, or its default."""
+        name = self._own(name)
         field = self._field(name)
         given = self._given.get(name)
+        if given is not None and not given.certain:
+            message = f"only the shell knows whether `{self._spelled.get(name, name)}` is given: it stands in a branch"
+            raise self.report("E1305", message, name, help=f"give its value with --set {name}=VALUE")
         optional = given is not None and name in (self.options.given or {})
         value = field.default if given is None else given.value
         span = None if given is None or optional else given.span
@@ -98,7 +107,7 @@ class Values:
 
     def place(self, *names: str) -> Span:
         """The place of the first of these fields that a file sets; that of the whole file where none is."""
-        spans = (self._given[name].span for name in names if name in self._given)
+        spans = (self._given[own].span for own in map(self._own, names) if own in self._given)
         return next(spans, self.documents[0].whole())
 
     # Values by type.
@@ -147,10 +156,19 @@ class Values:
         return tuple(str(v) for v in value) if isinstance(value, tuple) else tuple(str(value).split(","))
 
     def devices(self) -> int:
-        """Devices of the cluster that the command line names; a finding asks for it where it does not."""
+        """Devices of the cluster that the command line names, which are those that the file's launcher starts; a
+        finding asks for the cluster where there is none."""
         if not self.options.devices:
-            raise self.missing("--cluster", "the number of devices")
+            raise self.missing("--cluster", "the machines")
         self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
+        for document in self.documents:
+            if (started := world_size(document.launcher or {})) is None:
+                continue
+            ranks, names, span = started
+            if ranks != self.options.devices:
+                message = f"{self.options.cluster} has {self.options.devices} devices; {names} start {ranks}"
+                self.diagnostics.append(Diagnostic("E1307", message, span))
+                raise RefusedError(message)
         return self.options.devices
 
     def model(self) -> Model:
@@ -183,7 +201,7 @@ class Values:
 
     def refused(self, why: str, *names: str) -> RefusedError:
         """E1304: what `names` say together has no sentence in a plan, for the reason `why`."""
-        shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in names)
+        shown = ", ".join(f"`{self._spelled.get(n, n)}`" for n in map(self._own, names))
         return self.report("E1304", f"{shown}: {why}", *names)
 
     def approximate(self, why: str, *names: str) -> None:

@@ -10,26 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
 from planc.interop.document import MAX_FIELDS, Document, FieldValue, Given, UnreadableError
+from planc.interop.formats.branches import Branches
+from planc.interop.formats.words import ShellWord
 
 _SET = re.compile(r"\s*(?:export\s+|local\s+|declare\s+(?:-\w+\s+)?)?([A-Za-z_]\w*)(\+?)=")
 _ARRAY = re.compile(r"\s*(?:export\s+|local\s+|declare\s+(?:-\w+\s+)?)?([A-Za-z_]\w*)(\+?)=\(")
-_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_]\w*|\d)(?:\[[@*]\])?(?::?[-=]([^{}]*))?\}|([A-Za-z_]\w*))")
 _ARITHMETIC = re.compile(r"\$\(\(\s*([\d\s+*/()-]{1,80})\s*\)\)")
 _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 MAX_EXPANDED = 100_000
 """Characters that a script's variables may grow to."""
-
-
-@dataclass(frozen=True)
-class ShellWord:
-    """A word of a command, without its quotes, and its place."""
-
-    text: str
-    span: Span
-    quoted: bool = False
 
 
 def read_flags(source: Source) -> Document:
@@ -83,6 +75,7 @@ def _fields(words: list[ShellWord]) -> dict[str, Given]:
     name: str | None = None
     values: list[ShellWord] = []
     place: Span | None = None
+    certain = True
 
     def end() -> None:
         if name is None or place is None:
@@ -90,15 +83,14 @@ def _fields(words: list[ShellWord]) -> dict[str, Given]:
         value: FieldValue = True if not values else values[0].text
         if len(values) > 1:
             value = tuple(v.text for v in values)
-        fields[name] = Given(
-            value, place.to(values[-1].span) if values and values[-1].span.line == place.line else place
-        )
+        span = place.to(values[-1].span) if values and values[-1].span.line == place.line else place
+        fields[name] = Given(value, span, certain and all(v.certain for v in values))
 
     for word in words:
         if _is_flag(word) and not word.quoted:
             end()
             flag, equals, value = word.text.partition("=")
-            name, place = flag.lstrip("-").replace("-", "_"), word.span
+            name, place, certain = flag.lstrip("-").replace("-", "_"), word.span, word.certain
             values = [ShellWord(value, word.span)] if equals else []
         elif name is not None:
             values.append(word)
@@ -115,24 +107,33 @@ def _commands(source: Source) -> Iterator[list[ShellWord]]:
     """Each command of the script as words, with the script's own variables put in."""
     variables: dict[str, list[ShellWord]] = {}
     size = 0
-    for words, array in _logical_lines(source):
+    branches = Branches()
+    for words, array, end in _logical_lines(source):
+        words = branches.inside(words, _expanded(words, variables), end)
+        if not branches.reached:
+            continue
         if array is not None:
             name, more = array
-            put = _expanded(words, variables)
+            put = branches.marked(_expanded([w for v in words for w in _inner(v)], variables))
             variables[name] = [*variables.get(name, ()), *put] if more else put
             size += sum(len(w.text) + 1 for w in put)
         elif len(words) == 1 and (found := _SET.match(words[0].text)):
             value = ShellWord(words[0].text[found.end() :], words[0].span, words[0].quoted)
-            put = _expanded(_split(value), variables)
+            put = branches.marked(_expanded(_split(value), variables))
             variables[found[1]] = [*variables.get(found[1], ()), *put] if found[2] else put
             size += sum(len(w.text) + 1 for w in put)
         else:
-            command = _expanded(words, variables)
+            command = branches.marked(_expanded(words, variables))
             size += sum(len(w.text) + 1 for w in command)
             if command:
                 yield command
         if size > 40 * MAX_EXPANDED:
             raise UnreadableError("its variables grow beyond reason", words[0].span if words else _start(source))
+
+
+def _inner(word: ShellWord) -> list[ShellWord]:
+    """The words of an array's element: `"--split 99,1,0"` is two, as scripts use their arrays without quotes."""
+    return _split(word) if word.quoted and word.text.startswith("--") and " " in word.text else [word]
 
 
 def _split(word: ShellWord) -> list[ShellWord]:
@@ -163,7 +164,8 @@ def _expanded(words: list[ShellWord], variables: dict[str, list[ShellWord]]) -> 
         text = _ARITHMETIC.sub(_computed, text)
         if len(text) > MAX_EXPANDED:
             raise UnreadableError("a variable grows beyond reason", word.span)
-        result.append(ShellWord(text, word.span, word.quoted))
+        certain = all(w.certain for m in _VARIABLE.finditer(word.text) for w in variables.get(m[1] or m[3], ()))
+        result.append(ShellWord(text, word.span, word.quoted, word.certain and certain))
     if sum(len(w.text) for w in result) > MAX_EXPANDED * 4:
         raise UnreadableError("its variables grow beyond reason", words[0].span)
     return result
@@ -173,7 +175,7 @@ def _value(match: re.Match[str], variables: dict[str, list[ShellWord]]) -> str:
     known = variables.get(match[1] or match[3])
     if known is not None:
         return " ".join(w.text for w in known)
-    return match[2] if match[2] is not None else match[0]
+    return match[2].strip("\"'") if match[2] is not None else match[0]
 
 
 def _computed(match: re.Match[str]) -> str:
@@ -188,13 +190,14 @@ def _start(source: Source) -> Span:
     return Span(source.file, 1, 1, 1, 1)
 
 
-def _logical_lines(source: Source) -> Iterator[tuple[list[ShellWord], tuple[str, bool] | None]]:
-    """The words of each command; for `NAME=(...)`, the words inside and (name, True for `+=`)."""
+def _logical_lines(source: Source) -> Iterator[tuple[list[ShellWord], tuple[str, bool] | None, str]]:
+    """The words of each command; for `NAME=(...)`, the words inside and (name, True for `+=`); and what ends it, such
+    as `&&`."""
     scanner = _Scanner(source)
     while not scanner.at_end():
         words, array = scanner.command()
         if words or array:
-            yield words, array
+            yield words, array, scanner.end
 
 
 class _Scanner:
@@ -203,6 +206,8 @@ class _Scanner:
     def __init__(self, source: Source) -> None:
         self._source, self._text = source, source.text
         self._at, self._line, self._column = 0, 1, 1
+        self.end = ""
+        """What ended the last command: a new line, `;`, `&&`, `||`, `|` or `&`."""
 
     def at_end(self) -> bool:
         return self._at >= len(self._text)
@@ -227,7 +232,9 @@ class _Scanner:
                 self._skip(1)
                 return words, array
             elif here in "\n;|&":
-                self._skip(1)
+                double = here in "|&" and self._text.startswith(here, self._at + 1)
+                self.end = here * 2 if double else here
+                self._skip(len(self.end))
                 if array is None:
                     return words, None
             elif here in "()" and array is None:

@@ -6,17 +6,21 @@ ModelParallelConfig of megatron/core, at the commit below.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from planc.diag.quoting import python_comment, shell_word
-from planc.interop.document import Document
-from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.document import Document, FieldValue
+from planc.interop.fields import OMIT, System
+from planc.interop.layer_patterns import layers_of_pattern, layout_of_stages, stages_of_layout
 from planc.interop.ops import existing, linear_layers
 from planc.interop.setup import ROLES, CannotSayError, Quantized, Role, Shape, TrainingSetup
 from planc.interop.shape import model_words
+from planc.interop.systems.megatron_fields import FIELDS
 from planc.interop.values import Values
-from planc.ir.plan import Precision, Recompute, Route
+from planc.ir.plan import Noun, Period, Precision, Recompute, Route
 
 SCHEDULE = "1f1b"
 VERSION = "d98e8a6"
@@ -58,7 +62,23 @@ def _sequences(v: Values) -> int:
     return batch
 
 
+def _replicas(v: Values) -> int:
+    """Groups of data-parallel ranks that each hold the optimizer's whole state."""
+    groups = v.whole("num_distributed_optimizer_instances")
+    ranks = _data_parallel(v)
+    if ranks % groups:
+        message = f"{ranks} data-parallel ranks are no multiple of {groups} groups that hold the optimizer's state"
+        raise v.apart(message, "num_distributed_optimizer_instances")
+    return groups
+
+
+def _gather(v: Values) -> Period | None:
+    return "microbatch" if v.flag("use_torch_fsdp2") and v.flag("torch_fsdp2_no_reshard_after_forward") else None
+
+
 def _zero(v: Values) -> int:
+    if v.flag("use_torch_fsdp2"):
+        return 3
     if v.flag("use_megatron_fsdp"):
         strategies = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
         return strategies[v.text("data_parallel_sharding_strategy", *strategies)]
@@ -68,34 +88,61 @@ def _zero(v: Values) -> int:
 def _shape(v: Values) -> Shape:
     """The decoder's sizes, with Megatron's rules for those that are not given."""
     embed, heads = v.needed("hidden_size"), v.needed("num_attention_heads")
-    gated = v.flag("swiglu")
+    gated = v.flag("swiglu") or v.flag("quick_geglu")
     ffn = v.maybe_whole("ffn_hidden_size", minimum=1)
     if ffn is None:  # arguments.py: 4h, and with swiglu (8/3)h cut to a multiple of 64
-        ffn = int(4 * embed * 2 / 3 / 64) * 64 if gated else 4 * embed
+        ffn = int(4 * embed * 2 / 3 / 64) * 64 if v.flag("swiglu") else 4 * embed
     experts = v.maybe_whole("num_experts", minimum=1) or 0
-    rotary = (
-        v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope") != "learned_absolute"
-    )
-    grouped = v.flag("group_query_attention")
+    dense = dense_layers(v) if experts else 0
+    rotary, latent = _rotary(v), v.flag("multi_latent_attention")
+    grouped = not latent and v.flag("group_query_attention")
     return Shape(
         layers=v.needed("num_layers"),
         embed=embed,
         heads=heads,
         kv_heads=v.whole("num_query_groups") if grouped else heads,
-        head_dim=v.maybe_whole("kv_channels", minimum=1) or embed // heads,
-        ffn=0 if experts else ffn,
+        head_dim=v.whole("v_head_dim") if latent else v.maybe_whole("kv_channels", minimum=1) or embed // heads,
+        ffn=ffn if not experts or dense else 0,
         vocab=_padded_vocab(v),
         positions=0 if rotary else v.needed("max_position_embeddings"),
         gated=gated,
         rms_norm=v.text("normalization", "LayerNorm", "RMSNorm") == "RMSNorm",
         rotary=rotary,
         biased=not v.flag("disable_bias_linear"),
-        query_norm=v.flag("qk_layernorm"),
+        query_norm=not latent and v.flag("qk_layernorm"),
         tied=not v.flag("untie_embeddings_and_output_weights"),
         experts=experts,
         top_k=v.whole("moe_router_topk") if experts else 0,
         expert_ffn=(v.maybe_whole("moe_ffn_hidden_size", minimum=1) or ffn) if experts else 0,
+        shared_ffn=(v.maybe_whole("moe_shared_expert_intermediate_size") or 0) if experts else 0,
+        dense_layers=dense,
+        q_lora=(v.maybe_whole("q_lora_rank") or 0) if latent else 0,
+        kv_lora=v.whole("kv_lora_rank") if latent else 0,
+        nope_dim=v.whole("qk_head_dim") if latent else 0,
+        rope_dim=v.whole("qk_pos_emb_head_dim") if latent else 0,
     )
+
+
+def _rotary(v: Values) -> bool:
+    """True for rotary positions, False for learned ones."""
+    kind = v.text("position_embedding_type", "learned_absolute", "rope", "yarn", "none", "mrope", "relative")
+    if v.flag("use_rotary_position_embeddings"):
+        return True
+    if kind in ("none", "relative") or (kind == "learned_absolute" and v.flag("no_position_embedding")):
+        raise v.refused("no model of the catalog has such positions", "position_embedding_type")
+    return kind != "learned_absolute"
+
+
+def dense_layers(v: Values) -> int:
+    """The first layers of a model with experts that have none."""
+    layers, text = v.needed("num_layers"), v.text("moe_layer_freq")
+    pattern = layers_of_pattern(text, layers)
+    if pattern is None:
+        raise v.wrong("moe_layer_freq", f"a number or a pattern of {layers} zeros and ones, as ([0]*3+[1]*58)")
+    dense = pattern.index(1) if 1 in pattern else layers
+    if 0 in pattern[dense:]:
+        raise v.refused("layers without experts among those with them", "moe_layer_freq")
+    return dense
 
 
 def _padded_vocab(v: Values) -> int:
@@ -103,6 +150,8 @@ def _padded_vocab(v: Values) -> int:
     given = v.maybe_whole("padded_vocab_size", minimum=1)
     if given is not None:
         return given
+    if v.flag("no_pad_vocab_size"):
+        return v.needed("vocab_size")
     multiple = v.whole("make_vocab_size_divisible_by") * v.whole("tensor_model_parallel_size")
     vocab = v.needed("vocab_size")
     return -(-vocab // multiple) * multiple
@@ -121,6 +170,8 @@ def _chunks(v: Values) -> int:
     pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
     if pp == 1:
         return 1
+    if layout := _layout(v):
+        return len(layout) // pp
     each = v.maybe_whole("num_layers_per_virtual_pipeline_stage", minimum=1)
     if each is not None:
         if layers % (pp * each):
@@ -131,19 +182,40 @@ def _chunks(v: Values) -> int:
     return direct or v.maybe_whole("num_virtual_stages_per_pipeline_rank", minimum=1) or 1
 
 
+def _layout(v: Values) -> tuple[int, ...]:
+    """Layers of each virtual stage by `pipeline_model_parallel_layout`; () where there is none."""
+    text = v.text("pipeline_model_parallel_layout")
+    if text.lower() in ("", "none"):
+        return ()
+    stages = stages_of_layout(text)
+    if stages is None:
+        raise v.refused("stages of other parts than embedding, layers and loss", "pipeline_model_parallel_layout")
+    pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
+    if len(stages) % pp or (layers and sum(stages) != layers):
+        message = f"{len(stages)} stages of {sum(stages)} layers are not those of {layers} layers over {pp} ranks"
+        raise v.apart(message, "pipeline_model_parallel_layout")
+    return stages
+
+
 def _stages(v: Values) -> tuple[int, ...]:
     """Layers of each virtual stage where they are not an even split."""
     pp, layers = v.whole("pipeline_model_parallel_size"), v.maybe_whole("num_layers", minimum=1) or 0
     if pp == 1:
         return ()
+    if layout := _layout(v):
+        even = tuple(layers // len(layout) + (i < layers % len(layout)) for i in range(len(layout)))
+        return () if layout == even else layout
     count = pp * _chunks(v)
     first = v.maybe_whole("decoder_first_pipeline_num_layers")
     last = v.maybe_whole("decoder_last_pipeline_num_layers")
     if first is not None or last is not None:
         given = (first is not None) + (last is not None)
-        inner, rest = divmod(layers - (first or 0) - (last or 0), pp - given)
-        if rest or _chunks(v) > 1:
-            raise v.apart("the other stages do not divide the remaining layers", "decoder_first_pipeline_num_layers")
+        inner, rest = divmod(layers - (first or 0) - (last or 0), max(pp - given, 1))
+        names = ("decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers")
+        if rest or inner < 0 or (inner and pp == given):
+            raise v.apart("the other stages do not divide the remaining layers", *names)
+        if _chunks(v) > 1:
+            raise v.refused("a first and last rank of several stages: planc reads the layout string", *names)
         stages = [inner] * pp
         stages[0], stages[-1] = first if first is not None else inner, last if last is not None else inner
         return tuple(stages)
@@ -158,6 +230,10 @@ def _stages(v: Values) -> tuple[int, ...]:
 
 
 def _schedule(v: Values) -> str:
+    group = v.maybe_whole("microbatch_group_size_per_virtual_pipeline_stage", minimum=1)
+    if group not in (None, v.whole("pipeline_model_parallel_size")) and _chunks(v) > 1:
+        name = "microbatch_group_size_per_virtual_pipeline_stage"
+        raise v.refused("only groups as large as the pipeline are simulated", name)
     return "interleaved_1f1b" if _chunks(v) > 1 else SCHEDULE
 
 
@@ -207,11 +283,44 @@ def _precision(v: Values) -> Precision:
         raise v.refused("planc computes in bf16 or fp32", "fp16")
     if not v.flag("bf16"):
         return Precision()
-    return Precision(compute="bf16", reduce="bf16" if v.flag("grad_reduce_in_bf16") else "fp32")
+    return Precision(compute="bf16", reduce="bf16" if _narrow_grads(v) else "fp32")
+
+
+def _narrow_grads(v: Values) -> bool:
+    """True where gradients are kept and reduced in bf16."""
+    if not v.flag("bf16"):
+        return False
+    return v.flag("grad_reduce_in_bf16") or (
+        v.flag("use_precision_aware_optimizer") and v.text("main_grads_dtype", "fp32", "bf16") == "bf16"
+    )
+
+
+def _stored(v: Values) -> tuple[tuple[Noun, str], ...]:
+    found: list[tuple[Noun, str]] = [("grads", "bf16")] if _narrow_grads(v) else []
+    if not v.flag("use_precision_aware_optimizer"):
+        return tuple(found)
+    if v.text("main_params_dtype", "fp32", "fp16") != "fp32":
+        raise v.refused("master parameters that keep the rest of their bits elsewhere", "main_params_dtype")
+    first, second = (v.text(n, "fp32", "fp16", "bf16", "fp8") for n in ("exp_avg_dtype", "exp_avg_sq_dtype"))
+    if first != second or first in ("fp16", "fp8"):
+        raise v.refused("planc keeps both moments in one dtype, fp32 or bf16", "exp_avg_dtype", "exp_avg_sq_dtype")
+    return (*found, ("optimizer", "bf16")) if first == "bf16" else tuple(found)
+
+
+KERNELS = {"auto": "", "flash": "flash", "fused": "cudnn", "unfused": "unfused", "local": "unfused"}
+"""Megatron-LM's backends of attention, and planc's kernels."""
+
+
+def _kernel(v: Values) -> str:
+    return KERNELS[v.text("attention_backend", *KERNELS)]
 
 
 def _recompute(v: Values) -> Recompute:
     granularity = v.text("recompute_granularity", "", "None", "none", "full", "selective")
+    if v.flag("moe_layer_recompute"):
+        if granularity in ("full", "selective"):
+            raise v.refused("the experts' recomputation beside another", "moe_layer_recompute")
+        return Recompute(ops=existing(v.model(), *MODULES["moe"]))
     if granularity == "full":
         return _whole_layers(v)
     if granularity == "selective":
@@ -228,9 +337,11 @@ def _recompute(v: Values) -> Recompute:
 
 MODULES = {
     "core_attn": ("attention.core",),
-    "layernorm": ("attention.norm", "ffn.norm", "moe.norm"),
-    "mlp": ("ffn.gate", "ffn.up", "ffn.swiglu"),
+    "layernorm": ("attention.norm", "ffn.norm"),
+    "mlp": ("ffn.gate", "ffn.up", "ffn.swiglu", "ffn.gelu", "ffn.down"),
+    "moe": ("moe",),
     "moe_act": ("moe.swiglu",),
+    "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.down"),
     "mla_up_proj": ("mla.up_proj",),
 }
 """Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are."""
@@ -249,31 +360,47 @@ def _whole_layers(v: Values) -> Recompute:
 
 
 def _quantized(v: Values) -> tuple[Quantized, ...]:
-    if v.flag("fp4"):
-        return (Quantized(which=linear_layers(v.model()), method="float4"),)
+    kept = _kept_layers(v)
+    if v.text("fp4", "", "None", "none", "e2m1") not in ("", "None", "none"):
+        if v.text("fp4_recipe", "nvfp4", "custom") == "custom":
+            raise v.refused("a recipe in code has no sentence", "fp4_recipe")
+        return (Quantized(which=linear_layers(v.model()), method=f"float4{kept}"),)
     if v.text("fp8", "", "None", "e4m3", "hybrid") in ("", "None"):
         return ()
     recipes = {"tensorwise": "tensorwise", "delayed": "tensorwise", "mxfp8": "tile = 32", "blockwise": "tile = 128"}
     recipe = v.text("fp8_recipe", *recipes, "custom")
     if recipe == "custom":
         raise v.refused("a recipe in code has no sentence", "fp8_recipe")
-    return (Quantized(which=linear_layers(v.model()), method=f"float8({recipes[recipe]})"),)
+    return (Quantized(which=linear_layers(v.model()), method=f"float8({recipes[recipe]}){kept}"),)
+
+
+def _kept_layers(v: Values) -> str:
+    """`except layers ...` for the first and last layers that stay in bf16."""
+    if not v.flag("first_last_layers_bf16"):
+        return ""
+    layers = v.needed("num_layers")
+    first, last = (v.whole(n, minimum=0) for n in ("num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16"))
+    ranges = [f"0..{first - 1}"] if first else []
+    ranges += [f"{layers - last}..{layers - 1}"] if last else []
+    return f" except layers {', '.join(ranges)}" if ranges else ""
 
 
 def _overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
     """Megatron overlaps the gradients' reduction and the parameters' gather only where it is told to."""
     found: list[tuple[Role, str]] = []
-    if not v.flag("overlap_grad_reduce"):
-        v.flag("overlap_param_gather")
-        found.append(("shard", "none"))
+    reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
+    if not reduced and not v.flag("use_torch_fsdp2"):
+        found += [("replica", "none"), ("shard", "none")]
+    elif _zero(v) == 1 and not gathered:
+        raise v.refused("gradients reduced beside compute, and parameters gathered without", "overlap_param_gather")
     if v.flag("tp_comm_overlap") and v.whole("tensor_model_parallel_size") > 1:
         found.append(("tp", "async_matmul"))
     return tuple(found)
 
 
 def _optimizer(v: Values) -> str:
-    kind = v.text("optimizer", "adam", "sgd", "muon", "dist_muon")
-    if kind == "sgd":
+    kind = v.text("optimizer", "adam", "sgd", "muon", "dist_muon", "lion")
+    if kind in ("sgd", "lion"):
         raise v.refused("planc's optimizers are AdamW and Muon", "optimizer")
     return "adamw" if kind == "adam" else "muon"
 
@@ -298,7 +425,8 @@ SETTINGS = {
     "sequence_tokens": lambda v: v.needed("seq_length"),
     "microbatch": _microbatch,
     "pp": lambda v: v.whole("pipeline_model_parallel_size"),
-    "shard": _data_parallel,
+    "replica": _replicas,
+    "shard": lambda v: _data_parallel(v) // _replicas(v),
     "cp": lambda v: v.whole("context_parallel_size"),
     "tp": lambda v: v.whole("tensor_model_parallel_size"),
     "ep": lambda v: _expert_degrees(v)[0],
@@ -306,6 +434,7 @@ SETTINGS = {
     "order": _order,
     "zero": _zero,
     "zero_over_cp": lambda v: _zero(v) > 0 and v.whole("context_parallel_size") > 1,
+    "gather": _gather,
     "sp": _sequence_parallel,
     "cp_method": _context,
     "schedule": _schedule,
@@ -314,7 +443,10 @@ SETTINGS = {
     "route": _route,
     "optimizer": _optimizer,
     "precision": _precision,
+    "stored": _stored,
+    "kernel": _kernel,
     "recompute": _recompute,
+    "compiled": lambda v: ("loss",) if v.flag("cross_entropy_loss_fusion") else (),
     "quantized": _quantized,
     "offloaded": _offloaded,
     "overlaps": _overlaps,
@@ -382,6 +514,14 @@ WRITES = {
     "make_vocab_size_divisible_by": lambda s: _when(_shape_of(s).vocab % (128 * s.tp) > 0, 1),
     "num_experts": lambda s: _unless(0, _shape_of(s).experts),
     "moe_router_topk": lambda s: _when(_shape_of(s).experts > 0, _shape_of(s).top_k),
+    "moe_ffn_hidden_size": lambda s: _unless(0, _shape_of(s).expert_ffn),
+    "moe_shared_expert_intermediate_size": lambda s: _unless(0, _shape_of(s).shared_ffn),
+    "moe_layer_freq": lambda s: _when(_shape_of(s).dense_layers > 0, _frequency(_shape_of(s))),
+    "multi_latent_attention": lambda s: _when(_shape_of(s).kv_lora > 0),
+    "q_lora_rank": lambda s: _unless(0, _shape_of(s).q_lora),
+    "kv_lora_rank": lambda s: _unless(0, _shape_of(s).kv_lora),
+    "qk_head_dim": lambda s: _unless(0, _shape_of(s).nope_dim),
+    "qk_pos_emb_head_dim": lambda s: _unless(0, _shape_of(s).rope_dim),
     "moe_token_dispatcher_type": lambda s: _when(_shape_of(s).experts > 0, "alltoall"),
     "moe_expert_capacity_factor": lambda s: _when(s.route.method == "capacity", s.route.factor),
     "micro_batch_size": lambda s: s.microbatch,
@@ -394,13 +534,9 @@ WRITES = {
     "sequence_parallel": lambda s: _when(s.sp),
     "cp_comm_type": lambda s: _when(s.cp > 1, {"ring": "p2p", "ulysses": "a2a"}.get(s.cp_method, s.cp_method)),
     "use_tp_pp_dp_mapping": lambda s: _when(_outermost_data(s)),
-    "num_virtual_stages_per_pipeline_rank": lambda s: _when(s.chunks > 1, s.chunks),
-    "decoder_first_pipeline_num_layers": lambda s: _when(
-        bool(s.stages) and s.chunks == 1, s.stages[:1] and s.stages[0]
-    ),
-    "decoder_last_pipeline_num_layers": lambda s: _when(
-        bool(s.stages) and s.chunks == 1, s.stages[-1:] and s.stages[-1]
-    ),
+    "num_virtual_stages_per_pipeline_rank": lambda s: _when(s.chunks > 1 and not s.stages, s.chunks),
+    "pipeline_model_parallel_layout": lambda s: _when(bool(s.stages), layout_of_stages(s.stages)),
+    "num_distributed_optimizer_instances": lambda s: _when(s.zero == 1 and s.replica > 1, s.replica),
     "use_distributed_optimizer": lambda s: _when(s.zero > 0),
     "use_megatron_fsdp": lambda s: _when(s.zero >= 2),
     "data_parallel_sharding_strategy": _written_zero,
@@ -410,6 +546,14 @@ WRITES = {
     "overlap_param_gather": lambda s: _when(s.zero > 0 and ("shard", "none") not in s.overlaps),
     "tp_comm_overlap": lambda s: _when(("tp", "async_matmul") in s.overlaps),
     "bf16": lambda s: _when(s.precision.compute == "bf16"),
+    "use_precision_aware_optimizer": lambda s: _when(("optimizer", "bf16") in s.stored),
+    "exp_avg_dtype": lambda s: _when(("optimizer", "bf16") in s.stored, "bf16"),
+    "exp_avg_sq_dtype": lambda s: _when(("optimizer", "bf16") in s.stored, "bf16"),
+    "fp8_format": lambda s: _when(_narrow(s) in FLOAT8.values(), "hybrid"),
+    "fp8_recipe": lambda s: next((recipe for recipe, said in FLOAT8.items() if said == _narrow(s)), OMIT),
+    "fp4_format": lambda s: _when(_narrow(s) == "float4", "e2m1"),
+    "attention_backend": lambda s: next((b for b, k in KERNELS.items() if k and k == s.kernel), OMIT),
+    "cross_entropy_loss_fusion": lambda s: _when("loss" in s.compiled),
     "grad_reduce_in_bf16": lambda s: _when(s.precision.reduce == "bf16"),
     "recompute_granularity": _written_granularity,
     "recompute_method": lambda s: _when(s.recompute.blocks, "block" if s.recompute.every > 1 else "uniform"),
@@ -420,14 +564,37 @@ WRITES = {
 }
 
 
+FLOAT8 = {
+    "tensorwise": "float8(tensorwise)",
+    "mxfp8": "float8(tile = 32)",
+    "blockwise": "float8(tile = 128)",
+}
+"""Recipes in 8 bits, and what follows `as` in a plan."""
+
+
+def _narrow(s: TrainingSetup) -> str:
+    """The one way in which all linear layers are quantized; empty for none."""
+    if not s.quantized:
+        return ""
+    one = s.quantized[0]
+    whole = s.graph is not None and one.which == linear_layers(s.graph)
+    if len(s.quantized) > 1 or not whole or one.method not in (*FLOAT8.values(), "float4"):
+        raise CannotSayError("all linear layers, by tensor or in tiles of 32 or 128, or none", "quantize")
+    return one.method
+
+
+def _frequency(shape: Shape) -> str:
+    return f"([0]*{shape.dense_layers}+[1]*{shape.layers - shape.dense_layers})"
+
+
 def _grouped(s: TrainingSetup) -> bool:
     shape = _shape_of(s)
-    return shape.kv_heads not in (0, shape.heads)
+    return not shape.kv_lora and shape.kv_heads not in (0, shape.heads)
 
 
 def _odd_heads(s: TrainingSetup) -> bool:
     shape = _shape_of(s)
-    return shape.head_dim * shape.heads != shape.embed and shape.head_dim > 0
+    return not shape.kv_lora and shape.head_dim * shape.heads != shape.embed and shape.head_dim > 0
 
 
 def _outermost_data(s: TrainingSetup) -> bool:
@@ -448,89 +615,55 @@ def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
     for name, value in fields.items():
         words = value if isinstance(value, tuple) else () if value is True else (value,)
         lines.append("  " + " ".join([f"--{name.replace('_', '-')}", *(shell_word(str(w)) for w in words)]) + " \\")
+    lines += ["  --ckpt-format fsdp_dtensor \\"] if s.zero >= 2 else []
     lines.append('  --data-path "${DATA_PATH:?}" --train-iters "${TRAIN_ITERS:?}" --lr "${LR:?}"')
     return "\n".join(lines) + "\n"
 
 
-FIELDS = (
-    Field("tensor_model_parallel_size", 1),
-    Field("pipeline_model_parallel_size", 1),
-    Field("context_parallel_size", 1),
-    Field("expert_model_parallel_size", 1),
-    Field("expert_tensor_parallel_size", None),
-    Field("virtual_pipeline_model_parallel_size", None),
-    Field("num_layers_per_virtual_pipeline_stage", None),
-    Field("num_virtual_stages_per_pipeline_rank", None),
-    Field("decoder_first_pipeline_num_layers", None, aliases=("num_layers_in_first_pipeline_stage",)),
-    Field("decoder_last_pipeline_num_layers", None, aliases=("num_layers_in_last_pipeline_stage",)),
-    Field("account_for_embedding_in_pipeline_split", False),
-    Field("account_for_loss_in_pipeline_split", False),
-    Field("sequence_parallel", False),
-    Field("cp_comm_type", ("p2p",)),
-    Field("use_tp_pp_dp_mapping", False),
-    Field("use_distributed_optimizer", False),
-    Field("use_megatron_fsdp", False),
-    Field("data_parallel_sharding_strategy", "optim_grads_params"),
-    Field("overlap_grad_reduce", False),
-    Field("overlap_param_gather", False),
-    Field("moe_token_dispatcher_type", "allgather"),
-    Field("tp_comm_overlap", False),
-    Field("recompute_granularity", None),
-    Field("recompute_method", None),
-    Field("recompute_num_layers", None),
-    Field("recompute_modules", None),
-    Field("recompute_activations", False),
-    Field("bf16", False),
-    Field("fp16", False),
-    Field("grad_reduce_in_bf16", False),
-    Field("fp8", None, aliases=("fp8_format",)),
-    Field("fp8_recipe", "delayed"),
-    Field("fp4", None, aliases=("fp4_format",)),
-    Field("micro_batch_size", None),
-    Field("global_batch_size", None),
-    Field("seq_length", None),
-    Field("num_layers", None),
-    Field("hidden_size", None),
-    Field("ffn_hidden_size", None),
-    Field("num_attention_heads", None),
-    Field("group_query_attention", False),
-    Field("num_query_groups", 1),
-    Field("kv_channels", None),
-    Field("max_position_embeddings", None),
-    Field("position_embedding_type", "learned_absolute"),
-    Field("normalization", "LayerNorm"),
-    Field("swiglu", False),
-    Field("disable_bias_linear", False),
-    Field("qk_layernorm", False),
-    Field("untie_embeddings_and_output_weights", False),
-    Field("make_vocab_size_divisible_by", 128),
-    Field("vocab_size", None),
-    Field("padded_vocab_size", None),
-    Field("num_experts", None),
-    Field("moe_router_topk", 2),
-    Field("moe_ffn_hidden_size", None),
-    Field("moe_expert_capacity_factor", None),
-    Field("optimizer", "adam"),
-    Field("optimizer_cpu_offload", False),
-    Field("optimizer_offload_fraction", 1.0),
-    refused("num_distributed_optimizer_instances", 1, "state divided over a part of the data-parallel ranks"),
-    refused("microbatch_group_size_per_vp_stage", None, "only groups as large as the pipeline are simulated"),
-    refused("pipeline_model_parallel_layout", None, "a layout with parts of its own for multi-token prediction"),
-    refused("rampup_batch_size", None, "a plan has one batch"),
-    refused("step_batch_size_schedule", None, "a plan has one batch"),
-    *noted("logs and metrics", "log_*", "wandb_*", "tensorboard_*", "timing_log_*"),
-    *noted("the course of training", "lr", "min_lr", "lr_*", "weight_decay", "clip_grad", "adam_*", "train_iters"),
-    *noted("data", "data_path", "split", "tokenizer_*", "vocab_file", "merge_file", "mock_data", "num_workers"),
-    *noted("checkpoints", "save", "load", "save_interval", "ckpt_*", "no_load_*", "no_save_*"),
-    *noted("evaluation", "eval_interval", "eval_iters"),
-    *noted("initial values", "init_method_std", "seed"),
-)
-
-
 def _recognises(document: Document) -> bool:
-    return "tensor_model_parallel_size" in document.fields or any(w.startswith("pretrain_") for w in document.program)
+    if document.format == "yaml":
+        return any(name.startswith("MODEL_ARGS.--") for name in document.fields)
+    return "tensor_model_parallel_size" in document.fields or any("pretrain_" in w for w in document.program)
 
 
+def _prepared(document: Document) -> Document:
+    """The flags of a `model_config.yaml` by their names; other documents as they are."""
+    if document.format != "yaml":
+        return document
+    fields = {}
+    for name, given in document.fields.items():
+        found = _FLAG.fullmatch(name)
+        fields[found[1].replace("-", "_") if found else name] = replace(given, value=_listed(given.value))
+    return replace(document, fields=fields)
+
+
+_FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
+
+
+def _listed(value: FieldValue) -> FieldValue:
+    """The words of `[a b]`, a flag's several values as these files write them."""
+    if isinstance(value, tuple) and len(value) == 1:
+        value = f"[{value[0]}]"
+    inside = isinstance(value, str) and re.fullmatch(r"\[([^\[\]*+]+)\]", value)
+    return tuple(inside[1].replace(",", " ").split()) if inside else value
+
+
+CANNOT = {
+    "override": "single tensors are not laid out by flags",
+    "gather": "parameters of Megatron-FSDP are gathered for each pass",
+    "offload": "the optimizer's state is all that its flags keep in host memory",
+    "compile": "it fuses the loss, and compiles nothing",
+    "recompute": "whole layers, or its own modules whole",
+    "quantize": "all linear layers, by tensor or in tiles of 32 or 128, or none",
+    "split": "1f1b and its interleaved form",
+    "overlap": "only data parallelism, whole, and tensor parallelism with sequence parallelism",
+    "attention.core": "its backends are flash, fused and unfused; its context parallelism p2p, all_gather and a2a",
+    "store": "state divided over data-parallel ranks as ZeRO 1, 2 or 3 does",
+    "shard": "heads, feed-forward and vocabulary over tensor parallelism together",
+    "compute": "bf16, with gradients in fp32 or kept in bf16 too, or fp32",
+    "route": "dropless, or a capacity by expert",
+    "model": "its model is one of a GPT, of Llama's family or of DeepSeek's, by sizes",
+}
 SYSTEM = System(
     name="megatron",
     title="Megatron-LM",
@@ -543,4 +676,6 @@ SYSTEM = System(
     writes=WRITES,
     text=_text,
     ending=".sh",
+    prepared=_prepared,
+    cannot=CANNOT,
 )

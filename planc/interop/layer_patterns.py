@@ -1,0 +1,81 @@
+"""Megatron's patterns of layers: which have experts (`([0]*3+[1]*58)`), and which stage holds which (`Et*3|(tt|)*29L`)."""
+
+from __future__ import annotations
+
+import re
+
+MOST = 100_000
+"""Items that a pattern may grow to."""
+
+
+def layers_of_pattern(text: str, layers: int) -> list[int] | None:
+    """A 1 for each of `layers` that has experts: by a number N, each Nth from the first; or by a sum of lists with
+    their repetitions. None where the text is no pattern of that many layers.
+
+    >>> layers_of_pattern("([0]*1+[1]*2)", 3)
+    [0, 1, 1]
+    """
+    text = re.sub(r"\s", "", text)
+    if text.isdecimal() and len(text) < 9 and int(text):
+        return [int(layer % int(text) == 0) for layer in range(layers)]
+    tokens = re.findall(r"\[[01](?:,[01])*\]|\d+|[()+*]", text)
+    if "".join(tokens) != text:
+        return None
+    try:
+        pattern, rest = _sum(tokens, 0)
+    except (IndexError, ValueError):
+        return None
+    return pattern if rest == len(tokens) and len(pattern) == layers else None
+
+
+def _sum(tokens: list[str], at: int) -> tuple[list[int], int]:
+    found, at = _repeated(tokens, at)
+    while at < len(tokens) and tokens[at] == "+":
+        more, at = _repeated(tokens, at + 1)
+        found = found + more
+    return found, at
+
+
+def _repeated(tokens: list[str], at: int) -> tuple[list[int], int]:
+    if tokens[at] == "(":
+        found, at = _sum(tokens, at + 1)
+        if tokens[at] != ")":
+            raise ValueError
+    elif tokens[at].startswith("["):
+        found = [int(bit) for bit in tokens[at][1:-1].split(",")]
+    else:
+        raise ValueError
+    at += 1
+    while at + 1 < len(tokens) and tokens[at] == "*":
+        if len(tokens[at + 1]) > 6 or len(found) * int(tokens[at + 1]) > MOST:
+            raise ValueError
+        found, at = found * int(tokens[at + 1]), at + 2
+    return found, at
+
+
+def stages_of_layout(text: str) -> tuple[int, ...] | None:
+    """Layers of each virtual stage in order, of a layout with the embedding first and the loss last; None for others.
+
+    >>> stages_of_layout("Et*3|(tt|)*2t,L")
+    (3, 2, 2, 1)
+    """
+    text = re.sub(r"[\s,]", "", text)
+    while found := re.search(r"\(([EtL|]*)\)(?:\*(\d{1,5}))?|([EtL|])\*(\d{1,5})", text):
+        inner, count = (found[1], found[2] or 1) if found[1] is not None else (found[3], found[4])
+        if len(inner) * int(count) > MOST:
+            return None
+        text = text[: found.start()] + inner * int(count) + text[found.end() :]
+        if len(text) > MOST:
+            return None
+    if not re.fullmatch(r"E[t|]*L", text):
+        return None
+    return tuple(stage.count("t") for stage in text.split("|"))
+
+
+def layout_of_stages(stages: tuple[int, ...]) -> str:
+    """The layout in which each virtual stage has so many layers.
+
+    >>> layout_of_stages((3, 2, 0))
+    'Et*3|t*2|L'
+    """
+    return f"E{'|'.join(f't*{n}' if n else '' for n in stages)}L"

@@ -1,0 +1,118 @@
+"""A system's fields as rows of a table: what is done with each, and which sentence it becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import CodeType, FunctionType
+from typing import Any, Literal
+
+from planc.diag.fast_dataclass import dataclass
+from planc.interop.document import FieldValue
+from planc.interop.fields import Field, System
+
+VERBS = {
+    "model": "model",
+    "sequences": "batch",
+    "sequence_tokens": "batch",
+    "microbatch": "batch",
+    "cluster": "cluster",
+    "devices": "mesh",
+    "pp": "split",
+    "replica": "mesh",
+    "shard": "mesh",
+    "cp": "mesh",
+    "tp": "shard",
+    "ep": "view",
+    "etp": "view",
+    "order": "mesh",
+    "zero": "store",
+    "zero_over_cp": "store",
+    "gather": "gather",
+    "sp": "use sp",
+    "vocab_over_tp": "shard",
+    "cp_method": "attention.core",
+    "cp_balance": "attention.core",
+    "experts_over": "view",
+    "schedule": "split",
+    "chunks": "split",
+    "stages": "split",
+    "route": "route",
+    "optimizer": "optimizer",
+    "precision": "compute",
+    "stored": "store",
+    "recompute": "recompute",
+    "kernel": "attention.core",
+    "quantized": "quantize",
+    "offloaded": "offload",
+    "overlaps": "overlap",
+    "compiled": "compile",
+}
+"""The sentence that each setting becomes."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A field: its name, its default, and what is done with it; the verbs of the sentences that it takes part in, or
+    why it is refused or makes no difference; True where an export sets it."""
+
+    name: str
+    default: FieldValue
+    treatment: Literal["read", "noted", "refused"]
+    becomes: str
+    written: bool
+
+
+def rows(system: System) -> tuple[Row, ...]:
+    """The fields of `system`, in the order of its table. Fields that are only noted stand for all that match them."""
+    settings = settings_of_fields(system)
+
+    def row(field: Field) -> Row:
+        verbs = dict.fromkeys(VERBS[s] for s in settings.get(field.name, ()))
+        becomes = ", ".join(f"`{verb}`" for verb in verbs) if field.treatment == "read" else field.why
+        written = any(name in system.writes for name in (field.name, *field.aliases))
+        return Row(field.name, field.default, field.treatment, becomes, written)
+
+    return tuple(row(field) for field in system.fields)
+
+
+def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
+    """The settings that each field decides: those whose functions name it, directly or through others they call."""
+    found: dict[str, dict[str, None]] = {}
+    for setting, read in system.settings.items():
+        for word in _words(read, set()):
+            known = system.known(system.calls.get(word, word))
+            if known is not None:
+                found.setdefault(known.name, {})[setting] = None
+    return {name: tuple(settings) for name, settings in found.items()}
+
+
+def _words(function: Callable[..., Any], seen: set[int]) -> Iterator[str]:
+    """The texts in a function's code and in that of the functions that it calls."""
+    if not isinstance(function, FunctionType) or id(function) in seen:
+        return
+    seen.add(id(function))
+    for code in _codes(function.__code__):
+        yield from _texts(code.co_consts)
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, FunctionType):
+                yield from _words(value, seen)
+            elif isinstance(value, tuple | dict):
+                yield from _texts(tuple(value))
+    for cell in function.__closure__ or ():
+        yield from _texts((cell.cell_contents,))
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for value in code.co_consts:
+        if isinstance(value, CodeType):
+            yield from _codes(value)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, tuple | frozenset):
+        for item in value:
+            yield from _texts(item)
