@@ -151,7 +151,9 @@ def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:
             elif spelling in values.options.ignored:
                 continue
             elif known.treatment == "refused" and not _is_default(given.value, known.default):
-                yield Diagnostic("E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span, help=_IGNORE)
+                yield Diagnostic(
+                    "E1304", f"`{spelling}` = {printable(str(given.value))[:60]}: {known.why}", given.span, help=_IGNORE
+                )
     for file, names in noted.items():
         shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
         yield Diagnostic(

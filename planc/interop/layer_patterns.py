@@ -1,4 +1,4 @@
-"""Megatron's patterns of layers: which have experts (`([0]*3+[1]*58)`), and which stage holds which (`Et*3|(tt|)*29L`)."""
+"""Megatron-LM's patterns of layers: which have experts, `([0]*3+[1]*58)`; which stage holds which, `Et*3|(tt|)*29L`."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ from math import prod
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import python_comment
 from planc.interop.setup import Role, TrainingSetup
-from planc.ir.plan import Precision, Recompute, Route
+from planc.ir.plan import NOUNS, Noun, Precision, Recompute, Route
 
 
 @dataclass(frozen=True)
@@ -73,20 +73,24 @@ def _data_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Plan
     settings = ("zero", "zero_over_cp", "whole_grads", "replica", "shard")
     if over:
         yield PlanSentence(f"shard batch over {over}", ("replica", "shard"))
-    nouns = _state(setup)
-    if nouns and state:
-        yield PlanSentence(f"store {nouns} over {state}", settings)
+    dtypes = dict(setup.stored)
+    divided = _divided(setup) if state else ()
+    for dtype in dict.fromkeys(dtypes.get(noun, "") for noun in divided):
+        nouns = ", ".join(noun for noun in divided if dtypes.get(noun, "") == dtype)
+        narrow = f" as {dtype}" if dtype else ""
+        yield PlanSentence(f"store {nouns}{narrow} over {state}", (*settings, "stored") if dtype else settings)
     for noun, dtype in setup.stored:
-        yield PlanSentence(f"store {noun} as {dtype}", ("stored",))
+        if noun not in divided:
+            yield PlanSentence(f"store {noun} as {dtype}", ("stored",))
     if setup.gather is not None and setup.zero == 3 and state:
         yield PlanSentence(f"gather params per {setup.gather}", ("gather",))
 
 
-def _state(setup: TrainingSetup) -> str:
+def _divided(setup: TrainingSetup) -> tuple[Noun, ...]:
     """The state that the `shard` ranks divide."""
     if setup.zero == 3 and setup.whole_grads:
-        return "params, optimizer"
-    return ("", "optimizer", "grads, optimizer", "params, grads, optimizer")[setup.zero]
+        return ("params", "optimizer")
+    return NOUNS[len(NOUNS) - setup.zero :]
 
 
 def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]:
@@ -126,7 +130,7 @@ def _experts(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSenten
         yield PlanSentence("use ep over ep", ("ep",))
     if setup.etp > 1:
         yield PlanSentence("use etp over etp", ("etp",))
-    nouns = _state(setup)
+    nouns = ", ".join(_divided(setup))
     if nouns and rest > 1:
         yield PlanSentence(f"store {nouns} over edp for experts", ("zero", "ep", "etp"))
 

@@ -96,7 +96,7 @@ def _sizes(shape: Shape) -> dict[str, int]:
 
 
 def _unlike(shape: Shape, wanted: dict[str, int], model: Model) -> str:
-    """What `model` has that the shape has not, in words for the user; empty where it has the shape."""
+    """The first difference between `model` and the shape, in words for the user; empty where there is none."""
     implied = {"kv_heads": model.sizes["heads"], **model.sizes}
     for name in _SIZES:
         if wanted.get(name, 0) != implied.get(name, 0):

@@ -139,6 +139,12 @@ def test_the_generated_pages_are_the_rules() -> None:
     assert [name for name, text in wanted.items() if (folder / name).read_text() != text] == []
 
 
+def test_the_pages_of_other_systems_are_their_tables() -> None:
+    """`make docs` has been run since a field of a system changed."""
+    folder = ROOT / "docs" / "reference" / "systems"
+    assert {p.name: p.read_text() for p in folder.glob("*.md")} == generate.systems_pages()
+
+
 def test_the_published_schemas_are_those_of_the_types() -> None:
     """`make docs` has been run since a type of an answer changed."""
     assert {p.name: p.read_text() for p in generate.SCHEMAS.glob("*.json")} == generate.schema_files()

@@ -44,6 +44,29 @@ def test_words_are_those_of_a_shell_and_nothing_is_run(script: str, value: objec
     assert read_document("run.sh", script, "flags").fields["a"].value == value
 
 
+@pytest.mark.parametrize(
+    ("script", "value", "certain"),
+    [
+        ('D=fp8\nif [[ "$D" == "fp8" ]]; then\nX=1\nelse\nX=2\nfi\nrun --a $X', "1", True),
+        ('D=bf16\nif [ "${D}" = fp8 ]; then\nX=1\nelse\nX=2\nfi\nrun --a $X', "2", True),
+        ("D=a\nif [ $D = b ]; then\nX=1\nelif [ $D = a ]; then\nX=2\nelse\nX=3\nfi\nrun --a $X", "2", True),
+        ('X=1\nif [ -n "${KEY}" ]; then\nX=2\nfi\nrun --a $X', "2", False),
+        ('if [ "${1:-M}" = M ] || [ -z "$2" ]; then\nX=(--a 1)\nfi\nrun ${X[@]}', "1", True),
+        ("N=2\nif [ $N -gt 1 ] && [ -d out ]; then\nX=(--a 1)\nfi\nrun ${X[@]}", "1", False),
+        ("if [ ! 1 = 2 ]; then\nrun --a 1\nfi", "1", True),
+        ("for i in 1 2; do\nX=$i\ndone\nrun --a 1 --b $X", "1", True),
+    ],
+)
+def test_branches_are_decided_or_marked(script: str, value: str, certain: bool) -> None:
+    given = read_document("run.sh", script, "flags").fields["a"]
+    assert (given.value, given.certain) == (value, certain)
+
+
+def test_what_a_loop_sets_is_not_certain() -> None:
+    document = read_document("run.sh", "for i in 1 2; do\nX=$i\ndone\nrun --a 1 --b $X", "flags")
+    assert not document.fields["b"].certain
+
+
 def test_assignments_are_words_with_an_equals_sign() -> None:
     document = read_document("run.sh", "python3 -m train base.yml model_name=llama3-8b +x.y=2 run", "assignments")
     assert {n: g.value for n, g in document.fields.items()} == {"model_name": "llama3-8b", "x.y": "2"}

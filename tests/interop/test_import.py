@@ -83,6 +83,108 @@ def test_a_value_that_the_shell_would_know_is_given_by_an_option(tmp_path: Path)
     assert imported(tmp_path, open_script, given).setup.sequence_tokens == 4096
 
 
+def test_a_flag_in_a_branch_of_the_shell_is_asked_for(tmp_path: Path) -> None:
+    branch = 'if [ -n "${KEY}" ]; then\nMODEL_ARGS+=(--wandb-project x --kv-channels 64)\nfi\ntorchrun'
+    found = imported(tmp_path, SCRIPT.replace("torchrun", branch))
+    assert codes(found) == ["E1305"] and "kv_channels" in next(
+        d.message for d in found.diagnostics if d.code == "E1305"
+    )
+    given = Options(cluster="1 x h100_node", devices=8, given={"kv_channels": "128"})
+    assert codes(imported(tmp_path, SCRIPT.replace("torchrun", branch), given)) == []
+
+
+def test_the_cluster_has_as_many_devices_as_the_script_starts(tmp_path: Path) -> None:
+    found = imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes 2"))
+    assert codes(found) == ["E1307"] and "16" in next(d.message for d in found.diagnostics if d.code == "E1307")
+    assert codes(imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node $N"))) == []
+
+
+CONFIG = """ENV_VARS:
+  CUDA_DEVICE_MAX_CONNECTIONS: 1
+MODEL_ARGS:
+  --num-layers: 61
+  --hidden-size: 7168
+  --ffn-hidden-size: 18432
+  --num-attention-heads: 128
+  --kv-channels: 128
+  --seq-length: 4096
+  --max-position-embeddings: 4096
+  --position-embedding-type: rope
+  --normalization: RMSNorm
+  --swiglu: true
+  --disable-bias-linear: true
+  --untie-embeddings-and-output-weights: true
+  --vocab-size: 129280
+  --make-vocab-size-divisible-by: 3232
+  --multi-latent-attention: true
+  --qk-layernorm: true
+  --q-lora-rank: 1536
+  --kv-lora-rank: 512
+  --num-experts: 256
+  --moe-layer-freq: ([0]*3+[1]*58)
+  --moe-ffn-hidden-size: 2048
+  --moe-shared-expert-intermediate-size: 2048
+  --moe-router-topk: 8
+  --moe-token-dispatcher-type: flex
+  --recompute-granularity: selective
+  --recompute-modules: "[layernorm mla_up_proj moe_act]"
+  --tensor-model-parallel-size: 1
+  --pipeline-model-parallel-size: 8
+  --pipeline-model-parallel-layout: Et*3|(t*4|)*13t*4|t*2L
+  --expert-model-parallel-size: 32
+  --expert-tensor-parallel-size: 1
+  --use-distributed-optimizer: true
+  --overlap-grad-reduce: true
+  --overlap-param-gather: true
+  --use-precision-aware-optimizer: true
+  --exp-avg-dtype: bf16
+  --exp-avg-sq-dtype: bf16
+  --fp8-format: hybrid
+  --fp8-recipe: blockwise
+  --bf16: true
+  --micro-batch-size: 1
+  --global-batch-size: 1024
+"""
+
+
+def test_a_model_config_is_read_as_its_flags(tmp_path: Path) -> None:
+    found = imported(tmp_path, CONFIG, Options(cluster="32 x h100_node", devices=256), "model_config.yaml")
+    setup = found.setup
+    assert codes(found) == [] and found.system.name == "megatron"
+    assert setup.model == "deepseek_v3" and (setup.pp, setup.chunks, setup.shard, setup.ep, setup.etp) == (
+        8,
+        2,
+        32,
+        32,
+        1,
+    )
+    assert setup.stages == (3, *[4] * 14, 2)
+    assert setup.recompute.ops == ("attention.norm", "ffn.norm", "mla.up_proj", "moe.swiglu")
+    assert setup.stored == (("optimizer", "bf16"),) and setup.quantized[0].method == "float8(tile = 128)"
+    (tmp_path / "run.plan").write_text(found.text)
+    assert build_file(tmp_path / "run.plan").plan is not None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code"),
+    [
+        ("--moe-layer-freq: ([0]*3+[1]*58)", "--moe-layer-freq: ([0]*3+[1]*57)", "E1305"),
+        ("--moe-layer-freq: ([0]*3+[1]*58)", "--moe-layer-freq: ([1]*58+[0]*3)", "E1304"),
+        ("t*2L", "t*2mL", "E1304"),
+        ("t*2L", "t*3L", "E1307"),
+        ("flex", "allgather", "E1304"),
+        ("--moe-router-topk: 8", "--moe-router-topk: 4", "E1304"),
+        ("--bf16: true", "--bf16: true\n  --mtp-num-layers: 1", "E1304"),
+        ("--exp-avg-dtype: bf16", "--exp-avg-dtype: fp8", "E1304"),
+        ("--overlap-param-gather: true", "--overlap-param-gather: false", "E1304"),
+    ],
+)
+def test_a_model_config_that_a_plan_cannot_say_has_a_code(old: str, new: str, code: str, tmp_path: Path) -> None:
+    assert old in CONFIG
+    options = Options(cluster="32 x h100_node", devices=256)
+    assert codes(imported(tmp_path, CONFIG.replace(old, new, 1), options, "model_config.yaml")) == [code]
+
+
 def test_files_that_cannot_be_read_have_a_code(tmp_path: Path) -> None:
     (tmp_path / "out.sh").symlink_to("/dev/zero")
     (tmp_path / "folder.yaml").mkdir()

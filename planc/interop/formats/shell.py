@@ -207,7 +207,7 @@ class _Scanner:
         self._source, self._text = source, source.text
         self._at, self._line, self._column = 0, 1, 1
         self.end = ""
-        """What ended the last command: a new line, `;`, `&&`, `||`, `|` or `&`."""
+        """The end of the last command: a new line, `;`, `&&`, `||`, `|` or `&`."""
 
     def at_end(self) -> bool:
         return self._at >= len(self._text)

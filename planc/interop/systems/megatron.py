@@ -158,6 +158,11 @@ def _padded_vocab(v: Values) -> int:
 
 
 def _model(v: Values) -> str:
+    programs = [w for d in v.documents for w in d.program if "pretrain_" in w]
+    if any(word in w for w in programs for word in ("bert", "t5", "vlm", "vision", "ict", "retro", "mamba", "hybrid")):
+        raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")
+    if v.text("tokenizer_type").startswith("Bert"):
+        raise v.refused("the tokenizer of BERT, whose model is an encoder", "tokenizer_type")
     if v.options.model:
         return v.options.model
     try:
@@ -360,7 +365,7 @@ def _whole_layers(v: Values) -> Recompute:
 
 
 def _quantized(v: Values) -> tuple[Quantized, ...]:
-    kept = _kept_layers(v)
+    kept = _layers_in_bf16(v)
     if v.text("fp4", "", "None", "none", "e2m1") not in ("", "None", "none"):
         if v.text("fp4_recipe", "nvfp4", "custom") == "custom":
             raise v.refused("a recipe in code has no sentence", "fp4_recipe")
@@ -374,7 +379,7 @@ def _quantized(v: Values) -> tuple[Quantized, ...]:
     return (Quantized(which=linear_layers(v.model()), method=f"float8({recipes[recipe]}){kept}"),)
 
 
-def _kept_layers(v: Values) -> str:
+def _layers_in_bf16(v: Values) -> str:
     """`except layers ...` for the first and last layers that stay in bf16."""
     if not v.flag("first_last_layers_bf16"):
         return ""
@@ -494,6 +499,14 @@ def _written_blocks(s: TrainingSetup) -> object:
     return s.shape.layers // (s.pp * s.recompute.every) if s.shape and s.recompute.every > 1 else 1
 
 
+FLOAT8: dict[str, str] = {
+    "tensorwise": "float8(tensorwise)",
+    "mxfp8": "float8(tile = 32)",
+    "blockwise": "float8(tile = 128)",
+}
+"""Recipes in 8 bits, and what follows `as` in a plan."""
+
+
 WRITES = {
     "num_layers": lambda s: _shape_of(s).layers,
     "hidden_size": lambda s: _shape_of(s).embed,
@@ -562,14 +575,6 @@ WRITES = {
     "optimizer": lambda s: _when(s.optimizer == "muon", "muon"),
     "optimizer_cpu_offload": lambda s: _when("optimizer" in s.offloaded),
 }
-
-
-FLOAT8 = {
-    "tensorwise": "float8(tensorwise)",
-    "mxfp8": "float8(tile = 32)",
-    "blockwise": "float8(tile = 128)",
-}
-"""Recipes in 8 bits, and what follows `as` in a plan."""
 
 
 def _narrow(s: TrainingSetup) -> str:

@@ -37,7 +37,9 @@ LAYOUT = (
     Field("tp_comm_overlap", False),
     refused("outer_dp_sharding_strategy", "no_shard", "state that replicas divide once more has no sentence"),
     refused("enable_full_sharding_in_hsdp", False, "state that replicas divide once more has no sentence"),
-    refused("tensor_parallel_num_weight_shards", None, "weights divided otherwise than their products have no sentence"),
+    refused(
+        "tensor_parallel_num_weight_shards", None, "weights divided otherwise than their products have no sentence"
+    ),
     refused("expert_tensor_parallel_num_weight_shards", None, "weights divided otherwise than their products"),
     refused("gtp_remat_opt_in_modules", (), "weights divided otherwise than their products have no sentence"),
     refused("hierarchical_context_parallel_sizes", None, "context parallelism of two levels has no sentence"),
@@ -98,6 +100,7 @@ MODEL = (
     Field("vocab_size", None),
     Field("padded_vocab_size", None),
     Field("no_pad_vocab_size", False, aliases=("disable_pad_vocab_size",)),
+    Field("tokenizer_type", None),
     Field("multi_latent_attention", False),
     Field("q_lora_rank", None),
     Field("kv_lora_rank", 32),
@@ -149,7 +152,9 @@ MODEL = (
     *noted("what only other models have", "linear_conv_*", "linear_key_*", "linear_value_*", "linear_num_*", "dsa_*"),
     *noted("what only other models have", "no_dsa_*", "disable_dsa_*", "gdp_*", "mhc_*", "mamba_*", "mtp_detach_heads"),
     *noted("what only other models have", "disable_mamba_mem_eff_path", "mtp_loss_scaling_factor", "mtp_hsm"),
-    *noted("what only other models have", "mtp_use_repeated_layer", "bert_*", "biencoder_*", "ict_*", "dino_*", "swin_*"),
+    *noted(
+        "what only other models have", "mtp_use_repeated_layer", "bert_*", "biencoder_*", "ict_*", "dino_*", "swin_*"
+    ),
     *noted("what only other models have", "titles_data_path", "query_in_block_prob", "use_one_sent_docs", "img_*"),
     *noted("what only other models have", "evidence_data_path", "retriever_*", "block_data_path", "embedding_path"),
     *noted("what only other models have", "indexer_*", "num_classes", "num_channels", "patch_dim", "classes_fraction"),
@@ -176,7 +181,9 @@ EXPERTS = (
     *noted("the router's choice: planc routes evenly", "moe_router_*", "moe_aux_*", "moe_z_*", "moe_input_jitter_eps"),
     *noted("the router's choice: planc routes evenly", "moe_token_drop_policy", "moe_enable_routing_replay"),
     *noted("the router's choice: planc routes evenly", "moe_pad_expert_input_to_capacity", "moe_upcycling_granularity"),
-    *noted("kernels and libraries of the experts", "moe_grouped_gemm", "moe_use_grouped_tensor", "moe_single_grouped_*"),
+    *noted(
+        "kernels and libraries of the experts", "moe_grouped_gemm", "moe_use_grouped_tensor", "moe_single_grouped_*"
+    ),
     *noted("kernels and libraries of the experts", "moe_permute_fusion*", "moe_enable_deepep", "moe_flex_dispatcher_*"),
     *noted("kernels and libraries of the experts", "moe_hybridep_*", "moe_deepep_*", "moe_ncclep_*", "moe_mlp_glu_*"),
     *noted("kernels and libraries of the experts", "use_grouped_gemm_for_*", "moe_apply_probs_on_input"),
@@ -224,7 +231,9 @@ STEP = (
     refused("fine_grained_activation_offloading", False, "saved tensors of modules in host memory, while they last"),
     refused("fp8_param_gather", False, "parameters that are kept and gathered in 8 bits"),
     refused("fp4_param_gather", False, "parameters that are kept and gathered in 4 bits"),
-    refused("no_fp8_wgrad", False, "gradients of weights in bf16 where the products are in 8 bits", "disable_fp8_wgrad"),
+    refused(
+        "no_fp8_wgrad", False, "gradients of weights in bf16 where the products are in 8 bits", "disable_fp8_wgrad"
+    ),
     refused("fp8_output_proj", False, "the head in 8 bits"),
     refused("fp8_quantizer_factory", None, "a recipe in code"),
     refused("fp4_quantizer_factory", None, "a recipe in code"),
@@ -247,12 +256,16 @@ STEP = (
     *noted("kernels: planc counts the work, and not who does it", "kitchen_attention_backend", "use_mcore_models"),
     *noted("kernels: planc counts the work, and not who does it", "*clone_scatter_output_in_embedding"),
     *noted("kernels: planc counts the work, and not who does it", "mla_down_proj_fusion", "enable_experimental"),
-    *noted("kernels: planc counts the work, and not who does it", "fp16_lm_cross_entropy", "reuse_grad_buf_for_mxfp8_*"),
+    *noted(
+        "kernels: planc counts the work, and not who does it", "fp16_lm_cross_entropy", "reuse_grad_buf_for_mxfp8_*"
+    ),
     *noted("CUDA graphs: planc counts no launches", "*cuda_graph*"),
     *noted("scaling of narrow dtypes", "fp8_margin", "fp8_interval", "fp8_amax_*", "loss_scale*", "initial_loss_scale"),
     *noted("scaling of narrow dtypes", "min_loss_scale", "hysteresis", "accumulate_allreduce_grads_in_fp32"),
     *noted("the course of training", "lr", "lr_*", "min_lr", "warmup", "decoupled_*", "*weight_decay*", "clip_grad"),
-    *noted("the course of training", "adam_*", "sgd_*", "muon_*", "lion_*", "apply_wd_*", "train_iters", "train_samples"),
+    *noted(
+        "the course of training", "adam_*", "sgd_*", "muon_*", "lion_*", "apply_wd_*", "train_iters", "train_samples"
+    ),
     *noted("the course of training", "exit_*", "iterations_to_skip", "decrease_batch_size_if_needed", "override_opt_*"),
     *noted("the course of training", "use_checkpoint_opt_*", "calculate_per_token_loss", "train_sync_interval"),
     *noted("the course of training", "phase_transition_iterations", "test_mode", "eval_*", "start_eval_at_iter"),
@@ -264,21 +277,29 @@ STEP = (
     *noted("data", "*data_path*", "*data_args_path", "data_cache_path", "split", "mock_data", "num_workers", "sft*"),
     *noted("data", "dataloader_*", "*mmap_bin_files", "reset_*", "eod_mask_loss", "no_create_attention_mask_*"),
     *noted("data", "num_dataset_builder_threads", "object_storage_cache_path", "mid_level_*", "sample_rate", "fim_*"),
-    *noted("data", "allow_ambiguous_pad_tokens", "per_dataset_sequences_path", "*tokenizer*", "vocab_file", "merge_file"),
+    *noted(
+        "data", "allow_ambiguous_pad_tokens", "per_dataset_sequences_path", "*tokenizer*", "vocab_file", "merge_file"
+    ),
     *noted("data", "tiktoken_*", "trust_remote_code", "chat_template", "use_gigatoken", "enable_msc", "disable_msc"),
     *noted("checkpoints", "save", "save_*", "load", "load_*", "*ckpt*", "no_load_*", "no_save_*", "*save_interval"),
     *noted("checkpoints", "finetune", "*checkpoint", "async_*", "dist_ckpt_*", "replication*", "verify_integrity"),
     *noted("checkpoints", "distrib_optim_*", "no_strict_*", "disable_strict_*", "disable_save_tokenizer_assets"),
-    *noted("logs and metrics", "log_*", "no_log_*", "disable_log_*", "wandb_*", "tensorboard_*", "timing_*", "one_logger_*"),
+    *noted(
+        "logs and metrics", "log_*", "no_log_*", "disable_log_*", "wandb_*", "tensorboard_*", "timing_*", "one_logger_*"
+    ),
     *noted("logs and metrics", "no_one_logger", "profile*", "*pytorch_profiler*", "record_*", "memory_snapshot_path"),
-    *noted("logs and metrics", "nvtx_ranges", "otel_*", "app_tag_*", "config_logger_dir", "logging_level", "use_nsys_*"),
+    *noted(
+        "logs and metrics", "nvtx_ranges", "otel_*", "app_tag_*", "config_logger_dir", "logging_level", "use_nsys_*"
+    ),
     *noted("logs and metrics", "no_barrier_*", "dump_param_to_param_group_map", "mlflow_*", "comet_*", "no_record_*"),
     *noted("faults and restarts", "rerun_*", "error_injection_*", "inprocess_*", "*straggler*", "*ft_package", "ft_*"),
     *noted("faults and restarts", "calc_ft_timeouts", "adlr_*", "fault_injector_*", "check_*", "no_check_*"),
     *noted("faults and restarts", "result_rejected_tracker_filename", "nvrx_*", "run_workload_inspector_server"),
     *noted("faults and restarts", "gpu_sniff_test_interval"),
     *noted("generation and reinforcement learning", "inference_*", "no_inference_*", "rl_*", "no_rl_*", "grpo_*"),
-    *noted("generation and reinforcement learning", "langrl_*", "refit_*", "max_tokens_to_oom", "num_speculative_tokens"),
+    *noted(
+        "generation and reinforcement learning", "langrl_*", "refit_*", "max_tokens_to_oom", "num_speculative_tokens"
+    ),
     *noted("generation and reinforcement learning", "enable_chunked_prefill", "*_for_prefill", "cache_mla_latents"),
     *noted("generation and reinforcement learning", "use_same_sampling_seed_*", "decode_only_*"),
 )
@@ -290,5 +311,5 @@ AROUND = (
     *noted("what stands around the flags", "METRICS*", "AFTER_SCRIPT", "BEFORE_SCRIPT", "TEST_EVALUATION*"),
     *noted("what stands around the flags", "THROUGHPUT_TEST_PARAMS*"),
 )
-"""What a `model_config.yaml` holds beside its flags."""
+"""The rest of a `model_config.yaml`, beside its flags."""
 FIELDS = (*LAYOUT, *MODEL, *EXPERTS, *STEP, *AROUND)
