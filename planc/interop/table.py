@@ -27,6 +27,7 @@ VERBS = {
     "order": "mesh",
     "zero": "store",
     "zero_over_cp": "store",
+    "whole_grads": "store",
     "gather": "gather",
     "sp": "use sp",
     "vocab_over_tp": "shard",
@@ -77,13 +78,22 @@ def rows(system: System) -> tuple[Row, ...]:
 
 def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
     """The settings that each field decides: those whose functions name it, directly or through others they call."""
-    found: dict[str, dict[str, None]] = {}
+    found: dict[str, list[str]] = {}
     for setting, read in system.settings.items():
-        for word in _words(read, set()):
-            known = system.known(system.calls.get(word, word))
-            if known is not None:
-                found.setdefault(known.name, {})[setting] = None
+        words = set(_words(read, set()))
+        named = {known.name for w in words if (known := system.known(system.calls.get(w, w))) is not None}
+        for field in system.fields:
+            if field.name in named or _composed(field.name, words):
+                found.setdefault(field.name, []).append(setting)
     return {name: tuple(settings) for name, settings in found.items()}
+
+
+def _composed(name: str, words: set[str]) -> bool:
+    """True if `name` is put together from three of `words`, as `f"parallelism.{kind}_degree"` is; the first may be
+    empty."""
+    ends = [w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w)]
+    starts = ["", *(w for w in words if len(w) > 2 and w[-1] in "._" and name.startswith(w))]
+    return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)
 
 
 def _words(function: Callable[..., Any], seen: set[int]) -> Iterator[str]:

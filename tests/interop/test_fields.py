@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from planc.interop.systems import systems
-from planc.interop.table import rows
+from planc.interop.table import VERBS, rows
 
 FACTS = Path(__file__).parent / "facts"
 
@@ -26,6 +26,10 @@ def test_every_flag_of_megatron_is_known_with_its_default() -> None:
         n: (f.default, facts[n]) for n, f in known.items() if f and f.treatment != "noted" and f.default != facts[n]
     }
     assert apart == {}
+
+
+def test_every_setting_has_a_verb() -> None:
+    assert {s for system in systems().values() for s in system.settings} <= set(VERBS)
 
 
 @pytest.mark.parametrize("name", systems())

@@ -14,6 +14,7 @@ from planc.interop.importing import import_files
 from planc.interop.setup import TrainingSetup
 from planc.interop.values import Options
 from planc.interop.words import read_model
+from planc.ir.model import Model
 
 FILES = json.loads((Path(__file__).parent / "facts" / "megatron_real.json").read_text())["files"]
 
@@ -21,6 +22,7 @@ FILES = json.loads((Path(__file__).parent / "facts" / "megatron_real.json").read
 def effective(setup: TrainingSetup, folder: Path) -> dict[str, Any]:
     """The setup in Megatron-LM's names."""
     model = read_model(setup.model, folder)
+    assert isinstance(model, Model)
     found = {
         "data_parallel_size": setup.data_parallel,
         "tensor_model_parallel_size": setup.tp,

@@ -413,7 +413,7 @@ FIELDS = (
     Field("training.max_context_length", 2048),
     Field("training.dtype", "float32"),
     Field("training.mixed_precision_param", "bfloat16"),
-    Field("training.mixed_precision_reduce", "float32"),
+    refused("training.mixed_precision_reduce", "float32", "it reduces gradients in float32 alone"),
     Field("training.enable_cpu_offload", False),
     Field("activation_checkpoint.mode", "selective"),
     Field("activation_checkpoint.selective_ac_option", "2"),
