@@ -25,7 +25,7 @@ from planc.language.build import build_file
 from planc.lowering import lower_plan
 from tests.plans import propagated
 
-LATE_S = float(os.environ.get("RANDOM_LATE_S", "300"))
+LATE_S = float(os.environ.get("RANDOM_LATE_S", "900"))
 """Longest wall time of a case: a rank that takes longer hangs."""
 
 
