@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -52,13 +53,21 @@ def sums(path: Path) -> list[str]:
 
 
 def record(path: Path, results: Path, date: str) -> None:
-    """Append what a state file holds to the committed results: a table for each part, with its seeds and outcomes."""
-    tables = []
+    """Append a table for each part to the committed results: the seeds of the state file that no table counts yet."""
+    tables, text = [], results.read_text()
+    counted = tomllib.loads(text).get("run", [])
     for part in dict.fromkeys(line["part"] for line in lines(path)):
+        spans = [(run["first_seed"], run["last_seed"]) for run in counted if run["part"] == part]
         rows = [line for line in lines(path) if line["part"] == part]
-        outcomes = Counter(row["outcome"] for row in rows)
-        seeds = sorted(row["seed"] for row in rows)
-        counts = "".join(f"{name} = {n}\n" for name, n in outcomes.most_common())
-        head = f'[[run]]\npart = "{part}"\ndate = {date}\nfirst_seed = {seeds[0]}\nlast_seed = {seeds[-1]}\n'
-        tables.append(f"{head}plans = {len(rows)}\n{counts}")
-    results.write_text("\n".join([results.read_text().rstrip("\n") + "\n", *tables]))
+        rows = [row for row in rows if not any(first <= row["seed"] <= last for first, last in spans)]
+        if rows:
+            tables.append(_table(part, date, rows))
+    results.write_text("\n".join([text.rstrip("\n") + "\n", *tables]))
+
+
+def _table(part: str, date: str, rows: list[Line]) -> str:
+    outcomes = Counter(row["outcome"] for row in rows)
+    seeds = sorted(row["seed"] for row in rows)
+    counts = "".join(f"{name} = {n}\n" for name, n in outcomes.most_common())
+    head = f'[[run]]\npart = "{part}"\ndate = {date}\nfirst_seed = {seeds[0]}\nlast_seed = {seeds[-1]}\n'
+    return f"{head}plans = {len(rows)}\n{counts}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections import Counter
 from pathlib import Path
 
@@ -80,6 +81,19 @@ def test_a_campaign_goes_on_after_a_cut_off_line(tmp_path: Path) -> None:
     state.add(path, {"part": "checked", "seed": 1, "outcome": "refused", "codes": ["xla E0901"], "seconds": 0.1})
     assert state.done(path, "checked") == {0, 1}
     assert state.sums(path) == ["checked: 2 plans: lowered 1, refused 1; xla E0901 1; slowest 0.5 s (seed 0)"]
+
+
+def test_a_seed_is_counted_once(tmp_path: Path) -> None:
+    path, results = tmp_path / "state.jsonl", tmp_path / "results.toml"
+    results.write_text("# counts\n")
+    for seed in range(3):
+        state.add(path, {"part": "checked", "seed": seed, "outcome": "lowered", "codes": []})
+    state.record(path, results, "2026-11-23")
+    state.add(path, {"part": "checked", "seed": 3, "outcome": "refused", "codes": []})
+    state.record(path, results, "2026-11-24")
+    first, second = tomllib.loads(results.read_text())["run"]
+    assert (first["plans"], first["lowered"], first["last_seed"]) == (3, 3, 2)
+    assert (second["plans"], second["refused"], second["first_seed"]) == (1, 1, 3)
 
 
 def test_what_counts_as_equal() -> None:
