@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.diag.errors import PlanError
+from planc.driver import Examined, unread
 
 if TYPE_CHECKING:
     from planc.interop.values import Options
@@ -72,3 +73,14 @@ def foreign_options(options: argparse.Namespace, folder: Path) -> Options:
     return Options(
         cluster=words, devices=devices, model=options.model, given=given, folder=folder, ignored=tuple(options.ignore)
     )
+
+
+def examine_foreign(file: Path, options: argparse.Namespace) -> Examined:
+    """Findings about another system's `file`, and its costs, with the `options` of `add_foreign`."""
+    from planc.interop.check import examine_files
+
+    try:
+        given = foreign_options(options, file.parent)
+    except PlanError as error:
+        return unread(error.diagnostics, {})
+    return examine_files([file], given, options.system, options.target).examined

@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
-from planc.cli.foreign import add_foreign, check_system, foreign_options, is_foreign_name
-from planc.diag.errors import PlanError
-from planc.driver import Examined, examine, unread
+from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
+from planc.driver import Examined, examine
 from planc.files import MAX_TEXT_BYTES, read_text
 
 
@@ -42,15 +41,9 @@ def run(options: argparse.Namespace) -> int:
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
     """Findings about a plan, or about the plan of another system's file."""
-    if not options.system and not is_foreign_name(file):
-        return examine(file, set=dict(options.set), target=options.target)
-    from planc.interop.check import examine_files
-
-    try:
-        given = foreign_options(options, file.parent)
-    except PlanError as error:
-        return unread(error.diagnostics, {})
-    return examine_files([file], given, options.system, options.target).examined
+    if options.system or is_foreign_name(file):
+        return examine_foreign(file, options)
+    return examine(file, set=dict(options.set), target=options.target)
 
 
 def _fix(files: list[Path], options: argparse.Namespace) -> None:

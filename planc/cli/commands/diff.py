@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import DIAGNOSTICS, add_costed_target, add_set, exit_status, print_diagnostics, print_json
+from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
 from planc.driver import Examined, examine
 from planc.ir.target import NO_TARGET
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A")
     parser.add_argument("b", metavar="B", nargs="?", help="the other plan (A itself, with what --cluster or --to say)")
-    parser.add_argument("--cluster", metavar="CLUSTER", help='machines of B, such as "2 x tpu_v5p(4x4x4)"')
+    help = 'machines of B, such as "2 x tpu_v5p(4x4x4)"; those of A too, where it is another system\'s file'
+    parser.add_argument("--cluster", metavar="CLUSTER", help=help)
+    add_foreign(parser, cluster=False)
     add_set(parser, "--to", "change a number that `let` names, in B alone")
     add_costed_target(parser)
     add_set(parser)
@@ -30,13 +33,14 @@ def run(options: argparse.Namespace) -> int:
     if options.b is None and options.cluster is None and not options.to:
         print("planc diff: two plans are compared, or one with what --cluster or --to change", file=sys.stderr)
         return 2
-    given = dict(options.set)
-    a = examine(options.a, set=given, target=options.target)
+    if wrong := check_system(options.system):
+        print(f"planc diff: --from: {wrong}", file=sys.stderr)
+        return 2
     try:
-        b = _second_plan(options, given)
+        a, b = _first_plan(options), _second_plan(options)
         if options.target is None and a.report.target != b.report.target and None in (a.report.target, b.report.target):
             options.target = NO_TARGET  # one of them has no program to compare with the other's
-            a, b = examine(options.a, set=given, target=NO_TARGET), _second_plan(options, given)
+            a, b = _first_plan(options), _second_plan(options)
     except NotWrittenError as error:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2
@@ -52,11 +56,21 @@ def run(options: argparse.Namespace) -> int:
     return 1 if found.changes or found.apart else 0
 
 
-def _second_plan(options: argparse.Namespace, given: dict[str, int]) -> Examined:
+def _first_plan(options: argparse.Namespace) -> Examined:
+    """A as it is, or the plan of another system's file."""
+    path = Path(options.a)
+    if is_foreign_name(path):
+        return examine_foreign(path, options)
+    return examine(path, set=dict(options.set), target=options.target)
+
+
+def _second_plan(options: argparse.Namespace) -> Examined:
     """B, with what the command line changes. Raises NotWrittenError."""
     from planc.compare.plan_edit import read, rewritten
 
-    path = Path(options.b or options.a)
+    path, given = Path(options.b or options.a), dict(options.set)
+    if is_foreign_name(path):
+        return examine_foreign(path, options)
     unsaved = None
     if options.cluster is not None and path.is_file():
         unsaved = {path.resolve(): rewritten(read(path), "cluster", options.cluster)}
