@@ -314,11 +314,15 @@ class _Run:
             self.cut_short = self._ends() or self.cut_short
         return self.cut_short in ("time", "interrupt")
 
+    def _forget_meshes(self) -> None:
+        """Most meshes of a large space break a rule, so a part of lawful ones may take very many."""
+        self.space.forget_meshes()
+        self.constraints.cache.clear()
+
     def _free_memory(self) -> None:
         """Forget what can be made again, nodes that cannot be among the best any more, and the worst beyond a bound."""
-        self.space.forget_meshes()
+        self._forget_meshes()
         self.bounds.cache.clear()
-        self.constraints.cache.clear()
         if len(self.waiting) > MOST_WAITING:
             self.waiting = [entry for entry in self.waiting if self._open(*entry[0][:2])]
         if len(self.waiting) > MOST_WAITING:
@@ -438,9 +442,11 @@ class _Run:
 
     def _families(self, *, count: bool = True) -> Iterator[Family]:
         """Every family whose mesh is lawful. With `count`, all layouts of the space count as decided."""
-        for sizes in self.space.sizes():
+        for number, sizes in enumerate(self.space.sizes()):
             if self.ended():
                 return
+            if self.large and number % PART == 0:
+                self._forget_meshes()
             self._report(len(self.waiting))
             self.decided += self.bounds.count(sizes) if count else 0
             if self.constraints.allow(sizes):
