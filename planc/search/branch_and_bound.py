@@ -318,6 +318,7 @@ class _Run:
         """Most meshes of a large space break a rule, so a part of lawful ones may take very many."""
         self.space.forget_meshes()
         self.constraints.cache.clear()
+        gc.collect()  # it is paused, and a mesh holds tables that refer to it
 
     def _free_memory(self) -> None:
         """Forget what can be made again, nodes that cannot be among the best any more, and the worst beyond a bound."""
@@ -329,7 +330,6 @@ class _Run:
             self.cut_short = self.cut_short or "memory"
             self.waiting = sorted(self.waiting, key=lambda entry: entry[0])[: MOST_WAITING // 2]
         heapify(self.waiting)
-        gc.collect()  # it is paused, and a long search must not keep what it has dropped
 
     def probe(self) -> None:
         """Ask the target about layouts all over the space. Raises PlanError when it refuses each of them."""

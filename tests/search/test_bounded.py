@@ -78,7 +78,12 @@ def test_a_space_that_is_searched_in_parts_has_the_same_best(
         monkeypatch.setattr(branch_and_bound, constant, value)
     forgotten: list[int] = []
     forget = Space.forget_meshes
-    monkeypatch.setattr(Space, "forget_meshes", lambda self: (forgotten.append(1), forget(self))[1])
+
+    def note(self: Space) -> None:
+        forgotten.append(1)
+        forget(self)
+
+    monkeypatch.setattr(Space, "forget_meshes", note)
     parts = search(space(tmp_path, SPACES[name]), top=3)
     assert len(forgotten) >= space(tmp_path, SPACES[name]).meshes / 2
     assert [(c.text, c.time_s) for c in parts] == [(c.text, c.time_s) for c in whole]
