@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call kills presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -48,6 +48,14 @@ random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PL
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)
 	@$(BIN)/python tests/faults/run.py --page docs/measured/faults.md $(FAULTS)
+
+nth-call: $(READY) ## make every write, rename, fsync ... of a run fail in turn, on both stacks; goes on where it was (2 hours)
+	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py nth --stack $$stack --state build/faults.jsonl; done
+	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
+
+kills: $(READY) ## kill 500 runs at moments uniform over their time, both stacks; goes on where it was (90 minutes)
+	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py kills --stack $$stack --state build/faults.jsonl; done
+	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
 
 presets: $(READY) ## embed every preset's plan anew
 	@for preset in plans/presets/*.toml; do \

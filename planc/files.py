@@ -5,7 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -105,6 +106,27 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except BaseException:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
+        raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder to fill, which takes the name `path` when the block ends; nothing is left when it raises.
+
+    `path` is absent or an empty folder. Raises OSError.
+    """
+    import shutil
+    import tempfile
+
+    place = path.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    filling = Path(tempfile.mkdtemp(dir=place.parent, prefix=f".{place.name[:80]}-"))
+    try:
+        yield filling
+        filling.chmod(0o777 & ~_umask())
+        os.rename(filling, place)
+    except BaseException:
+        shutil.rmtree(filling, ignore_errors=True)
         raise
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from planc.backends.cuda.runtime.hf_adapter import ATTENTION, ENDS, GATED
 from planc.diag import Diagnostic, PlanError, Span
-from planc.files import read_json, write_atomically
+from planc.files import new_folder, read_json, write_atomically
 from planc.trainer.checkpoint.safetensors_header import read_header
 from planc.trainer.run.initial_weights import names
 
@@ -88,14 +88,19 @@ def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, 
     Args:
         model: the model that they belong to. Raises PlanError when there is no table of names for its family.
         values: (full parameter name, whole array) for every parameter, in any order; written as float32.
-        folder: made when absent.
+        folder: absent or empty; it is there with all files, or as it was.
         most_bytes: a file ends before it becomes larger than this.
     """
-    from safetensors.numpy import save_file
-
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, Span(str(folder), 1, 1, 1, 1))])
-    folder.mkdir(parents=True, exist_ok=True)
+    with new_folder(folder) as filling:
+        _write(model, values, filling, most_bytes)
+
+
+def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, most_bytes: int) -> None:
+    from safetensors import SafetensorError
+    from safetensors.numpy import save_file
+
     sizes = {their_name(name): 4 * prod(shape) for name, shape in names(model)}
     files = _shared_out(sizes, most_bytes)
     waiting: dict[str, dict[str, Weights]] = {}
@@ -104,7 +109,10 @@ def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, 
         group = waiting.setdefault(files[theirs], {})
         group[theirs] = np.ascontiguousarray(value, np.float32)
         if len(group) == sum(file == files[theirs] for file in files.values()):
-            save_file(waiting.pop(files[theirs]), folder / files[theirs], metadata={"format": "pt"})
+            try:
+                save_file(waiting.pop(files[theirs]), folder / files[theirs], metadata={"format": "pt"})
+            except SafetensorError as error:
+                raise OSError(str(error)) from None
     assert not waiting, "not every parameter was given"
     index = {"metadata": {"total_size": sum(sizes.values())}, "weight_map": files}
     write_atomically(folder / INDEX, json.dumps(index, indent=1) + "\n")

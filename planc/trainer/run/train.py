@@ -133,7 +133,7 @@ def train(
         python=python,
         devices=devices,
     )
-    with tempfile.TemporaryDirectory(prefix="planc-train-") as folder:
+    with tempfile.TemporaryDirectory(prefix="planc-train-", ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "receipt.json"
         saving_in = Path(checkpoint) if checkpoint else None
         chosen = ready.start.name if ready.start else ""

@@ -94,16 +94,20 @@ def main(arguments: list[str] | None = None) -> int:
     request = _request(arguments)
     try:
         receipt = work(request, started)
+        if receipt is not None:
+            receipt.write(request.receipt)
     except PlanError as error:
         for found in error.diagnostics:
             print(f"{found.severity}[{found.code}]: {printable(found.message)}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(printable(f"error[E1012]: {where}{error.strerror or error}"), file=sys.stderr)
         return 1
     except PreemptedError:
         return launch.PREEMPTED
     except KeyboardInterrupt:
         return 130
-    if receipt is not None:
-        receipt.write(request.receipt)
     return 0
 
 

@@ -6,6 +6,29 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a worker whose receipt cannot be written ends with a traceback",
+        file="planc/trainer/run/worker.py",
+        text="    except OSError as error:\n        where",
+        planted="    except BlockingIOError as error:\n        where",
+        test="tests/trainer/test_nth_call.py::test_no_line_whose_call_fails_loses_or_bends_a_run",
+    ),
+    Fault(
+        name="a checkpoint has its name before its manifest",
+        file="planc/trainer/checkpoint/writer.py",
+        text="        parts.write_through(folder / NAME, whole.text().encode())\n        _sync(folder)\n"
+        "        final = folders.free_name(self.where.folder, manifest.step)\n        folder.rename(final)\n",
+        planted="        final = folders.free_name(self.where.folder, manifest.step)\n        folder.rename(final)\n"
+        "        parts.write_through(final / NAME, whole.text().encode())\n",
+        test="tests/trainer/test_nth_call.py::test_no_line_whose_call_fails_loses_or_bends_a_run",
+    ),
+    Fault(
+        name="weights are exported into the folder itself, which is left half full",
+        file="planc/files.py",
+        text="        shutil.rmtree(filling, ignore_errors=True)\n",
+        planted="",
+        test="tests/cli/test_nth_call.py::test_exported_weights_are_all_there_or_none",
+    ),
+    Fault(
         name="a preset is read again without the folder of the command line",
         file="planc/trainer/run/worker.py",
         text="_shrunk_axes(self._loaded.plan, self._preset.plan)",
