@@ -10,8 +10,13 @@ PYTEST := $(BIN)/python -m pytest
 # A worker of pytest a core, at most four: each may start processes of its own. PARALLEL= runs the tests one by one.
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
+TOOLS  := build/tools
 
+<<<<<<< HEAD
 .PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call kills presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+=======
+.PHONY: accelerator help demo test long check all lint mutants fuzz faults nth-call kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+>>>>>>> 7ae2063 (house: pinned packages are locked with the sums of their files, and listed as CycloneDX; faults: docstrings)
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -98,6 +103,18 @@ calibrated: $(READY) ## measure this machine for both stacks, then eight layouts
 	  $(BIN)/planc bench calibrated --hardware build/cpu_$$target.plan --target $$target; \
 	done
 
+lock: $(TOOLS)/.ready ## write the sums of every pinned package's files (.ci/locks), after a change of the pins
+	@$(PYTHON) .ci/lock.py $(TOOLS)/bin/uv
+
+sbom: $(TOOLS)/.ready ## list the pinned packages with their sums as CycloneDX JSON, in build/sbom/
+	@mkdir -p build/sbom
+	@for list in main torch-xla; do \
+	  $(TOOLS)/bin/cyclonedx-py requirements .ci/locks/$$list.txt --of JSON --validate -o build/sbom/$$list.json; done
+
+advisories: $(TOOLS)/.ready ## look the pinned packages up in the index of advisories; fails where it cannot be reached
+	@for list in main torch-xla; do \
+	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r .ci/locks/$$list.txt; done
+
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py
 
@@ -105,23 +122,30 @@ clean: ## remove the environments and everything that can be made again
 	@rm -rf $(VENV) $(TORCH_XLA) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment is rebuilt when the pins change, and kept when it already has what they say.
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt .ci/locks/main.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "planc needs Python 3.11 or later; '$(PYTHON)' is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12" >&2; exit 1; }
 	@test -x $(BIN)/python || { echo "creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python .ci/pins.py > /dev/null || { \
 	  echo "installing the pinned packages into $(VENV) (torch and jax are large; once)"; \
-	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[cuda,xla,tpu,dev]' \
-	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; }
+	  $(BIN)/python -m pip install --disable-pip-version-check --no-deps --require-hashes -r .ci/locks/main.txt \
+	    | sed -un 's/^Collecting /  /p; s/^Installing collected.*/installing/p'; \
+	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt \
+	    -e '.[cuda,xla,tpu,dev]'; }
 	@$(BIN)/python .ci/pins.py
 	@touch $@
 
+$(TOOLS)/.ready: .ci/tools.txt
+	@$(PYTHON) -m venv $(TOOLS)
+	@$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check -r .ci/tools.txt
+	@touch $@
+
 # A torch of its own version, so an environment of its own. Its file of pins is the whole list: nothing is resolved.
-$(TORCH_XLA)/.ready: constraints-torch-xla.txt
+$(TORCH_XLA)/.ready: .ci/locks/torch-xla.txt
 	@test -x $(TORCH_XLA)/bin/python || { echo "creating $(TORCH_XLA)"; $(PYTHON) -m venv $(TORCH_XLA); }
 	@echo "installing the pinned packages into $(TORCH_XLA) (3 GB to fetch; once)"
 	@$(TORCH_XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --no-compile \
-	  -r constraints-torch-xla.txt
+	  --require-hashes -r .ci/locks/torch-xla.txt
 	@$(TORCH_XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(TORCH_XLA)/bin/python -c 'import torch_xla, planc'
 	@touch $@

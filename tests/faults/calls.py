@@ -32,7 +32,7 @@ PACKAGES = (os.sep + "site-packages" + os.sep, os.sep + "dist-packages" + os.sep
 HERE = str(Path(__file__).resolve())
 
 ERRORS = ("ENOSPC", "EIO", "EACCES", "short")
-"""What a call ends with; `short`: a write of half the bytes, and no room for the rest. Other calls than writes have
+"""Errors of a failing call; `short`: a write of half the bytes, and no room for the rest. Other calls than writes have
 ENOSPC there."""
 FOR_WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 PATCHED = {
@@ -42,7 +42,7 @@ PATCHED = {
 }
 REAL = {(owner, name): getattr(owner, name) for owner, names in PATCHED.items() for name in names}
 REAL_OPEN, REAL_WRITE = io.open, os.write
-"""What is called in the end; a fork of a process whose calls are counted counts its own alone."""
+"""The real functions; a fork of a process whose calls are counted counts its own alone."""
 
 
 @dataclass(frozen=True)

@@ -124,7 +124,7 @@ class Forked:
         return self.returncode
 
     def printed(self) -> str:
-        """What was printed since the last call, without waiting."""
+        """The output since the last call, without waiting."""
         found = b""
         os.set_blocking(self.stdout.fileno(), False)
         with suppress(BlockingIOError):

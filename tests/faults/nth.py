@@ -124,7 +124,7 @@ class Site:
         assert status == 0, text
         runner.learn(place)
         self.gone_on: set[str] = set()
-        """What runs with faults have left on the disk, as far as a run has gone on from the same to the right end."""
+        """States of the disk that runs with faults have left, as far as a run has gone on from the same to the right end."""
         self.losses = list(read_receipt(place.receipt).losses)
         self.sums = sums(folders.stored_checkpoints(place.kept)[-1].path)
         self.interrupted = self._interrupted(Place(self, root / "interrupted", "fresh"))
@@ -164,7 +164,7 @@ class Place:
             self.resume = ("--resume", "1")
 
     def left(self) -> str:
-        """What is on the disk, as far as `--resume` looks at it: names and tensors."""
+        """The state of the disk, as far as `--resume` looks at it: names and tensors."""
         names = sorted(p.relative_to(self.folder).as_posix() for p in self.kept.rglob("*"))
         metrics = self.kept / "metrics.jsonl"
         cut_short = metrics.exists() and metrics.stat().st_size > 0 and not metrics.read_bytes().endswith(b"\n")
@@ -205,7 +205,7 @@ def strike(site: Site, scenario: str, who: str, fault: Fault) -> Trial:
 
 
 def judge(trial: Trial, place: Place, status: int | None, text: str) -> None:
-    """What must be true after the run with the fault."""
+    """Note all that is wrong after the run with the fault."""
     trial.wrong += [f"process {pid} is left" for pid in place.site.runner.orphans()]
     found = REFUSAL.search(text)
     trial.ended = "went on" if status == 0 else (found[0].strip() if found else f"status {status}")
