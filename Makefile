@@ -13,10 +13,14 @@ TORCH_XLA := .venv-torch-xla
 TOOLS  := build/tools
 
 <<<<<<< HEAD
+<<<<<<< HEAD
 .PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call kills presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 =======
 .PHONY: accelerator help demo test long check all lint mutants fuzz faults nth-call kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 >>>>>>> 7ae2063 (house: pinned packages are locked with the sums of their files, and listed as CycloneDX; faults: docstrings)
+=======
+.PHONY: accelerator help demo test long check all lint mutants fuzz faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+>>>>>>> f68cae2 (security: SECURITY.md; packages locked with hashes, CycloneDX, advisories; launch: an error of the listener ends the ranks; memory refused at any line)
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -56,6 +60,11 @@ faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (F
 
 nth-call: $(READY) ## make every write, rename, fsync ... of a run fail in turn, on both stacks; goes on where it was (2 hours)
 	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py nth --stack $$stack --state build/faults.jsonl; done
+	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
+
+memory: $(READY) ## refuse memory at 1,000 lines of planc drawn by a seed, both stacks; goes on where it was (3 hours)
+	@for stack in xla cuda; do \
+	  $(BIN)/python tests/faults/long.py memory --count 500 --stack $$stack --state build/faults.jsonl; done
 	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
 
 kills: $(READY) ## kill 500 runs at moments uniform over their time, both stacks; goes on where it was (90 minutes)

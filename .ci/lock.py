@@ -2,8 +2,8 @@
 
     python .ci/lock.py UV
 
-`UV` is the path of uv, which asks the package index. A wheel on this machine's disk (pip's `find-links`), such as a torch
-for the CPU alone, is a file of its own: its sum is added to those of the index.
+`UV` is the path of uv, which asks the package index. A wheel on this machine's disk (pip's `find-links`), such as a
+torch for the CPU alone, is a file of its own: its sum is added to those of the index.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = {"constraints.txt": "main.txt", "constraints-torch-xla.txt": "torch-xla.txt"}
-HEAD = "# The versions of {pins}, with the sums of their files. `make lock` writes it; pip checks it (--require-hashes).\n"
+HEAD = "# The versions of {pins}, with the sums of their files: written by `make lock`, checked by pip.\n"
 
 
 def wheels_on_disk() -> dict[str, list[str]]:

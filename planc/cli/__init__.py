@@ -57,6 +57,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130
+    except MemoryError:
+        print(f"planc {options.command}: not enough memory", file=sys.stderr)
+        return 2
     except BrokenPipeError:
         _discard_output()
         return 1

@@ -24,6 +24,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tests.faults.calls import NO_FAULT, CountedCalls, Fault
+from tests.faults.lines import CountedLines, LineFault
 
 if TYPE_CHECKING:
     from tests.faults.nth import Place
@@ -80,13 +81,17 @@ class Planted:
     """One process of a run counts its calls, and one of them fails."""
 
     who: str
-    fault: Fault
+    fault: Fault | LineFault
     logs: Path
-    """A folder for the log of each process' calls."""
+    """A folder for the log of each process' calls, or of the lines that it ran."""
 
     def __call__(self, who: str) -> Any:
-        fault = self.fault if who == self.who else Fault()
-        return CountedCalls(fault, self.logs / f"{who.replace(' ', '-')}.calls").installed()
+        log = self.logs / who.replace(" ", "-")
+        if isinstance(self.fault, LineFault):
+            if self.fault.line and who != self.who:
+                return ExitStack()
+            return CountedLines(self.fault if self.fault.line else None, log.with_suffix(".lines")).installed()
+        return CountedCalls(self.fault if who == self.who else NO_FAULT, log.with_suffix(".calls")).installed()
 
 
 def no_plant(_who: str) -> Any:
@@ -226,13 +231,13 @@ class Forks:
         os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
         prepare(stack, 2)
 
-    def start(self, place: Place, words: Sequence[str], who: str = "", fault: Fault = NO_FAULT) -> Forked:
+    def start(self, place: Place, words: Sequence[str], who: str = "", fault: Fault | LineFault = NO_FAULT) -> Forked:
         """`planc train` on the preset of `place`."""
         target = ["train", str(place.preset), "--target", place.site.stack, "--receipt", str(place.receipt)]
         environ = {**place.environ, MODULES: str(self._modules)}
         return Command([*target, *words], environ, Planted(who, fault, place.logs)).start()
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
         """Train: the status, None if it does not end in time, and what was printed."""
         return ended(self.start(place, words, who, fault))
 

@@ -110,4 +110,5 @@ class Chain:
 
 def as_json(trial: Trial) -> dict[str, object]:
     """The trial as an object of its state file."""
-    return {"kind": "kill" if isinstance(trial, Kill) else "nth", **asdict(trial)}
+    kind = "kill" if isinstance(trial, Kill) else "memory" if trial.error == "MemoryError" else "nth"
+    return {"kind": kind, **asdict(trial)}

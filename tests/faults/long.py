@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests.faults import kills, nth  # noqa: E402
 from tests.faults.forked import Forks  # noqa: E402
+from tests.faults.lines import drawn  # noqa: E402
 from tests.faults.nth import Trial  # noqa: E402
 
 RESULTS = ROOT / "tests" / "faults" / "results.toml"
@@ -40,6 +41,18 @@ def nth_trials(site: nth.Site, seed: int, done: set[str]) -> Iterator[Trial]:
                 if (name := Trial(site.stack, scenario, who, fault.number, fault.error).name) not in done:
                     done.add(name)
                     yield nth.strike(site, scenario, who, fault)
+
+
+def memory_trials(site: nth.Site, seed: int, count: int, before: int) -> Iterator[Trial]:
+    """Memory refused at lines drawn of each process in turn, until so many have been struck."""
+    counted = {scenario: site.lines(scenario) for scenario in nth.SCENARIOS}
+    dice = random.Random(f"{seed} {site.stack} {before}")
+    while before < count:
+        scenario = dice.choice(nth.SCENARIOS)
+        who = dice.choice(sorted(counted[scenario]))
+        trial = nth.strike(site, scenario, who, drawn(counted[scenario][who], dice))
+        before += bool(trial.call)
+        yield trial
 
 
 def kill_trials(site: nth.Site, forks: Forks, seed: int, count: int, before: int) -> Iterator[Trial]:
@@ -87,11 +100,11 @@ def summary(found: list[dict[str, Any]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults")
-    parser.add_argument("what", choices=("nth", "kills", "summary"))
+    parser.add_argument("what", choices=("nth", "memory", "kills", "summary"))
     parser.add_argument("--stack", choices=("cuda", "xla"))
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "faults.jsonl")
     parser.add_argument("--seed", type=int, default=20261123)
-    parser.add_argument("--count", type=int, default=250, help="kills to come to")
+    parser.add_argument("--count", type=int, default=250, help="kills or refusals to come to")
     parser.add_argument("--results", type=Path, default=RESULTS)
     options = parser.parse_args()
     found = records(options.state)
@@ -109,6 +122,9 @@ def main() -> int:
         if options.what == "nth":
             names = {f"{r['stack']} {r['scenario']} {r['who']} {r['number']} {r['error']}" for r in done}
             trials = nth_trials(site, options.seed, names)
+        elif options.what == "memory":
+            before = sum(bool(r["call"]) for r in done if r["kind"] == "memory")
+            trials = memory_trials(site, options.seed, options.count, before)
         else:
             before = sum(r["struck"] for r in done if r["kind"] == "kill")
             trials = kill_trials(site, forks, options.seed, options.count, before)

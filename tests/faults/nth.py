@@ -29,6 +29,7 @@ from planc.trainer.checkpoint import directory as folders
 from planc.trainer.preset.embed import embed
 from planc.trainer.receipt.receipt import read_receipt
 from tests.faults.calls import ERRORS, NO_FAULT, Call, Fault, read_log
+from tests.faults.lines import NO_LINE, LineFault
 
 PLAN = """plan faulty
 model     llama_micro
@@ -93,7 +94,7 @@ class Runner(Protocol):
     def prepare(self, stack: str) -> None:
         """Called once before the first run."""
 
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault) -> tuple[int | None, str]:
+    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
         """Train; a call of the process `who` fails. The status, None if it does not end, and what was printed."""
 
     def learn(self, place: Place) -> None:
@@ -124,7 +125,7 @@ class Site:
         assert status == 0, text
         runner.learn(place)
         self.gone_on: set[str] = set()
-        """States of the disk that runs with faults have left, as far as a run has gone on from the same to the right end."""
+        """States of the disk that runs with faults have left, and from which a run has gone on to the right end."""
         self.losses = list(read_receipt(place.receipt).losses)
         self.sums = sums(folders.stored_checkpoints(place.kept)[-1].path)
         self.interrupted = self._interrupted(Place(self, root / "interrupted", "fresh"))
@@ -144,6 +145,13 @@ class Site:
         status, text = place.run(*place.resume)
         assert status == 0, text
         return {log.stem.replace("-", " "): read_log(log) for log in sorted(place.logs.iterdir())}
+
+    def lines(self, scenario: str) -> dict[str, dict[str, int]]:
+        """How often each process runs each line of planc."""
+        place = Place(self, self.root / "counted", scenario)
+        status, text = place.run(*place.resume, who="all", fault=NO_LINE)
+        assert status == 0, text
+        return {log.stem.replace("-", " "): json.loads(log.read_text()) for log in sorted(place.logs.glob("*.lines"))}
 
 
 class Place:
@@ -172,7 +180,7 @@ class Place:
         caches = sorted(p.parent.name for p in (self.folder / "cache").rglob("*"))
         return json.dumps([re.sub(r"(writing|leaving)-\S+", r"\1", str(names)), cut_short, tensors, caches])
 
-    def run(self, *more: str, who: str = "", fault: Fault = NO_FAULT) -> tuple[int | None, str]:
+    def run(self, *more: str, who: str = "", fault: Fault | LineFault = NO_FAULT) -> tuple[int | None, str]:
         """Train here: the status, None if it does not end in time, and all that was printed."""
         return self.site.runner.run(self, more, who, fault)
 
@@ -186,15 +194,12 @@ def sums(checkpoint: Path) -> dict[str, str]:
     }
 
 
-def strike(site: Site, scenario: str, who: str, fault: Fault) -> Trial:
+def strike(site: Site, scenario: str, who: str, fault: Fault | LineFault) -> Trial:
     """Run with this fault, look, go on without it, and look again."""
     trial, began = Trial(site.stack, scenario, who, fault.number, fault.error), time.monotonic()
     place = Place(site, site.root / "trial", scenario)
     status, text = place.run(*place.resume, who=who, fault=fault)
-    calls = read_log(place.logs / f"{who.replace(' ', '-')}.calls")
-    if fault.number <= len(calls):
-        call = calls[fault.number - 1]
-        trial.call = f"{call.name} {call.about} ({call.place})"
+    trial.call = _struck(place, who, fault)
     judge(trial, place, status, text)
     if not trial.wrong and (left := place.left()) not in site.gone_on:
         _go_on(trial, place)
@@ -202,6 +207,19 @@ def strike(site: Site, scenario: str, who: str, fault: Fault) -> Trial:
             site.gone_on.add(left)
     trial.seconds = round(time.monotonic() - began, 2)
     return trial
+
+
+def _struck(place: Place, who: str, fault: Fault | LineFault) -> str:
+    """The call or the line that failed; empty when the run did not come to it."""
+    log = place.logs / who.replace(" ", "-")
+    if isinstance(fault, LineFault):
+        noted = log.with_suffix(".lines")
+        return f"no memory at {fault.line}" if noted.exists() and noted.read_text() == fault.line else ""
+    calls = read_log(log.with_suffix(".calls"))
+    if fault.number > len(calls):
+        return ""
+    call = calls[fault.number - 1]
+    return f"{call.name} {call.about} ({call.place})"
 
 
 def judge(trial: Trial, place: Place, status: int | None, text: str) -> None:

@@ -10,6 +10,7 @@ import zipfile
 from importlib.metadata import requires
 from pathlib import Path
 
+import pytest
 from packaging.markers import Marker
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -91,3 +92,32 @@ def test_everything_installed_is_pinned_and_nothing_else() -> None:
     asked = [*PROJECT["project"]["dependencies"], *extras["cuda"], *extras["xla"], *extras["dev"]]
     asked += [r.partition(";")[0] for r in requires("jax") or [] if re.search("""extra == ['"]tpu['"]""", r)]
     assert {canonical(p) for p in pins} == closure({_needed(r) for r in asked})
+
+
+@pytest.mark.parametrize("name", ["main", "torch-xla"])
+def test_every_pin_is_locked_with_the_sums_of_its_files(name: str) -> None:
+    """The lists that pip checks name the versions of the pins, no others, and each with a sum; no index is named."""
+    pins = ROOT / {"main": "constraints.txt", "torch-xla": "constraints-torch-xla.txt"}[name]
+    wanted = {_lower(line) for line in pins.read_text().splitlines() if not line.startswith("#")}
+    lock = (ROOT / ".ci" / "locks" / f"{name}.txt").read_text()
+    entries = re.findall(r"^([\w.-]+==\S+)((?: \\\n    --hash=sha256:[0-9a-f]{64})+)$", lock, re.MULTILINE)
+    assert {_lower(pin) for pin, _ in entries} == wanted and len(entries) == len(wanted)
+    assert "".join(f"{pin}{sums}\n" for pin, sums in entries) == "".join(
+        f"{line}\n" for line in lock.splitlines() if not line.startswith("#")
+    ), "every line is a pin or a sum"
+
+
+def _lower(pin: str) -> str:
+    """A pin under the name by which an index knows the package."""
+    name, _, version = pin.partition("==")
+    return f"{re.sub('[-_.]+', '-', name).lower()}=={version}"
+
+
+def test_the_page_on_security_names_files_and_commands_that_exist() -> None:
+    text = (ROOT / "SECURITY.md").read_text()
+    named = re.findall(r"`((?:planc|tests|plans|docs|\.ci)/[\w./-]+)`", text)
+    assert len(named) > 10 and [path for path in named if not (ROOT / path).exists()] == []
+    targets = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`make ([a-z-]+)`", text)) <= set(targets)
+    codes = {path.stem for path in (ROOT / "docs" / "reference" / "diagnostics").glob("*.md")}
+    assert set(re.findall(r"\b[EWN][0-9]{4}\b", text)) <= codes

@@ -56,6 +56,16 @@ def test_one_failure_ends_the_others(tmp_path: Path) -> None:
     assert_gone(tmp_path)
 
 
+def test_an_error_of_the_listener_ends_all_ranks_and_is_raised() -> None:
+    """`planc train | head`: the ranks must not wait for a reader that is gone."""
+
+    def closed(_rank: int, _line: str) -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        launch.run(python("while True: print('x' * 1000)"), 2, timeout_s=30, on_line=closed)
+
+
 def test_timeout_ends_all_with_what_they_started(tmp_path: Path) -> None:
     done = launch.run(python(NESTED, SLEEPER.format(folder=tmp_path)), 2, timeout_s=3)
     assert done.returncode == launch.TIMED_OUT

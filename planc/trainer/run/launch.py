@@ -72,11 +72,11 @@ def run(
 ) -> Finished:
     """Run `argv` in `processes` ranks and wait for all of them.
 
-    `env` adds to this process's environment. If one rank fails, the others are ended after a short
-    grace. SIGINT and SIGTERM to this process (when called on its main thread) and the timeout end
-    every rank, with all that a rank started. With `saves_on_term` the first SIGTERM is passed on to the
-    ranks, which save and end with PREEMPTED; a second one ends them. `stuck` is asked again and again for a
-    rank that keeps the others waiting, and why: then all are ended.
+    `env` adds to this process's environment. If one rank fails, the others are ended after a short grace; so are all
+    when `on_line` raises an error, which is raised here. SIGINT and SIGTERM to this process (when called on its main
+    thread) and the timeout end every rank, with all that a rank started. With `saves_on_term` the first SIGTERM is
+    passed on to the ranks, which save and end with PREEMPTED; a second one ends them. `stuck` is asked again and again
+    for a rank that keeps the others waiting, and why: then all are ended.
     """
     deadline = time.monotonic() + timeout_s if timeout_s else float("inf")
     stop, term_requested = threading.Event(), threading.Event()
@@ -158,6 +158,8 @@ class _Rank:
         self.rank = rank
         self._lines: list[str] = []
         self._on_line = on_line
+        self.error: Exception | None = None
+        """Raised by `on_line`; the rank's output is read on, as it would wait for a reader."""
         self.process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _SHIM, *argv],
             env=env,
@@ -174,9 +176,12 @@ class _Rank:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
-            self._lines.append(line)
-            if self._on_line is not None:
-                self._on_line(self.rank, line.rstrip("\n"))
+            try:
+                self._lines.append(line)
+                if self._on_line is not None and self.error is None:
+                    self._on_line(self.rank, line.rstrip("\n"))
+            except Exception as error:
+                self.error = error
 
     def output(self) -> str:
         self._reader.join(timeout=GRACE_S)
@@ -203,6 +208,8 @@ def _wait_for_ranks(
 ) -> _LaunchEnd:
     """Until all ranks ended well, one failed or is stuck, time is up, or a signal came."""
     while not stop.wait(POLL_S):
+        if error := next((r.error for r in ranks if r.error is not None), None):
+            raise error
         codes = [r.process.poll() for r in ranks]
         failed = next((rank for rank, code in enumerate(codes) if code not in (None, 0, PREEMPTED)), None)
         if failed is not None and term_requested.is_set() and codes[failed] == -signal.SIGTERM:

@@ -104,6 +104,9 @@ def main(arguments: list[str] | None = None) -> int:
         where = f"{error.filename}: " if error.filename else ""
         print(printable(f"error[E1012]: {where}{error.strerror or error}"), file=sys.stderr)
         return 1
+    except MemoryError:
+        print("error[E1012]: not enough memory", file=sys.stderr)
+        return 1
     except PreemptedError:
         return launch.PREEMPTED
     except KeyboardInterrupt:

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="ranks whose output nobody reads any more wait for a reader",
+        file="planc/trainer/run/launch.py",
+        text="                self.error = error\n",
+        planted="                raise error\n",
+        test="tests/trainer/test_launch.py::test_an_error_of_the_listener_ends_all_ranks_and_is_raised",
+    ),
+    Fault(
         name="a worker whose receipt cannot be written ends with a traceback",
         file="planc/trainer/run/worker.py",
         text="    except OSError as error:\n        where",
