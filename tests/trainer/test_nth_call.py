@@ -108,10 +108,6 @@ def refuse_memory(site: Site, count: int, seed: int) -> None:
     assert len([trial for trial in done if trial.call]) > count / 2
 
 
-def test_memory_that_is_refused_loses_and_bends_nothing(site: Site) -> None:
-    refuse_memory(site, 4, seed=1)
-
-
 @pytest.mark.long
 def test_memory_that_is_refused_anywhere_loses_and_bends_nothing(site: Site) -> None:
     refuse_memory(site, 20, seed=2)
