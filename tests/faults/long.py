@@ -16,6 +16,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.faults import kills, nth  # noqa: E402
 from tests.faults.forked import Forks  # noqa: E402
 from tests.faults.lines import drawn  # noqa: E402
 from tests.faults.nth import Trial  # noqa: E402
+from tests.faults.numpy_runs import NumpyForks, numpy_runtime  # noqa: E402
 
 RESULTS = ROOT / "tests" / "faults" / "results.toml"
 KILL_STEPS = 8
@@ -101,7 +103,7 @@ def summary(found: list[dict[str, Any]]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="faults")
     parser.add_argument("what", choices=("nth", "memory", "kills", "summary"))
-    parser.add_argument("--stack", choices=("cuda", "xla"))
+    parser.add_argument("--stack", choices=("cuda", "xla", "numpy"))
     parser.add_argument("--state", type=Path, default=ROOT / "build" / "faults.jsonl")
     parser.add_argument("--seed", type=int, default=20261123)
     parser.add_argument("--count", type=int, default=250, help="kills or refusals to come to")
@@ -115,10 +117,14 @@ def main() -> int:
     options.state.parent.mkdir(parents=True, exist_ok=True)
     done = [r for r in found if r["stack"] == options.stack]
     wrong = 0
-    with tempfile.TemporaryDirectory(prefix="planc-faults-") as root:
+    with tempfile.TemporaryDirectory(prefix="planc-faults-") as root, ExitStack() as within:
         steps = nth.STEPS if options.what == "nth" else KILL_STEPS
         forks = Forks(Path(root))
-        site = nth.Site(Path(root) / options.stack, options.stack, forks, steps)
+        runner: nth.Runner = forks
+        if options.stack == "numpy":
+            within.enter_context(numpy_runtime())
+            runner = NumpyForks()
+        site = nth.Site(Path(root) / options.stack, options.stack, runner, steps)
         if options.what == "nth":
             names = {f"{r['stack']} {r['scenario']} {r['who']} {r['number']} {r['error']}" for r in done}
             trials = nth_trials(site, options.seed, names)

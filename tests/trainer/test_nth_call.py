@@ -5,73 +5,23 @@ These runs are made by numpy in this process; `make nth-call` does the same to l
 
 from __future__ import annotations
 
-import io
 import os
 import random
 import signal
-import traceback
-from collections.abc import Iterator, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from collections.abc import Iterator
 
 import pytest
 
-from planc.trainer.run import worker
-from tests.faults import forked, nth
-from tests.faults.calls import CountedCalls, Fault
-from tests.faults.lines import LineFault, drawn
-from tests.faults.nth import Place, Site
-from tests.trainer.moving import MovingRuntime
-from tests.trainer.stand_in import lowering_to
-
-RANK = "rank 0"
-
-
-class InProcess:
-    """Runs of the worker's main in this process."""
-
-    def prepare(self, stack: str) -> None:
-        pass
-
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
-        said, status = io.StringIO(), 1
-        assert isinstance(fault, Fault)
-        os.environ.update(place.environ)
-        arguments = ["--preset", str(place.preset), "--target", place.site.stack, "--receipt", str(place.receipt)]
-        with redirect_stdout(said), redirect_stderr(said):
-            calls = CountedCalls(fault if who else Fault(), place.logs / f"{RANK.replace(' ', '-')}.calls")
-            with calls.installed():
-                try:
-                    status = worker.main([*arguments, *words])
-                except Exception:
-                    traceback.print_exc()
-        return status, said.getvalue()
-
-    def learn(self, place: Place) -> None:
-        pass
-
-    def orphans(self) -> list[int]:
-        return []
-
-
-class NumpyForks(InProcess):
-    """Runs of the worker's main in forks: a line that fails may leave a lock or a thread behind."""
-
-    def run(self, place: Place, words: Sequence[str], who: str, fault: Fault | LineFault) -> tuple[int | None, str]:
-        arguments = ["--preset", str(place.preset), "--target", place.site.stack, "--receipt", str(place.receipt)]
-
-        def main() -> int:
-            with forked.Planted(who, fault, place.logs)(RANK):
-                return worker.main([*arguments, *words])
-
-        environ = {**os.environ, **place.environ}
-        return forked.ended(forked.Forked(main, environ, dies_with_parent=True), within_s=120)
+from tests.faults import nth
+from tests.faults.lines import drawn
+from tests.faults.nth import Site
+from tests.faults.numpy_runs import RANK, InProcess, NumpyForks, numpy_runtime
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(worker, "lower_plan", lowering_to(MovingRuntime()))
+    with pytest.MonkeyPatch.context() as patch, numpy_runtime():
         for name in ("PLANC_CACHE", "TMPDIR"):
             patch.setenv(name, os.environ.get(name, "/tmp"))
         yield Site(tmp_path_factory.mktemp("nth") / "cuda", "cuda", InProcess())
