@@ -12,15 +12,7 @@ PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 TOOLS  := build/tools
 
-<<<<<<< HEAD
-<<<<<<< HEAD
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call kills presets grammar goldens docs audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
-=======
-.PHONY: accelerator help demo test long check all lint mutants fuzz faults nth-call kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
->>>>>>> 7ae2063 (house: pinned packages are locked with the sums of their files, and listed as CycloneDX; faults: docstrings)
-=======
-.PHONY: accelerator help demo test long check all lint mutants fuzz faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
->>>>>>> f68cae2 (security: SECURITY.md; packages locked with hashes, CycloneDX, advisories; launch: an error of the listener ends the ranks; memory refused at any line)
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
