@@ -117,7 +117,7 @@ class CountedCalls:
         try:
             for (owner, name), real in REAL.items():
                 setattr(owner, name, self._counted(name, real))
-            builtins.open = io.open = self._opened  # type: ignore[assignment]
+            builtins.open = io.open = self._opened
             yield self
         finally:
             builtins.open = io.open = opened

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NoReturn
 
+import pytest
+
 from tests.faults.calls import NO_FAULT, CountedCalls, Fault
 from tests.faults.lines import CountedLines, LineFault
 
@@ -198,7 +200,7 @@ class Command:
         from planc.trainer.run import launch
 
         names = SimpleNamespace(**{n: getattr(subprocess, n) for n in ("PIPE", "STDOUT", "DEVNULL")}, Popen=self._rank)
-        launch.subprocess = names  # type: ignore[assignment]
+        pytest.MonkeyPatch().setattr(launch, "subprocess", names)
         with self.plant(LAUNCHER):
             return cli.main(list(self.words))
 

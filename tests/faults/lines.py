@@ -51,7 +51,7 @@ class CountedLines:
             yield
         finally:
             sys.settrace(None)
-            threading.settrace(None)  # type: ignore[arg-type]
+            threading.settrace(None)
             if self._fault is None:
                 self._log.write_text(json.dumps(self._seen))
 

@@ -8,6 +8,8 @@ import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
+import pytest
+
 from planc.trainer.run import worker
 from tests.faults import forked
 from tests.faults.calls import NO_FAULT, CountedCalls, Fault
@@ -63,9 +65,6 @@ class NumpyForks(InProcess):
 @contextmanager
 def numpy_runtime() -> Iterator[None]:
     """Within, the worker of this process and of its forks trains with numpy."""
-    before = worker.lower_plan
-    worker.lower_plan = lowering_to(MovingRuntime())
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker, "lower_plan", lowering_to(MovingRuntime()))
         yield
-    finally:
-        worker.lower_plan = before
