@@ -89,7 +89,8 @@ class System:
     """A document as the system's files have it to one whose fields have the names of `fields`: for files that hold
     them under another name."""
     calls: Mapping[str, str] = field(default_factory=dict)
-    """Names by which another system's settings, used for this one too, call fields of this one."""
+    """Names by which another system's settings, used for this one too, call fields of this one: `not NAME` for a field
+    that says the opposite, the empty text for one that this system has not."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from types import CodeType, FunctionType
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -81,7 +81,11 @@ def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {}
     for setting, read in system.settings.items():
         words = set(_words(read, set()))
-        named = {known.name for w in words if (known := system.known(system.calls.get(w, w))) is not None}
+        named = {
+            known.name
+            for w in words
+            if (known := system.known(system.calls.get(w, w).removeprefix("not "))) is not None
+        }
         for field in system.fields:
             if field.name in named or _composed(field.name, words):
                 found.setdefault(field.name, []).append(setting)
@@ -96,7 +100,7 @@ def _composed(name: str, words: set[str]) -> bool:
     return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)
 
 
-def _words(function: Callable[..., Any], seen: set[int]) -> Iterator[str]:
+def _words(function: Any, seen: set[int]) -> Iterator[str]:
     """The texts in a function's code and in that of the functions that it calls."""
     if not isinstance(function, FunctionType) or id(function) in seen:
         return
@@ -105,6 +109,9 @@ def _words(function: Callable[..., Any], seen: set[int]) -> Iterator[str]:
         yield from _texts(code.co_consts)
         for name in code.co_names:
             value = function.__globals__.get(name)
+            if isinstance(value, ModuleType):
+                for inner in code.co_names:
+                    yield from _words(getattr(value, inner, None), seen)
             if isinstance(value, FunctionType):
                 yield from _words(value, seen)
             elif isinstance(value, tuple | dict):

@@ -88,12 +88,18 @@ class Values:
         return self._own(name) in self._given
 
     def _own(self, name: str) -> str:
-        """The system's own name of a field that a setting calls `name`."""
-        return self.system.calls.get(name, name)
+        """The system's own name of a field that a setting calls `name`; empty where it has no such field."""
+        return self.system.calls.get(name, name).removeprefix("not ")
+
+    def has(self, name: str) -> bool:
+        """True if the system has a field that a setting calls `name`."""
+        return bool(self._own(name))
 
     def raw(self, name: str) -> FieldValue:
         """The value of the field `name` as the file has it, or its default."""
         name = self._own(name)
+        if not name:
+            return None
         field = self._field(name)
         given = self._given.get(name)
         if given is not None and not given.certain:
@@ -130,6 +136,9 @@ class Values:
 
     def flag(self, name: str) -> bool:
         """The value of `name` as true or false; a flag without a value is true."""
+        return self._flag(name) != self.system.calls.get(name, "").startswith("not ")
+
+    def _flag(self, name: str) -> bool:
         value = self.raw(name)
         if isinstance(value, bool):
             return value

@@ -16,6 +16,7 @@ ENDINGS: dict[str, Format] = {
     ".toml": "toml",
     ".txt": "flags",
     ".args": "flags",
+    ".overrides": "assignments",
 }
 """Format by the ending of a file's name."""
 

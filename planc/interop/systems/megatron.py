@@ -95,12 +95,11 @@ def _shape(v: Values) -> Shape:
     experts = v.maybe_whole("num_experts", minimum=1) or 0
     dense = dense_layers(v) if experts else 0
     rotary, latent = _rotary(v), v.flag("multi_latent_attention")
-    grouped = not latent and v.flag("group_query_attention")
     return Shape(
         layers=v.needed("num_layers"),
         embed=embed,
         heads=heads,
-        kv_heads=v.whole("num_query_groups") if grouped else heads,
+        kv_heads=heads if latent else _kv_heads(v, heads),
         head_dim=v.whole("v_head_dim") if latent else v.maybe_whole("kv_channels", minimum=1) or embed // heads,
         ffn=ffn if not experts or dense else 0,
         vocab=_padded_vocab(v),
@@ -121,6 +120,12 @@ def _shape(v: Values) -> Shape:
         nope_dim=v.whole("qk_head_dim") if latent else 0,
         rope_dim=v.whole("qk_pos_emb_head_dim") if latent else 0,
     )
+
+
+def _kv_heads(v: Values, heads: int) -> int:
+    if v.has("group_query_attention") and not v.flag("group_query_attention"):
+        return heads
+    return v.maybe_whole("num_query_groups", minimum=1) or heads
 
 
 def _rotary(v: Values) -> bool:
@@ -157,7 +162,8 @@ def _padded_vocab(v: Values) -> int:
     return -(-vocab // multiple) * multiple
 
 
-def _model(v: Values) -> str:
+def model_of_sizes(v: Values) -> str:
+    """The words of the `model` sentence."""
     programs = [w for d in v.documents for w in d.program if "pretrain_" in w]
     if any(word in w for w in programs for word in ("bert", "t5", "vlm", "vision", "ict", "retro", "mamba", "hybrid")):
         raise v.refused(f"{programs[0]} trains a model of another kind than GPT", "num_layers")
@@ -283,7 +289,8 @@ def _route(v: Values) -> Route:
     return Route() if factor is None else Route(method="capacity", factor=factor)
 
 
-def _precision(v: Values) -> Precision:
+def mixed_precision(v: Values) -> Precision:
+    """The dtypes of products and of the gradients' reduction."""
     if v.flag("fp16"):
         raise v.refused("planc computes in bf16 or fp32", "fp16")
     if not v.flag("bf16"):
@@ -425,7 +432,7 @@ def _offloaded(v: Values) -> tuple[str, ...]:
 SETTINGS = {
     "cluster": lambda v: (v.devices(), v.options.cluster)[1],
     "devices": _devices,
-    "model": _model,
+    "model": model_of_sizes,
     "sequences": _sequences,
     "sequence_tokens": lambda v: v.needed("seq_length"),
     "microbatch": _microbatch,
@@ -447,7 +454,7 @@ SETTINGS = {
     "stages": _stages,
     "route": _route,
     "optimizer": _optimizer,
-    "precision": _precision,
+    "precision": mixed_precision,
     "stored": _stored,
     "kernel": _kernel,
     "recompute": _recompute,
@@ -638,14 +645,14 @@ def _prepared(document: Document) -> Document:
     fields = {}
     for name, given in document.fields.items():
         found = _FLAG.fullmatch(name)
-        fields[found[1].replace("-", "_") if found else name] = replace(given, value=_listed(given.value))
+        fields[found[1].replace("-", "_") if found else name] = replace(given, value=listed(given.value))
     return replace(document, fields=fields)
 
 
 _FLAG = re.compile(r"MODEL_ARGS\.--([\w-]+)")
 
 
-def _listed(value: FieldValue) -> FieldValue:
+def listed(value: FieldValue) -> FieldValue:
     """The words of `[a b]`, a flag's several values as these files write them."""
     if isinstance(value, tuple) and len(value) == 1:
         value = f"[{value[0]}]"

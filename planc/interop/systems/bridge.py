@@ -1,0 +1,295 @@
+"""Megatron-Bridge: the `run_config.yaml` beside its checkpoints, and overrides of a recipe, `model.x=y`.
+
+Its sections are Megatron-Core's dataclasses, so that Megatron-LM's settings read them, by other names; names and
+defaults are those of these dataclasses at the commit below. A recipe itself is Python, which planc does not run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planc.diag.quoting import python_comment, shell_word
+from planc.interop.document import Document, FieldValue, Given
+from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.setup import TrainingSetup
+from planc.interop.systems import megatron
+from planc.interop.systems.megatron_fields import EXPERTS, MODEL, STEP
+from planc.interop.values import Values
+
+VERSION = "067f987"
+"""The commit whose names and defaults these are, of 22 August 2026."""
+SAME = {
+    "model": (
+        "tensor_model_parallel_size pipeline_model_parallel_size context_parallel_size expert_model_parallel_size "
+        "expert_tensor_parallel_size virtual_pipeline_model_parallel_size pipeline_model_parallel_layout "
+        "account_for_embedding_in_pipeline_split account_for_loss_in_pipeline_split sequence_parallel cp_comm_type "
+        "tp_comm_overlap num_layers hidden_size ffn_hidden_size num_attention_heads num_query_groups kv_channels "
+        "position_embedding_type normalization qk_layernorm make_vocab_size_divisible_by vocab_size "
+        "multi_latent_attention q_lora_rank kv_lora_rank qk_head_dim qk_pos_emb_head_dim v_head_dim moe_router_topk "
+        "moe_ffn_hidden_size moe_shared_expert_intermediate_size moe_layer_freq moe_token_dispatcher_type "
+        "moe_expert_capacity_factor bf16 fp16 fp8 fp8_recipe fp4 fp4_recipe first_last_layers_bf16 "
+        "num_layers_at_start_in_bf16 num_layers_at_end_in_bf16 attention_backend recompute_granularity "
+        "recompute_method recompute_num_layers recompute_modules moe_layer_recompute cross_entropy_loss_fusion"
+    ),
+    "train": "micro_batch_size global_batch_size",
+    "ddp": (
+        "use_distributed_optimizer num_distributed_optimizer_instances use_megatron_fsdp "
+        "data_parallel_sharding_strategy overlap_grad_reduce overlap_param_gather"
+    ),
+    "optimizer": (
+        "optimizer use_precision_aware_optimizer main_params_dtype main_grads_dtype exp_avg_dtype exp_avg_sq_dtype "
+        "optimizer_cpu_offload optimizer_offload_fraction"
+    ),
+    "dist": "use_tp_pp_dp_mapping use_torch_fsdp2",
+    "tokenizer": "tokenizer_type",
+}
+"""Sections, and the fields that have the name of Megatron-LM's flag."""
+CALLS = {
+    **{name: f"{section}.{name}" for section, names in SAME.items() for name in names.split()},
+    "seq_length": "dataset.seq_length",
+    "max_position_embeddings": "model.seq_length",
+    "num_experts": "model.num_moe_experts",
+    "swiglu": "model.gated_linear_unit",
+    "microbatch_group_size_per_virtual_pipeline_stage": "model.microbatch_group_size_per_vp_stage",
+    "decoder_first_pipeline_num_layers": "model.num_layers_in_first_pipeline_stage",
+    "decoder_last_pipeline_num_layers": "model.num_layers_in_last_pipeline_stage",
+    "disable_bias_linear": "not model.add_bias_linear",
+    "untie_embeddings_and_output_weights": "not model.share_embeddings_and_output_weights",
+    "no_pad_vocab_size": "not model.should_pad_vocab",
+    "grad_reduce_in_bf16": "not ddp.grad_reduce_in_fp32",
+    "fp8_format": "model.fp8",
+    "fp4_format": "model.fp4",
+    **dict.fromkeys(("group_query_attention", "quick_geglu", "no_position_embedding"), ""),
+    **dict.fromkeys(("use_rotary_position_embeddings", "padded_vocab_size", "recompute_activations"), ""),
+    **dict.fromkeys(("num_layers_per_virtual_pipeline_stage", "num_virtual_stages_per_pipeline_rank"), ""),
+    **dict.fromkeys(("torch_fsdp2_no_reshard_after_forward",), ""),
+}
+"""Megatron-LM's flags, and what Bridge calls them; `not` before a field that says the opposite, nothing for none."""
+OTHER: dict[str, FieldValue] = {
+    "ddp.data_parallel_sharding_strategy": "no_shard",
+    "model.num_query_groups": None,
+    "model.cp_comm_type": None,
+    "model.add_bias_linear": True,
+    "model.share_embeddings_and_output_weights": True,
+    "model.should_pad_vocab": False,
+    "ddp.grad_reduce_in_fp32": False,
+    "optimizer.optimizer_offload_fraction": 0.0,
+    "model.q_lora_rank": 512,
+    "model.kv_lora_rank": 512,
+}
+"""Defaults of the dataclasses that are not those of Megatron-LM's flags."""
+DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "half": "fp16", "uint8": "fp8"}
+BACKENDS = {1: "flash", 2: "fused", 3: "unfused", 4: "local", 5: "auto"}
+"""Numbers of Megatron-Core's enumeration of attention backends."""
+
+
+def _default(name: str) -> FieldValue:
+    if name in OTHER:
+        return OTHER[name]
+    flag = next(flag for flag, own in CALLS.items() if own == name)
+    known = megatron.SYSTEM.known(flag)
+    return known.default if known else None
+
+
+_READ = tuple(dict.fromkeys(own.removeprefix("not ") for own in CALLS.values() if own))
+_CORE = {"encoder_num_layers", "decoder_num_layers", "spec", "model_provider", "yaml_cfg", "fp8_param_gather"}
+FIELDS = (
+    *(Field(name, _default(name)) for name in _READ),
+    *(
+        replace(f, name=f"model.{f.name}", aliases=tuple(f"model.{a}" for a in f.aliases))
+        for f in (*MODEL, *EXPERTS, *STEP)
+        if f.treatment != "read" and f.name not in _CORE and f"model.{f.name}" not in _READ
+    ),
+    refused("model.fp8_param", False, "parameters that are kept and gathered in 8 bits"),
+    refused("model.fp4_param", False, "parameters that are kept and gathered in 4 bits"),
+    refused("model.cpu_offloading", False, "the saved tensors of some layers in host memory"),
+    refused("model.fp8_wgrad", True, "gradients of weights in bf16 where the products are in 8 bits"),
+    refused("model.fp8_dot_product_attention", False, "attention in 8 bits"),
+    refused("model.fp8_multi_head_attention", False, "attention in 8 bits"),
+    refused("model.overlap_moe_expert_parallel_comm", False, "two microbatches at a time, to hide the all-to-all"),
+    refused("model.delay_wgrad_compute", False, "gradients of weights computed later in a schedule of their own"),
+    refused("model.defer_embedding_wgrad_compute", False, "the embedding's gradient in the pipeline's end"),
+    refused("model.moe_shared_expert_overlap", False, "shared experts computed beside the all-to-all"),
+    refused("model.mtp_standalone", False, "multi-token prediction has no sentence"),
+    refused("model.hierarchical_context_parallel_sizes", None, "context parallelism of two levels has no sentence"),
+    refused("model.hybrid_context_parallel", False, "context parallelism that differs from sequence to sequence"),
+    refused("model.heterogeneous_block_specs", False, "layers of different sizes"),
+    refused("model.quant_recipe", None, "a recipe in a file of its own"),
+    refused("model.gtp_weight_remat_size", 1, "weights divided otherwise than their products have no sentence"),
+    refused("model.expert_gtp_weight_remat_size", 1, "weights divided otherwise than their products"),
+    refused("model.tensor_parallel_num_weight_shards", None, "weights divided otherwise than their products"),
+    refused("model.expert_tensor_parallel_num_weight_shards", None, "weights divided otherwise than their products"),
+    refused("model.gtp_remat_opt_in_modules", (), "weights divided otherwise than their products"),
+    refused("model.max_seqlen_per_dp_cp_rank", None, "context parallelism that differs from sequence to sequence"),
+    refused("model.overlap_dispatch_backward_with_experts_wgrad", False, "the all-to-all hidden behind gradients"),
+    refused("model.mtp_enabled", False, "multi-token prediction has no sentence"),
+    refused("train.rampup_batch_size", None, "a plan has one batch"),
+    refused("ddp.fp8_param_gather", False, "parameters that are kept and gathered in 8 bits"),
+    refused("ddp.fp4_param_gather", False, "parameters that are kept and gathered in 4 bits"),
+    refused("ddp.outer_dp_sharding_strategy", "no_shard", "state that replicas divide once more has no sentence"),
+    refused("ddp.fsdp_double_buffer", False, "two buffers of gathered parameters that stay allocated"),
+    refused("ddp.megatron_fsdp_main_grads_dtype", None, "gradients in a dtype that only one implementation has"),
+    refused("ddp.megatron_fsdp_grad_comm_dtype", None, "gradients reduced in a dtype other than they are kept in"),
+    refused("ddp.keep_fp8_transpose_cache", False, "a second copy of 8-bit weights"),
+    refused("ddp.delay_wgrad_compute", False, "gradients of weights computed later in a schedule of their own"),
+    refused("optimizer.overlap_param_gather_with_optimizer_step", False, "an optimizer's step beside the gather"),
+    refused("peft", None, "parameters that are not trained"),
+    refused("peft.*", None, "parameters that are not trained"),
+    *noted("what Megatron-Core derives or calls", "model.*_func", "model.*_dtype", "model.*init_method*", "*_target_"),
+    *noted("what Megatron-Core derives or calls", "model.timers", "model.*batch_p2p*", "model.overlap_p2p_comm*"),
+    *noted("what Megatron-Core derives or calls", "model.deallocate_*", "model.variable_seq_lengths", "*_call_"),
+    *noted("what Megatron-Core derives or calls", "model.*autocast*", "model.perform_*", "model.use_te_rng_tracker"),
+    *noted("kernels", "model.*_fusion*", "model.*fused_*", "model.persist_layer_norm", "model.memory_efficient_*"),
+    *noted("kernels", "model.tp_comm_*", "model.tp_only_*", "model.moe_token_dropping", "model.activation_func*"),
+    *noted("kernels", "model.layernorm_*", "model.bias_*", "model.scatter_*", "model.parallel_output", "model.hf_*"),
+    *noted("kernels", "model.generation_config*", "model.transformer_layer_spec*", "model.use_transformer_engine_*"),
+    *noted("kernels", "model.use_kitchen", "model.cpu_offloading_*", "model.softmax_scale"),
+    *noted("kernels", "model.use_inference_*", "model.high_priority_*", "model.nccl_*", "model.symmetric_*"),
+    *noted("kernels", "model.pipeline_model_parallel_comm_backend", "model.use_ring_*", "model.wgrad_*"),
+    *noted("kernels", "model.ep_overlap_*", "model.num_microbatches_with_*", "model._*", "model.barrier_*"),
+    *noted("kernels", "model.disable_parameter_*", "model.hetereogenous_*", "model.calculate_*", "model.is_*"),
+    *noted("kernels", "model.use_mamba_*", "model.dense_grouped_gemm", "model.use_arbitrary_attention_mask"),
+    *noted("scales and checkpoints", "model.original_max_position_embeddings", "model.beta_*", "model.seq_len_inter*"),
+    *noted("scales and checkpoints", "model.restore_modelopt_state"),
+    *noted("buckets and buffers", "ddp.*bucket*", "ddp.*nccl*", "ddp.align_*", "ddp.check_*", "ddp.average_*"),
+    *noted(
+        "buckets and buffers", "ddp.gradient_reduce_*", "ddp.suggested_*", "ddp.reduce_scatter_*", "ddp.param_name_*"
+    ),
+    *noted(
+        "buckets and buffers", "ddp.use_custom_fsdp", "ddp.megatron_fsdp_*", "ddp.fsdp_*", "ddp.disable_symmetric_*"
+    ),
+    *noted("buckets and buffers", "ddp.reuse_grad_*"),
+    *noted("the course of training", "optimizer.*", "train.*", "scheduler.*", "validation.*", "rng.*", "dataset.*"),
+    *noted(
+        "what is copied to the other sections", "mixed_precision", "mixed_precision.*", "comm_overlap", "comm_overlap.*"
+    ),
+    *noted("around the training", "dist.*", "logger.*", "checkpoint.*", "tokenizer.*", "profiling.*", "env_vars*"),
+    *noted("around the training", "ft", "ft.*", "straggler", "straggler.*", "nvrx_straggler*", "rerun_state_machine.*"),
+    *noted("around the training", "tensor_inspect*", "inprocess_restart*", "optimizer_config_override_provider*"),
+)
+PRECISIONS: dict[str, dict[str, FieldValue]] = {
+    "bf16_mixed": {"bf16": True},
+    "fp16_mixed": {"fp16": True, "grad_reduce_in_fp32": False},
+    "bf16_with_fp8_delayed_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_param_gather": True},
+    "bf16_with_mxfp8_mixed": {"bf16": True, "fp8": "e4m3", "fp8_recipe": "mxfp8", "fp8_param_gather": True},
+    "bf16_with_fp8_subchannel_scaling_mixed": {"bf16": True, "fp8": "hybrid", "fp8_recipe": "blockwise"},
+    "bf16_with_fp8_current_scaling_mixed": {
+        "bf16": True,
+        "fp8": "hybrid",
+        "fp8_recipe": "tensorwise",
+        "first_last_layers_bf16": True,
+        "fp8_param_gather": True,
+    },
+}
+"""Named recipes of mixed precision, and what they set."""
+COPIED = {
+    **{f"mixed_precision.{n}": f"model.{n}" for n in ("bf16", "fp16", "fp8", "fp8_recipe", "fp4", "fp4_recipe")},
+    **{
+        f"mixed_precision.{n}": f"model.{n}"
+        for n in ("first_last_layers_bf16", "num_layers_at_start_in_bf16", "num_layers_at_end_in_bf16")
+    },
+    "mixed_precision.grad_reduce_in_fp32": "ddp.grad_reduce_in_fp32",
+    "mixed_precision.fp8_param_gather": "ddp.fp8_param_gather",
+    "comm_overlap.tp_comm_overlap": "model.tp_comm_overlap",
+    "comm_overlap.overlap_grad_reduce": "ddp.overlap_grad_reduce",
+    "comm_overlap.overlap_param_gather": "ddp.overlap_param_gather",
+    "comm_overlap.overlap_moe_expert_parallel_comm": "model.overlap_moe_expert_parallel_comm",
+    "comm_overlap.delay_wgrad_compute": "model.delay_wgrad_compute",
+    "comm_overlap.defer_embedding_wgrad_compute": "model.defer_embedding_wgrad_compute",
+}
+"""Fields that Bridge copies over those of other sections before it trains."""
+
+
+def _prepared(document: Document) -> Document:
+    """The fields with their dtypes and enumerations by name, and with those that Bridge copies in their places."""
+    fields: dict[str, Given] = {}
+    for name, given in document.fields.items():
+        owner, _, last = name.rpartition(".")
+        if last == "_target_" and f"{owner}._call_" in document.fields:
+            word = str(given.value).rpartition(".")[2]
+            args = document.fields.get(f"{owner}._args_")
+            number = args.value[0] if args and isinstance(args.value, tuple) and args.value else None
+            backend = BACKENDS.get(number) if word == "AttnBackend" and isinstance(number, int) else None
+            fields[owner] = replace(given, value=backend or DTYPES.get(word, word))
+        elif last not in ("_args_", "_call_"):
+            value = DTYPES.get(str(given.value).removeprefix("torch."), given.value)
+            fields[name] = replace(given, value=megatron.listed(value))
+    if (unset := fields.get("model.attention_backend")) and unset.value is None:
+        fields["model.attention_backend"] = replace(unset, value="auto")
+    fields |= _precision(fields)
+    for name, other in COPIED.items():
+        if name in fields and fields[name].value is not None:
+            fields[other] = fields[name]
+    return replace(document, fields=fields)
+
+
+def _precision(fields: Mapping[str, Given]) -> dict[str, Given]:
+    """Fields that the recipe of precision sets which `mixed_precision` names."""
+    named = fields.get("mixed_precision")
+    found = PRECISIONS.get(str(named.value).replace("-", "_")) if named else None
+    if found is None or named is None:
+        return {}
+    values: dict[str, FieldValue] = {"grad_reduce_in_fp32": True, **found}
+    return {f"mixed_precision.{n}": Given(v, named.span, named.certain) for n, v in values.items()}
+
+
+def _model(v: Values) -> Any:
+    if not v.options.model and v.maybe_whole("ffn_hidden_size") is None:
+        raise v.missing("--model MODEL", "the model's sizes: a recipe takes them from Hugging Face")
+    return megatron.model_of_sizes(v)
+
+
+def _precise(v: Values) -> Any:
+    named = v.text("mixed_precision")
+    if named and named.replace("-", "_") not in PRECISIONS and not v.is_given("mixed_precision.bf16"):
+        raise v.refused(f"a recipe of precision that planc does not know: {', '.join(PRECISIONS)}", "mixed_precision")
+    return megatron.mixed_precision(v)
+
+
+def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[TrainingSetup], Any]:
+    """The writer of a flag, for the field that Bridge has in its place."""
+    own, default = CALLS[flag], _default(CALLS[flag].removeprefix("not ")) if CALLS[flag] in OTHER else None
+
+    def written(setup: TrainingSetup) -> Any:
+        value = write(setup)
+        if own.startswith("not "):
+            return value is OMIT or not value
+        return default if value is OMIT and default is not None else value
+
+    return written
+
+
+def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
+    """The command line that starts a recipe with these overrides; the recipe's name is left to the environment."""
+    lines = [
+        f"# {python_comment(s.name)}: written by planc for Megatron-Bridge {VERSION}",
+        'scripts/training/train.sh --recipe "${RECIPE:?}" \\',
+    ]
+    for name, value in fields.items():
+        text = f"[{','.join(map(str, value))}]" if isinstance(value, tuple) else str(value)
+        lines.append(f"  {shell_word(f'{name}={text}')} \\")
+    lines[-1] = lines[-1].removesuffix(" \\")
+    return "\n".join(lines) + "\n"
+
+
+WRITES = {
+    CALLS[flag].removeprefix("not "): _writer(flag, write) for flag, write in megatron.WRITES.items() if CALLS.get(flag)
+} | {"model.virtual_pipeline_model_parallel_size": megatron.WRITES["num_virtual_stages_per_pipeline_rank"]}
+SYSTEM = System(
+    name="bridge",
+    title="Megatron-Bridge",
+    version=VERSION,
+    formats=("yaml", "assignments"),
+    fields=(Field("mixed_precision", None), *(f for f in FIELDS if f.name != "mixed_precision")),
+    settings={**megatron.SETTINGS, "model": _model, "precision": _precise},
+    recognises=lambda d: "model.tensor_model_parallel_size" in d.fields,
+    batch_words=("train.global_batch_size", "train.micro_batch_size", "dataset.seq_length"),
+    writes=WRITES,
+    text=_text,
+    ending=".overrides",
+    prepared=_prepared,
+    calls=CALLS,
+    cannot=megatron.CANNOT,
+)
