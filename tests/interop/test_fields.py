@@ -28,6 +28,18 @@ def test_every_flag_of_megatron_is_known_with_its_default() -> None:
     assert apart == {}
 
 
+@pytest.mark.parametrize(("name", "unknown"), [("torchtitan", 0), ("maxtext", 400)])
+def test_defaults_are_those_of_the_systems_source(name: str, unknown: int) -> None:
+    """Every field that planc reads or refuses has the system's own default. MaxText's other keys (decoding, vision,
+    audio, distillation) are unknown to planc: refused by name."""
+    system, facts = systems()[name], defaults(name)
+    known = {field: system.known(field) for field in facts}
+    assert len([field for field, found in known.items() if found is None]) <= unknown
+    assert {
+        n: (f.default, facts[n]) for n, f in known.items() if f and f.treatment != "noted" and f.default != facts[n]
+    } == {}
+
+
 def test_every_setting_has_a_verb() -> None:
     assert {s for system in systems().values() for s in system.settings} <= set(VERBS)
 

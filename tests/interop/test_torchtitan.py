@@ -1,7 +1,9 @@
 """torchtitan: TOML of v0.2.2, dumps of today, and a function that its own classes would take."""
 
 import ast
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,3 +146,34 @@ def test_a_layout_of_megatron_is_said_to_torchtitan_where_it_can_be(tmp_path: Pa
     again = export_plan(load(back), "torchtitan")
     assert again.fields["parallelism.data_parallel_replicate_degree"] == 2
     assert differing(load(path), build_file(back).plan) == ()
+
+
+REAL = json.loads((Path(__file__).parent / "facts" / "torchtitan_real.json").read_text())["files"]
+
+
+@pytest.mark.parametrize("real", REAL, ids=lambda real: Path(real["path"]).stem)
+def test_real_files_mean_what_torchtitans_own_dataclasses_say(real: dict[str, Any], tmp_path: Path) -> None:
+    """Files of v0.2.2: degrees, batch and precision are those of JobConfig; experts in narrow types are refused."""
+    lines = [f"{name} = {json.dumps(value)}" for name, value in real["given"].items()]
+    options = Options(cluster=f"{real['devices'] // 8} x h100_node", devices=real["devices"])
+    found = imported(tmp_path, "\n".join(lines), options=options)
+    assert found.setup is not None, found.diagnostics
+    setup, effective = found.setup, real["effective"]
+    assert {
+        "dp_shard": setup.shard,
+        "dp_replicate": setup.replica,
+        "tp": setup.tp,
+        "pp": setup.pp,
+        "cp": setup.cp,
+        "ep": setup.ep,
+        "global_batch_size": setup.sequences,
+        "seq_len": setup.sequence_tokens,
+        "microbatch": setup.microbatch,
+        "param": {"bf16": "bfloat16", "fp32": "float32"}[setup.precision.compute],
+        "ac": "full" if setup.recompute.blocks else "selective" if setup.recompute.ops else "none",
+        "compile": bool(setup.compiled),
+    } == effective
+
+
+def test_there_are_as_many_as_were_compared() -> None:
+    assert len(REAL) == 10
