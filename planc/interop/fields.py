@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -96,20 +96,36 @@ class System:
 
     def known(self, name: str) -> Field | None:
         """The field that a file spells `name`; None for one that planc does not know."""
-        return _index(self).get(name) or next((f for f in _patterns(self) if fnmatchcase(name, f.name)), None)
+        return _spellings(self).of(name)
 
 
-_indices: dict[int, dict[str, Field]] = {}
+@dataclass(frozen=True)
+class Spellings:
+    """The fields of a system by their spellings, and those that go by a pattern: the first that matches counts."""
+
+    system: System
+    by_name: Mapping[str, Field]
+    patterns: Sequence[Field]
+    one_of: re.Pattern[str]
+    """All patterns in one, a group each."""
+
+    def of(self, name: str) -> Field | None:
+        """The field that is spelled `name`."""
+        if name in self.by_name:
+            return self.by_name[name]
+        found = self.one_of.fullmatch(name) if self.patterns else None
+        return self.patterns[found.lastindex - 1] if found and found.lastindex else None
 
 
-def _index(system: System) -> dict[str, Field]:
-    """Fields by each of their spellings."""
-    if id(system) not in _indices:
-        spellings = [(n, f) for f in system.fields for n in (f.name, *f.aliases) if "*" not in n]
-        _indices[id(system)] = dict(spellings)
-        assert len(_indices[id(system)]) == len(spellings), f"{system.name}: a field is listed twice"
-    return _indices[id(system)]
+_known: dict[int, Spellings] = {}
+"""By the identity of a system, which is kept with them."""
 
 
-def _patterns(system: System) -> Sequence[Field]:
-    return [f for f in system.fields if "*" in f.name]
+def _spellings(system: System) -> Spellings:
+    if id(system) not in _known:
+        named = [(n, f) for f in system.fields for n in (f.name, *f.aliases) if "*" not in n]
+        assert len(dict(named)) == len(named), f"{system.name}: a field is listed twice"
+        patterns = [f for f in system.fields if "*" in f.name]
+        one_of = "|".join(f"({'.*'.join(map(re.escape, f.name.split('*')))})" for f in patterns)
+        _known[id(system)] = Spellings(system, dict(named), patterns, re.compile(one_of, re.DOTALL))
+    return _known[id(system)]

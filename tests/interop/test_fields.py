@@ -1,10 +1,13 @@
 """The tables of fields against what the systems' own parsers say, and against the functions that read them."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from planc.interop.document import FieldValue
+from planc.interop.fields import System
 from planc.interop.systems import systems
 from planc.interop.table import VERBS, rows
 
@@ -16,16 +19,53 @@ def defaults(system: str) -> dict[str, object]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in facts.items()}
 
 
+def apart(system: System, facts: dict[str, object]) -> dict[str, tuple[object, object]]:
+    """Fields whose default decides something, and is not that of the system's parser."""
+    known = {name: field for name in facts if (field := system.known(name)) and field.treatment != "noted"}
+    return {n: (f.default, facts[n]) for n, f in known.items() if f.default != facts[n]}
+
+
 def test_every_flag_of_megatron_is_known_with_its_default() -> None:
     system = systems()["megatron"]
     facts = defaults("megatron")
     assert len(facts) > 800
     assert [name for name in facts if system.known(name) is None] == []
-    known = {name: system.known(name) for name in facts}
-    apart = {
-        n: (f.default, facts[n]) for n, f in known.items() if f and f.treatment != "noted" and f.default != facts[n]
-    }
-    assert apart == {}
+    assert apart(system, facts) == {}
+
+
+PLANTED: dict[str, FieldValue] = {
+    "tensor_model_parallel_size": 2,
+    "cp_comm_type": ("a2a",),
+    "use_tp_pp_dp_mapping": True,
+    "use_distributed_optimizer": True,
+    "num_distributed_optimizer_instances": 2,
+    "data_parallel_sharding_strategy": "no_shard",
+    "overlap_grad_reduce": True,
+    "overlap_param_gather": True,
+    "group_query_attention": True,
+    "num_query_groups": None,
+    "position_embedding_type": "rope",
+    "normalization": "RMSNorm",
+    "make_vocab_size_divisible_by": 64,
+    "moe_router_topk": 1,
+    "moe_token_dispatcher_type": "alltoall",
+    "kv_lora_rank": 512,
+    "main_grads_dtype": "bf16",
+    "fp8_recipe": "tensorwise",
+    "optimizer_offload_fraction": 0.5,
+    "outer_dp_sharding_strategy": "optim",
+    "attention_backend": "flash",
+}
+
+
+def test_a_default_that_a_tired_colleague_changes_is_seen() -> None:
+    system, facts = systems()["megatron"], defaults("megatron")
+    assert len(PLANTED) >= 20
+    changed = [
+        replace(system, fields=tuple(replace(f, default=d) if f.name == name else f for f in system.fields))
+        for name, d in PLANTED.items()
+    ]
+    assert [list(apart(one, facts)) for one in changed] == [[name] for name in PLANTED]
 
 
 @pytest.mark.parametrize(("name", "unknown"), [("torchtitan", 0), ("maxtext", 400)])
