@@ -11,8 +11,12 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 TOOLS  := build/tools
+# Environments of other versions of torch and JAX. CI has the oldest and the newest torch; `make versions` all.
+VERSIONS := .venv-versions
+ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
+OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla versions ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -97,6 +101,11 @@ by-hand: $(READY) ## time emitted programs beside those written by hand, and wri
 
 torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, beside the other (6.5 GB; 2 minutes)
 
+versions: $(READY) $(ENDS) $(OTHERS) ## every version of torch and JAX that programs are written for (7.5 GB; 25 minutes)
+	@$(PYTEST) -m versions
+
+ends: $(ENDS) ## the oldest and the newest torch in environments of their own, and the wheels of JAX 0.11 (5.5 GB; 2 minutes)
+
 calibrated: $(READY) ## measure this machine for both stacks, then eight layouts beside their predictions (10 minutes)
 	@mkdir -p build
 	@for target in cuda xla; do \
@@ -120,7 +129,7 @@ docs: $(READY) ## rewrite the generated pages and every command's output shown i
 	@$(BIN)/python docs/generate.py
 
 clean: ## remove the environments and everything that can be made again
-	@rm -rf $(VENV) $(TORCH_XLA) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	@rm -rf $(VENV) $(TORCH_XLA) $(VERSIONS) runs build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # The environment is rebuilt when the pins change, and kept when it already has what they say.
 $(READY): pyproject.toml constraints.txt .ci/locks/main.txt
@@ -149,4 +158,24 @@ $(TORCH_XLA)/.ready: .ci/locks/torch-xla.txt
 	  --require-hashes -r .ci/locks/torch-xla.txt
 	@$(TORCH_XLA)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@$(TORCH_XLA)/bin/python -c 'import torch_xla, planc'
+	@touch $@
+
+# A torch of its own, and CUDA's libraries, before the packages of the first environment.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-cache-dir --upgrade
+
+$(VERSIONS)/cuda/.ready: constraints-cuda-libraries.txt $(READY)
+	@echo "installing CUDA's libraries for the environments of $(VERSIONS) (1.6 GB to fetch; once)"
+	@$(PIP) --target $(@D) -r constraints-cuda-libraries.txt
+	@touch $@
+
+$(VERSIONS)/torch-%/.ready: constraints-torch-%.txt $(VERSIONS)/cuda/.ready
+	@test -x $(@D)/bin/python || { echo "creating $(@D)"; $(PYTHON) -m venv --without-pip $(@D); }
+	@site=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') && \
+	  $(PIP) --target $$site -r $< && ln -sfn $(CURDIR)/$(VERSIONS)/cuda/nvidia $$site/nvidia && \
+	  $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' > $$site/packages.pth
+	@$(@D)/bin/python -c 'import torch, planc'
+	@touch $@
+
+$(VERSIONS)/jax-%/.ready: constraints-jax-%.txt $(READY)
+	@$(PIP) --no-compile --target $(@D) --python-version 3.12 --only-binary=:all: -r $<
 	@touch $@

@@ -147,6 +147,60 @@ mistakes and are run by the tests. A code that refuses (E0901) stops a thread be
 sentence that a target cannot do."""
 
 
+def versions_page() -> str:
+    """The page of versions, from the tables of differences."""
+    from planc.backends.cuda.versions import TORCH
+    from planc.backends.torch_xla import TORCH_XLA
+    from planc.backends.xla.versions import JAX
+    from planc.ir.version import dotted
+
+    rows = [
+        f"| {dotted(d.since)} | {d.what} ([source]({d.reference.split(', ')[0]})) | {d.handled} |"
+        if d.reference.startswith("https://")
+        else f"| {dotted(d.since)} | {d.what} ({d.reference}) | {d.handled} |"
+        for d in sorted(TORCH.differences, key=lambda d: d.since)
+    ]
+    frameworks = [
+        f"| {f.name} | {dotted(f.pinned)} | {', '.join(map(dotted, f.versions))} | {', '.join(map(dotted, f.tried))} |"
+        for f in (TORCH, JAX, TORCH_XLA)
+    ]
+    return VERSIONS.format(frameworks="\n".join(frameworks), differences="\n".join(rows))
+
+
+VERSIONS = """# Versions of torch and JAX
+
+A program is written for one version of its framework, and says which in its first lines. `planc lower --torch 2.11`
+and `--jax 0.11` write for another; so does `planc.lower(plan, target, version="2.11")`. What planc itself trains,
+measures or audits is written for the version that is installed.
+
+| framework | written for, unless asked | can be written for | tests run it on |
+|---|---|---|---|
+{frameworks}
+
+A program runs on all versions in the last column without a word, warns on others, and stops where something that it
+uses is known to fail, with the reason. torch before 2.11 stops every program: on 2.9 two data-parallel layouts train
+as one process, but gradients of tensor parallelism are wrong and a 1F1B pipeline ends in gloo.
+
+## What differs in torch
+
+Each row is a file of `backends/cuda/versions/`. Programs that need none of them are the same for every version.
+
+| since | what changed | what planc does |
+|---|---|---|
+{differences}
+
+## What was tried
+
+CI runs every test on the pinned versions. On the oldest and the newest torch it trains one layout of each mechanism
+that torch has changed beside one process, checks the collectives of every step, and runs the committed programs on a
+fake process group. `make versions` does so for every version in the table, in environments of their own
+(`.venv-versions`, 7.5 GB: a torch each, CUDA's libraries once, all else from `.venv`).
+
+JAX 0.11 needs Python 3.12. Its wheels are read without it: every name that planc and its programs use is there and
+none is deprecated, and mypy finds their calls right. Nothing was run on it, so a program warns there.
+"""
+
+
 def accuracy_page() -> str:
     """Published runs beside predictions: half a minute."""
     from planc.calibration.accuracy import accuracy
@@ -200,6 +254,7 @@ def main() -> None:
     write_all(ROOT / "docs" / "reference" / "systems", ".md", systems_pages())
     write_all(SCHEMAS, ".json", schema_files())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
+    (ROOT / "docs" / "reference" / "versions.md").write_text(versions_page())
     (ROOT / "docs" / "measured" / "accuracy.md").write_text(accuracy_page())
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:

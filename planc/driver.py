@@ -20,9 +20,10 @@ from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
+from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
 from planc.language.target import target_of_cluster
-from planc.lowering import RUNTIMES, lower_plan, lower_sharded, realise_for, refusals
+from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, realise_for, refusals
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
@@ -126,7 +127,12 @@ def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target
 
 
 def lower(
-    plan: str | Path | Plan, target: Target = "cuda", *, set: dict[str, int] | None = None, runtime: str = ""
+    plan: str | Path | Plan,
+    target: Target = "cuda",
+    *,
+    set: dict[str, int] | None = None,
+    runtime: str = "",
+    version: str = "",
 ) -> Program:
     """Write the program of a plan for a target, and for one of its runtimes.
 
@@ -135,45 +141,62 @@ def lower(
         target: "cuda" or "xla".
         set: values of its `let` numbers, whole numbers by name.
         runtime: one of the target's runtimes: "torch" for cuda; "jax" or "torch_xla" for xla. The first if it is empty.
+        version: the version of that runtime which the program is written for, like "2.11"; planc's own if it is empty.
 
     Raises:
         PlanError: the plan has errors, or the target refuses it.
-        ValueError: there is no such target or runtime.
+        ValueError: there is no such target or runtime, or no programs are written for that version.
 
     >>> program = lower("plans/tiny.plan", "xla")
     >>> "jax" in program.text
     True
     """
-    _known_runtime(target, runtime)
+    wanted = known_version(target, runtime, version)
     if isinstance(plan, Plan):
-        return lower_plan(check_plan(plan), target, runtime)
+        return lower_plan(check_plan(plan), target, runtime, wanted)
     path = Path(plan)
     built = build_file(path, set, target)
     try:
         if built.plan is None:
             raise PlanError(built.diagnostics)
-        return lower_plan(check_plan(built.plan), target, runtime)
+        return lower_plan(check_plan(built.plan), target, runtime, wanted)
     except PlanError as error:
         raise PlanError(bounded(in_order([_with_user_paths(d, path, built) for d in error.diagnostics]))) from None
 
 
 def lower_and_examine(
-    path: str | Path, target: Target, *, set: dict[str, int] | None = None, runtime: str = ""
+    path: str | Path, target: Target, *, set: dict[str, int] | None = None, runtime: str = "", version: str = ""
 ) -> tuple[Program, Examined]:
     """`lower`, and what `examine` finds of the same plan for `target`, from one reading of `path`.
 
-    `path` is a plan file, `set` the values of its `let` numbers; `target` and `runtime` are those of `lower`. Raises
-    PlanError when the plan or target refuses, and ValueError where there is no such target or runtime.
+    `path` is a plan file, `set` the values of its `let` numbers; `target`, `runtime` and `version` are those of
+    `lower`. Raises PlanError when the plan or target refuses, and ValueError where there is no such target, runtime or
+    version.
     """
-    _known_runtime(target, runtime)
+    wanted = known_version(target, runtime, version)
     examined = examine(path, set=set, target=target, targets=())
     if examined.sharded is None or examined.built is None:
-        return lower(path, target, set=set, runtime=runtime), examined
+        return lower(path, target, set=set, runtime=runtime, version=version), examined
     try:
-        return lower_sharded(examined.sharded, target, runtime), examined
+        return lower_sharded(examined.sharded, target, runtime, wanted), examined
     except PlanError as error:
         found = [_with_user_paths(d, Path(path), examined.built) for d in error.diagnostics]
         raise PlanError(bounded(in_order(found))) from None
+
+
+def known_version(target: Target, runtime: str, version: str) -> Version | None:
+    """The `version` that a program for a `target` and its `runtime` is asked for; None for planc's own.
+
+    Raises ValueError for what is not known.
+    """
+    _known_runtime(target, runtime)
+    if not version:
+        return None
+    versions = load_backend(target, runtime).versions
+    if (wanted := version_of(version)) not in versions:
+        known = ", ".join(map(dotted, versions))
+        raise ValueError(f"no programs are written for {runtime or RUNTIMES[target][0]} {version!r}, only for {known}")
+    return wanted
 
 
 def _known_runtime(target: Target, runtime: str) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from planc.diag.diagnostic import in_order
 from planc.diag.errors import PlanError
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from planc.ir.backend import Backend
     from planc.ir.checked import CheckedPlan
     from planc.ir.sharding import Sharded
+    from planc.ir.version import Version
 
 RUNTIMES: dict[Target, tuple[str, ...]] = {"cuda": ("torch",), "xla": ("jax", "torch_xla")}
 """The runtimes of each target; the first is the default."""
@@ -63,30 +64,39 @@ def refusals(sharded: Sharded, target: Target) -> list[Diagnostic]:
     return load_backend(target).refusals(sharded)
 
 
-def lower_plan(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
+def lower_plan(
+    checked: CheckedPlan, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
+) -> Program:
     """The program of a `checked` plan for a target's runtime. No framework is loaded.
 
-    `runtime` is one of `RUNTIMES` of the `target`, the first of them if it is empty. Raises PlanError with the refusals
-    when the backend cannot do all sentences of the plan.
+    `runtime` is one of `RUNTIMES` of the `target`, the first of them if it is empty. `version` is the version of its
+    framework that the program is written for: one of the backend's `versions`, "installed" for the nearest to the one
+    installed here, None for the pinned one. Raises PlanError with the refusals when the backend cannot do all
+    sentences of the plan.
     """
-    return lower_sharded(propagate(checked), target, runtime)
+    return lower_sharded(propagate(checked), target, runtime, version)
 
 
-def lower_sharded(sharded: Sharded, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a plan that is propagated already (`sharded`), with the same `target` and `runtime`. Raises
-    PlanError."""
+def lower_sharded(
+    sharded: Sharded, target: Target, runtime: str = "", version: Version | Literal["installed"] | None = None
+) -> Program:
+    """`lower_plan` for a plan that is propagated already (`sharded`), with the same `target`, `runtime` and `version`.
+    Raises PlanError."""
     backend = load_backend(target, runtime)
+    if version is not None:
+        backend = backend.written_for(backend.nearest_installed() if version == "installed" else version)
     if refused := backend.refusals(sharded):
         raise PlanError(in_order(refused))
     return Program(backend, sharded, text=backend.emit(sharded))
 
 
 def lower_to_train(checked: CheckedPlan, target: Target, runtime: str = "") -> Program:
-    """`lower_plan` for a `checked` plan that planc itself runs: the target must have a module of the plan's model.
+    """`lower_plan` for a `checked` plan that planc itself runs, with the framework installed here: the target must have
+    a module of the plan's model.
 
     Raises PlanError. `lower_plan` alone serves users who bring a module of their own.
     """
-    program = lower_plan(checked, target, runtime)
+    program = lower_plan(checked, target, runtime, "installed")
     if missing := program.backend.missing_module(checked.plan):
         raise PlanError(missing)
     return program

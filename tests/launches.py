@@ -18,6 +18,7 @@ from planc.trainer.run.launch import run
 from tests.rows import parity_rows, rows_of
 
 TESTS = Path(__file__).resolve().parent
+VERSIONS = TESTS.parent / ".venv-versions"
 TORCH_XLA = TESTS.parent / ".venv-torch-xla" / "bin" / "python"
 START_S, CASE_S = 300.0, 120.0
 """Longest time that a launch and one of its cases may take on a busy machine."""
@@ -62,6 +63,7 @@ class Launch:
         return row
 
 
+OTHER_TORCHES = ("2.11", "2.12", "2.14", "2.15")
 CUDA, XLA = TESTS / "cuda" / "worker.py", TESTS / "xla" / "worker.py"
 LAUNCHES = {
     "cuda-1": Launch(CUDA, parity="cuda"),
@@ -70,6 +72,7 @@ LAUNCHES = {
     "cuda-8": Launch(CUDA, 8, parity="cuda"),
     "xla": Launch(XLA, parity="xla"),
     "twins": Launch(TESTS / "xla" / "twins.py"),
+    **{f"torch-{v}": Launch(CUDA, 4, python=str(VERSIONS / f"torch-{v}/bin/python")) for v in OTHER_TORCHES},
     "torch_xla": Launch(TESTS / "torch_xla" / "worker.py", python=str(TORCH_XLA), parity="torch_xla"),
 }
 

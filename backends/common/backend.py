@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 if TYPE_CHECKING:
+    from planc.backends.common.version import Framework
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.plan import Plan
     from planc.ir.target import Target
+    from planc.ir.version import Version
 
 
 class CommonBackend:
@@ -16,6 +18,24 @@ class CommonBackend:
     name: str
     target: Target
     launchers: tuple[str, ...] = ()
+    framework: Framework
+
+    def __init__(self, version: Version | None = None) -> None:
+        self.version = version or self.framework.pinned
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The versions of the framework that `emit` can write for, the oldest first."""
+        return self.framework.versions
+
+    def written_for(self, version: Version) -> Self:
+        """This backend, writing for a `version` of the framework: one of `versions`."""
+        assert version in self.versions, f"{self.name} writes no programs for {version}"
+        return type(self)(version)
+
+    def nearest_installed(self) -> Version:
+        """That of `versions` which is nearest to the framework installed here; the pinned one where there is none."""
+        return self.framework.nearest_installed()
 
     def missing_module(self, plan: Plan) -> list[Diagnostic]:
         """E0901 when the target has no bundled module that computes the model of `plan`; else []."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.common.backend import CommonBackend
+from planc.backends.cuda.versions import TORCH
 
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
@@ -27,11 +28,12 @@ class Cuda(CommonBackend):
     target: Target = "cuda"
     one_process = False
     launchers = ("torchrun", "slurm", "k8s")
+    framework = TORCH
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.cuda.refusals.plan import refusals
 
-        return refusals(sharded)
+        return refusals(sharded) or self.framework.refusals(sharded, self.version)
 
     def realise(self, sharded: Sharded) -> tuple[Collective, ...]:
         from planc.backends.cuda.rules import realise
@@ -57,7 +59,7 @@ class Cuda(CommonBackend):
     def emit(self, sharded: Sharded) -> str:
         from planc.backends.cuda.emit.program import emit
 
-        return emit(sharded)
+        return emit(sharded, self.version)
 
     def launch_file(self, plan: Plan, kind: str) -> str:
         from planc.backends.cuda.emit.launch_files import launch_file

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from planc.backends.common.version import Framework
 from planc.backends.xla import Xla
 
 if TYPE_CHECKING:
@@ -13,10 +14,15 @@ if TYPE_CHECKING:
     from planc.ir.sharding import Sharded
 
 
+TORCH_XLA = Framework(name="torch_xla", module="torch_xla", pinned=(2, 9), versions=((2, 9),), tried=((2, 9),))
+"""The last version of torch_xla so far, for torch 2.9."""
+
+
 class TorchXla(Xla):
     """`planc.ir.backend.Backend` for torch_xla. What it does not override is answered for the target."""
 
     name = "torch_xla"
+    framework = TORCH_XLA
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.torch_xla.refusals.plan import refusals
@@ -27,7 +33,7 @@ class TorchXla(Xla):
     def emit(self, sharded: Sharded) -> str:
         from planc.backends.torch_xla.emit.program import emit
 
-        return emit(sharded)
+        return emit(sharded, self.version)
 
     def runtime(self) -> Runtime:
         from planc.backends.torch_xla.runtime import start_up

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.common.backend import CommonBackend
+from planc.backends.xla.versions import JAX
 
 if TYPE_CHECKING:
     from planc.diag.diagnostic import Diagnostic
@@ -26,6 +27,7 @@ class Xla(CommonBackend):
     name = "xla"
     target: Target = "xla"
     one_process = True
+    framework = JAX
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.xla.refusals.plan import refusals
@@ -56,7 +58,7 @@ class Xla(CommonBackend):
     def emit(self, sharded: Sharded) -> str:
         from planc.backends.xla.emit.program import emit
 
-        return emit(sharded)
+        return emit(sharded, self.version)
 
     def parallelize(self, program: Program, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
     from planc.ir.target import Target
+    from planc.ir.version import Version
 
 StateLayout = Callable[["ParamSharding", "Noun"], tuple[tuple[str, ...], "int | None"]]
 """The axes that a parameter's noun is stored over, and the storage dimension that they divide; None: stored whole."""
@@ -44,6 +45,24 @@ class Backend(Protocol):
     @property
     def launchers(self) -> tuple[str, ...]:
         """The kinds of launch file that `launch_file` writes."""
+        ...
+
+    @property
+    def version(self) -> Version:
+        """The version of the framework that `emit` writes for."""
+        ...
+
+    @property
+    def versions(self) -> tuple[Version, ...]:
+        """The versions of the framework that `emit` can write for, the oldest first."""
+        ...
+
+    def written_for(self, version: Version) -> Backend:
+        """This backend, writing for a `version` of the framework: one of `versions`."""
+        ...
+
+    def nearest_installed(self) -> Version:
+        """That of `versions` which is nearest to the framework installed here; the pinned one where there is none."""
         ...
 
     # Lowering.

@@ -11,8 +11,8 @@ Batch    256 x 8192 tokens microbatch 1
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
 `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
-below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
-llama3_70b_v5p.plan: edit the plan, not this file.
+below. Rows of a sequence lie where `positions` says and meet in `attend` only.
+Written by planc for JAX 0.10 from llama3_70b_v5p.plan: edit the plan, not this file.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -32,6 +33,10 @@ from jax.experimental import mesh_utils
 from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
+
+JAX = tuple(int(number) for number in jax.__version__.split(".")[:2])
+if JAX != (0, 10):
+    warnings.warn(f"compiled for jax 0.10 and never tried on {jax.__version__}", stacklevel=2)
 
 Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]
 

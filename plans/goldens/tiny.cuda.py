@@ -35,8 +35,8 @@ from torch.distributed.tensor.parallel import (
 
 TORCH = tuple(int(number) for number in torch.__version__.split(".")[:2])
 if TORCH < (2, 11):
-    raise RuntimeError(f"torch {torch.__version__}: on 2.9 gradients of tensor parallelism were wrong")
-if TORCH != (2, 13):
+    raise RuntimeError(f"torch {torch.__version__} is too old: on 2.9 tensor parallelism had wrong gradients")
+if TORCH > (2, 15):
     warnings.warn(f"compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)
 
 # tiny.plan:5  mesh fsdp 2 > tp 2

@@ -11,12 +11,14 @@ Batch    8 x 128 tokens microbatch 4
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
 its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc from tiny.plan: edit the plan, not this file.
+or 1 is another program. Written by planc for torch_xla 2.9 from tiny.plan: edit the plan, not
+this file.
 """
 
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +30,10 @@ import torch_xla.distributed.spmd as xs
 import torch_xla.runtime as xr
 from torch import Tensor, nn
 from torch.func import functional_call
+
+TORCH_XLA = tuple(int(number) for number in torch_xla.__version__.split(".")[:2])
+if TORCH_XLA != (2, 9):
+    warnings.warn(f"compiled for torch_xla 2.9 and never tried on {torch_xla.__version__}", stacklevel=2)
 
 
 def P(*axes: Any) -> tuple[Any, ...]:  # noqa: N802

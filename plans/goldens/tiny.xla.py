@@ -11,14 +11,15 @@ Batch    8 x 128 tokens microbatch 4
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
 `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
-below. Rows of a sequence lie where `positions` says and meet in `attend` only. Written by planc from
-tiny.plan: edit the plan, not this file.
+below. Rows of a sequence lie where `positions` says and meet in `attend` only.
+Written by planc for JAX 0.10 from tiny.plan: edit the plan, not this file.
 """
 
 from __future__ import annotations
 
 import functools
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -30,6 +31,10 @@ from jax.ad_checkpoint import checkpoint_name
 from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
+
+JAX = tuple(int(number) for number in jax.__version__.split(".")[:2])
+if JAX != (0, 10):
+    warnings.warn(f"compiled for jax 0.10 and never tried on {jax.__version__}", stacklevel=2)
 
 Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]
 

@@ -141,7 +141,7 @@ def compare(name: str, references: References) -> None:
     began = time.monotonic()
     plan, build = plan_of(name), builder(name)
     sharded = propagated(plan)
-    program = lower_plan(check_plan(sharded.plan), "cuda")
+    program = lower_plan(check_plan(sharded.plan), "cuda", version="installed")
     settings = Settings(balance_loss=BALANCE if name in BALANCED else 0.0)
     if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
         module: Any = program.load()

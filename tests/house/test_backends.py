@@ -14,7 +14,7 @@ from planc.lowering import RUNTIMES, load_backend
 from tests.house.test_floors import ROOT
 
 BACKENDS = ROOT / "backends"
-ROOMS = ("analysis", "audit", "emit", "models", "refusals", "rules", "runtime")
+ROOMS = ("analysis", "audit", "emit", "models", "refusals", "rules", "runtime", "versions")
 JOBS = {
     "analysis": ("attention", "expert_mesh", "peak_memory"),
     "audit": ("predict", "run"),
@@ -22,6 +22,7 @@ JOBS = {
     "models": ("balance", "deepseek", "llama", "mistral", "mixtral", "moe", "qwen3", "qwen3_moe"),
     "refusals": ("experts", "plan"),
     "rules": ("rule",),
+    "versions": (),
     "runtime": ("dry_run", "optimizer", "probe", "reference", "session", "shards", "start_up", "state"),
 }
 """Files that both targets have, by room."""

@@ -11,8 +11,10 @@ from functools import cached_property
 from typing import Literal
 
 from planc.backends.cuda.analysis.expert_mesh import Dimension, Experts, routed
+from planc.backends.cuda.versions import TORCH
 from planc.ir.plan import NOUNS, Period, Plan
 from planc.ir.sharding import Sharded
+from planc.ir.version import Version
 
 Role = Literal["rest", "pipeline", "replicate", "shard", "tensor"]
 """`rest`: an axis over which everything but the experts is replicated."""
@@ -33,6 +35,8 @@ class Roles:
     """The axes of a plan by role. Axes of size 1 play none."""
 
     sharded: Sharded
+    torch: Version = TORCH.pinned
+    """The version of torch that the program is written for."""
 
     @property
     def plan(self) -> Plan:

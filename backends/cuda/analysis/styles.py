@@ -238,6 +238,14 @@ class Styler:
         return self._cause(b.divided[0], b) if b.divided else None
 
 
+def boundaries(sharded: Sharded) -> Iterator[Boundary]:
+    """Every op's boundary in the model of `sharded`; none without tensor parallelism."""
+    roles = Roles(sharded)
+    styler = Styler(sharded, roles)
+    for section in sharded.ops if roles.tensor else ():
+        yield from styler.section(section)
+
+
 def _keeps_its_rows(b: Boundary) -> bool:
     """A norm that takes and leaves its rows as they rest."""
     return b.o.op.kind == "norm" and b.move() is None and b.settle is None

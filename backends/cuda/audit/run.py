@@ -27,7 +27,9 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
     small = plan if options.world_scale is None else shrunk(plan, options.world_scale)
     checked = check_plan(plan)
-    program = lower_plan(checked if small is plan else assume_checked(small), "cuda")  # fewer ranks than the cluster
+    program = lower_plan(
+        checked if small is plan else assume_checked(small), "cuda", version="installed"
+    )  # fewer ranks than the cluster
     sharded = program.sharded
     traced = traces(program, list(range(small.pipeline)))
     return Audit(

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as pipelining
-from torch.distributed.pipelining._utils import InferenceMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from planc.backends.cuda.analysis.roles import Roles
@@ -137,19 +136,34 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
         yield
         return
 
+    name = "Stage" if hasattr(emitted, "Stage") else "PipelineStage"  # before torch 2.12 programs have one of their own
+    kind: type[PipelineStage] = getattr(emitted, name)
+
     def stage(module: nn.Module, index: int, count: int, device: Any, *, group: Any) -> PipelineStage:
         passed = _passed_on(sharded)
         given = _tokens(sharded) if index == 0 else passed
-        return PipelineStage(module, index, count, device, group=group, input_args=given, output_args=passed)
+        return kind(module, index, count, device, group=group, input_args=given, output_args=passed)
+
+    with patch.object(emitted, name, stage), _without_votes():
+        yield
+
+
+@contextmanager
+def _without_votes() -> Iterator[None]:
+    """While it is entered, ranks do not ask each other what their stages pass on.
+
+    Only torch 2.12 to 2.14 do: 2.11 takes what a stage is given, and 2.15 does so on a fake process group.
+    """
+    if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):
+        yield
+        return
+    from torch.distributed.pipelining._utils import InferenceMode
 
     def set_static_inference(schedule: Any, stages: list[Any], *_: Any) -> None:
         for one in stages:
             one._inference_mode = InferenceMode.STATIC
 
-    with (
-        patch.object(emitted, "PipelineStage", stage),
-        patch.object(pipelining._PipelineSchedule, "_warmup_p2p", set_static_inference),
-    ):
+    with patch.object(pipelining._PipelineSchedule, "_warmup_p2p", set_static_inference):
         yield
 
 

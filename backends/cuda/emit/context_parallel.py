@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Step
 
@@ -51,9 +52,10 @@ def context(roles: Roles) -> str:
     parts = [
         _mesh(roles),
         _rows(roles),
-        WHOLE_BALANCED if divided and not ring and balanced(roles) else "",
-        WHOLE if divided and not ring and not balanced(roles) else "",
-        _gathered(roles) if divided and not ring else "",
+        fill(WHOLE_BALANCED if balanced(roles) else WHOLE, gather=gather_with_gradient.function(roles.torch))
+        if gathers(roles)
+        else "",
+        _gathered(roles) if gathers(roles) else "",
         fill(RING, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(), gradients=_gradient_dtype(roles))
         if ring
         else "",
@@ -61,6 +63,12 @@ def context(roles: Roles) -> str:
         _apply(roles, divided, ring=ring),
     ]
     return "\n\n\n".join(p.strip() for p in parts if p)
+
+
+def gathers(roles: Roles) -> bool:
+    """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
+    divided = [o for o in attentions(roles) if _divided(roles, o)]
+    return bool(divided) and not any(o.ring for o in divided)
 
 
 def _divided(roles: Roles, o: OpSharding) -> bool:
@@ -118,7 +126,7 @@ def _rows(roles: Roles) -> str:
 WHOLE_BALANCED = '''
 def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
-    ranks = fc.all_gather_single_autograd(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
+    ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
     heads, tails = ranks.chunk(2, dim=2)
     return torch.cat((heads, tails.flip(0))).movedim(0, 1).flatten(1, 2)
 '''
@@ -126,7 +134,7 @@ def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 WHOLE = '''
 def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
-    ranks = fc.all_gather_single_autograd(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
+    ranks = fc.<gather>(x.contiguous(), 0, mesh).unflatten(0, (mesh.size(), -1))
     return ranks.movedim(0, 1).flatten(1, 2)
 '''
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 from planc.backends.common.source_writer import because, call, fill, lines
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.versions import stages_on_one_rank
 from planc.diag.quoting import python_string
-from planc.ir.plan import Split
+from planc.ir.plan import Plan, Split
 
 Layout = Literal["one", "loop", "v"]
 
@@ -46,6 +47,11 @@ HELD = {
     "v": ("They go down the ranks and back.", "[rank, len(STAGES) - 1 - rank]"),
 }
 """For each layout: what is said of it, and a rank's virtual stages."""
+
+
+def in_a_v(plan: Plan) -> bool:
+    """True if the stages of the pipeline of `plan` lie in a V: a rank holds two that follow each other."""
+    return plan.split is not None and SCHEDULES[plan.split.schedule].layout == "v"
 
 
 def constants(roles: Roles) -> str:
@@ -111,7 +117,8 @@ def schedule(roles: Roles) -> str:
         return ""
     split = _split(roles)
     kind = SCHEDULES[split.schedule]
-    return fill(
+    alone = in_a_v(roles.plan) and not stages_on_one_rank.DIFFERENCE.is_in(roles.torch)
+    build = fill(
         '''
         def build_schedule(stages: list[nn.Module], mesh: DeviceMesh) -> <kind>:
             """The order of forwards and backwards. Activations go from stage to stage, point to point."""
@@ -119,30 +126,42 @@ def schedule(roles: Roles) -> str:
             group = mesh.get_group(<axis>)
             device = next(stages[0].parameters()).device
             pipeline = [
-                PipelineStage(stage, index, len(STAGES), device, group=group)
+                <kind_of_stage>(stage, index, len(STAGES), device, group=group)
                 for stage, index in zip(stages, stage_indices(mesh), strict=True)
             ]
             return <kind>(<held>, n_microbatches=MICROBATCHES, loss_fn=loss_fn)
         ''',
+        kind_of_stage="Stage" if alone else "PipelineStage",
         kind=kind.name,
         cause=because(split.cause),
         axis=python_string(roles.name("pipeline")),
         held="pipeline[0]" if kind.single else "pipeline",
     )
+    return f"{OTHER_RANKS.strip()}\n\n\n{build}" if alone else build
+
+
+OTHER_RANKS = '''
+class Stage(PipelineStage):
+    """A stage that sends its own rank no message when it connects to its neighbours: gloo cannot."""
+
+    def _get_init_p2p_neighbors_ops(self) -> list[dist.P2POp]:
+        ops = super()._get_init_p2p_neighbors_ops()
+        return [op for op in ops if op.group_peer != self.group_rank]
+'''
 
 
 def forwards_only(roles: Roles) -> str:
-    """Code for evaluation by a schedule: torch 2.13 also runs the backward actions of a V schedule, and fails."""
-    if not roles.pipeline or SCHEDULES[_split(roles).schedule].layout != "v":
+    """Code for evaluation by a schedule: torch also runs the backward actions of a V schedule, and fails."""
+    if not in_a_v(roles.plan):
         return ""
     return FORWARDS_ONLY.strip()
 
 
 FORWARDS_ONLY = """
 # A schedule whose stages lie in a V does not leave the backward out by itself.
-kept = (FORWARD, RECV_F, SEND_F, UNSHARD, RESHARD)
+kept = ("FORWARD", "RECV_F", "SEND_F", "WAIT_SEND_F", "UNSHARD", "RESHARD")
 schedule.pipeline_order_with_comms = {
-    rank: [part for action in actions for part in action.sub_actions or (action,) if part.computation_type in kept]
+    rank: [p for action in actions for p in action.sub_actions or (action,) if p.computation_type.name in kept]
     for rank, actions in schedule.pipeline_order_with_comms.items()
 }
 """

@@ -22,8 +22,10 @@ from planc.backends.cuda.emit import (
     quantize,
     step,
 )
+from planc.backends.cuda.versions import TORCH
 from planc.diag.quoting import python_comment, python_docstring, python_string
 from planc.ir.sharding import Sharded
+from planc.ir.version import Version, dotted
 
 IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch", "nn"),
@@ -36,7 +38,6 @@ IMPORTS: tuple[tuple[str, str], ...] = (
         "PipelineStage Schedule1F1B ScheduleDualPipeV ScheduleGPipe ScheduleInterleaved1F1B "
         "ScheduleInterleavedZeroBubble ScheduleLoopedBFS ScheduleZBVZeroBubble",
     ),
-    ("torch.distributed.pipelining.schedules", "FORWARD RECV_F RESHARD SEND_F UNSHARD"),
     ("torch.distributed.tensor", "DTensor Partial Placement Replicate Shard distribute_module distribute_tensor"),
     (
         "torch.distributed.tensor.parallel",
@@ -51,9 +52,9 @@ IMPORTS: tuple[tuple[str, str], ...] = (
 """Every torch name that an emitted file may use. All but one are public."""
 
 
-def emit(sharded: Sharded) -> str:
-    """The text of the program. Deterministic to the byte."""
-    roles = Roles(sharded)
+def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
+    """The text of the program of `sharded` for a version of `torch`. Deterministic to the byte."""
+    roles = Roles(sharded, torch)
     styler = Styler(sharded, roles)
     functions = (
         _constants(roles),
@@ -79,17 +80,7 @@ def emit(sharded: Sharded) -> str:
         global_ops.data_rank(roles),
     )
     body = "\n\n\n".join(f for f in functions if f)
-    return "\n".join([_docstring(sharded), "", _imports(body), "", GUARD, "", body]) + "\n"
-
-
-GUARD = """\
-TORCH = tuple(int(number) for number in torch.__version__.split(".")[:2])
-if TORCH < (2, 11):
-    raise RuntimeError(f"torch {torch.__version__}: on 2.9 gradients of tensor parallelism were wrong")
-if TORCH != (2, 13):
-    warnings.warn(f"compiled for torch 2.13 and never tried on {torch.__version__}", stacklevel=2)"""
-"""Layouts of tests/cuda/cases.py on torch 2.9: fsdp and zero1 train as one process, fsdp_tp_sp has gradients that are
-off by more than their size, and 1f1b ends in gloo. 2.10 to 2.12 and 2.14 on were not tried."""
+    return "\n".join([_docstring(roles), "", _imports(body), "", TORCH.guard(sharded, torch), "", body]) + "\n"
 
 
 def _build_mesh(roles: Roles) -> str:
@@ -124,8 +115,8 @@ def build_mesh(device_type: str | None = None) -> DeviceMesh:
 '''
 
 
-def _docstring(sharded: Sharded) -> str:
-    plan = sharded.plan
+def _docstring(roles: Roles) -> str:
+    plan = roles.plan
     return fill(
         '''
         """<name>: <model> over <devices>.
@@ -134,7 +125,7 @@ def _docstring(sharded: Sharded) -> str:
         mesh     <mesh>
         cluster  <cluster>
 
-        Compiled by planc for torch 2.13; change the plan rather than this file. Start one process per
+        Compiled by planc for torch <torch>; change the plan rather than this file. Start one process per
         device, initialise torch.distributed, then:
 
             mesh = build_mesh()
@@ -144,6 +135,7 @@ def _docstring(sharded: Sharded) -> str:
             norm = clip_grad_norm(model, mesh, 1.0)
         """
         ''',
+        torch=dotted(roles.torch),
         name=python_docstring(plan.name),
         model=python_docstring(plan.model.name),
         devices=f"{plan.mesh.devices} device{'s' if plan.mesh.devices > 1 else ''}",

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import causes, comment, fill
+from planc.backends.torch_xla import TORCH_XLA
 from planc.backends.torch_xla.emit.templates import ANNOTATIONS, DOCSTRING, IMPORTS, LOSS, MESH, OPTIMIZER, STEP
 from planc.backends.xla.analysis.layouts import Spec, activation_spec
 from planc.backends.xla.emit.program import NO_PLAN
@@ -15,20 +16,28 @@ from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
 from planc.ir.model import Op
 from planc.ir.sharding import Sharded
+from planc.ir.version import Version, dotted
 
 RETURNED = ("embedding", "norm", "matmul", "attention", "add")
 """Kinds of ops whose output is what their module returns."""
 
 
-def emit(sharded: Sharded) -> str:
-    """The whole file, the same bytes for the same plan."""
+def emit(sharded: Sharded, version: Version = TORCH_XLA.pinned) -> str:
+    """The whole file of `sharded` for a `version` of torch_xla, the same bytes for the same plan."""
     tables = [
         [line.replace("jnp.", "torch.") for line in constants(sharded)],
         param_tables(sharded),
         not_decayed(sharded),
         outputs_table(sharded),
     ]
-    head = [_docstring(sharded), IMPORTS.strip() + "\n", _P.strip() + "\n", *("\n".join(lines) for lines in tables)]
+    guard = TORCH_XLA.guard(sharded, version)
+    head = [
+        _docstring(sharded, version),
+        IMPORTS.strip(),
+        guard + "\n",
+        _P.strip() + "\n",
+        *("\n".join(lines) for lines in tables),
+    ]
     functions = [NO_PLAN, MESH, ANNOTATIONS, LOSS, OPTIMIZER, STEP]
     return "\n\n".join(head) + "\n\n\n" + "\n\n\n".join(f.strip("\n") for f in functions) + "\n"
 
@@ -68,7 +77,7 @@ def _ops(sharded: Sharded) -> Iterator[Op]:
         yield from section
 
 
-def _docstring(sharded: Sharded) -> str:
+def _docstring(sharded: Sharded, version: Version) -> str:
     plan = sharded.plan
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
     return fill(
@@ -77,5 +86,6 @@ def _docstring(sharded: Sharded) -> str:
         model=python_docstring(plan.model.name),
         mesh=f"{python_docstring(axes)} = {plan.mesh.devices} devices, outermost first",
         batch=python_docstring(" ".join(plan.batch.cause.sentence.split()[1:])),
+        version=dotted(version),
         file=plain_name(plan.file),
     )

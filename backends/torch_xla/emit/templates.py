@@ -14,7 +14,8 @@ Batch    <batch>
 
 One process drives all devices of its host. `model` is a plain module with the names of the tables below and
 its parameters on the XLA device. Set XLA_NO_SPECIAL_SCALARS=1 before torch_xla is imported: else a rate of 0
-or 1 is another program. Written by planc from <file>: edit the plan, not this file.
+or 1 is another program. Written by planc for torch_xla <version> from <file>: edit the plan, not
+this file.
 """
 '''
 
@@ -22,6 +23,7 @@ IMPORTS = """
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable
 from typing import Any
 

@@ -13,10 +13,12 @@ from planc.backends.xla.emit.pipeline import constants as pipeline_constants
 from planc.backends.xla.emit.pipeline import ends_table, names_activations
 from planc.backends.xla.emit.step import STATE, mesh_function, step_functions
 from planc.backends.xla.emit.tables import activation_table, constants, not_decayed, param_tables, saved_table
+from planc.backends.xla.versions import JAX
 from planc.diag.quoting import python_docstring
 from planc.ir.base import plain_name
 from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
+from planc.ir.version import Version, dotted
 
 DOCSTRING = '''"""Plan <name>: the layout and training step of <model> in JAX.
 
@@ -31,17 +33,18 @@ DOCSTRING = '''"""Plan <name>: the layout and training step of <model> in JAX.
 
 `loss_fn(params, tokens, targets)` is yours. In it, call `constrain(name, x)` on activations, `linear` or
 `weight` on parameters and `layers` on the block (`remat` without a stack); names are those of the tables
-below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts> Written by planc from
-<file>: edit the plan, not this file.
+below. Rows of a sequence lie where `positions` says and meet in `attend` only.<experts>
+Written by planc for JAX <jax> from <file>: edit the plan, not this file.
 """'''
 
 
-def emit(sharded: Sharded) -> str:
-    """The whole file, the same bytes for the same plan."""
+def emit(sharded: Sharded, jax: Version = JAX.pinned) -> str:
+    """The whole file of `sharded` for a version of `jax`, the same bytes for the same plan."""
     plan = sharded.plan
     blocks = [
-        _docstring(plan),
+        _docstring(plan, jax),
         *_imports(sharded),
+        JAX.guard(sharded, jax),
         "Loss = Callable[[Any, jax.Array, jax.Array], jax.Array]",
         *_tables(sharded),
     ]
@@ -56,7 +59,7 @@ WITH_EXPERTS = """ Tokens meet experts in
 `experts`; `loss_fn` gives the loss, and picks as that counts them."""
 
 
-def _docstring(plan: Plan) -> str:
+def _docstring(plan: Plan, jax: Version) -> str:
     axes = " x ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)
     return fill(
         DOCSTRING,
@@ -66,6 +69,7 @@ def _docstring(plan: Plan) -> str:
         cluster=_field("Cluster", _without_verb(plan.cluster.cause.sentence)),
         batch=_field("Batch", _without_verb(plan.batch.cause.sentence)),
         experts=WITH_EXPERTS if plan.model.top_k else "",
+        jax=dotted(jax),
         file=plain_name(plan.file),
     )
 
@@ -104,6 +108,7 @@ def _imports(sharded: Sharded) -> list[str]:
         "import functools" if own_gradient(plan) or pipelined(plan) or plan.model.top_k else "",
         "import math" if torus or (plan.model.top_k and plan.route.method == "capacity") else "",
         "import re",
+        "import warnings",
         f"from collections.abc import {', '.join(sequence)}",
         f"from contextlib import {context}",
         "from typing import Any",

@@ -9,7 +9,7 @@ from pathlib import Path
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
-from planc.driver import lower_and_examine
+from planc.driver import known_version, lower_and_examine
 from planc.files import write_atomically
 from planc.ir.report import Report
 from planc.lowering import RUNTIMES
@@ -23,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
     parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead (cuda)")
     parser.add_argument("--runtime", choices=("torch", "jax", "torch_xla"), default="", help="jax or torch_xla for xla")
+    parser.add_argument("--torch", metavar="VERSION", default="", help="write for this torch, like 2.11 (cuda)")
+    parser.add_argument("--jax", metavar="VERSION", default="", help="write for this JAX, like 0.11 (xla)")
     add_target(parser, required=True)
     add_set(parser)
 
@@ -32,10 +34,24 @@ def run(options: argparse.Namespace) -> int:
         runs_on = " or ".join(RUNTIMES[options.target])
         print(f"planc lower: the {options.target} target runs on {runs_on}", file=sys.stderr)
         return 2
+    runtime = options.runtime or RUNTIMES[options.target][0]
+    asked = {"torch": options.torch, "jax": options.jax}
+    if others := [name for name, version in asked.items() if version and name != runtime]:
+        print(f"planc lower: --{others[0]} is a version of another runtime than {runtime}", file=sys.stderr)
+        return 2
+    try:
+        known_version(options.target, options.runtime, asked.get(runtime, ""))
+    except ValueError as error:
+        print(f"planc lower: {error}", file=sys.stderr)
+        return 2
     as_json = options.emit == "json" or options.format == "json"
     try:
         program, examined = lower_and_examine(
-            options.file, options.target, set=dict(options.set), runtime=options.runtime
+            options.file,
+            options.target,
+            set=dict(options.set),
+            runtime=options.runtime,
+            version=asked.get(runtime, ""),
         )
     except PlanError as error:
         return refused(error.diagnostics, "json" if as_json else "text")

@@ -38,7 +38,7 @@ Step = Callable[[], float]
 
 def emitted_step(plan: Plan, device: torch.device, tokens: torch.Tensor, labels: torch.Tensor) -> Step:
     """A step of the program that planc emits for `plan`, on this rank's rows of a global batch."""
-    program = lower_plan(check_plan(plan), "cuda").load()
+    program = lower_plan(check_plan(plan), "cuda", version="installed").load()
     mesh = program.build_mesh(device.type)
     model = _filled(program.parallelize(_on_meta(plan), mesh), plan, device)
     index, count = program.data_rank(mesh)

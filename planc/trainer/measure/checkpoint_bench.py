@@ -58,7 +58,7 @@ def main(target: Target, runs: int, folder: Path, path: Path) -> None:
     from planc.trainer.run.initial_weights import initial
 
     preset = load_preset(path)
-    program = lower_plan(check_plan(preset.plan), target)
+    program = lower_plan(check_plan(preset.plan), target, version="installed")
     runtime = program.backend.runtime()
     runtime.prepare_environment(preset.plan.mesh.devices)
     session = runtime.start(program, Settings(), initial(preset.plan.model, 0))

@@ -84,7 +84,7 @@ def compare(path: Path, steps: int) -> None:
     """Train the plan at `path` both ways; rank 0 tells the differences."""
     plan = build_file(path, target="cuda").plan
     assert plan is not None, f"{path} was read before it was sent here"
-    program = lower_plan(check_plan(plan), "cuda")
+    program = lower_plan(check_plan(plan), "cuda", version="installed")
     session = start(program, Settings(), initial(plan.model, 0))
     observer = Observer(*meshes_of(program.load(), session.mesh))
     losses = trained(session, plan, steps, observer)

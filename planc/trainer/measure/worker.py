@@ -73,7 +73,7 @@ def _trained(plan: Plan, target: Target, steps: int, ranks: Ranks) -> dict[str, 
     from planc.ir.session import Settings
     from planc.trainer.run.initial_weights import initial
 
-    program = lower_plan(check_plan(plan), target)
+    program = lower_plan(check_plan(plan), target, version="installed")
     session = program.backend.runtime().start(program, Settings(), initial(plan.model, 0))
     stream = np.random.default_rng(0)
     batch = (plan.batch.sequences, plan.batch.sequence_tokens)

@@ -78,7 +78,7 @@ def main() -> int:
     options = parser.parse_args()
     plan = Plan.from_json(json.load(sys.stdin))
     traced, began = small(plan), time.monotonic()
-    program = lower_plan(check_plan(traced), options.target)
+    program = lower_plan(check_plan(traced), options.target, version="installed")
     found = program.backend.dry_run(program)
     batch = traced.batch
     microbatches = batch.sequences // traced.data_parallel // batch.microbatch_sequences

@@ -278,7 +278,7 @@ def first_values(preset: Preset) -> Initial:
 def _start_session(preset: Preset, request: Request) -> Session:
     """The session. The environment is prepared before anything loads a framework."""
     plan, target, span = preset.plan, request.target, _span(preset)
-    program = lower_plan(check_plan(plan), target, request.runtime)
+    program = lower_plan(check_plan(plan), target, request.runtime, "installed")
     if refused := beyond(request.runtime, preset, request.single, span):
         raise PlanError(refused)
     try:

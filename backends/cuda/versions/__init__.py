@@ -1,0 +1,34 @@
+"""Versions of torch: those that programs are written for, and what differs between them, one file each."""
+
+from __future__ import annotations
+
+from planc.backends.common.version import Framework
+from planc.backends.cuda.versions import (
+    bf16_rounding,
+    division_inside_a_dimension,
+    evaluation_of_v_schedules,
+    float8_rows_on_cpu,
+    gather_with_gradient,
+    rows_of_linear_layers,
+    stages_on_one_rank,
+)
+
+TORCH = Framework(
+    name="torch",
+    module="torch",
+    pinned=(2, 13),
+    versions=((2, 11), (2, 12), (2, 13), (2, 14), (2, 15)),
+    tried=((2, 11), (2, 12), (2, 13), (2, 14), (2, 15)),
+    differences=(
+        stages_on_one_rank.DIFFERENCE,
+        rows_of_linear_layers.DIFFERENCE,
+        division_inside_a_dimension.DIFFERENCE,
+        gather_with_gradient.DIFFERENCE,
+        float8_rows_on_cpu.DIFFERENCE,
+        evaluation_of_v_schedules.DIFFERENCE,
+        bf16_rounding.DIFFERENCE,
+    ),
+    too_old="is too old: on 2.9 tensor parallelism had wrong gradients",
+)
+"""On torch 2.9 the layouts fsdp and zero1 of the tests train as one process, fsdp_tp_sp has gradients that are off by
+more than their size, and 1f1b ends in gloo. 2.10 was not tried."""

@@ -1,0 +1,32 @@
+"""torch 2.13 renamed the functional all-gather that has a gradient."""
+
+from __future__ import annotations
+
+from planc.backends.common.version import Difference
+from planc.ir.sharding import Sharded
+from planc.ir.version import Version
+
+
+def gathers_sequences(sharded: Sharded) -> bool:
+    """True if `sharded` gathers attention's keys and values from the ranks that share a sequence."""
+    from planc.backends.cuda.analysis.roles import Roles
+    from planc.backends.cuda.emit.context_parallel import gathers
+
+    return gathers(Roles(sharded))
+
+
+DIFFERENCE = Difference(
+    since=(2, 13),
+    what="`all_gather_tensor_autograd` of the functional collectives is named `all_gather_single_autograd`; the old "
+    "name is kept with a FutureWarning",
+    reference="https://github.com/pytorch/pytorch/pull/186125",
+    handled="programs with `use cp` call the name of their version",
+    shown_by="tests/cuda/test_versions.py",
+    concerns=gathers_sequences,
+    fails_before="has no all_gather_single_autograd",
+)
+
+
+def function(version: Version) -> str:
+    """The function's name in torch of this `version`."""
+    return "all_gather_single_autograd" if DIFFERENCE.is_in(version) else "all_gather_tensor_autograd"

@@ -1,0 +1,26 @@
+"""Versions of frameworks: major and minor, as planc compares them."""
+
+from __future__ import annotations
+
+import re
+
+Version = tuple[int, int]
+
+
+def dotted(version: Version) -> str:
+    """A `version` as people write it.
+
+    >>> dotted((2, 11))
+    '2.11'
+    """
+    return ".".join(map(str, version))
+
+
+def version_of(text: str) -> Version | None:
+    """Major and minor of a version's `text`; None for a text that is none.
+
+    >>> version_of("2.11.0+cu130"), version_of("newest")
+    ((2, 11), None)
+    """
+    found = re.match(r"(\d{1,4})\.(\d{1,4})(?![\d])", text)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,48 @@
+"""Run by the torch of one environment: loads every committed program, traces the named.
+
+Prints one line of JSON for each: the warnings of loading it, and what the audit found otherwise than predicted. A
+program whose text is another on this torch (`planc lower --torch`) is traced in that text.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from planc import load
+from planc.ir.audit import AuditOptions
+from planc.lowering import load_backend
+
+ROOT = Path(__file__).resolve().parents[2]
+DEVICES = 16
+"""Ranks that the large programs are traced with: fewer data-parallel ranks, the same calls."""
+
+
+def said_when_loaded(program: Path) -> list[str]:
+    """Warnings of a program while it is imported."""
+    spec = spec_from_file_location(program.stem.replace(".", "_"), program)
+    assert spec is not None and spec.loader is not None
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        spec.loader.exec_module(module_from_spec(spec))
+    return [str(w.message) for w in said]
+
+
+def unlike_predicted(plan: Path) -> list[str]:
+    """Collectives of a plan's program that are not as predicted, on each stage."""
+    found = load_backend("cuda").audit(load(plan), AuditOptions(world_scale=DEVICES))
+    assert found.rows, "nothing was traced"
+    return [str(row) for row in found.rows if not row.agrees] + list(found.unparsed)
+
+
+if __name__ == "__main__":
+    for golden in sorted((ROOT / "plans" / "goldens").glob("*.cuda.py")):
+        name = golden.name.partition(".")[0]
+        traced = name in sys.argv[1:]
+        unlike = unlike_predicted(ROOT / "plans" / f"{name}.plan") if traced else []
+        print("ROW", json.dumps({"name": name, "said": said_when_loaded(golden), "traced": traced, "unlike": unlike}))
