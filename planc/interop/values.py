@@ -171,12 +171,14 @@ class Values:
             raise self.missing("--cluster", "the machines")
         self._origins["--cluster"] = Origin("--cluster", self.options.cluster, None, True)
         for document in self.documents:
-            if (started := world_size(document.launcher or {})) is None:
+            launcher = {n: g for n, g in (document.launcher or {}).items() if n not in self.options.ignored}
+            if (started := world_size(launcher)) is None:
                 continue
             ranks, names, span = started
             if ranks != self.options.devices:
                 message = f"{self.options.cluster} has {self.options.devices} devices; {names} start {ranks}"
-                self.diagnostics.append(Diagnostic("E1307", message, span))
+                help = "where the environment sets it, leave it out: --ignore nnodes --ignore nproc_per_node"
+                self.diagnostics.append(Diagnostic("E1307", message, span, help=help))
                 raise RefusedError(message)
         return self.options.devices
 

@@ -131,3 +131,14 @@ def test_a_sentence_that_megatron_has_not_is_refused_by_its_line(sentence: str, 
     with pytest.raises(PlanError) as refused:
         export_plan(load(path), "megatron")
     assert ("E1309", line) in [(d.code, d.span.line) for d in refused.value.diagnostics]
+
+
+def test_a_system_that_is_not_written_yet_is_told_so(capsys: pytest.CaptureFixture[str]) -> None:
+    from planc.cli import main
+    from planc.cli.commands import export
+
+    missing = [name for name in export.WRITTEN if name not in WRITTEN]
+    for name in missing:
+        assert main(["export", str(BUNDLED[0]), "--to", name]) == 2
+        assert name in capsys.readouterr().err
+    assert set(WRITTEN) <= set(export.WRITTEN)

@@ -37,6 +37,8 @@ def test_flags_of_a_script_are_those_of_the_command_with_the_most() -> None:
         ("X=(--a 1)\nX+=(--a 2)\nrun ${X[@]}", "2"),
         ("run --a 1 2 3", ("1", "2", "3")),
         ('run --a "x y"', "x y"),
+        ('X=("--a 1" "--b")\nX+=("--c")\nrun ${X[@]}', "1"),
+        ('X=("--b" "--a 1" "--c")\nrun --d "${X[@]}"', "1"),
         ("run --a -1", "-1"),
     ],
 )

@@ -97,6 +97,9 @@ def test_the_cluster_has_as_many_devices_as_the_script_starts(tmp_path: Path) ->
     found = imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes 2"))
     assert codes(found) == ["E1307"] and "16" in next(d.message for d in found.diagnostics if d.code == "E1307")
     assert codes(imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node $N"))) == []
+    left_out = Options(cluster="1 x h100_node", devices=8, ignored=("nproc_per_node",))
+    text = SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 4")
+    assert codes(imported(tmp_path, text)) == ["E1307"] and codes(imported(tmp_path, text, left_out)) == []
 
 
 CONFIG = """ENV_VARS:

@@ -27,7 +27,11 @@ def run(options: argparse.Namespace) -> int:
     """Run the command with its `options`; returns the exit status."""
     from planc.driver import load
     from planc.interop.exporting import export_plan
+    from planc.interop.systems import systems
 
+    if options.to not in systems() or systems()[options.to].text is None:
+        print(f"planc export: --to {options.to}: planc does not write its files yet", file=sys.stderr)
+        return 2
     try:
         exported = export_plan(load(options.file, set=dict(options.set)), options.to)
     except PlanError as error:

@@ -133,7 +133,7 @@ def _commands(source: Source) -> Iterator[list[ShellWord]]:
 
 def _inner(word: ShellWord) -> list[ShellWord]:
     """The words of an array's element: `"--split 99,1,0"` is two, as scripts use their arrays without quotes."""
-    return _split(word) if word.quoted and word.text.startswith("--") and " " in word.text else [word]
+    return _split(word) if word.quoted and word.text.startswith("--") else [word]
 
 
 def _split(word: ShellWord) -> list[ShellWord]:
