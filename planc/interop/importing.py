@@ -121,7 +121,10 @@ def imported(system: System, documents: Sequence[Document], options: Options, na
     setup = TrainingSetup(**settings, graph=_graph(values))
     chain = batch_chain(system, setup, origins)
     comments = _Comments(system, setup, origins)
-    text = plan_text(setup, comments.by_sentence, _head(system, documents, chain, comments.silent))
+    left_out = tuple(n for d in values.documents for n in d.fields if n in options.ignored)
+    text = plan_text(
+        setup, comments.by_sentence, _left_out(left_out) + _head(system, documents, chain, comments.silent)
+    )
     lines = _line_origins(text, setup, origins)
     return Imported(in_order(findings), sources, system, setup, text, origins, lines, chain)
 
@@ -218,6 +221,10 @@ def _origin_text(origin: Origin) -> str:
 def _shown(value: object) -> str:
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return printable(text)[:60]
+
+
+def _left_out(names: Sequence[str]) -> tuple[str, ...]:
+    return (f"left out by --ignore: {', '.join(map(printable, names))}",) if names else ()
 
 
 def _head(system: System, documents: Sequence[Document], chain: str, silent: Mapping[str, object]) -> tuple[str, ...]:

@@ -93,6 +93,13 @@ def test_a_flag_in_a_branch_of_the_shell_is_asked_for(tmp_path: Path) -> None:
     assert codes(imported(tmp_path, SCRIPT.replace("torchrun", branch), given)) == []
 
 
+def test_what_is_left_out_knowingly_is_said_in_the_plan(tmp_path: Path) -> None:
+    text = SCRIPT.replace("--bf16", "--bf16 --fp8-param-gather --brand-new")
+    options = Options(cluster="1 x h100_node", devices=8, ignored=("fp8_param_gather", "brand_new"))
+    assert sorted(codes(imported(tmp_path, text))) == ["E1303", "E1304"]
+    assert "left out by --ignore: fp8_param_gather, brand_new" in imported(tmp_path, text, options).text
+
+
 def test_the_cluster_has_as_many_devices_as_the_script_starts(tmp_path: Path) -> None:
     found = imported(tmp_path, SCRIPT.replace("--nproc_per_node 8", "--nproc_per_node 8 --nnodes 2"))
     assert codes(found) == ["E1307"] and "16" in next(d.message for d in found.diagnostics if d.code == "E1307")
