@@ -13,7 +13,7 @@ from typing import Any
 
 from planc.driver import examine
 from planc.ir.target import Target
-from planc.trainer.run.launch import run
+from planc.trainer.run.launch import INTERRUPTED, TIMED_OUT, run
 from tests.random_plans import state
 from tests.random_plans.draw import draw
 from tests.random_plans.pieces import Drawn
@@ -63,6 +63,8 @@ def launch(stack: Target, ranks: int, files: list[Path]) -> Iterator[tuple[Path,
         command = [sys.executable, str(WORKER), stack, *map(str, left)]
         processes = ranks if stack == "cuda" else 1
         finished = run(command, processes, timeout_s=START_S + CASE_S * len(left))
+        if finished.returncode == INTERRUPTED:
+            raise KeyboardInterrupt
         rows = {row["name"]: row for row in rows_of(finished.outputs[0])}
         for path in left:
             if path.stem in rows:
@@ -70,7 +72,7 @@ def launch(stack: Target, ranks: int, files: list[Path]) -> Iterator[tuple[Path,
         left = [path for path in left if path.stem not in rows]
         if left:
             output = finished.outputs[finished.failed_rank or 0]
-            late = "Timeout (" in output or finished.returncode == 124
+            late = "Timeout (" in output or finished.returncode == TIMED_OUT
             yield left[0], {"name": left[0].stem, "late" if late else "failed": output[-6000:], "seconds": 0.0}
             left = left[1:]
 
