@@ -11,6 +11,7 @@ The words after a fence's language say how it is checked:
     python                   runs by itself; `torchrun=4` or `devices=4` runs it on as many
     console                  `$ planc ...` exits 0 (`exit=1`: 1), and prints what the block shows, if it does
     console launch           trains, so only its exit status counts
+    json file=ds.json        another system's file, which the page's commands read; also yaml, toml and bash
     text                     on generated pages alone, which a test writes anew and compares
 """
 

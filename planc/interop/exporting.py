@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,8 @@ class Exported:
     text: str
     diagnostics: tuple[Diagnostic, ...] = ()
     """Warnings: sentences that the file says only nearly."""
+    beside: Mapping[str, str] = field(default_factory=dict)
+    """Arguments that the system takes from elsewhere than this file, by name."""
 
 
 def export_plan(plan: Plan, to: str) -> Exported:
@@ -57,8 +59,9 @@ def export_plan(plan: Plan, to: str) -> Exported:
         fields = {name: value for name, write in system.writes.items() if (value := write(setup)) is not OMIT}
     except CannotSayError as error:
         raise PlanError([_refusal(plan, system, error.verb, str(error))]) from None
+    beside = {name: str(value) for name, write in system.beside.items() if (value := write(setup)) is not OMIT}
     text = system.text(fields, setup)
-    again = _reread(system, fields, setup)
+    again = _reread(system, fields, beside, setup)
     if isinstance(again, tuple):
         raise PlanError([_refusal(plan, system, _verb_of(d), d.message) for d in again])
     back = _built(plan_text(replace(again, cluster=setup.cluster)), folder)
@@ -70,19 +73,21 @@ def export_plan(plan: Plan, to: str) -> Exported:
     if lost:
         reasons = {verb: system.cannot.get(verb, f"{system.title} has no field for it") for verb in lost}
         raise PlanError([_refusal(plan, system, verb, why) for verb, why in reasons.items()])
-    return Exported(system, setup, fields, text, tuple(notes))
+    return Exported(system, setup, fields, text, tuple(notes), beside)
 
 
 _BLOCKS = {("blocks",), ("whole_blocks",)}
 """Recomputation up to what the backward needs, and to a block's end: they differ in a block's last product."""
 
 
-def _reread(system: System, fields: Mapping[str, Any], setup: TrainingSetup) -> TrainingSetup | tuple[Diagnostic, ...]:
+def _reread(
+    system: System, fields: Mapping[str, Any], beside: Mapping[str, str], setup: TrainingSetup
+) -> TrainingSetup | tuple[Diagnostic, ...]:
     """The setup that a file with these fields says, by the system's own reader; its errors where it is refused."""
     place = Span(f"{setup.name}{system.ending}", 1, 1, 1, 1)
     given = {name: Given(value, place) for name, value in fields.items()}
     document = Document(place.file, system.formats[0], given, Source.of(place.file, ""))
-    options = Options(cluster=setup.cluster, devices=setup.devices, model=setup.model)
+    options = Options(cluster=setup.cluster, devices=setup.devices, model=setup.model, given=dict(beside))
     found = imported(system, (document,), options, setup.name)
     if found.setup is None:
         return tuple(d for d in found.diagnostics if d.severity == "error")

@@ -91,6 +91,8 @@ class System:
     calls: Mapping[str, str] = field(default_factory=dict)
     """Names by which another system's settings, used for this one too, call fields of this one: `not NAME` for a field
     that says the opposite, the empty text for one that this system has not."""
+    beside: Mapping[str, Writer] = field(default_factory=dict)
+    """Settings that its file has no field for and that a reader is told by `--set`: name and value, `OMIT` for none."""
     cannot: Mapping[str, str] = field(default_factory=dict)
     """Settings that the system cannot say, with the reason: an export of a plan that needs one is refused."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
 from planc.files import read_text
-from planc.interop.document import Document, Format, UnreadableError
+from planc.interop.document import Document, Format, Given, UnreadableError
 from planc.interop.fields import System
 from planc.interop.formats import format_of, read_document
 from planc.interop.plan_text import PlanSentence, plan_text, sentences
@@ -22,7 +23,7 @@ from planc.interop.values import Options, Origin, RefusedError, Values
 from planc.ir.model import Model
 from planc.syntax.suggest import nearest
 
-MAX_BYTES = 4_000_000
+MAX_BYTES = 1_000_000
 """Largest configuration that is read."""
 
 
@@ -64,6 +65,7 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
             sources[document.file] = document.source
     if findings or not documents:
         return Imported(in_order(findings), sources)
+    documents, options = _with_model(documents, options)
     chosen = systems()[system] if system else _recognised(documents)
     if chosen is None:
         known = ", ".join(systems())
@@ -71,7 +73,41 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
         return Imported(
             (Diagnostic("E1302", message, documents[0].whole(), help=f"say it with --from: {known}"),), sources
         )
+    documents = [
+        replace(d, fields={n: g for n, g in d.fields.items() if chosen.known(n)}) if _is_only_model(d) else d
+        for d in documents
+    ]
     return imported(chosen, documents, options, _plan_name(files[0]))
+
+
+def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
+    """The documents, and the options with the model that a Hugging Face `config.json` among them is.
+
+    Of such a config only what tells how its layers are divided is left as fields; its sizes are read by the sentence
+    `model from`, as in any plan.
+    """
+    rest = [d if not _is_model(d) else replace(d, fields=_model_fields(d)) for d in documents]
+    models = [d for d in documents if _is_model(d)]
+    if not models or options.model:
+        return rest, options
+    folder, file = options.folder.resolve(), Path(models[0].file).resolve()
+    name = file.relative_to(folder) if file.is_relative_to(folder) else file
+    return rest, replace(options, model=f'from "{name.as_posix()}"')
+
+
+def _is_model(document: Document) -> bool:
+    return document.format == "json" and {"model_type", "vocab_size"} <= document.fields.keys()
+
+
+MODEL_FIELDS = ("model_type", "dtype", "torch_dtype")
+
+
+def _model_fields(document: Document) -> dict[str, Given]:
+    return {name: document.fields[name] for name in MODEL_FIELDS if name in document.fields}
+
+
+def _is_only_model(document: Document) -> bool:
+    return "model_type" in document.fields and document.fields.keys() <= set(MODEL_FIELDS)
 
 
 def _document(file: Path, system: str) -> Document:
@@ -88,11 +124,10 @@ def _document(file: Path, system: str) -> Document:
     return document
 
 
-def _recognised(documents: Iterable[Document]) -> System | None:
-    for document in documents:
-        for system in systems().values():
-            if document.format in system.formats and system.recognises(document):
-                return system
+def _recognised(documents: Sequence[Document]) -> System | None:
+    for system in systems().values():
+        if any(d.format in system.formats and system.recognises(d) for d in documents):
+            return system
     return None
 
 
@@ -159,9 +194,8 @@ def _field_findings(system: System, values: Values) -> Iterable[Diagnostic]:
                 )
     for file, names in noted.items():
         shown = ", ".join(names[:40]) + (f" and {len(names) - 40} more" if len(names) > 40 else "")
-        yield Diagnostic(
-            "N1308", f"fields that change neither layout, memory nor time: {shown}", Span(file, 1, 1, 1, 1)
-        )
+        message = f"fields that change neither layout, memory nor time as planc counts them: {shown}"
+        yield Diagnostic("N1308", message, Span(file, 1, 1, 1, 1))
 
 
 _IGNORE = "leave it out with --ignore NAME if the plan shall be without it"

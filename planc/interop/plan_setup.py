@@ -45,6 +45,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         whole_grads=bool(plan.store("params")) and not plan.store("grads"),
         gather=plan.gather.per if plan.gather else None,
         sp=bool(roles["tp"]) and set(roles["tp"]) <= set(plan.axes_of("sequence", "residual")),
+        heads_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("heads")),
         vocab_over_tp=not roles["tp"] or set(roles["tp"]) <= set(plan.axes_of("vocab")),
         cp_method=_context_method(plan, roles["cp"]),
         cp_balance=plan.attention.balance if plan.attention else "headtail",

@@ -97,8 +97,10 @@ def _tensor_parallel(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[Pl
     if "tp" not in axes:
         return
     dense = setup.graph is None or "ffn" in setup.graph.sizes
-    dims = ", ".join(["heads", *(["ffn"] if dense else []), *(["vocab"] if setup.vocab_over_tp else [])])
-    yield PlanSentence(f"shard {dims} over tp", ("tp", "vocab_over_tp"))
+    chosen = {"heads": setup.heads_over_tp, "ffn": dense, "vocab": setup.vocab_over_tp}
+    dims = ", ".join(dim for dim, is_divided in chosen.items() if is_divided)
+    if dims:
+        yield PlanSentence(f"shard {dims} over tp", ("tp", "heads_over_tp", "vocab_over_tp"))
     if setup.sp:
         yield PlanSentence("use sp over tp", ("sp",))
 

@@ -101,6 +101,8 @@ class TrainingSetup:
     """How long gathered parameters live; None: planc's default."""
     sp: bool = False
     """Sequence parallelism of the residual stream, over `tp`."""
+    heads_over_tp: bool = True
+    """False where tensor parallelism leaves attention whole on every rank."""
     vocab_over_tp: bool = True
     cp_method: Literal["ring", "all_gather", "ulysses"] = "ring"
     cp_balance: Literal["headtail", "none"] = "headtail"

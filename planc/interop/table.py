@@ -30,6 +30,7 @@ VERBS = {
     "whole_grads": "store",
     "gather": "gather",
     "sp": "use sp",
+    "heads_over_tp": "shard",
     "vocab_over_tp": "shard",
     "cp_method": "attention.core",
     "cp_balance": "attention.core",
@@ -95,7 +96,7 @@ def settings_of_fields(system: System) -> dict[str, tuple[str, ...]]:
 def _composed(name: str, words: set[str]) -> bool:
     """True if `name` is put together from three of `words`, as `f"parallelism.{kind}_degree"` is; the first may be
     empty."""
-    ends = [w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w)]
+    ends = ["", *(w for w in words if len(w) > 2 and w[0] in "._" and name.endswith(w))]
     starts = ["", *(w for w in words if len(w) > 2 and w[-1] in "._" and name.startswith(w))]
     return any(name[len(a) : len(name) - len(b)] in words for a in starts for b in ends)
 
@@ -116,6 +117,8 @@ def _words(function: Any, seen: set[int]) -> Iterator[str]:
                 yield from _words(value, seen)
             elif isinstance(value, tuple | dict):
                 yield from _texts(tuple(value))
+            elif isinstance(value, str):
+                yield value
     for cell in function.__closure__ or ():
         yield from _texts((cell.cell_contents,))
 

@@ -17,6 +17,8 @@ from planc.interop.launcher import world_size
 from planc.ir.model import Model
 
 T = TypeVar("T")
+AUTO = "auto"
+"""The value of a field that another file, or the system itself, fills in."""
 _TRUE = ("true", "1", "yes", "on")
 _FALSE = ("false", "0", "no", "off", "none", "null", "")
 
@@ -63,14 +65,29 @@ class Values:
         self._model: Model | None = None
         self._given: dict[str, Given] = {}
         self._spelled: dict[str, str] = {}
+        self._optional: set[str] = set()
         for document in self.documents:
             for spelling, given in document.fields.items():
                 known = system.known(spelling)
                 name = known.name if known and "*" not in known.name else spelling
+                before = self._given.get(name)
+                if before is not None and before.span.file != document.file and AUTO in (before.value, given.value):
+                    if given.value == AUTO:  # the other file fills it in
+                        continue
+                elif before is not None and before.span.file != document.file and before.value != given.value:
+                    message = f"`{spelling}` is {given.value} here and {before.value} in {before.span.file}"
+                    self.diagnostics.append(Diagnostic("E1307", printable(message)[:200], given.span))
                 self._given[name], self._spelled[name] = given, spelling
         whole = self.documents[0].whole()
-        for name, text in (options.given or {}).items():
+        for spelling, text in (options.given or {}).items():
+            known = system.known(spelling)
+            if known is None:
+                message = f"planc does not know {system.title}'s `{printable(spelling)[:80]}`, which --set names"
+                self.diagnostics.append(Diagnostic("E1303", message, whole))
+                continue
+            name = known.name if "*" not in known.name else spelling
             self._given[name] = Given(text, whole)
+            self._optional.add(name)
 
     # Where a value comes from.
 
@@ -105,7 +122,7 @@ class Values:
         if given is not None and not given.certain:
             message = f"only the shell knows whether `{self._spelled.get(name, name)}` is given: it stands in a branch"
             raise self.report("E1305", message, name, help=f"give its value with --set {name}=VALUE")
-        optional = given is not None and name in (self.options.given or {})
+        optional = name in self._optional
         value = field.default if given is None else given.value
         span = None if given is None or optional else given.span
         self._origins[name] = Origin(self._spelled.get(name, name), value, span, optional)

@@ -25,7 +25,9 @@ from planc.language.verbs.expect import METRICS  # noqa: E402
 from planc.schedules import schedules  # noqa: E402
 
 ALL = [snippet for page in pages() for snippet in snippets(page)]
-KNOWN = {"plan", "python", "console", "text"}
+FOREIGN = {"json", "yaml", "toml", "bash"}
+"""Other systems' files, which the commands of their page read."""
+KNOWN = {"plan", "python", "console", "text", *FOREIGN}
 
 
 def of(*languages: str) -> list[object]:
@@ -44,6 +46,11 @@ def tier(snippet: Snippet) -> list[pytest.MarkDecorator]:
 def test_every_block_is_of_a_known_kind() -> None:
     assert [s.id for s in ALL if s.language not in KNOWN] == []
     assert {s.page.parent.name for s in ALL if s.language == "text"} <= {"diagnostics"}, "nothing runs these"
+    named = [s for s in ALL if s.language in FOREIGN]
+    text = {page: page.read_text() for page in {s.page for s in named}}
+    assert [
+        s.id for s in named if not re.search(rf"^\$ .*\b{s.option('file') or '-'}", text[s.page], re.MULTILINE)
+    ] == []
     assert {"plan", "python", "console"} <= {s.language for s in ALL}
 
 

@@ -36,7 +36,10 @@ def test_what_is_exported_says_the_plan(to: str, path: Path, tmp_path: Path) -> 
         return  # a function is not read; its fields were, before it was written
     file = tmp_path / f"exported{exported.system.ending}"
     file.write_text(exported.text)
-    options = Options(cluster=exported.setup.cluster, devices=plan.mesh.devices, model=exported.setup.model)
+    beside = dict(exported.beside)
+    options = Options(
+        cluster=exported.setup.cluster, devices=plan.mesh.devices, model=exported.setup.model, given=beside
+    )
     found = import_files([file], options, to)
     assert [d for d in found.diagnostics if d.severity == "error"] == []
     (tmp_path / "back.plan").write_text(found.text)

@@ -45,10 +45,20 @@ def run(options: argparse.Namespace) -> int:
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in exported.fields.items()}
         version = exported.system.version
         print_json(
-            {"system": options.to, "version": version, "fields": fields, "text": exported.text}, "planc.export/1"
+            {
+                "system": options.to,
+                "version": version,
+                "fields": fields,
+                "beside": dict(exported.beside),
+                "text": exported.text,
+            },
+            "planc.export/1",
         )
     elif options.output:
         print(f"{options.output}: {exported.system.title} {exported.system.version}")
     else:
         print(exported.text, end="")
+    if exported.beside and options.format != "json":
+        words = " ".join(f"--{name} {value}" for name, value in exported.beside.items())
+        print(f"{exported.system.title} takes these elsewhere than in its file: {words}", file=sys.stderr)
     return 0

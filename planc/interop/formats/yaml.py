@@ -12,6 +12,7 @@ from collections.abc import Iterator
 
 import yaml
 
+from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
 from planc.files import parse_json
 from planc.interop.document import MAX_DEPTH, MAX_FIELDS, Document, FieldValue, Format, Given, Scalar, UnreadableError
@@ -59,9 +60,13 @@ class _Reader:
 
     def fields(self, node: yaml.MappingNode, prefix: str, depth: int) -> Iterator[tuple[str, Given]]:
         self._count(node, depth)
+        seen: set[str] = set()
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag.endswith(":merge"):
                 raise UnreadableError("a key that is no plain word", self._place(key))
+            if key.value in seen:
+                raise UnreadableError(f"`{printable(key.value)[:60]}` stands twice", self._place(key))
+            seen.add(key.value)
             name = f"{prefix}{key.value}"
             if isinstance(value, yaml.MappingNode) and value.value:
                 yield from self.fields(value, f"{name}.", depth + 1)

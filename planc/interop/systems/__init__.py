@@ -11,17 +11,18 @@ if TYPE_CHECKING:
     from planc.interop.fields import System
 
 ORDER = (
-    "hugging_face",
     "megatron",
     "bridge",
     "torchtitan",
-    "deepspeed",
     "accelerate",
+    "deepspeed",
     "maxtext",
     "automodel",
     "levanter",
+    "hugging_face",
 )
-"""Order in which they are listed; a file that could be of several is of the first."""
+"""Order in which they are listed; files that could be of several are of the first: those of Hugging Face's Trainer
+stand beside those of others."""
 
 
 @cache

@@ -1,0 +1,411 @@
+"""Accelerate: the YAML that `accelerate config` writes, with FSDP 1 or 2, `ParallelismConfig`, or DeepSpeed's settings,
+which stand in it or in a JSON beside it.
+
+Names and defaults are those of accelerate/commands/launch.py, parallelism_config.py and utils/dataclasses.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from planc.interop.document import Document
+from planc.interop.fields import OMIT, Field, System, noted, refused
+from planc.interop.setup import CannotSayError, TrainingSetup
+from planc.interop.systems import deepspeed, trainer
+from planc.interop.systems.deepspeed import merged, model_words, nested
+from planc.interop.systems.trainer import BATCH
+from planc.interop.values import AUTO, Values
+from planc.ir.plan import Noun, Period, Precision, Recompute
+
+VERSION = "1.15.0"
+SIZES = "parallelism_config.parallelism_config_"
+REPLICATE, SHARD, TENSOR, CONTEXT = (f"{SIZES}{n}_size" for n in ("dp_replicate", "dp_shard", "tp", "cp"))
+FSDP = "fsdp_config.fsdp_"
+STRATEGY, RESHARD = f"{FSDP}sharding_strategy", f"{FSDP}reshard_after_forward"
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""Strategies of FSDP 1, in the order of their numbers, from 1."""
+KINDS = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_MLU", "MULTI_HPU", "FSDP", "DEEPSPEED")
+
+
+def kind(v: Values) -> str:
+    """How the processes work together: none, plain data parallelism, FSDP or DeepSpeed."""
+    name = v.text("distributed_type").upper()
+    name = "NO" if name in ("FALSE", "") else name  # YAML reads an unquoted NO as false
+    if name not in KINDS:
+        raise v.refused(f"planc reads {', '.join(KINDS)}", "distributed_type")
+    return "MULTI_GPU" if name.startswith("MULTI_") else name
+
+
+def devices(v: Values) -> int:
+    """Devices of the cluster, which `num_processes` counts too."""
+    count = v.maybe_whole("num_processes", minimum=-1)
+    if count in (None, -1) and kind(v) == "NO":
+        count = 1
+    if count not in (None, -1) and v.options.devices and v.devices() != count:
+        raise v.apart(f"num_processes is {count}, the cluster has {v.devices()} devices", "num_processes")
+    return v.devices()
+
+
+def version(v: Values) -> int:
+    """FSDP 1 or 2."""
+    number = v.whole(f"{FSDP}version")
+    if number not in (1, 2):
+        raise v.wrong(f"{FSDP}version", "1 or 2")
+    return number
+
+
+def strategy(v: Values) -> str:
+    """The strategy of FSDP 1; under version 2 it is not looked at."""
+    text = v.text(STRATEGY).upper()
+    text = STRATEGIES[int(text) - 1] if text in ("1", "2", "3", "4", "5") else text
+    if text not in STRATEGIES:
+        raise v.wrong(STRATEGY, f"one of {', '.join(STRATEGIES)}")
+    return text
+
+
+def _is_meshed(v: Values) -> bool:
+    """True if a ParallelismConfig names the axes."""
+    return any(v.is_given(name) for name in (REPLICATE, SHARD, TENSOR, CONTEXT))
+
+
+def degrees(v: Values) -> tuple[int, int, int, int]:
+    """Ranks of dp_replicate, dp_shard, cp and tp, outermost first."""
+    if _is_meshed(v):
+        return _meshed(v)
+    if kind(v) != "FSDP":
+        return devices(v), 1, 1, 1
+    if version(v) == 2 or strategy(v) in ("FULL_SHARD", "SHARD_GRAD_OP"):
+        return 1, devices(v), 1, 1
+    if strategy(v) == "NO_SHARD":
+        return devices(v), 1, 1, 1
+    machines = v.whole("num_machines")
+    if devices(v) % machines:
+        raise v.apart(f"{devices(v)} processes are no multiple of {machines} machines", "num_machines")
+    return machines, devices(v) // machines, 1, 1
+
+
+def _meshed(v: Values) -> tuple[int, int, int, int]:
+    sizes = v.whole(REPLICATE), v.whole(SHARD), v.whole(CONTEXT), v.whole(TENSOR)
+    replicate, shard, cp, tp = sizes
+    product = replicate * shard * cp * tp
+    if product == 1:  # what Accelerate does with a mesh of one rank
+        return devices(v), 1, 1, 1
+    if product != devices(v):
+        message = f"dp_replicate {replicate} x dp_shard {shard} x cp {cp} x tp {tp} = {product} of {devices(v)} devices"
+        raise v.apart(message, TENSOR, SHARD, REPLICATE, CONTEXT)
+    if kind(v) == "FSDP" and version(v) != 2:
+        raise v.apart("ParallelismConfig works with FSDP 2 alone", f"{FSDP}version", "distributed_type")
+    if replicate > 1 and shard == 1 and (tp > 1 or cp > 1):
+        raise v.apart("tensor and context parallelism need dp_shard > 1 beside dp_replicate > 1", REPLICATE)
+    if kind(v) == "FSDP" and shard * cp == 1:
+        raise v.apart("FSDP has no axis to divide over: dp_shard and cp are 1", SHARD, "distributed_type")
+    if kind(v) != "FSDP" and shard * cp > 1:
+        raise v.apart(f"dp_shard and cp need distributed_type FSDP, not {kind(v)}", SHARD, "distributed_type")
+    return sizes
+
+
+def _deep(v: Values) -> bool:
+    return kind(v) == "DEEPSPEED" and _has_settings(v)
+
+
+def _has_settings(v: Values) -> bool:
+    """True if DeepSpeed's settings are known: inline, or from the JSON that the YAML names. Raises where the JSON is
+    named and not beside the YAML."""
+    named = v.text("deepspeed_config.deepspeed_config_file") not in ("", "none", "None")
+    beside = any(deepspeed.recognises(document) for document in v.documents)
+    if named and not beside:
+        raise v.missing("that JSON beside this file", "what is in its deepspeed_config_file")
+    if named and v.is_given(deepspeed.INLINE_STAGE):
+        raise v.apart("zero_stage stands beside deepspeed_config_file: Accelerate stops", deepspeed.INLINE_STAGE)
+    return True
+
+
+def sequences(v: Values) -> int:
+    """Sequences a step."""
+    if _deep(v):
+        return deepspeed.batch(v)[0]
+    replicate, shard, _, _ = degrees(v)
+    return trainer.microbatch(v) * trainer.accumulation(v) * replicate * shard
+
+
+def zero(v: Values) -> int:
+    """State is divided whole with FSDP, and as ZeRO says with DeepSpeed."""
+    if _deep(v):
+        return deepspeed.stage(v)
+    _, shard, cp, _ = degrees(v)
+    return 3 if kind(v) == "FSDP" and shard * cp > 1 else 0
+
+
+def gather(v: Values) -> Period | None:
+    """How long FSDP keeps gathered parameters; SHARD_GRAD_OP keeps them from the forward to the backward."""
+    if kind(v) != "FSDP" or zero(v) == 0:
+        return None
+    _wrapped(v)
+    if version(v) == 2:
+        return "pass" if v.flag(RESHARD) else "microbatch"
+    return "microbatch" if strategy(v) in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else "pass"
+
+
+def _wrapped(v: Values) -> None:
+    """A warning where FSDP does not gather layer by layer."""
+    policy = v.text(f"{FSDP}auto_wrap_policy").upper()
+    if policy in ("", "NO_WRAP", "NONE"):
+        v.approximate(
+            "NO_WRAP gathers all parameters at once; the plan gathers layer by layer", f"{FSDP}auto_wrap_policy"
+        )
+    elif policy == "SIZE_BASED_WRAP":
+        v.approximate("parts by size are gathered at once; the plan gathers layer by layer", f"{FSDP}auto_wrap_policy")
+    elif policy != "TRANSFORMER_BASED_WRAP":
+        raise v.wrong(f"{FSDP}auto_wrap_policy", "TRANSFORMER_BASED_WRAP, SIZE_BASED_WRAP or NO_WRAP")
+
+
+def precision(v: Values) -> Precision:
+    """bf16 compute; FSDP reduces gradients in bf16 too, plain data parallelism in the dtype of its fp32 parameters."""
+    if _deep(v):
+        return deepspeed.precision(v)
+    mixed = v.text("mixed_precision", "", "no", "False", "bf16", "fp16", "fp8").lower()
+    if mixed == "fp16":
+        raise v.refused(
+            "planc computes in bf16 or fp32; bf16 has the same sizes: --set mixed_precision=bf16", "mixed_precision"
+        )
+    if mixed == "fp8":
+        raise v.refused("which layers are in fp8 is in the libraries' own code", "mixed_precision")
+    if mixed != "bf16":
+        return Precision(compute="bf16", reduce="fp32") if not mixed and v.flag("bf16") else Precision()
+    return Precision(compute="bf16", reduce="bf16" if kind(v) == "FSDP" else "fp32")
+
+
+def recompute(v: Values) -> Recompute:
+    """Decoder layers run again, by FSDP's wrapper or by the Trainer."""
+    if kind(v) == "FSDP" and v.flag(f"{FSDP}activation_checkpointing"):
+        return Recompute(ops=("blocks",))
+    return trainer.recompute(v)
+
+
+def offloaded(v: Values) -> tuple[str, ...]:
+    """State in the host's memory."""
+    if _deep(v):
+        return deepspeed.offloaded(v)
+    return ("params", "optimizer") if kind(v) == "FSDP" and v.flag(f"{FSDP}offload_params") else ()
+
+
+def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
+    """DeepSpeed adds gradients up in the model's dtype; FSDP and plain data parallelism keep state in fp32."""
+    return deepspeed.stored(v) if _deep(v) else ()
+
+
+def tensor_parallel_parts(v: Values) -> bool:
+    """The model's own plan divides the head, whose logits are gathered; the embedding stays whole."""
+    if _deep(v):
+        return deepspeed.tensor_parallel_parts(v)
+    return degrees(v)[3] == 1
+
+
+def compiled(v: Values) -> tuple[str, ...]:
+    """`torch.compile` of the model by Accelerate or by the Trainer."""
+    backend = v.text("dynamo_config.dynamo_backend").lower()
+    return ("blocks", "loss") if backend not in ("", "no", "false", "none") else trainer.compiled(v)
+
+
+SETTINGS = {
+    "cluster": lambda v: (v.devices(), v.options.cluster)[1],
+    "devices": devices,
+    "model": model_words,
+    "sequences": sequences,
+    "sequence_tokens": trainer.sequence_tokens,
+    "microbatch": lambda v: deepspeed.batch(v)[1] if _deep(v) else trainer.microbatch(v),
+    "replica": lambda v: deepspeed.data_parallel(v) // deepspeed.shard(v) if _deep(v) else degrees(v)[0],
+    "shard": lambda v: deepspeed.shard(v) if _deep(v) else degrees(v)[1],
+    "cp": lambda v: deepspeed.ulysses(v) if _deep(v) else degrees(v)[2],
+    "tp": lambda v: deepspeed.tensor_parallel(v) if _deep(v) else degrees(v)[3],
+    "vocab_over_tp": tensor_parallel_parts,
+    "cp_method": lambda v: _context(v),
+    "ep": lambda v: deepspeed.experts(v) if _deep(v) else 1,
+    "zero": zero,
+    "zero_over_cp": lambda v: zero(v) > 0 and (deepspeed.ulysses(v) if _deep(v) else degrees(v)[2]) > 1,
+    "gather": gather,
+    "optimizer": lambda v: deepspeed.optimizer(v) if _deep(v) else trainer.optimizer(v),
+    "precision": precision,
+    "stored": stored,
+    "recompute": recompute,
+    "offloaded": offloaded,
+    "overlaps": lambda v: deepspeed.overlaps(v) if _deep(v) else (),
+    "compiled": compiled,
+}
+
+
+def _context(v: Values) -> str:
+    if _deep(v):
+        return "ulysses"
+    strategies = {"allgather": "all_gather", "alltoall": "ring"}
+    return strategies[v.text(f"{SIZES}cp_comm_strategy", *strategies)] if degrees(v)[2] > 1 else "ring"
+
+
+# The file that an export writes.
+
+
+def _when(condition: object, value: object = True) -> object:
+    return value if condition else OMIT
+
+
+def _is_fsdp(s: TrainingSetup) -> bool:
+    if s.pp > 1:
+        raise CannotSayError("Accelerate has no pipeline parallelism outside Megatron-LM", "split")
+    if s.zero in (1, 2):
+        raise CannotSayError(
+            "FSDP divides parameters, gradients and optimizer alike; ZeRO 1 and 2 are DeepSpeed's", "store"
+        )
+    return s.zero == 3
+
+
+def _is_mesh(s: TrainingSetup) -> bool:
+    return s.tp * s.cp > 1 or (s.replica > 1 and s.zero == 3)
+
+
+def _mixed(s: TrainingSetup) -> str:
+    return "bf16" if s.precision.compute == "bf16" else "no"
+
+
+def _divided(s: TrainingSetup) -> int:
+    return s.shard if s.zero == 3 else 1
+
+
+WRITES = {
+    "compute_environment": lambda s: "LOCAL_MACHINE",
+    "distributed_type": lambda s: "FSDP" if _is_fsdp(s) else "MULTI_GPU",
+    "mixed_precision": _mixed,
+    "num_machines": lambda s: max(1, s.devices // 8),
+    "num_processes": lambda s: s.devices,
+    f"{FSDP}version": lambda s: _when(_is_fsdp(s), 2),
+    f"{FSDP}auto_wrap_policy": lambda s: _when(_is_fsdp(s), "TRANSFORMER_BASED_WRAP"),
+    RESHARD: lambda s: _when(_is_fsdp(s), s.gather in (None, "pass")),
+    f"{FSDP}offload_params": lambda s: _when(_is_fsdp(s) and set(s.offloaded) == {"params", "optimizer"}),
+    f"{FSDP}activation_checkpointing": lambda s: _when(_is_fsdp(s) and s.recompute.ops == ("blocks",)),
+    REPLICATE: lambda s: _when(_is_mesh(s), s.data_parallel // _divided(s)),
+    SHARD: lambda s: _when(_is_mesh(s), _divided(s)),
+    CONTEXT: lambda s: _when(_is_mesh(s), s.cp),
+    TENSOR: lambda s: _when(_is_mesh(s), s.tp),
+    f"{SIZES}cp_comm_strategy": lambda s: _when(s.cp > 1, "alltoall" if s.cp_method == "ring" else "allgather"),
+}
+
+
+def _trainer_recompute(s: TrainingSetup, name: str) -> object:
+    if s.zero == 3 and s.recompute.ops == ("blocks",):
+        return OMIT
+    return trainer.recompute_beside(s).get(name, OMIT)
+
+
+BESIDE = {
+    BATCH: lambda s: s.microbatch,
+    "gradient_accumulation_steps": lambda s: s.sequences // (s.data_parallel * s.microbatch),
+    "sequence_length": lambda s: s.sequence_tokens,
+    "optim": lambda s: _when(s.optimizer == "muon", "muon"),
+    "activation_checkpointing": lambda s: _trainer_recompute(s, "activation_checkpointing"),
+    trainer.REENTRANT: lambda s: _trainer_recompute(s, trainer.REENTRANT),
+    "torch_compile": lambda s: _when(s.compiled),
+}
+CANNOT = {
+    "mesh": "its axes are dp_replicate, dp_shard, cp and tp, in this order",
+    "split": "Accelerate has no pipeline parallelism outside Megatron-LM",
+    "store": "FSDP divides parameters, gradients and optimizer alike, in fp32",
+    "compute": "FSDP computes and reduces in bf16; plain data parallelism reduces in fp32",
+    "shard": "the model's own plan divides heads and feed-forward, not the vocabulary",
+    "gather": "FSDP keeps gathered parameters for a pass or a microbatch",
+    "recompute": "activation checkpointing runs every layer again",
+    "offload": "FSDP offloads parameters and optimizer together",
+    "route": "Accelerate has no expert parallelism",
+    "overlap": "FSDP and DistributedDataParallel always overlap",
+    "compile": "torch_compile is of the blocks and the loss together",
+}
+
+
+def _text(fields: Mapping[str, Any], s: TrainingSetup) -> str:
+    """YAML, sorted as `accelerate config` writes it."""
+    return "".join(_lines(nested(fields), ""))
+
+
+def _lines(fields: Mapping[str, Any], indent: str) -> list[str]:
+    found: list[str] = []
+    for name, value in sorted(fields.items()):
+        if isinstance(value, Mapping):
+            found += [f"{indent}{name}:\n", *_lines(value, f"{indent}  ")]
+        else:
+            word = str(value).lower() if isinstance(value, bool) else "'no'" if value == "no" else str(value)
+            found.append(f"{indent}{name}: {word}\n")
+    return found
+
+
+OWN = (
+    Field("distributed_type", None),
+    Field("num_processes", -1),
+    Field("num_machines", 1),
+    Field("mixed_precision", None),
+    Field(REPLICATE, 1),
+    Field(SHARD, 1),
+    Field(CONTEXT, 1),
+    Field(TENSOR, 1),
+    Field(f"{SIZES}cp_comm_strategy", "allgather"),
+    Field("sequence_parallel_size", 1, aliases=(f"{SIZES}sp_size",)),
+    Field(f"{FSDP}version", 1),
+    Field(STRATEGY, "FULL_SHARD"),
+    Field(RESHARD, True),
+    Field(f"{FSDP}auto_wrap_policy", None),
+    Field(f"{FSDP}activation_checkpointing", False),
+    Field(f"{FSDP}offload_params", False),
+    Field("dynamo_config.dynamo_backend", None, aliases=("dynamo_backend",)),
+    Field("deepspeed_config.deepspeed_config_file", None),
+    Field(deepspeed.INLINE_STAGE, 2),
+    Field(deepspeed.MICRO, AUTO),
+    Field("bf16.enabled", AUTO, aliases=("bfloat16.enabled",)),
+    Field("fp16.enabled", AUTO),
+    refused(f"{SIZES}cp_backend", "torch", "Accelerate itself takes torch alone"),
+    refused(f"{SIZES}sp_backend", "deepspeed", "Accelerate itself takes deepspeed alone"),
+    refused(f"{FSDP}activation_checkpointing_offload", False, "kept activations in the host's memory"),
+    refused(f"{FSDP}ignored_modules", None, "modules that FSDP leaves whole"),
+    refused("use_cpu", False, "a plan is costed for accelerators"),
+    refused("split_batches", False, "the batch of a device is the batch of all of them"),
+    refused("compute_environment", "LOCAL_MACHINE", "SageMaker's own launcher"),
+    refused("deepspeed_config.deepspeed_moe_layer_cls_names", None, "experts that ZeRO 3 leaves whole"),
+    Field("megatron_lm_config.*", None, "refused", "import Megatron-LM's own flags"),
+    *noted("sections without fields", "fsdp_config", "deepspeed_config", "megatron_lm_config", "parallelism_config"),
+    *noted("sections without fields", "dynamo_config", "fp8_config", "mpirun_config"),
+    *noted("how FSDP starts", *(f"{FSDP}{n}" for n in ("cpu_ram_*", "sync_module_states", "use_orig_params"))),
+    *noted("which layers FSDP wraps", f"{FSDP}transformer_layer_cls_to_wrap", f"{FSDP}min_num_params"),
+    *noted("when FSDP transfers", f"{FSDP}backward_prefetch", f"{FSDP}forward_prefetch"),
+    *noted("checkpoints", f"{FSDP}state_dict_type", "deepspeed_config.zero3_save_16bit_model"),
+    *noted("how sequences are cut", f"{SIZES}sp_seq_length*", f"{SIZES}sp_attn_implementation"),
+    *noted(
+        "how DeepSpeed starts", *(f"deepspeed_config.{n}" for n in ("zero3_init_flag", "deepspeed_multinode_launcher"))
+    ),
+    *noted("how DeepSpeed starts", *(f"deepspeed_config.deepspeed_{n}" for n in ("hostfile", "*_filter"))),
+    *noted("constants", "deepspeed_config.gradient_clipping", "deepspeed_config.offload_*_nvme_path"),
+    *noted("constants", "deepspeed_config.seq_parallel_communication_data_type"),
+    *noted("the launcher", "machine_rank", "main_process_ip", "main_process_port", "main_training_function", "gpu_ids"),
+    *noted("the launcher", "rdzv_backend", "same_network", "enable_cpu_affinity", "mpirun_config.*", "commands"),
+    *noted("the launcher", "command_file", "tpu_*", "downcast_bf16", "debug"),
+    *noted("how torch.compile works", "dynamo_config.*"),
+    *noted("fp8, which mixed_precision turns on", "fp8_config.*"),
+)
+
+
+def _recognises(document: Document) -> bool:
+    own = {"distributed_type", "compute_environment", "mixed_precision"} & document.fields.keys()
+    return bool(own) or any(n.startswith((SIZES, FSDP)) for n in document.fields)
+
+
+SYSTEM = System(
+    name="accelerate",
+    title="Accelerate",
+    version=VERSION,
+    formats=("yaml", "json"),
+    fields=merged(OWN, deepspeed.OWN, trainer.FIELDS),
+    settings=SETTINGS,
+    recognises=_recognises,
+    batch_words=(BATCH, *deepspeed.SYSTEM.batch_words),
+    writes=WRITES,
+    beside=BESIDE,
+    cannot=CANNOT,
+    text=_text,
+    ending=".yaml",
+)

@@ -1,0 +1,271 @@
+"""Hugging Face transformers: a `DistributedConfig` in JSON or YAML, beside the model's `config.json` and the Trainer's
+arguments.
+
+Names and defaults are those of transformers/distributed/configuration_utils.py; the rules of each model's own plan are
+in `tp_plans.py`.
+"""
+
+from __future__ import annotations
+
+from planc.interop.document import Document
+from planc.interop.fields import Field, System, noted, refused
+from planc.interop.systems import trainer
+from planc.interop.systems.deepspeed import merged, model_words
+from planc.interop.systems.tp_plans import PLANS
+from planc.interop.systems.trainer import BATCH
+from planc.interop.values import AUTO, Values
+from planc.ir.plan import Noun, Period, Precision
+
+OWN_NAMES = ("tp_size", "tp_plan", "fsdp_size", "dp_replicate_size", "pp_size", "ep_size", "enable_expert_parallel")
+
+
+def _size(v: Values, name: str) -> int:
+    return v.maybe_whole(name, minimum=1) or 1
+
+
+def _plan_given(v: Values, name: str) -> dict[str, str]:
+    """The rules that a file gives in the fields `name`, which is `tp_plan.*` or `fsdp_plan.*`."""
+    found, start = {}, name.removesuffix("*")
+    for document in v.documents:
+        for field in document.fields:
+            if field.startswith(start):
+                found[field.removeprefix(start)] = v.text(field)
+    return found
+
+
+def tensor_parallel(v: Values) -> int:
+    """Ranks of tensor parallelism: given, or what the others leave where there is a plan."""
+    size = v.maybe_whole("tp_size", minimum=1)
+    if size is not None:
+        return size
+    planned = v.is_given("tp_plan") and v.raw("tp_plan") is not None
+    if not planned and not _plan_given(v, "tp_plan.*"):
+        return 1
+    others = _size(v, "fsdp_size") * _size(v, "dp_replicate_size") * pipeline(v)
+    if v.devices() % others:
+        raise v.apart(f"{v.devices()} devices are no multiple of the other sizes = {others}", "fsdp_size", "tp_plan")
+    return v.devices() // others
+
+
+def pipeline(v: Values) -> int:
+    """1: the native pipeline has no schedule of microbatches."""
+    if _size(v, "pp_size") > 1:
+        raise v.refused("the native pipeline has no schedule of microbatches", "pp_size")
+    return 1
+
+
+def shard(v: Values) -> int:
+    """Ranks of FSDP, which with the others make all devices."""
+    sizes = _size(v, "dp_replicate_size"), _size(v, "fsdp_size"), tensor_parallel(v) * pipeline(v)
+    product = sizes[0] * sizes[1] * sizes[2]
+    if product != v.devices():
+        message = f"dp_replicate {sizes[0]} x fsdp {sizes[1]} x tp {sizes[2]} = {product} of {v.devices()} devices"
+        raise v.apart(message, "fsdp_size", "tp_size", "dp_replicate_size")
+    return sizes[1]
+
+
+def experts(v: Values) -> int:
+    """Ranks that divide the experts."""
+    ep, tp = v.maybe_whole("ep_size", minimum=1), tensor_parallel(v)
+    if ep is None and v.flag("enable_expert_parallel"):
+        ep = tp
+        if tp > 1:
+            why = "the ranks of tensor parallelism compute the dense layers all of them: give ep_size"
+            raise v.refused(why, "enable_expert_parallel")
+    if ep is None or ep == 1:
+        return 1
+    if not v.model().top_k:
+        raise v.apart("the model has no experts", "ep_size")
+    if ep % tp or (shard(v) * tp) % ep:
+        message = f"ep_size {ep} is no multiple of tp {tp}, or does not divide fsdp x tp = {shard(v) * tp}"
+        raise v.apart(message, "ep_size")
+    if v.text("ep_implementation", AUTO, "all_to_all", "all_reduce", "deepgemm_megamoe") == "all_reduce":
+        raise v.refused("experts on a batch that their ranks share have no sentence", "ep_implementation")
+    return ep
+
+
+def expert_tensor_parallel(v: Values) -> int:
+    """Ranks that divide the hidden dim of an expert: those of tensor parallelism, where experts are not divided."""
+    tp = tensor_parallel(v)
+    if tp == 1 or experts(v) > 1 or not v.model().top_k:
+        return 1
+    rules = _rules(v)
+    divided = any(style == "packed_colwise" for name, style in rules.items() if "experts" in name)
+    if not divided:
+        raise v.refused("experts that every rank of tensor parallelism computes whole have no sentence", "tp_plan")
+    return tp
+
+
+# The rules of a model's plan.
+
+
+def _rules(v: Values) -> dict[str, str]:
+    """Rules of the model's own plan, with those that a file overrides."""
+    kind = v.text("model_type")
+    if v.raw("tp_plan") == () and v.is_given("tp_plan"):  # an empty plan divides nothing
+        own: dict[str, str] = {}
+    elif kind in PLANS:
+        own = PLANS[kind]
+    elif not kind:
+        own = PLANS["llama"]
+        v.approximate("without the model's config.json its plan is taken to be Llama's", "tp_plan", "tp_size")
+    else:
+        raise v.refused(f"transformers has no plan for the layers of {kind}", "tp_size", "tp_plan")
+    given = _plan_given(v, "tp_plan.*")
+    return {**own, **{name.removeprefix("model."): style for name, style in given.items()}}
+
+
+_ATTENTION = {"q_proj": "colwise", "k_proj": "colwise", "v_proj": "colwise", "o_proj": "rowwise"}
+_FEED_FORWARD = {"gate_proj": "colwise", "up_proj": "colwise", "down_proj": "rowwise"}
+_STYLES = (
+    *("colwise", "rowwise", "packed_colwise", "moe_tp_experts", "replicate", "replicated_with_grad_allreduce"),
+    *("colwise_gather_output", "colwise_rep", "embedding_rowwise", "mla_kv_a_proj", "auto"),
+)
+
+
+def heads_divided(v: Values) -> bool:
+    """True where the plan divides attention by heads. Raises where it divides a part of it, or feed-forwards in
+    another way than by their hidden dim."""
+    if tensor_parallel(v) == 1:
+        return True
+    rules = _rules(v)
+    for style in rules.values():
+        if style == "sequence_parallel":
+            raise v.refused("which norms run on parts of a sequence is in the rules, not in a sentence", "tp_plan")
+        if style not in _STYLES:
+            raise v.refused(f"planc knows no style `{style}`", "tp_plan")
+    dense = {n: s for n, s in rules.items() if ".mlp.experts" not in n and ".shared_expert" not in n}
+    if any("mlp." in n for n in dense) and _part(dense, ".mlp.", _FEED_FORWARD) is None:
+        raise v.refused("a part of the feed-forward is divided", "tp_plan")
+    if not any("mlp" in n for n in rules):
+        raise v.refused("a plan that leaves the feed-forward whole has no sentence", "tp_plan")
+    attention = _part(dense, ".self_attn.", _ATTENTION)
+    if attention is None:
+        raise v.refused("a part of attention is divided", "tp_plan")
+    return attention
+
+
+def _part(rules: dict[str, str], module: str, wanted: dict[str, str]) -> bool | None:
+    """True if all of `wanted` are divided so, False if none of them is, None otherwise."""
+    found = [any(f"{module}{n}" in name and s == style for name, s in rules.items()) for n, style in wanted.items()]
+    return all(found) if all(found) or not any(found) else None
+
+
+def vocab_divided(v: Values) -> bool:
+    """True where the head is divided; the logits are gathered then, and the embedding stays whole."""
+    if tensor_parallel(v) == 1:
+        return True
+    head = _rules(v).get("lm_head", "")
+    if head in ("", "replicate"):
+        return False
+    v.approximate(
+        "the logits are gathered and the embedding is whole: more memory than the plan's", "tp_plan", "tp_size"
+    )
+    return True
+
+
+# State and precision.
+
+
+def gather(v: Values) -> Period | None:
+    """FSDP frees a layer's weights after its forward, unless the plan keeps them."""
+    if shard(v) == 1:
+        return None
+    styles = {s for name, s in _plan_given(v, "fsdp_plan.*").items() if "layers" in name}
+    if styles - {"free_full_weight", "keep_full_weight"} or len(styles) > 1:
+        raise v.refused("layers of which some keep their weights have no sentence", "fsdp_plan")
+    return "microbatch" if "keep_full_weight" in styles else "pass"
+
+
+def _is_narrow(v: Values) -> bool:
+    """True where the weights are loaded in bf16, as the config says, and stay so."""
+    dtype = v.text("dtype")
+    if dtype in ("float16", "torch.float16"):
+        raise v.refused("planc computes in bf16 or fp32; bf16 has the same sizes: --set dtype=bfloat16", "dtype")
+    return dtype in ("bfloat16", "torch.bfloat16")
+
+
+def precision(v: Values) -> Precision:
+    """FSDP's own mixed precision, the Trainer's autocast, or the dtype of the loaded weights."""
+    if shard(v) > 1 and v.flag("fsdp_mixed_precision"):
+        return Precision(compute="bf16", reduce="fp32")
+    if _is_narrow(v):
+        return Precision(compute="bf16", reduce="bf16")
+    return Precision(compute="bf16", reduce="fp32") if v.flag("bf16") else Precision()
+
+
+def stored(v: Values) -> tuple[tuple[Noun, str], ...]:
+    """State has the dtype of the weights."""
+    nouns: tuple[Noun, ...] = ("params", "grads", "optimizer")
+    return tuple((noun, "bf16") for noun in nouns) if _is_narrow(v) else ()
+
+
+def offloaded(v: Values) -> tuple[str, ...]:
+    """FSDP's CPUOffloadPolicy keeps parameters and optimizer in the host's memory."""
+    return ("params", "optimizer") if shard(v) > 1 and v.flag("fsdp_cpu_offload") else ()
+
+
+SETTINGS = {
+    "cluster": lambda v: (v.devices(), v.options.cluster)[1],
+    "devices": lambda v: v.devices(),
+    "model": model_words,
+    "sequences": lambda v: trainer.microbatch(v) * trainer.accumulation(v) * _size(v, "dp_replicate_size") * shard(v),
+    "sequence_tokens": trainer.sequence_tokens,
+    "microbatch": trainer.microbatch,
+    "pp": pipeline,
+    "replica": lambda v: _size(v, "dp_replicate_size"),
+    "shard": shard,
+    "tp": tensor_parallel,
+    "heads_over_tp": heads_divided,
+    "vocab_over_tp": vocab_divided,
+    "ep": experts,
+    "etp": expert_tensor_parallel,
+    "experts_over": lambda v: ("shard", "tp") if experts(v) > 1 else ("tp",),
+    "zero": lambda v: 3 if shard(v) > 1 else 0,
+    "gather": gather,
+    "optimizer": trainer.optimizer,
+    "precision": precision,
+    "stored": stored,
+    "recompute": trainer.recompute,
+    "offloaded": offloaded,
+    "compiled": trainer.compiled,
+}
+
+OWN = (
+    Field("tp_size", None),
+    Field("tp_plan", None),
+    Field("tp_plan.*", None),
+    Field("fsdp_size", None),
+    Field("dp_replicate_size", None),
+    Field("fsdp_plan", None),
+    Field("fsdp_plan.*", None),
+    Field("fsdp_cpu_offload", False),
+    Field("fsdp_mixed_precision", False),
+    Field("pp_size", None),
+    Field("ep_size", None),
+    Field("ep_implementation", AUTO),
+    Field("enable_expert_parallel", False),
+    Field("model_type", None),
+    Field("dtype", None, aliases=("torch_dtype",)),
+    refused("enable_sequence_parallel", False, "transformers reserves it and does nothing with it"),
+    refused("ep_plan", None, "rules of one's own for experts"),
+    Field("ep_plan.*", None, "refused", "rules of one's own for experts"),
+    *noted("whose file it is", "_commit_hash", "transformers_version"),
+)
+
+
+def _recognises(document: Document) -> bool:
+    own = set(OWN_NAMES) & document.fields.keys() or "model_type" in document.fields
+    return bool(own) or trainer.recognises(document)
+
+
+SYSTEM = System(
+    name="hugging_face",
+    title="transformers",
+    version=trainer.VERSION,
+    formats=("json", "yaml"),
+    fields=merged(OWN, trainer.FIELDS),
+    settings=SETTINGS,
+    recognises=_recognises,
+    batch_words=(BATCH, "gradient_accumulation_steps", "sequence_length"),
+)
