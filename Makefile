@@ -45,7 +45,7 @@ lint: $(READY) ## ruff and mypy
 mutants: $(READY) ## plant faults one by one: each must turn its named test red
 	@$(BIN)/python tests/mutants/run.py
 
-fuzz: $(READY) ## check 100,000 damaged plans in one process (FUZZ="--seed 7" for others; about 15 minutes)
+fuzz: $(READY) ## run inputs of eight kinds through planc, on from where it was (hours; FUZZ="--seconds 600" for less)
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
 random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PLANS="--train --count 60" trains; goes on after a stop)

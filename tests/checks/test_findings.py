@@ -198,3 +198,13 @@ def test_offered_stages_are_in_the_spelling_of_today(tmp_path: Path) -> None:
     text = stages_text(((0, 3), (3, 7), (7, 11), (11, 13)))
     assert text == "[embed + 3, 2 x 4 layers, 2 + head]"
     assert "W0116" not in codes(tmp_path, PLAN + f"split layers over tp as 1f1b stages {text}\n")
+
+
+def test_a_batch_over_a_view_has_a_mesh_that_does_not_fit(tmp_path: Path) -> None:
+    """The fix changes no axis that a view divides."""
+    text = (
+        HEAD.replace("fsdp 8 > tp 8", "pp 3 > dp 16")
+        + "view edp 2 > ep 8 of dp for experts\nshard batch over edp, ep\n"
+    )
+    (finding,) = [d for d in found(tmp_path, text) if d.code == "E0203"]
+    assert finding.help == "pp 4 fits (4 x 16 = 64)"

@@ -37,9 +37,24 @@ def test_errors_are_collected(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ]
 
 
-@pytest.mark.parametrize("changes", [{"predicted": {"step_time_s": "x"}}, {"step_time_s": [1]}])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"predicted": {"step_time_s": "x"}},
+        {"step_time_s": [1]},
+        {"step_time_s": 10**400},
+        {"predicted": {"step_time_s": float("nan")}},
+        {"predicted": {"memory_gib": 1e-320}},
+    ],
+)
 def test_figures_that_are_no_numbers_are_answered(tmp_path: Path, changes: dict[str, object]) -> None:
     assert main(["report", "--accuracy", written(tmp_path, "one.json", **changes)]) == 2
+
+
+def test_a_figure_that_was_not_predicted_is_no_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = written(tmp_path, "one.json", predicted={"step_time_s": 0.25, "memory_gib": None})
+    assert main(["report", "--accuracy", path]) == 0
+    assert "memory_gib" not in capsys.readouterr().out
 
 
 def test_what_was_not_measured_has_no_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

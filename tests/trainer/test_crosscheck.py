@@ -79,7 +79,9 @@ def receipt(losses: tuple[float, ...] = LOSSES, **changes: Any) -> Receipt:
     "changes",
     [
         {"target": "\x1b[2J"}, {"runtime": "a\nb"}, {"features": ["\u202e"]}, {"mesh": {"\x07": 2}}, {"dtype": "\r"},
-        {"versions": {"torch": "\x9b"}}, {"losses": [float("nan")]}, {"losses": [1e999]}, {"plan_sha256": "p" * 99999},
+        {"goodput": 1e999}, {"course": {"lr": [float("nan")]}}, {"collectives": [{"count": -1e999}]},
+        {"versions": {"torch": "\x9b"}}, {"losses": [float("nan")]}, {"losses": [1e999]}, {"losses": [1e308]},
+        {"plan_sha256": "p" * 99999},
     ],
     ids=str,
 )  # fmt: skip
@@ -98,6 +100,22 @@ def test_a_strangers_receipt_moves_no_cursor() -> None:
     text = render(crosscheck(receipts), receipts)
     assert all(c.isprintable() or c == "\n" for c in text)
     assert "x1b" in text
+
+
+def test_a_comparison_is_json_whatever_the_runs_did() -> None:
+    """Only one run skipped a step; norms of tensors with odd names; no step at all."""
+    norms = {"layers.*.wq": 1.0, "layers.1": 2.0, "": 0.5}
+    plain = receipt((5.0, 4.0))
+    measured = [plain.measured.model_copy(update={"first_gradient_norms": {**norms, "": n}}) for n in (0.5, 0.7)]
+    for one, other in (
+        (plain, receipt((5.0, None))),
+        (plain.model_copy(update={"measured": measured[0]}), receipt((5.0, 9.0), measured=measured[1])),
+        (receipt(()), receipt(())),
+    ):
+        found = crosscheck([one, other])
+        assert not found.ok
+        json.dumps(found.to_json(), allow_nan=False)
+        assert render(found, [one, other])
 
 
 def test_a_receipt_has_exactly_the_keys_of_the_contract() -> None:

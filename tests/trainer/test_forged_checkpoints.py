@@ -105,6 +105,7 @@ def entry(**changes: Any) -> bytes:
     return json.dumps({"exp_avg.b": told}).encode()
 
 
+FLOATS = {"exp_avg.b": {"dtype": "F32", "shape": [3, 3, 2], "data_offsets": [0, 72]}}
 BOX = ("tensors", "exp_avg.b", "boxes", 0)
 FORGED: dict[str, Callable[[Path], None]] = {
     "a box before the start": set_at(*BOX, "offset", to=[-1, 0, 0]),
@@ -144,6 +145,8 @@ FORGED: dict[str, Callable[[Path], None]] = {
     "values beyond the file's end": with_header(entry(data_offsets=[400, 472])),
     "values of another length": with_header(entry(data_offsets=[0, 71])),
     "values before the file's start": with_header(entry(data_offsets=[-72, 0])),
+    "metadata that is no text": with_header(json.dumps({"__metadata__": {"format": 4096}, **FLOATS}).encode()),
+    "values that nothing describes": with_header(json.dumps(FLOATS).encode()),
     "a shape that is no list": with_header(entry(shape="332")),
     "a shape of floats": with_header(entry(shape=[3.0, 3.0, 2.0])),
     "a dtype that is a list": with_header(entry(dtype=["F32"])),

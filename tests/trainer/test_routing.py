@@ -38,6 +38,12 @@ def test_runs_that_count_nothing_have_no_flips() -> None:
     assert crosscheck([run((5.0,)), run((5.0,))]).routing_flips is None
 
 
+@pytest.mark.parametrize("picks", [[[4, 4, 4]], [[4, 4, 4, 4]], [], [[4, 4, 4, 4], [4, 4, 4, 4], [4]]])
+def test_runs_of_other_experts_have_no_flips(picks: list[list[int]]) -> None:
+    assert flips([run((5.0,), EVEN), run((5.0,), picks)]) is None
+    assert crosscheck([run((5.0, 4.0), EVEN, picks), run((5.0, 4.0), picks, EVEN)]).routing_flips is None
+
+
 def test_a_difference_before_the_first_flip_is_a_fault() -> None:
     one, other = run((5.0, 4.0, 3.0), EVEN, EVEN, EVEN), run((5.0, 4.0005, 3.0), EVEN, EVEN, FLIPPED)
     found = crosscheck([one, other])

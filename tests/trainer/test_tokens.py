@@ -96,6 +96,7 @@ def test_a_file_is_mapped_and_not_read(tmp_path: Path) -> None:
     [
         ("a.bin", b"abc", "no whole number of uint16"),
         ("a.npy", b"not an array", "no numpy array"),
+        ("a.npy", b"\x93NUMPY\x01\x00\x76\x00{'descr': (" + b" " * 109, "no numpy array"),
         ("a.bin", b"", "holds no tokens"),
         ("a.txt", b"ab", "neither .npy nor .bin"),
     ],

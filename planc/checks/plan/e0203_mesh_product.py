@@ -38,10 +38,11 @@ def cluster_size(plan: Plan) -> str:
 
 
 def _fix(plan: Plan) -> tuple[str, Fix | None]:
-    """Change one axis, the data-parallel ones first, so that the product fits."""
+    """Change one axis, the data-parallel ones first, so that the product fits; none that a view divides."""
     sizes, there = plan.mesh.sizes, plan.cluster.devices
+    divided = {axis for view in plan.mesh.views for axis in view.of}
     order = [*reversed(plan.data_axes), *reversed(sizes)]
-    for name in dict.fromkeys(order):
+    for name in dict.fromkeys(a for a in order if a in sizes and a not in divided):
         rest = plan.mesh.devices // sizes[name]
         if there % rest == 0:
             fitted = {**sizes, name: there // rest}
@@ -54,7 +55,8 @@ def _fix(plan: Plan) -> tuple[str, Fix | None]:
 
 
 def _batch_fits(plan: Plan, sizes: dict[str, int]) -> bool:
-    ranks = prod(sizes[a] for s in plan.shards if s.dim == "batch" for a in s.axes)
+    every = {name: axis.size for name, axis in plan.mesh.every.items()} | sizes
+    ranks = prod(every[a] for s in plan.shards if s.dim == "batch" for a in s.axes)
     return plan.batch.sequences % (ranks * plan.batch.microbatch_sequences) == 0
 
 

@@ -48,15 +48,20 @@ def pairs(path: str, receipt: dict[str, Any]) -> list[dict[str, Any]]:
     predicted = receipt.get("predicted") or {}
     rows = []
     for name, (field, unit) in QUANTITIES.items():
-        if name not in predicted:
+        if predicted.get(name) is None:
             continue
         measured = receipt.get(field, (receipt.get("measured") or {}).get(field))
-        if not all(value is None or type(value) in (int, float) for value in (predicted[name], measured)):
+        if not all(value is None or _is_number(value) for value in (predicted[name], measured)):
             raise ValueError(f"{name} is no number")
         error = predicted[name] / measured - 1 if measured else None
         facts = {"receipt": path, "target": receipt.get("target"), "quantity": name, "unit": unit}
         rows.append({**facts, "predicted": predicted[name], "measured": measured, "error": error})
     return rows
+
+
+def _is_number(value: Any) -> bool:
+    """True for a number with which a relative error can be worked out: neither infinite nor beyond all measure."""
+    return type(value) in (int, float) and (value == 0 or 1e-100 < abs(value) < 1e100)
 
 
 def summary(found: Sequence[dict[str, Any]]) -> dict[str, float]:

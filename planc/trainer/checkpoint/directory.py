@@ -210,9 +210,20 @@ def _unfit_header(file: Path, boxes: dict[str, tuple[int, ...]]) -> str:
         found = {name: (entry.dtype, entry.shape) for name, entry in read_header(file).items()}
     except (OSError, ValueError) as error:
         return str(error)
-    if found == {name: ("F32", size) for name, size in boxes.items()}:
-        return ""
-    return f"{file.name} does not hold the float32 boxes that {manifests.NAME} describes"
+    if found != {name: ("F32", size) for name, size in boxes.items()}:
+        return f"{file.name} does not hold the float32 boxes that {manifests.NAME} describes"
+    return _refused_by_safetensors(file)
+
+
+def _refused_by_safetensors(file: Path) -> str:
+    """Why the package that later reads the values refuses the file; empty if it does not."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="np"):
+            return ""
+    except (SafetensorError, OSError) as error:
+        return f"{file.name}: {error}"
 
 
 def newest_whole(folder: Path) -> tuple[StoredCheckpoint, Manifest, list[Diagnostic]]:

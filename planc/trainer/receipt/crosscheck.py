@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 from planc.trainer.receipt.divergence import Diagnosis, diagnose
@@ -60,16 +61,21 @@ class CrossCheck:
     def to_json(self) -> dict[str, Any]:
         return {
             "budget": self.budget,
-            "max_abs": self.max_abs,
+            "max_abs": _finite(self.max_abs),
             "first_outside_step": self.first_outside_step,
             "differing_fields": list(self.differing_fields),
             "ok": self.ok,
-            "mean_abs": self.mean_abs,
+            "mean_abs": _finite(self.mean_abs),
             "mean_budget": self.mean_budget,
             "routing_flips": self.routing_flips,
             "first_flip_step": self.first_flip_step,
             "diagnosis": self.diagnosis.to_json() if self.diagnosis else None,
         }
+
+
+def _finite(value: float | None) -> float | None:
+    """JSON has no infinity, which is the difference (nats) where only some runs skipped a step."""
+    return value if value is not None and isfinite(value) else None
 
 
 def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> CrossCheck:
@@ -98,11 +104,11 @@ def crosscheck(receipts: Sequence[Receipt], budget: float | None = None) -> Cros
 
 
 def differing_fields(receipts: Sequence[Receipt]) -> tuple[str, ...]:
-    """The fields of `receipts` that forbid a comparison; `losses` when the runs are of different length."""
+    """The fields of `receipts` that forbid a comparison; `losses` when the runs are of different length, or of none."""
     first, *others = receipts
     fields = [f for f in MUST_AGREE if any(getattr(r, f) != getattr(first, f) for r in others)]
     fields += _courses_apart(receipts)
-    if any(len(r.losses) != len(first.losses) for r in others):
+    if not first.losses or any(len(r.losses) != len(first.losses) for r in others):
         fields.append("losses")
     return tuple(fields)
 

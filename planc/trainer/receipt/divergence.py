@@ -6,6 +6,7 @@ data, so that a difference is a fault of this step and of no earlier one.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -73,9 +74,10 @@ def _depth(name: str) -> tuple[int, int]:
     """Sort key of a parameter from embedding to loss; within a layer in order of use."""
     if name.startswith("tok_embeddings"):
         return (-1, 0)
-    if not name.startswith("layers."):
+    inner = re.fullmatch(r"layers\.([0-9]{1,9})\.(.+)", name)
+    if inner is None:
         return (1 << 30, 1 if name.startswith("output") else 0)
-    _, layer, part = name.split(".", 2)
+    layer, part = inner.groups()
     second_half = not part.startswith("attention")
     inside = part.endswith(("wo.weight", "w2.weight")) + (not part.split(".")[0].endswith("norm"))
     return (int(layer), 10 * second_half + inside)

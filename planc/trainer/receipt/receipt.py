@@ -7,7 +7,6 @@ A field that was not measured is null; no figure is made up. Two receipts with t
 from __future__ import annotations
 
 import json
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,6 +18,8 @@ from planc.ir.field_types import Line
 from planc.ir.frozen import Frozen
 
 MAX_BYTES = 1_000_000_000
+MOST = 1e100
+"""Largest number of a receipt: float32 ends at 3.4e38, and what is worked out of these must not overflow."""
 """Largest receipt that is read: losses of every step, and picks of every expert."""
 
 
@@ -96,16 +97,26 @@ class Receipt(Frozen):
         write_atomically(Path(path), text + "\n")
 
 
+def _is_finite(value: Any) -> bool:
+    """True if every float in a JSON value is one that a run could have measured."""
+    pending = [value]
+    while pending:
+        inner = pending.pop()
+        if isinstance(inner, float) and not abs(inner) <= MOST:
+            return False
+        pending += inner.values() if isinstance(inner, dict) else inner if isinstance(inner, list) else ()
+    return True
+
+
 def read_receipt(path: Path | str) -> Receipt:
     """Read the receipt at `path`. Raises PlanError (E1020) when the file cannot be read or is none."""
     try:
         values = read_json(Path(path), MAX_BYTES)
         if not isinstance(values, dict):
             raise ValueError("it is not an object")
-        receipt = Receipt.model_validate(values)
-        if not all(value is None or isfinite(value) for value in (*receipt.losses, *receipt.grad_norms)):
-            raise ValueError("a loss or a gradient norm is not finite")
-        return receipt
+        if not _is_finite(values):
+            raise ValueError(f"a number in it is not finite, or beyond {MOST:g}")
+        return Receipt.model_validate(values)
     except OSError as error:
         reason = error.strerror or str(error)
     except ValidationError as error:

@@ -51,14 +51,20 @@ def flips(receipts: Sequence[Receipt]) -> list[int] | None:
     """At each step, the number of picks that fell on another expert, between the first of `receipts` and the one that
     differs most.
 
-    None where a run has not counted. Where only some have counted a step, as after a run was taken up again, 0.
+    None where a run has not counted, or one has other layers or experts than another. Where only some have counted a
+    step, as after a run was taken up again, 0.
     """
-    if any(not r.measured.routing for r in receipts):
+    if any(not r.measured.routing for r in receipts) or len(_shapes(receipts)) > 1:
         return None
     return [
         _flips_at_step(step, [r.measured.routing or {} for r in receipts])
         for step in range(1, len(receipts[0].losses) + 1)
     ]
+
+
+def _shapes(receipts: Sequence[Receipt]) -> set[tuple[int, ...]]:
+    """The numbers of experts by layer of all steps that were counted."""
+    return {tuple(map(len, counts)) for r in receipts for counts in (r.measured.routing or {}).values()}
 
 
 def _flips_at_step(step: int, runs: Sequence[dict[int, Counts]]) -> int:

@@ -126,7 +126,7 @@ def _raw_token_file(path: Path, dtype: str) -> TokenFile:
 def _numpy_file(path: Path) -> TokenFile:
     try:
         mapped = np.lib.format.open_memmap(path, mode="r")
-    except (ValueError, OSError, EOFError) as error:
+    except Exception as error:  # numpy reads the header as Python, and says nothing about what that may raise
         raise DataError(f"{path.name} is no numpy array that can be mapped: {error}") from None
     if mapped.ndim != 1 or mapped.dtype.kind not in "ui" or not mapped.dtype.newbyteorder("<").isnative:
         raise DataError(f"{path.name} is {mapped.dtype} of {mapped.ndim} dimensions; one of integers is needed")

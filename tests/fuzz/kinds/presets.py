@@ -1,0 +1,130 @@
+"""Presets: settings, and the compiled plan inside them, mostly with its sum made anew."""
+
+from __future__ import annotations
+
+import ast
+import json
+import random
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from planc.checks import check_plan
+from planc.diag import PlanError
+from planc.diag.text import render
+from planc.driver import check, load
+from planc.ir.program_shape import foreign
+from planc.lowering import lower_plan
+from planc.trainer.checkpoint.resume import NEWEST, start_of
+from planc.trainer.preset.compiled import checksum, to_text, toml_string
+from planc.trainer.preset.load import load_preset
+from tests.fuzz.edits import as_bytes, as_input, damage, damaged, edited, made
+from tests.fuzz.kinds import Kind
+from tests.fuzz.kinds.plans import RUNTIMES
+
+ROOT = Path(__file__).parents[3]
+PLANS = ("tiny", "tiny_moe", "presets/llama3_8b_h100", "presets/qwen3_8b_v5p")
+SETTINGS: dict[str, Any] = {
+    "plan": {"source": "", "set": {}},
+    "train": {
+        "steps": 10, "lr": 1e-3, "warmup_steps": 2, "schedule": "cosine", "min_lr": 1e-4, "betas": [0.9, 0.95],
+        "weight_decay": 0.1, "clip_norm": 1.0, "seed": 3, "eval_every": 5, "on_nan": "skip", "hang_s": 600.0,
+        "optimizer": "adamw", "decay_groups": {"*norm*": 0.0}, "log_every": 2, "deterministic": True,
+    },
+    "data": {"source": "python-stdlib", "max_bytes": 1 << 17},
+    "checkpoint": {"folder": "runs/x", "every_steps": 5, "keep": 2, "elastic": "fsdp", "allow": ["lr"]},
+    "watch": {"metrics": "runs/x/metrics.jsonl"},
+}  # fmt: skip
+
+
+@cache
+def compiled(name: str) -> dict[str, Any]:
+    """The compiled form of one of the plans of the repository, without sources: so that sums of files do not count."""
+    return load(ROOT / "plans" / f"{name}.plan").to_json()
+
+
+def make(seed: int, index: int) -> bytes:
+    """Half have another plan, a third other settings, the rest both or damaged text."""
+    rng = random.Random(f"{seed}:{index}")
+    name, share = rng.choice(PLANS), rng.random()
+    tree = {"settings": SETTINGS, "compiled": compiled(name)}
+    edits = [{"do": "base", "to": name}]
+    edits += made(rng, tree, ["compiled", _part(rng, tree["compiled"])]) if share < 0.6 else []
+    edits += made(rng, tree, ["settings", _part(rng, SETTINGS)]) if share >= 0.5 else []
+    edits += [damage(rng)] if share > 0.92 else []
+    edits += [{"do": "old sum"}] if rng.random() < 0.05 else []
+    return as_input(edits)
+
+
+def _part(rng: random.Random, tree: dict[str, Any]) -> str:
+    """A key whose value has parts: each as often as another, or all edits would be of the largest."""
+    return rng.choice([key for key, value in tree.items() if isinstance(value, dict | list) and value])
+
+
+def preset_text(edits: list[dict[str, Any]]) -> str:
+    """The preset that the edits make."""
+    name = next((e["to"] for e in edits if e["do"] == "base"), PLANS[0])
+    tree = edited({"settings": SETTINGS, "compiled": compiled(name)}, edits)
+    settings, plan = tree["settings"], tree["compiled"]
+    part = settings.get("plan")
+    if isinstance(part, dict):
+        part["compiled"] = to_text(plan)
+        old = any(e["do"] == "old sum" for e in edits)
+        part["sha256"] = {"compiled": checksum(compiled(name) if old else plan)}
+    return damaged("".join(f"{_key(key)} = {_toml(value)}\n" for key, value in settings.items()), edits)
+
+
+def _toml(value: Any) -> str:
+    """A value on one line; the compiled plan as `planc embed` writes it."""
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{_key(key)} = {_toml(inner)}" for key, inner in value.items()) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, str):
+        return toml_string(value) if len(value) > 1000 else json.dumps(value)
+    if isinstance(value, float):
+        return str(value)
+    return json.dumps(value)
+
+
+def _key(name: str) -> str:
+    return json.dumps(name)
+
+
+def run(data: bytes, folder: Path, index: int) -> tuple[str, ...]:
+    path = folder / "e.toml"
+    path.write_bytes(as_bytes(preset_text(json.loads(data))))
+    try:
+        preset = load_preset(path)
+        start_of(preset, NEWEST if preset.checkpoints else None, "0" * 64)
+    except PlanError as error:
+        assert error.diagnostics, "refused without a reason"  # noqa: PT017
+        shown = render(error.diagnostics, {})
+        assert all(c.isprintable() or c == "\n" for c in shown), "a control character is printed"
+        return ("refused",)
+    assert [p for p in folder.iterdir() if p != path] == [], "reading it wrote something"
+    try:
+        checked = check_plan(preset.plan)
+    except PlanError:
+        return ("loaded",)
+    report = check(preset.plan)
+    json.dumps(report.to_json(), allow_nan=False)
+    target, runtime = RUNTIMES[index % 3]
+    try:
+        text = lower_plan(checked, target, runtime).text
+    except PlanError:
+        return "loaded", "checked", f"refused by {runtime}"
+    ast.parse(text)
+    why = foreign(text)
+    assert not why, f"the program is none that planc loads: {why}"
+    return "loaded", "checked", f"lowered for {runtime}"
+
+
+def warm() -> None:
+    for name in PLANS:
+        compiled(name)
+
+
+KIND = Kind(
+    "presets", ".json", "items", 20_000, make, run, warm, deep=("refused", "loaded", "checked", "lowered for torch")
+)
