@@ -1,4 +1,4 @@
-"""What was fuzzed: a state file that goes on where it was, and the sums that are committed.
+"""Counts of what was fuzzed: a state file that goes on where it was, and the sums that are committed.
 
 The state file has a line for each stretch of inputs of a seed. `results.toml` has, for each kind, how many inputs of
 each seed were run, how far they came, and what failed. A stretch that the sums have is not added again.
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parent / "results.toml"
 
 @dataclass
 class Sums:
-    """Everything about one kind. Tracebacks and hangs are all that were ever met, those mended since too."""
+    """All counts of one kind. Tracebacks and hangs are all that were ever met, those mended since too."""
 
     seeds: dict[str, int] = field(default_factory=dict)
     """By seed the number of inputs, from its first."""

@@ -19,7 +19,7 @@ LIMITS = Limits(cpu_s=0.1, asleep_s=0.4, memory_bytes=2 << 30)
 
 
 def act(data: bytes, folder: Path, index: int) -> tuple[str, ...]:
-    """What the input says."""
+    """Do as the input says."""
     for word in data.decode().split():
         if word == "compute":
             while True:

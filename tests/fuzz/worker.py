@@ -184,7 +184,7 @@ def _emptied(folder: Path) -> None:
 
 
 def _signature(error: BaseException) -> str:
-    """What failed and where: two inputs with the same signature fail for one reason."""
+    """The exception and its place: two inputs with the same signature fail for one reason."""
     frames = traceback.extract_tb(error.__traceback__)
     tops = tuple(f"{ROOT}/{top}/" for top in ("planc", "backends"))
     own = [f for f in frames if f.filename.startswith(tops)] or frames[:-1] or list(frames)

@@ -27,7 +27,7 @@ HEADERS = (
     "content-length: 2\r\n\r\n{}", "Content-Type: x\r\nContent-Length: 4\r\n\r\nnull", "Content-Length: 3\r\n\r\n[1]",
 )  # fmt: skip
 UNINITIALISED = "has the server been initialized?"
-"""What pygls says to questions that come before `initialize`."""
+"""Answer of pygls to questions that come before `initialize`."""
 LAST = "last"
 """The id of a question at the end, which must be answered whatever was sent before."""
 
