@@ -39,8 +39,9 @@ def shell_word(text: str) -> str:
 
 
 def yaml_string(text: str) -> str:
-    """`text` as a YAML scalar in double quotes: never a number, null or a boolean."""
-    quoted = json.dumps(text, ensure_ascii=False)
+    """`text` as a YAML scalar in double quotes: never a number, null or a boolean. Bytes of a file's name that are no
+    text, which YAML does not have, are replaced."""
+    quoted = json.dumps(re.sub("[\ud800-\udfff]", "\ufffd", text), ensure_ascii=False)
     return "".join(c if c.isprintable() else _escape(c) for c in quoted)
 
 
@@ -52,14 +53,16 @@ def xml_text(text: str) -> str:
 
 def markdown_cell(text: str) -> str:
     """`text` in a cell of a Markdown table, without any markup of its own."""
-    return re.sub(r"([\\`*_{}\[\]()<>#+!|~&$:@])", r"\\\1", printable(text))
+    escaped = re.sub(r"([\\`*_{}\[\]()<>#+!|~&$:@])", r"\\\1", printable(text))
+    return re.sub(r"(?i)(www)\.", r"\1\\.", escaped)  # GitHub makes a link of such a word
 
 
 def uri_path(path: str) -> str:
     """A file's path as a relative or absolute URI reference, as SARIF wants it."""
     from urllib.parse import quote
 
-    return quote(path, safe="/")
+    quoted = quote(path, safe="/", errors="surrogateescape")
+    return f"/.{quoted}" if quoted.startswith("//") else quoted  # two slashes would begin the name of a host
 
 
 def sarif_text(text: str) -> str:
@@ -76,6 +79,14 @@ def workflow_message(text: str) -> str:
 def workflow_property(text: str) -> str:
     """The value of a property of one of GitHub's workflow commands, such as `file=`."""
     return workflow_message(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def log_line(text: str) -> str:
+    """A line of a log that GitHub's runner reads: it has none of the runner's commands (actions/runner,
+    `ActionCommand.TryParseV2` and `TryParse`: `::` at the start of a line, `##[` anywhere)."""
+    text = text.replace("##[", "# [")
+    inner = text.lstrip()
+    return f"{text[: len(text) - len(inner)]}: :{inner[2:]}" if inner.startswith("::") and "::" in inner[2:] else text
 
 
 def _escape(character: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from textwrap import wrap
 
 from planc.diag.diagnostic import Diagnostic
-from planc.diag.quoting import printable
+from planc.diag.quoting import log_line, printable
 from planc.diag.span import Source, Span
 
 SHOWN = 160
@@ -30,7 +30,8 @@ def render(
         colour: True writes ANSI colours.
     """
     painter = _Painter(colour)
-    return "\n\n".join(_render_one(d, sources, max(40, width), painter) for d in diagnostics)
+    text = "\n\n".join(_render_one(d, sources, max(40, width), painter) for d in diagnostics)
+    return "\n".join(map(log_line, text.split("\n")))
 
 
 def summary(diagnostics: Iterable[Diagnostic]) -> str:
