@@ -310,7 +310,7 @@ COLUMNS, ROWS = 120, 60
 
 
 def terminal(texts: list[str]) -> list[str]:
-    """What is printed leaves the screen as harmless text of the same width does, but for the characters."""
+    """Printed text leaves the screen as harmless text of the same width does, but for the characters."""
     wrong = []
     for start in range(0, len(texts), 8):
         some = texts[start : start + 8]
@@ -332,7 +332,7 @@ def _like(character: str) -> str:
 
 
 def _state(lines: list[str]) -> tuple[Any, ...]:
-    """Everything about a screen but which characters stand on it."""
+    """The state of a screen but for the characters on it."""
     import pyte
 
     screen = pyte.Screen(COLUMNS, ROWS)
