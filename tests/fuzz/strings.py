@@ -180,7 +180,11 @@ class Page(HTMLParser):
     def unknown_decl(self, data: str) -> None:
         self.others += 1
 
-    handle_decl = handle_pi = handle_comment
+    def handle_decl(self, decl: str) -> None:
+        self.others += 1
+
+    def handle_pi(self, data: str) -> None:
+        self.others += 1
 
 
 def html_text(texts: list[str]) -> list[str]:

@@ -69,7 +69,7 @@ def test_a_command_is_read_as_the_runner_reads_it() -> None:
 def test_a_file_whose_name_is_no_text_is_checked(format: str, tmp_path: Path) -> None:
     path = tmp_path / "\udcff.plan"
     path.write_text("plam x\n")
-    command = [sys.executable, "-m", "planc.cli", "check", path, "--format", format]
+    command = [sys.executable, "-m", "planc.cli", "check", str(path), "--format", format]
     done = subprocess.run(command, capture_output=True, check=False)
     assert (done.returncode, done.stderr) == (1, b"")
     assert b"plan" in done.stdout
