@@ -28,7 +28,7 @@ EXPERIMENTS = [
         "ranks_agree",
         "suite",
         "training_steps",
-    )  # fmt: skip
+    )
 ]
 TASKS = [
     f"planc/trainer/measure/{name}.py"
