@@ -27,7 +27,7 @@ class Cuda(CommonBackend):
     name = "cuda"
     target: Target = "cuda"
     one_process = False
-    launchers = ("torchrun", "slurm", "k8s")
+    launchers = ("torchrun", "slurm", "k8s", "jobset", "xpk", "skypilot")
     framework = TORCH
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:

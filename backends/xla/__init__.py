@@ -28,6 +28,7 @@ class Xla(CommonBackend):
     target: Target = "xla"
     one_process = True
     framework = JAX
+    launchers = ("jobset", "xpk")
 
     def refusals(self, sharded: Sharded) -> list[Diagnostic]:
         from planc.backends.xla.refusals.plan import refusals
@@ -54,6 +55,11 @@ class Xla(CommonBackend):
         from planc.backends.xla.analysis.layouts import state_layout
 
         return state_layout(sharded)
+
+    def launch_file(self, plan: Plan, kind: str) -> str:
+        from planc.backends.common.launch import cluster_file
+
+        return cluster_file(plan, kind)
 
     def emit(self, sharded: Sharded) -> str:
         from planc.backends.xla.emit.program import emit

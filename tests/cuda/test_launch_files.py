@@ -7,18 +7,26 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import jsonschema
 import pytest
+import yaml
 
 from planc.backends.cuda.emit.launch_files import KINDS, launch_file
+from planc.backends.xla import BACKEND as XLA
+from planc.cli import main
 from planc.ir.plan import Plan
 from planc.language.build import build_file
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def plan_of(name: str) -> Plan:
-    plan = build_file(ROOT / "plans" / name, target="cuda").plan
+FACTS = Path(__file__).parent / "facts"
+
+
+def plan_of(name: str, target: str = "cuda") -> Plan:
+    plan = build_file(ROOT / "plans" / name, target=target).plan
     assert plan is not None
     return plan
 
@@ -73,3 +81,74 @@ def test_kubernetes_indexes_as_many_pods_as_nodes() -> None:
     for line in ("completions: 64", "parallelism: 64", "completionMode: Indexed", "nvidia.com/gpu: 8"):
         assert line in text
     assert "--master-addr llama3-70b-h100-0.llama3-70b-h100" in text
+
+
+def valid(text: str, system: str) -> Any:
+    """The YAML of a file, which has only the fields of the system's published schema, each of its type."""
+    found = yaml.safe_load(text)
+    jsonschema.validate(found, json.loads((FACTS / f"{system}.json").read_text())["schema"])
+    return found
+
+
+def test_a_jobset_of_gpus_has_a_pod_a_node() -> None:
+    found = valid(launch_file(plan_of("llama3_70b_h100.plan"), "jobset"), "jobset")
+    job = found["spec"]["replicatedJobs"][0]["template"]["spec"]
+    assert (job["parallelism"], job["completions"]) == (64, 64)
+    pod = job["template"]["spec"]
+    assert pod["containers"][0]["resources"]["limits"] == {"nvidia.com/gpu": 8}
+    assert "--nnodes 64 --nproc-per-node 8" in pod["containers"][0]["args"][0]
+    assert pod["nodeSelector"] == {"cloud.google.com/gke-accelerator": "nvidia-h100-mega-80gb"}
+    assert "nodeSelector" not in launch_file(plan_of("tiny.plan"), "jobset"), "a machine without a name there"
+
+
+def test_a_jobset_of_tpus_has_a_replica_a_slice() -> None:
+    text = XLA.launch_file(plan_of("field/llama3_70b_v5p_2slices.plan", "xla"), "jobset")
+    found = valid(text, "jobset")
+    job = found["spec"]["replicatedJobs"][0]
+    plan = plan_of("field/llama3_70b_v5p_2slices.plan", "xla")
+    assert job["replicas"] == plan.cluster.count == 2
+    hosts = job["template"]["spec"]
+    assert hosts["parallelism"] == plan.cluster.hosts_per_node
+    selector = hosts["template"]["spec"]["nodeSelector"]
+    assert selector["cloud.google.com/gke-tpu-topology"] == "x".join(map(str, plan.cluster.shape))
+    limits = hosts["template"]["spec"]["containers"][0]["resources"]["limits"]["google.com/tpu"]
+    assert limits * hosts["parallelism"] * job["replicas"] == plan.mesh.devices
+
+
+def test_skypilot_asks_for_the_accelerators_of_each_node() -> None:
+    found = valid(launch_file(plan_of("llama3_70b_h100.plan"), "skypilot"), "skypilot")
+    assert (found["num_nodes"], found["resources"]["accelerators"]) == (64, "H100:8")
+    assert "--nproc-per-node 8" in found["run"]
+
+
+@pytest.mark.parametrize(
+    ("target", "name", "words"),
+    [
+        ("cuda", "llama3_70b_h100.plan", "--device-type h100-mega-80gb-8 --num-nodes 64"),
+        ("xla", "llama3_70b_v5p.plan", "--tpu-type v5p-512 --num-slices 1"),
+    ],
+)
+def test_xpk_names_the_machines_as_it_does(target: str, name: str, words: str, tmp_path: Path) -> None:
+    plan = plan_of(name, target)
+    text = launch_file(plan, "xpk") if target == "cuda" else XLA.launch_file(plan, "xpk")
+    assert words in text
+    script = tmp_path / "job.sh"
+    script.write_text(text)
+    subprocess.run(["bash", "-n", str(script)], check=True)
+
+
+def test_hosts_of_one_nvlink_domain_are_asked_for_together() -> None:
+    """72 GPUs of a GB200 rack are 18 hosts of 4, which must be neighbours."""
+    text = launch_file(plan_of("field/qwen3_235b_gb200.plan"), "slurm")
+    plan = plan_of("field/qwen3_235b_gb200.plan")
+    assert f"#SBATCH --nodes={plan.mesh.devices // 4}" in text and "--nproc-per-node 4" in text
+    assert f"#SBATCH --segment={plan.cluster.devices_per_node // 4}" in text
+    assert "--segment" not in launch_file(plan_of("llama3_70b_h100.plan"), "slurm")
+
+
+def test_a_machine_without_a_name_there_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
+    tiny = str(ROOT / "plans" / "tiny.plan")
+    assert main(["lower", tiny, "--target", "cuda", "--launch", "xpk"]) == 2
+    assert "xpk has no name for cpu_local" in capsys.readouterr().err
+    assert main(["lower", tiny, "--target", "xla", "--launch", "slurm"]) == 2
+    assert "there are: jobset, xpk" in capsys.readouterr().err

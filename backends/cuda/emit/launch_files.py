@@ -6,40 +6,44 @@ own around the emitted file. Variables are those of torchrun's and Slurm's own m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
+from planc.backends.common.launch import KINDS as CLUSTERS
+from planc.backends.common.launch import cluster_file, job_name
+from planc.backends.common.launch.machines import machine_of
 from planc.backends.common.source_writer import fill
 from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 
 
 def launch_file(plan: Plan, kind: str) -> str:
-    """The text of a launch file; `kind` is a key of KINDS."""
-    nodes = plan.cluster.hosts
+    """The text of a launch file; `kind` is one of LAUNCHERS.
+
+    Raises ValueError, in words for the user, for a machine that the cluster's system has no name for.
+    """
+    if kind in CLUSTERS:
+        return cluster_file(plan, kind)
+    machine = machine_of(plan.cluster)
+    segment = f"#SBATCH --segment={machine.segment}" if machine.segment > 1 and machine.nodes > 1 else ""
     return (
         fill(
             KINDS[kind](plan),
             name=python_comment(plan.name),
             digest=plan.sha256[:16],
-            job=_job(plan.name),
-            quoted_job=yaml_string(_job(plan.name)),
+            job=job_name(plan.name),
+            quoted_job=yaml_string(job_name(plan.name)),
+            segment=segment,
             mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
-            nodes=str(nodes),
-            others=str(nodes - 1),
-            devices=str(plan.mesh.devices // nodes),
+            nodes=str(machine.nodes),
+            others=str(machine.nodes - 1),
+            devices=str(machine.devices),
         )
         + "\n"
     )
 
 
-def _job(name: str) -> str:
-    """A name that Slurm and Kubernetes accept: lower-case letters, digits and hyphens, at most 50 characters."""
-    return re.sub(r"[^a-z0-9-]+", "-", name.lower())[:50].strip("-") or "plan"
-
-
 def _torchrun(plan: Plan) -> str:
-    return ONE_NODE if plan.cluster.hosts == 1 else MANY_NODES
+    return ONE_NODE if machine_of(plan.cluster).nodes == 1 else MANY_NODES
 
 
 ONE_NODE = """
@@ -70,6 +74,7 @@ SLURM = """
 #SBATCH --nodes=<nodes>
 #SBATCH --ntasks-per-node=1
 #SBATCH --gpus-per-node=<devices>
+<segment>
 #SBATCH --exclusive
 # Slurm tells the ranks two minutes before the end, so that they can save.
 #SBATCH --signal=TERM@120
@@ -134,3 +139,5 @@ KINDS: dict[str, Callable[[Plan], str]] = {
     "slurm": lambda plan: SLURM,
     "k8s": lambda plan: KUBERNETES,
 }
+LAUNCHERS = (*KINDS, *CLUSTERS)
+"""Every kind of launch file."""

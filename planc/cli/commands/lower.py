@@ -14,14 +14,14 @@ from planc.files import write_atomically
 from planc.ir.report import Report
 from planc.lowering import RUNTIMES
 
-LAUNCHERS = ("torchrun", "slurm", "k8s")
+LAUNCHERS = ("torchrun", "slurm", "k8s", "jobset", "xpk", "skypilot")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE")
     parser.add_argument("-o", "--output", metavar="PATH", help="write here instead of standard output")
     parser.add_argument("--emit", choices=("python", "json"), default="python", help="the text, or text and sums")
-    parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead (cuda)")
+    parser.add_argument("--launch", choices=LAUNCHERS, help="write what starts the ranks instead")
     parser.add_argument("--runtime", choices=("torch", "jax", "torch_xla"), default="", help="jax or torch_xla for xla")
     parser.add_argument("--torch", metavar="VERSION", default="", help="write for this torch, like 2.11 (cuda)")
     parser.add_argument("--jax", metavar="VERSION", default="", help="write for this JAX, like 0.11 (xla)")
@@ -57,12 +57,14 @@ def run(options: argparse.Namespace) -> int:
         return refused(error.diagnostics, "json" if as_json else "text")
     _warn(examined.report)
     if options.launch and options.launch not in program.backend.launchers:
-        print(
-            "planc lower: --launch is of the cuda target: one process drives all devices of an XLA host",
-            file=sys.stderr,
-        )
+        known = ", ".join(program.backend.launchers) or "none"
+        print(f"planc lower: --launch {options.launch} is not of this target; there are: {known}", file=sys.stderr)
         return 2
-    text = program.backend.launch_file(program.plan, options.launch) if options.launch else program.text
+    try:
+        text = program.backend.launch_file(program.plan, options.launch) if options.launch else program.text
+    except ValueError as error:
+        print(f"planc lower: --launch {options.launch}: {error}", file=sys.stderr)
+        return 2
     if options.output:
         path = Path(options.output)
         write_atomically(path, text)

@@ -1,0 +1,178 @@
+"""Files that start a plan on clusters that others run: JobSet, xpk and SkyPilot, for GPUs and for TPUs.
+
+They hold what the plan fixes: machines, processes a machine, slices and their shape, which machines must be neighbours.
+What is the user's (image, queue, account) is a variable that must be set, `${IMAGE:?}`, or a word in capitals.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from planc.backends.common.launch.machines import Machine, machine_of
+from planc.backends.common.source_writer import fill
+from planc.diag.quoting import python_comment, yaml_string
+from planc.ir.plan import Plan
+
+
+def cluster_file(plan: Plan, kind: str) -> str:
+    """The text of the file of `kind`, a key of KINDS, that starts the plan's processes.
+
+    Raises ValueError, in words for the user, for a machine that the system has no name for; a JobSet of GPUs without a
+    name leaves their choice to the cluster.
+    """
+    machine = machine_of(plan.cluster)
+    name = KINDS[kind][1](machine)
+    if not name and (kind != "jobset" or machine.tpu):
+        raise ValueError(f"{KINDS[kind][2]} has no name for {plan.cluster.name}")
+    template = KINDS[kind][0](machine)
+    return (
+        fill(
+            template,
+            name=python_comment(plan.name),
+            digest=plan.sha256[:16],
+            mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
+            job=job_name(plan.name),
+            quoted_job=yaml_string(job_name(plan.name)),
+            machine=name,
+            selector=f"nodeSelector:\n  cloud.google.com/gke-accelerator: {name}" if name else "",
+            nodes=str(machine.nodes),
+            slices=str(machine.slices),
+            hosts=str(machine.hosts),
+            devices=str(machine.devices),
+            topology=machine.topology,
+        )
+        + "\n"
+    )
+
+
+def job_name(name: str) -> str:
+    """`name` as Slurm, Kubernetes and SkyPilot accept it: lower-case letters, digits, hyphens, at most 50 of them."""
+    return re.sub(r"[^a-z0-9-]+", "-", name.lower())[:50].strip("-") or "plan"
+
+
+JOBSET_GPU = """
+# <name> (sha256 <digest>): <mesh>.
+# Set IMAGE and SCRIPT; then: kubectl apply -f FILE
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: <quoted_job>
+spec:
+  network:
+    enableDNSHostnames: true
+  failurePolicy:
+    maxRestarts: 3
+  replicatedJobs:
+    - name: node
+      replicas: 1
+      template:
+        spec:
+          parallelism: <nodes>
+          completions: <nodes>
+          completionMode: Indexed
+          backoffLimit: 0
+          template:
+            spec:
+              restartPolicy: Never
+              <selector>
+              containers:
+                - name: train
+                  image: IMAGE
+                  command: [bash, -c]
+                  args:
+                    - >-
+                      exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
+                      --master-addr <job>-node-0-0.<job> --master-port 29500 SCRIPT
+                  resources:
+                    limits:
+                      nvidia.com/gpu: <devices>
+                  volumeMounts:
+                    - name: shared-memory
+                      mountPath: /dev/shm
+              volumes:
+                - name: shared-memory
+                  emptyDir:
+                    medium: Memory
+"""
+
+JOBSET_TPU = """
+# <name> (sha256 <digest>): <mesh>.
+# One process a host drives its chips. Set IMAGE and SCRIPT; then: kubectl apply -f FILE
+apiVersion: jobset.x-k8s.io/v1alpha2
+kind: JobSet
+metadata:
+  name: <quoted_job>
+  annotations:
+    alpha.jobset.sigs.k8s.io/exclusive-topology: cloud.google.com/gke-nodepool
+spec:
+  failurePolicy:
+    maxRestarts: 3
+  replicatedJobs:
+    - name: slice
+      replicas: <slices>
+      template:
+        spec:
+          parallelism: <hosts>
+          completions: <hosts>
+          backoffLimit: 0
+          template:
+            spec:
+              restartPolicy: Never
+              nodeSelector:
+                cloud.google.com/gke-tpu-accelerator: <machine>
+                cloud.google.com/gke-tpu-topology: <topology>
+              containers:
+                - name: train
+                  image: IMAGE
+                  command: [bash, -c]
+                  args: [SCRIPT]
+                  resources:
+                    limits:
+                      google.com/tpu: <devices>
+"""
+
+XPK_GPU = """
+#!/usr/bin/env bash
+# <name> (sha256 <digest>): <mesh>.
+# CLUSTER=... IMAGE=... bash FILE COMMAND [ARGUMENT...]: the command starts the ranks of one node.
+set -euo pipefail
+
+exec xpk workload create --workload <job> --cluster "${CLUSTER:?}" --docker-image "${IMAGE:?}" \\
+    --device-type <machine> --num-nodes <nodes> --command "${*:?}"
+"""
+
+XPK_TPU = """
+#!/usr/bin/env bash
+# <name> (sha256 <digest>): <mesh>.
+# CLUSTER=... IMAGE=... bash FILE COMMAND [ARGUMENT...]: the command runs on every host of every slice.
+set -euo pipefail
+
+exec xpk workload create --workload <job> --cluster "${CLUSTER:?}" --docker-image "${IMAGE:?}" \\
+    --tpu-type <machine> --num-slices <slices> --command "${*:?}"
+"""
+
+SKYPILOT = """
+# <name> (sha256 <digest>): <mesh>.
+# sky launch FILE --env SCRIPT="train.py ..."
+name: <quoted_job>
+num_nodes: <nodes>
+resources:
+  accelerators: <machine>:<devices>
+  network_tier: best
+envs:
+  SCRIPT: ""
+run: |
+  set -euo pipefail
+  HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
+  exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$SKYPILOT_NODE_RANK" \\
+      --master-addr "$HEAD" --master-port 29500 ${SCRIPT:?}
+"""
+
+Template = Callable[[Machine], str]
+KINDS: dict[str, tuple[Template, Callable[[Machine], str], str]] = {
+    "jobset": (lambda m: JOBSET_TPU if m.tpu else JOBSET_GPU, lambda m: m.gke, "GKE"),
+    "xpk": (lambda m: XPK_TPU if m.tpu else XPK_GPU, lambda m: m.xpk, "xpk"),
+    "skypilot": (lambda m: SKYPILOT, lambda m: "" if m.tpu else m.skypilot, "SkyPilot"),
+}
+"""The kinds of file: template, the machine's name there, and whose name it is."""

@@ -1,0 +1,90 @@
+"""A plan's machines under the names that clusters of others give them."""
+
+from __future__ import annotations
+
+from math import prod
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.hardware import Cluster
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Machines of a plan: how many, how they are put together, and what others call them; empty where they do not."""
+
+    tpu: bool
+    nodes: int
+    """Hosts in all."""
+    slices: int
+    hosts: int
+    """Hosts of one slice."""
+    devices: int
+    """Chips of one host."""
+    segment: int
+    """Hosts that share one NVLink domain and must be neighbours; 1 where a host is a domain of its own."""
+    topology: str
+    """Shape of a slice, `4x4`; empty for nodes."""
+    gke: str
+    """Value of GKE's accelerator label."""
+    xpk: str
+    """`--tpu-type` or `--device-type` of xpk."""
+    skypilot: str
+    """SkyPilot's accelerator."""
+
+
+GPUS = {
+    "h100": ("nvidia-h100-mega-80gb", "h100-mega-80gb-8", "H100"),
+    "h200": ("nvidia-h200-141gb", "h200-141gb-8", "H200"),
+    "b200": ("nvidia-b200", "b200-8", "B200"),
+    "gb200": ("nvidia-gb200", "gb200-4", "GB200"),
+    "a100": ("nvidia-a100-80gb", "", "A100-80GB"),
+    "l40s": ("", "", "L40S"),
+}
+"""Names of GPUs: GKE's accelerator label, xpk's device type of a whole host (xpk 367c838,
+src/xpk/core/system_characteristics.py) and SkyPilot's accelerator. NVLink on GKE's H100 hosts is the "mega" type."""
+TPUS = {
+    "v4": ("tpu-v4-podslice", "v4", 2),
+    "v5e": ("tpu-v5-lite-podslice", "v5litepod", 1),
+    "v5p": ("tpu-v5p-slice", "v5p", 2),
+    "v6e": ("tpu-v6e-slice", "v6e", 1),
+}
+"""Names of TPUs: GKE's accelerator label, xpk's prefix, and the cores of a chip that xpk's number counts."""
+
+
+TRAYS = {"gb200": 4, "gb300": 4}
+"""GPUs of one host of a rack that NVLink joins as a whole (GB200 NVL72: 18 compute trays of 4 GPUs)."""
+
+
+def machine_of(cluster: Cluster) -> Machine:
+    """The machines of `cluster`, one of a plan, with their names elsewhere."""
+    chips = prod(cluster.shape)
+    if cluster.kind == "torus":
+        gke, prefix, cores = TPUS.get(cluster.chip.name, ("", "", 1))
+        return Machine(
+            tpu=True,
+            nodes=cluster.hosts,
+            slices=cluster.count,
+            hosts=cluster.hosts_per_node,
+            devices=chips // cluster.hosts_per_node,
+            segment=1,
+            topology="x".join(map(str, cluster.shape)),
+            gke=gke,
+            xpk=f"{prefix}-{chips * cores}" if prefix else "",
+            skypilot="",
+        )
+    gke, xpk, skypilot = GPUS.get(cluster.chip.name, ("", "", ""))
+    tray = TRAYS.get(cluster.chip.name, 0)
+    per_host = tray if tray and chips % tray == 0 else chips // cluster.hosts_per_node
+    hosts = cluster.count * chips // per_host
+    return Machine(
+        tpu=False,
+        nodes=hosts,
+        slices=1,
+        hosts=hosts,
+        devices=per_host,
+        segment=chips // per_host,
+        topology="",
+        gke=gke,
+        xpk=xpk,
+        skypilot=skypilot,
+    )
