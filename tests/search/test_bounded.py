@@ -104,10 +104,15 @@ def test_an_interrupt_ends_with_the_best_so_far(
         return whole(*args, **given)
 
     monkeypatch.setattr(driver, "search", interrupted)
-    before = signal.getsignal(signal.SIGINT)
-    assert main(["search", str(path)]) == 130
-    assert "interrupted: the best so far" in capsys.readouterr().out
-    assert signal.getsignal(signal.SIGINT) is before
+    inherited = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # ignored where the tests run in the background
+    try:
+        assert main(["search", str(path)]) == 130
+        assert "interrupted: the best so far" in capsys.readouterr().out
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, inherited)
 
 
 def test_too_many_choices_of_words_are_refused(tmp_path: Path) -> None:

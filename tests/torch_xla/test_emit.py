@@ -47,6 +47,7 @@ def test_it_imports_no_planc(text: str) -> None:
         "re",
         "collections",
         "typing",
+        "warnings",
         "numpy",
         "torch",
         "torch_xla",

@@ -22,7 +22,7 @@ class StandIn(Cuda):
 def lowering_to(runtime: Any) -> Callable[..., Program]:
     """In the place of `planc.lowering.lower_plan`: programs without a text, started by this runtime."""
 
-    def lower(checked: CheckedPlan, _target: str, _runtime: str = "") -> Program:
+    def lower(checked: CheckedPlan, _target: str, _runtime: str = "", _version: str = "") -> Program:
         return Program(StandIn(runtime), propagate(checked), text="")
 
     return lower
