@@ -177,5 +177,5 @@ $(VERSIONS)/torch-%/.ready: constraints-torch-%.txt $(VERSIONS)/cuda/.ready
 	@touch $@
 
 $(VERSIONS)/jax-%/.ready: constraints-jax-%.txt $(READY)
-	@$(PIP) --no-compile --target $(@D) --python-version 3.12 --only-binary=:all: -r $<
+	@$(PIP) --no-compile --ignore-requires-python --target $(@D) --python-version 3.12 --only-binary=:all: -r $<
 	@touch $@

@@ -36,6 +36,13 @@ def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
     return tuple(covering([op.name for op in ops if op.kind in kinds and op.output in saved], ops))
 
 
+def run_again_by_list(model: Model) -> tuple[str, ...]:
+    """The ops that torch's lists of saved ops leave out: norms, sums and every other product of a block, counted from
+    the first (torchtitan, torchtitan/distributed/activation_checkpoint.py)."""
+    ops = (*of_kind_saved(model, "norm", "rope", "add"), "ffn.swiglu", "attention.k", "attention.out", "ffn.up")
+    return existing(model, *dict.fromkeys(ops))
+
+
 def existing(model: Model, *names: str) -> tuple[str, ...]:
     """Those of `names`, ops or beginnings of ops' names, that `model` has."""
     known = [op.name for op in block_ops(model)]

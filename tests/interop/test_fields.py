@@ -68,7 +68,7 @@ def test_a_default_that_a_tired_colleague_changes_is_seen() -> None:
     assert [list(apart(one, facts)) for one in changed] == [[name] for name in PLANTED]
 
 
-@pytest.mark.parametrize(("name", "unknown"), [("torchtitan", 0), ("maxtext", 400)])
+@pytest.mark.parametrize(("name", "unknown"), [("torchtitan", 0), ("maxtext", 400), ("automodel", 0)])
 def test_defaults_are_those_of_the_systems_source(name: str, unknown: int) -> None:
     """Every field that planc reads or refuses has the system's own default. MaxText's other keys (decoding, vision,
     audio, distillation) are unknown to planc: refused by name."""

@@ -429,6 +429,10 @@ FIELDS = (
     Field("context_parallel_strategy", "all_gather"),
     Field("context_parallel_load_balance", True),
     Field("capacity_factor", -1.0),
+    *(
+        refused(name, "remat", "a tensor that a plan cannot keep by itself")
+        for name in ("attention_out", "mla_q", "mla_kv", "kv_proj", "query_wa_proj", "kv_wa_proj")
+    ),
     refused("shard_optimizer_over_data", False, "the optimizer's state alone over the replicas of other state"),
     refused("enable_rampup_batch_size", False, "a plan has one batch"),
     refused("custom_mesh_and_rule", "", "rules of one's own for the whole mesh"),

@@ -13,7 +13,7 @@ from typing import Any
 from planc.diag.quoting import python_comment, python_string
 from planc.interop.document import Document
 from planc.interop.fields import OMIT, Field, System, noted, refused
-from planc.interop.ops import existing, linear_layers, of_kind_saved
+from planc.interop.ops import linear_layers, run_again_by_list
 from planc.interop.setup import CannotSayError, Quantized, Role, TrainingSetup
 from planc.interop.values import Values
 from planc.ir.plan import Period, Precision, Recompute
@@ -296,9 +296,7 @@ def _recompute_of_class(v: Values) -> Recompute:
 def _selected(v: Values, name: str) -> Recompute:
     """The ops that a list of saved ops leaves out: norms, sums, every other product of a block (in their order)."""
     v.approximate("every other product of a block is run again, counted from the first", name)
-    model = v.model()
-    ops = (*of_kind_saved(model, "norm", "rope", "add"), "ffn.swiglu", "attention.k", "attention.out", "ffn.up")
-    return Recompute(ops=existing(model, *dict.fromkeys(ops)))
+    return Recompute(ops=run_again_by_list(v.model()))
 
 
 def _quantized(v: Values) -> tuple[Quantized, ...]:
