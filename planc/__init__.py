@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from planc.driver import load as load
     from planc.driver import lower as lower
     from planc.driver import search as search
+    from planc.interop.importing import import_ as import_
     from planc.ir.plan import Plan as Plan
     from planc.ir.program import Program as Program
     from planc.ir.report import Report as Report
@@ -33,12 +34,13 @@ _HOMES = {
     "Report": "planc.ir.report",
     "check": "planc.driver",
     "cost": "planc.driver",
+    "import_": "planc.interop.importing",
     "load": "planc.driver",
     "lower": "planc.driver",
     "search": "planc.driver",
 }
 
-__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "load", "lower", "search"]
+__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "import_", "load", "lower", "search"]
 
 
 def __getattr__(name: str) -> Any:

@@ -43,6 +43,6 @@ class CommonBackend:
 
         return not_bundled(plan, self.target)
 
-    def launch_file(self, plan: Plan, kind: str) -> str:
+    def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         """Raises AssertionError: without launchers no `kind` of launch file is written for `plan`."""
         raise AssertionError(f"{kind} is none of the launchers of {self.name}")

@@ -61,10 +61,10 @@ class Cuda(CommonBackend):
 
         return emit(sharded, self.version)
 
-    def launch_file(self, plan: Plan, kind: str) -> str:
+    def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         from planc.backends.cuda.emit.launch_files import launch_file
 
-        return launch_file(plan, kind)
+        return launch_file(plan, kind, full)
 
     def parallelize(self, program: Program, model: Any) -> Any:
         from planc.backends.cuda.runtime.hf_adapter import bound

@@ -56,7 +56,7 @@ class Xla(CommonBackend):
 
         return state_layout(sharded)
 
-    def launch_file(self, plan: Plan, kind: str) -> str:
+    def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         from planc.backends.common.launch import cluster_file
 
         return cluster_file(plan, kind)

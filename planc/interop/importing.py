@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, has_errors, in_order
+from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import printable
 from planc.diag.span import Source, Span
@@ -23,6 +24,10 @@ from planc.interop.values import Options, Origin, RefusedError, Values
 from planc.ir.model import Model
 from planc.syntax.suggest import nearest
 
+PYTHON = (
+    "a Python file is never run; import what it dumps: torchtitan's debug.save_config_file, the run_config.yaml of"
+    " Megatron-Bridge's checkpoints"
+)
 MAX_BYTES = 1_000_000
 """Largest configuration that is read."""
 
@@ -110,8 +115,46 @@ def _is_only_model(document: Document) -> bool:
     return "model_type" in document.fields and document.fields.keys() <= set(MODEL_FIELDS)
 
 
+def import_(
+    *files: str | Path, cluster: str = "", model: str = "", system: str = "", set: dict[str, str] | None = None
+) -> Imported:
+    """Read other systems' files, which together are one configuration, as a plan.
+
+    Args:
+        files: paths of the files.
+        cluster: words of a `cluster` sentence, where the files do not name the machines.
+        model: words of a `model` sentence, where they do not name a model of the catalog.
+        system: whose files they are, where their look does not say.
+        set: values of fields that the files leave open, by the system's names.
+
+    Returns the plan's text (`Imported.text`), its setup and the fields that each sentence is from.
+
+    Raises:
+        PlanError: the files cannot be read as a plan; every finding is in it.
+        KeyError: there is no such system.
+    """
+    from planc.interop.words import read_cluster
+
+    paths = [Path(file) for file in files]
+    devices = 0
+    if cluster:
+        machines = read_cluster(cluster, paths[0].parent)
+        if isinstance(machines, tuple):
+            raise PlanError(machines)
+        devices = machines.devices
+    if system and system not in systems():
+        raise KeyError(system)
+    options = Options(cluster=cluster, devices=devices, model=model, given=set, folder=paths[0].parent)
+    imported = import_files(paths, options, system)
+    if imported.setup is None:
+        raise PlanError(imported.diagnostics)
+    return imported
+
+
 def _document(file: Path, system: str) -> Document:
     """The document of `file`, in the format that its name's ending stands for, or else that its system has."""
+    if file.suffix == ".py":
+        raise ValueError(PYTHON)
     text = read_text(file, MAX_BYTES)
     formats: list[Format] = [found] if (found := format_of(file.name)) else []
     if system:

@@ -99,8 +99,11 @@ class Backend(Protocol):
         """The text of the program for `sharded`, a Python module. The plan must have no `refusals`."""
         ...
 
-    def launch_file(self, plan: Plan, kind: str) -> str:
-        """The text of a file that starts the plan's ranks; `kind` is one of `launchers`."""
+    def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
+        """The text of a file that starts the plan's ranks; `kind` is one of `launchers`.
+
+        `full` is true where a device's memory is predicted to be nearly used up: the ranks' allocator is told so.
+        """
         ...
 
     # Running. These load the framework.

@@ -13,7 +13,7 @@ import jsonschema
 import pytest
 import yaml
 
-from planc.backends.cuda.emit.launch_files import KINDS, launch_file
+from planc.backends.cuda.emit.launch_files import ALLOCATOR, KINDS, LAUNCHERS, launch_file
 from planc.backends.xla import BACKEND as XLA
 from planc.cli import main
 from planc.ir.plan import Plan
@@ -22,6 +22,14 @@ from planc.language.build import build_file
 ROOT = Path(__file__).resolve().parents[2]
 
 
+FULL = """plan full
+model     llama3_8b(layers = 9)
+batch     64 x 8192 tokens microbatch 8
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+compute   bf16 reduce fp32
+"""
 FACTS = Path(__file__).parent / "facts"
 
 
@@ -152,3 +160,19 @@ def test_a_machine_without_a_name_there_is_a_usage_error(capsys: pytest.CaptureF
     assert "xpk has no name for cpu_local" in capsys.readouterr().err
     assert main(["lower", tiny, "--target", "xla", "--launch", "slurm"]) == 2
     assert "there are: jobset, xpk" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", LAUNCHERS)
+def test_ranks_of_a_plan_that_is_nearly_full_grow_their_segments(kind: str) -> None:
+    plan = plan_of("llama3_70b_h100.plan")
+    assert ALLOCATOR in launch_file(plan, kind, full=True) and "PYTORCH_" not in launch_file(plan, kind)
+
+
+def test_whether_it_is_full_is_asked_of_the_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.plan"
+    path.write_text(FULL)
+    assert main(["lower", str(path), "--target", "cuda", "--launch", "slurm"]) == 0
+    assert ALLOCATOR in capsys.readouterr().out
+    path.write_text(FULL.replace("microbatch 8", "microbatch 1"))
+    assert main(["lower", str(path), "--target", "cuda", "--launch", "slurm"]) == 0
+    assert ALLOCATOR not in capsys.readouterr().out

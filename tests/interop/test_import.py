@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import planc
 from planc.interop.importing import Imported, import_files
 from planc.interop.values import Options
 from planc.language.build import build_file
@@ -203,3 +204,19 @@ def test_files_that_cannot_be_read_have_a_code(tmp_path: Path) -> None:
         assert codes(import_files([tmp_path / name], OPTIONS)) == ["E1301"], name
     (tmp_path / "other.yaml").write_text("a: 1\n")
     assert codes(import_files([tmp_path / "other.yaml"], OPTIONS)) == ["E1302"]
+
+
+def test_the_library_reads_files_too(tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text(SCRIPT)
+    found = planc.import_(tmp_path / "run.sh", cluster="1 x h100_node")
+    assert found.text.startswith("plan run\n") and found.setup.tp == 4
+    with pytest.raises(planc.PlanError, match="E1306"):
+        planc.import_(tmp_path / "run.sh")
+    with pytest.raises(planc.PlanError, match="E0108"):
+        planc.import_(tmp_path / "run.sh", cluster="1 x h100_nod")
+
+
+def test_a_python_file_is_refused_with_the_way_to_dump_it(tmp_path: Path) -> None:
+    (tmp_path / "recipe.py").write_text("raise SystemExit\n")
+    found = import_files([tmp_path / "recipe.py"], OPTIONS)
+    assert codes(found) == ["E1301"] and "run_config.yaml" in found.diagnostics[0].message

@@ -15,11 +15,11 @@ from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 
 
-def cluster_file(plan: Plan, kind: str) -> str:
+def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     """The text of the file of `kind`, a key of KINDS, that starts the plan's processes.
 
-    Raises ValueError, in words for the user, for a machine that the system has no name for; a JobSet of GPUs without a
-    name leaves their choice to the cluster.
+    `variable`, a `NAME=VALUE`, is set for the ranks of GPUs. Raises ValueError, in words for the user, for a machine
+    that the system has no name for; a JobSet of GPUs without a name leaves their choice to the cluster.
     """
     machine = machine_of(plan.cluster)
     name = KINDS[kind][1](machine)
@@ -41,6 +41,8 @@ def cluster_file(plan: Plan, kind: str) -> str:
             hosts=str(machine.hosts),
             devices=str(machine.devices),
             topology=machine.topology,
+            before=f"{variable} " if variable else "",
+            inside=f"env {variable} " if variable else "",
         )
         + "\n"
     )
@@ -82,8 +84,8 @@ spec:
                   command: [bash, -c]
                   args:
                     - >-
-                      exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
-                      --master-addr <job>-node-0-0.<job> --master-port 29500 SCRIPT
+                      <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices>
+                      --node-rank "$JOB_COMPLETION_INDEX" --master-addr <job>-node-0-0.<job> --master-port 29500 SCRIPT
                   resources:
                     limits:
                       nvidia.com/gpu: <devices>
@@ -139,7 +141,7 @@ XPK_GPU = """
 set -euo pipefail
 
 exec xpk workload create --workload <job> --cluster "${CLUSTER:?}" --docker-image "${IMAGE:?}" \\
-    --device-type <machine> --num-nodes <nodes> --command "${*:?}"
+    --device-type <machine> --num-nodes <nodes> --command "<inside>${*:?}"
 """
 
 XPK_TPU = """
@@ -165,7 +167,7 @@ envs:
 run: |
   set -euo pipefail
   HEAD=$(echo "$SKYPILOT_NODE_IPS" | head -n 1)
-  exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$SKYPILOT_NODE_RANK" \\
+  <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$SKYPILOT_NODE_RANK" \\
       --master-addr "$HEAD" --master-port 29500 ${SCRIPT:?}
 """
 

@@ -15,14 +15,18 @@ from planc.backends.common.source_writer import fill
 from planc.diag.quoting import python_comment, yaml_string
 from planc.ir.plan import Plan
 
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+"""Variable by which torch's allocator grows its segments rather than leave gaps between those of fixed sizes."""
 
-def launch_file(plan: Plan, kind: str) -> str:
+
+def launch_file(plan: Plan, kind: str, full: bool = False) -> str:
     """The text of a launch file; `kind` is one of LAUNCHERS.
 
-    Raises ValueError, in words for the user, for a machine that the cluster's system has no name for.
+    With `full`, for a plan whose memory is nearly used up, torch's allocator grows its segments (ALLOCATOR). Raises
+    ValueError, in words for the user, for a machine that the cluster's system has no name for.
     """
     if kind in CLUSTERS:
-        return cluster_file(plan, kind)
+        return cluster_file(plan, kind, ALLOCATOR if full else "")
     machine = machine_of(plan.cluster)
     segment = f"#SBATCH --segment={machine.segment}" if machine.segment > 1 and machine.nodes > 1 else ""
     return (
@@ -33,6 +37,8 @@ def launch_file(plan: Plan, kind: str) -> str:
             job=job_name(plan.name),
             quoted_job=yaml_string(job_name(plan.name)),
             segment=segment,
+            allocator=f"export {ALLOCATOR}" if full else "",
+            before=f"{ALLOCATOR} " if full else "",
             mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
             nodes=str(machine.nodes),
             others=str(machine.nodes - 1),
@@ -51,6 +57,7 @@ ONE_NODE = """
 # <name> (sha256 <digest>): <mesh>, on one node.
 # bash FILE SCRIPT [ARGUMENT...]
 set -euo pipefail
+<allocator>
 
 exec torchrun --standalone --nnodes 1 --nproc-per-node <devices> "$@"
 """
@@ -61,6 +68,7 @@ MANY_NODES = """
 # HEAD=first-node NODE_RANK=0..<others> bash FILE SCRIPT [ARGUMENT...]
 # Nodes are numbered as the network is laid out: ranks of one node follow each other.
 set -euo pipefail
+<allocator>
 
 exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "${NODE_RANK:?}" \\
     --master-addr "${HEAD:?}" --master-port "${PORT:-29500}" "$@"
@@ -79,6 +87,7 @@ SLURM = """
 # Slurm tells the ranks two minutes before the end, so that they can save.
 #SBATCH --signal=TERM@120
 set -euo pipefail
+<allocator>
 
 HEAD=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 PORT=$((20000 + SLURM_JOB_ID % 12000))
@@ -120,7 +129,7 @@ spec:
           command: [bash, -c]
           args:
             - >-
-              exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
+              <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
               --master-addr <job>-0.<job> --master-port 29500 SCRIPT
           resources:
             limits:
