@@ -109,7 +109,7 @@ def test_what_counts_as_equal() -> None:
 
 @pytest.mark.launch
 @pytest.mark.long
-@pytest.mark.parametrize("stack", train.STACKS)
+@pytest.mark.parametrize("stack", ["cuda", pytest.param("xla", marks=pytest.mark.slow)])  # xla compiles for minutes
 def test_the_corpus_trains_as_one_process(stack: Target, tmp_path: Path) -> None:
     """One launch for the plans of four ranks or fewer devices, with some that are drawn."""
     ranks = 4
