@@ -132,6 +132,15 @@ def import_(
     Raises:
         PlanError: the files cannot be read as a plan; every finding is in it.
         KeyError: there is no such system.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "zero2.json")
+    ...     count = file.write_text('{"train_micro_batch_size_per_gpu": 2, "zero_optimization": {"stage": 2}}')
+    ...     given = {"gradient_accumulation_steps": "4", "max_length": "4096", "bf16.enabled": "true"}
+    ...     found = import_(file, cluster="2 x h100_node", model="llama3_8b", set=given)
+    >>> found.setup.zero, found.setup.data_parallel, found.setup.sequences
+    (2, 16, 128)
     """
     from planc.interop.words import read_cluster
 

@@ -61,7 +61,7 @@ def run(options: argparse.Namespace) -> int:
         print(f"planc lower: --launch {options.launch} is not of this target; there are: {known}", file=sys.stderr)
         return 2
     try:
-        full = _is_nearly_full(examined.report)
+        full = _fills_memory(examined.report)
         text = program.backend.launch_file(program.plan, options.launch, full) if options.launch else program.text
     except ValueError as error:
         print(f"planc lower: --launch {options.launch}: {error}", file=sys.stderr)
@@ -82,7 +82,7 @@ FULL = 0.85
 """Share of a device's memory from which fragments of it are worth a setting of the allocator."""
 
 
-def _is_nearly_full(report: Report) -> bool:
+def _fills_memory(report: Report) -> bool:
     memory = report.memory
     return memory is not None and memory.worst.per_device_gib.total > FULL * memory.capacity_gib
 
