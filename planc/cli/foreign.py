@@ -47,10 +47,12 @@ def _setting(text: str) -> tuple[str, str]:
 
 def check_system(name: str) -> str:
     """A complaint, in words, where `name` is no system that planc reads; empty for one that is, or for none."""
+    if not name:
+        return ""
     from planc.cli.common import did_you_mean
     from planc.interop.systems import systems
 
-    if not name or name in systems():
+    if name in systems():
         return ""
     return f"`{name}` is no system that planc knows; {did_you_mean(name, systems()) or ', '.join(systems())}"
 
