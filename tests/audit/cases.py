@@ -26,7 +26,7 @@ DATA = ("replica", "dp", "fsdp", "ep")
 
 @dataclass(frozen=True)
 class Case:
-    """One layout. `microbatches` of one sequence per data-parallel rank; every one computes in bf16."""
+    """One layout. `microbatches` of one sequence per data-parallel rank."""
 
     model: str
     mesh: str
@@ -35,6 +35,7 @@ class Case:
     tokens: int = 8192
     quick: bool = False
     """True if the short form audits it too."""
+    compute: str = BF16
 
 
 def _pipelined(schedule: str, mesh: str, *sentences: str, layers: int = 8, quick: bool = False) -> Case:
@@ -84,7 +85,11 @@ CASES: dict[str, Case] = {
 
 def plan_of(name: str) -> Plan:
     """The plan of a case, on H100 nodes."""
-    case = CASES[name]
+    return built(name, CASES[name])
+
+
+def built(name: str, case: Case) -> Plan:
+    """A plan called `name` on H100 nodes, from the sentences of `case`."""
     sizes = {axis.split()[0]: int(axis.split()[1]) for axis in case.mesh.split(">")}
     devices = prod(sizes.values())
     sequences = case.microbatches * prod(size for axis, size in sizes.items() if axis in DATA)
@@ -94,7 +99,7 @@ def plan_of(name: str) -> Plan:
         f"batch {sequences} x {case.tokens} tokens microbatch 1",
         f"cluster {devices // 8} x h100_node",
         f"mesh {case.mesh}",
-        BF16,
+        case.compute,
         "optimizer adamw",
     ]
     with tempfile.TemporaryDirectory() as folder:
