@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from planc.interop.fields import System
 from planc.interop.systems import systems
 from planc.interop.table import Row, rows
+
+ROW_CHARACTERS = 120
+"""Names of noted fields in one row of a table, so that a change of one is one short line in a diff."""
 
 DONE = ("read", "noted", "refused")
 
@@ -60,10 +65,24 @@ def _page(system: System) -> str:
 def _lines(found: list[Row], done: str) -> list[str]:
     if done == "noted":
         reasons = dict.fromkeys(r.becomes for r in found)
-        return [f"| {', '.join(f'`{r.name}`' for r in found if r.becomes == why)} | {why} |" for why in reasons]
+        return [
+            f"| {', '.join(row)} | {why} |"
+            for why in reasons
+            for row in _rows_of(f"`{r.name}`" for r in found if r.becomes == why)
+        ]
     if done == "refused":
         return [f"| `{r.name}` | {_default(r)} | {_cell(r.becomes)} |" for r in found]
     return [f"| `{r.name}` | {_default(r)} | {r.becomes} | {'yes' if r.written else ''} |" for r in found]
+
+
+def _rows_of(names: Iterable[str]) -> list[list[str]]:
+    """`names` in their order, as many in a row as ROW_CHARACTERS hold."""
+    rows_of_names: list[list[str]] = []
+    for name in names:
+        if not rows_of_names or len(", ".join([*rows_of_names[-1], name])) > ROW_CHARACTERS:
+            rows_of_names.append([])
+        rows_of_names[-1].append(name)
+    return rows_of_names
 
 
 def _default(row: Row) -> str:

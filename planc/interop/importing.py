@@ -88,7 +88,7 @@ def import_files(files: Sequence[Path], options: Options, system: str = "") -> I
 def _with_model(documents: list[Document], options: Options) -> tuple[list[Document], Options]:
     """The documents, and the options with the model that a Hugging Face `config.json` among them is.
 
-    Of such a config only what tells how its layers are divided is left as fields; its sizes are read by the sentence
+    The fields that tell how layers are divided are left of such a config; its sizes are read by the sentence
     `model from`, as in any plan.
     """
     rest = [d if not _is_model(d) else replace(d, fields=_model_fields(d)) for d in documents]

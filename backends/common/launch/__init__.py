@@ -1,7 +1,7 @@
 """Files that start a plan on clusters that others run: JobSet, xpk and SkyPilot, for GPUs and for TPUs.
 
 They hold what the plan fixes: machines, processes a machine, slices and their shape, which machines must be neighbours.
-What is the user's (image, queue, account) is a variable that must be set, `${IMAGE:?}`, or a word in capitals.
+The image, the queue and the account are the user's: a variable that must be set, `${IMAGE:?}`, or a word in capitals.
 """
 
 from __future__ import annotations
@@ -26,21 +26,23 @@ def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     if not name and (kind != "jobset" or machine.tpu):
         raise ValueError(f"{KINDS[kind][2]} has no name for {plan.cluster.name}")
     template = KINDS[kind][0](machine)
+    job = job_name(plan.name)
+    selector = f"nodeSelector:\n  cloud.google.com/gke-accelerator: {name}" if name else ""
     return (
         fill(
             template,
             name=python_comment(plan.name),
             digest=plan.sha256[:16],
             mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
-            job=job_name(plan.name),
-            quoted_job=yaml_string(job_name(plan.name)),
+            job=job,
+            quoted_job=yaml_string(job),
             machine=name,
-            selector=f"nodeSelector:\n  cloud.google.com/gke-accelerator: {name}" if name else "",
             nodes=str(machine.nodes),
             slices=str(machine.slices),
             hosts=str(machine.hosts),
             devices=str(machine.devices),
             topology=machine.topology,
+            pod=pod_of_gpus(machine, f"{job}-node-0-0.{job}", variable, selector),
             before=f"{variable} " if variable else "",
             inside=f"env {variable} " if variable else "",
         )
@@ -48,10 +50,49 @@ def cluster_file(plan: Plan, kind: str, variable: str = "") -> str:
     )
 
 
+def pod_of_gpus(machine: Machine, leader: str, variable: str, selector: str = "") -> str:
+    """The YAML of a Kubernetes pod that runs the ranks of one machine.
+
+    `leader` is the host name at which the ranks meet, `variable` a `NAME=VALUE` that is set for them (or nothing), and
+    `selector` the lines that choose the kind of machine (or nothing: the cluster chooses).
+    """
+    return fill(
+        POD_OF_GPUS,
+        selector=selector,
+        before=f"{variable} " if variable else "",
+        nodes=str(machine.nodes),
+        devices=str(machine.devices),
+        leader=leader,
+    )
+
+
 def job_name(name: str) -> str:
     """`name` as Slurm, Kubernetes and SkyPilot accept it: lower-case letters, digits, hyphens, at most 50 of them."""
     return re.sub(r"[^a-z0-9-]+", "-", name.lower())[:50].strip("-") or "plan"
 
+
+POD_OF_GPUS = """
+restartPolicy: Never
+<selector>
+containers:
+  - name: train
+    image: IMAGE
+    command: [bash, -c]
+    args:
+      - >-
+        <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
+        --master-addr <leader> --master-port 29500 SCRIPT
+    resources:
+      limits:
+        nvidia.com/gpu: <devices>
+    volumeMounts:
+      - name: shared-memory
+        mountPath: /dev/shm
+volumes:
+  - name: shared-memory
+    emptyDir:
+      medium: Memory
+"""
 
 JOBSET_GPU = """
 # <name> (sha256 <digest>): <mesh>.
@@ -76,26 +117,7 @@ spec:
           backoffLimit: 0
           template:
             spec:
-              restartPolicy: Never
-              <selector>
-              containers:
-                - name: train
-                  image: IMAGE
-                  command: [bash, -c]
-                  args:
-                    - >-
-                      <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices>
-                      --node-rank "$JOB_COMPLETION_INDEX" --master-addr <job>-node-0-0.<job> --master-port 29500 SCRIPT
-                  resources:
-                    limits:
-                      nvidia.com/gpu: <devices>
-                  volumeMounts:
-                    - name: shared-memory
-                      mountPath: /dev/shm
-              volumes:
-                - name: shared-memory
-                  emptyDir:
-                    medium: Memory
+              <pod>
 """
 
 JOBSET_TPU = """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planc.backends.common.launch import KINDS as CLUSTERS
-from planc.backends.common.launch import cluster_file, job_name
+from planc.backends.common.launch import cluster_file, job_name, pod_of_gpus
 from planc.backends.common.launch.machines import machine_of
 from planc.backends.common.source_writer import fill
 from planc.diag.quoting import python_comment, yaml_string
@@ -28,17 +28,18 @@ def launch_file(plan: Plan, kind: str, full: bool = False) -> str:
     if kind in CLUSTERS:
         return cluster_file(plan, kind, ALLOCATOR if full else "")
     machine = machine_of(plan.cluster)
+    job = job_name(plan.name)
     segment = f"#SBATCH --segment={machine.segment}" if machine.segment > 1 and machine.nodes > 1 else ""
     return (
         fill(
             KINDS[kind](plan),
             name=python_comment(plan.name),
             digest=plan.sha256[:16],
-            job=job_name(plan.name),
-            quoted_job=yaml_string(job_name(plan.name)),
+            job=job,
+            quoted_job=yaml_string(job),
             segment=segment,
             allocator=f"export {ALLOCATOR}" if full else "",
-            before=f"{ALLOCATOR} " if full else "",
+            pod=pod_of_gpus(machine, f"{job}-0.{job}", ALLOCATOR if full else ""),
             mesh=python_comment(" > ".join(f"{a.name} {a.size}" for a in plan.mesh.axes)),
             nodes=str(machine.nodes),
             others=str(machine.nodes - 1),
@@ -122,25 +123,7 @@ spec:
   template:
     spec:
       subdomain: <quoted_job>
-      restartPolicy: Never
-      containers:
-        - name: train
-          image: IMAGE
-          command: [bash, -c]
-          args:
-            - >-
-              <before>exec torchrun --nnodes <nodes> --nproc-per-node <devices> --node-rank "$JOB_COMPLETION_INDEX"
-              --master-addr <job>-0.<job> --master-port 29500 SCRIPT
-          resources:
-            limits:
-              nvidia.com/gpu: <devices>
-          volumeMounts:
-            - name: shared-memory
-              mountPath: /dev/shm
-      volumes:
-        - name: shared-memory
-          emptyDir:
-            medium: Memory
+      <pod>
 """
 
 KINDS: dict[str, Callable[[Plan], str]] = {

@@ -1,8 +1,10 @@
 """E0117: more text, sentences or axes than a check reads."""
 
+from string import ascii_lowercase
+
 from planc.diag.registry import Rule
 
-AXES = " > ".join(f"a{i} 1" for i in range(100))
+AXES = " > ".join(f"{name} 1" for name in ascii_lowercase + "ABCDEF")
 
 RULE = Rule(
     code="E0117",
@@ -10,7 +12,7 @@ RULE = Rule(
     reads="text",
     why="""Checks of strangers' plans run in CI and in editors, so each has an end: a plan and its imports hold at
 most a megabyte and 4,000 sentences (200,000 characters in a file, comments not counted), its layouts write at most
-4,000, and its mesh has at most 100 axes. A plan of that size was made by a program; let it write patterns, as
+4,000, and its mesh has at most 32 axes. A plan of that size was made by a program; let it write patterns, as
 `override layers.*.attention.wq` is one, or leave out what changes nothing.""",
     bad=f"""plan example
 model     llama3_8b

@@ -8,7 +8,7 @@ from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("mesh",)
 ORDER = 3
-MOST_AXES = 100
+MOST_AXES = 32
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
