@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity by-hand crosscheck torch-xla versions ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -88,6 +88,9 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 	@PLANC_PARITY=build/parity.jsonl $(PYTEST) -m launch tests/cuda/test_parity.py tests/cuda/test_moe.py \
 	  tests/cuda/test_family.py tests/xla/test_parity.py tests/xla/test_moe.py
 	@$(BIN)/python tests/parity.py build/parity.jsonl --whole
+
+refusals: $(READY) ## check and lower the combinations that users write for both targets, and write docs/measured/refusals.md
+	@$(BIN)/python tests/refusals/run.py
 
 crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/measured/crosscheck.md (10 minutes)
 	@$(BIN)/python -m tests.torch_xla.three
