@@ -80,6 +80,17 @@ class Mesh(Value):
         """The axis called `name`, of the mesh or of one of its views. Raises KeyError for any other name."""
         return self.every[name]
 
+    def view_of(self, region: str) -> View | None:
+        """The view whose axes stand in for the mesh's own in `region`; None where those hold."""
+        return next((v for v in self.views if region in v.regions), None)
+
+    def exists(self, axis: str, region: str) -> bool:
+        """True if `axis` exists in `region`: a view's axes exist in its regions only, and the axes it covers do not."""
+        view = self.view_of(region)
+        if axis in self.sizes:
+            return view is None or axis not in view.of
+        return view is not None and axis in view.names
+
     @property
     def devices(self) -> int:
         return prod(self.sizes.values())

@@ -341,15 +341,11 @@ class Plan(Value):
 
     def view_of(self, region: str) -> View | None:
         """The view whose axes stand in for the mesh's in `region`; None where the mesh's own axes hold."""
-        region = EXPERTS if region == ROUTED else region
-        return next((v for v in self.mesh.views if region in v.regions), None)
+        return self.mesh.view_of(EXPERTS if region == ROUTED else region)
 
     def exists(self, axis: str, region: str) -> bool:
-        """True if `axis` exists in `region`: a view's axes exist in its regions only, and the axes it covers do not."""
-        view = self.view_of(region) if region else None
-        if axis in self.mesh.sizes:
-            return view is None or axis not in view.of
-        return view is not None and axis in view.names
+        """True if `axis` exists in `region`, where routed tokens have the experts' axes."""
+        return self.mesh.exists(axis, EXPERTS if region == ROUTED else region)
 
     @cached_property
     def data_axes(self) -> tuple[str, ...]:

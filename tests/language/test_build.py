@@ -157,3 +157,29 @@ def test_one_wrong_line(tmp_path: Path, line: str, code: str) -> None:
     reported = found(tmp_path, HEAD + BODY + line + "\n")
     assert code in [d.code for d in reported], reported
     assert all(d.span.line == 10 for d in reported if d.code == code)
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("** = head_dim over edp", ["E0209"]),
+        ("layers.*.attention.wq = heads over edp", ["E0209"]),
+        ("layers.*.moe.experts.w1 = embed over dp", ["E0209"]),
+        ("layers.*.moe.experts.w1 = expert_ffn over edp", []),
+        ("** = expert_ffn over edp", []),
+    ],
+)
+def test_an_override_names_axes_that_exist_where_its_parameters_are_used(
+    tmp_path: Path, override: str, expected: list[str]
+) -> None:
+    text = f"""plan experts
+model     mixtral_micro(layers = 2)
+batch     8 x 16 tokens
+cluster   4 x cpu_local
+mesh      dp 4
+view      edp 2 > ep 2 of dp for experts
+shard     batch over dp
+shard     experts over ep
+override  {override}
+"""
+    assert [code for code in codes(tmp_path, text) if code.startswith("E")] == expected

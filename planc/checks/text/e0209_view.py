@@ -1,4 +1,4 @@
-"""E0209: a view that is no other factorisation of the same ranks."""
+"""E0209: a view that is no other factorisation of the same ranks, or an axis where its view does not hold."""
 
 from planc.diag.registry import Rule
 
@@ -9,7 +9,8 @@ RULE = Rule(
     why="""A view divides the ranks of neighbouring mesh axes anew, for the experts: its sizes must
 multiply to theirs, its axes need names of their own, and the axes it stands for must lie side by side.
 Tools that derive the expert mesh from the tensor-parallel degree leave users to guess where a number
-came from; here every size is written, and the products are compared.""",
+came from; here every size is written, and the products are compared. The view's axes exist for the experts
+only, and the axes that it stands for do not exist there, so an `override` of a parameter names those that do.""",
     bad="""plan example
 model     mixtral_8x7b
 batch     256 x 4096 tokens microbatch 1

@@ -23,6 +23,8 @@ def read(sentence: Sentence, draft: Draft) -> None:
         if found is None:
             return
         layout |= found
+        if _outside_view(sentence, glob, found, draft):
+            return
     draft.overrides.append(Override(glob=glob.text, layout=layout, cause=draft.cause(sentence)))
 
 
@@ -47,6 +49,27 @@ def _matches_something(glob: Word, draft: Draft) -> bool:
         help=f"nearest: {', '.join(near)}" if near else f"parameters: {', '.join(legal)}",
         fix=spelling_fix(glob.span, glob.text, legal),
     )
+    return False
+
+
+def _outside_view(sentence: Sentence, glob: Word, layout: dict[str, tuple[str, ...]], draft: Draft) -> bool:
+    """True (reported) where a parameter is divided over an axis that a view has elsewhere, or replaces here."""
+    assert draft.model is not None
+    for name in _matching(glob.text, draft) if draft.mesh is not None and draft.mesh.views else ():
+        assert draft.mesh is not None
+        param, view = draft.model.param[name], draft.mesh.views[0]
+        named = (a for d in param.dims for a in layout.get(d, ()))
+        axis = next((a for a in named if not draft.mesh.exists(a, param.region)), None)
+        if axis is not None:
+            inside = axis in view.names
+            where = f"is for {', '.join(view.regions)}" if inside else f"has {', '.join(view.names)} instead"
+            draft.report(
+                "E0209",
+                sentence.span,
+                f"`{axis}` does not exist where {name} is used: the view {where}",
+                help=f"axes there: {', '.join(a for a in draft.mesh.every if draft.mesh.exists(a, param.region))}",
+            )
+            return True
     return False
 
 
