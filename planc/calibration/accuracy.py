@@ -35,6 +35,19 @@ class Errors:
 
 
 @dataclass(frozen=True)
+class Refused:
+    """Runs of a group that ran and that `planc check` refuses: for lack of memory (E0501), also by more than 10 and 50 %
+    of a device's memory, or by a rule about the plan alone."""
+
+    group: str
+    rows: int
+    memory: int
+    by_a_tenth: int
+    by_half: int
+    rules: int
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """Every figure of `planc bench accuracy`."""
 
@@ -46,6 +59,8 @@ class Accuracy:
     closed_forms: tuple[Errors, ...]
     """Memory errors against published closed forms."""
     validation: tuple[Errors, ...]
+    refused: tuple[Refused, ...]
+    """Runs that ran and are refused: all together, then by publisher."""
     sweep: Errors
     rankings: tuple[Ranking, ...]
     traces: Sweep | None
@@ -80,6 +95,7 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         memory=memory_errors(used),
         closed_forms=() if rows else closed_forms(),
         validation=() if rows else tuple(one_row(predicted(prepare(row))) for row in validation_rows()),
+        refused=refused(used),
         sweep=errors("single-node sweep", [p.error for p in sweep]),
         rankings=rankings(sweep),
         traces=studied(sweep_rows()) if swept else None,
@@ -152,6 +168,20 @@ def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
     known = [(p, p.memory_error) for p in found if p.memory_error is not None]
     each = tuple(Errors(p.row.id, 1, abs(e), abs(e), e) for p, e in known if e is not None)
     return (errors("all", [e for _, e in known if e is not None]), *each) if known else ()
+
+
+def refused(found: Sequence[Predicted]) -> tuple[Refused, ...]:
+    """False alarms among the rows `found`, which all ran: all together, then by publisher and kind of chip."""
+    groups: dict[str, list[Predicted]] = {"all": list(found)}
+    for p in sorted(found, key=lambda p: (p.row.publisher, p.row.chip)):
+        groups.setdefault(f"{p.row.publisher}, {p.row.chip}", []).append(p)
+    return tuple(_refused(name, each) for name, each in groups.items())
+
+
+def _refused(group: str, found: Sequence[Predicted]) -> Refused:
+    over = [p.over for p in found]
+    by = [sum(share > least for share in over) for least in (0.0, 0.1, 0.5)]
+    return Refused(group, len(found), *by, sum(p.rules_broken for p in found))
 
 
 def closed_forms() -> tuple[Errors, ...]:

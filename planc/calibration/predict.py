@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from planc.calibration.plans import plan_of
 from planc.calibration.rows import Row, measured_s
-from planc.checks import assume_checked
+from planc.checks import assume_checked, breaks
 from planc.cost import CostedPlan, cost_plan
 from planc.cost.step.step_time import step_time
 from planc.diag.fast_dataclass import dataclass
@@ -53,6 +53,16 @@ class Predicted:
     measured_s: float
     predicted_s: float
     memory_gib: float
+    needed_gib: float = 0.0
+    """Memory of the fullest device as `planc check` counts it, with what no tensor is in."""
+    capacity_gib: float = 0.0
+    rules_broken: bool = False
+    """True if a rule about the plan alone finds an error."""
+
+    @property
+    def over(self) -> float:
+        """Share of a device's memory by which the run, which ran, is said not to fit; 0 for one that fits."""
+        return max(0.0, self.needed_gib / self.capacity_gib - 1) if self.capacity_gib else 0.0
 
     @property
     def error(self) -> float:
@@ -84,7 +94,15 @@ def predicted(one: Prepared) -> Predicted:
     costed = one.cost()
     worst = costed.memory.per_device_gib
     context = one.sharded.plan.cluster.chip.runtime_bytes / 2**30
-    return Predicted(one.row, one.measured_s, costed.step.time_s, worst.total - worst.comm_buffers - context)
+    return Predicted(
+        one.row,
+        one.measured_s,
+        costed.step.time_s,
+        worst.total - worst.comm_buffers - context,
+        needed_gib=worst.total,
+        capacity_gib=costed.memory.capacity_gib,
+        rules_broken=breaks(one.sharded.plan),
+    )
 
 
 def timed(one: Prepared, change: Callable[[Cluster], Cluster]) -> Predicted:

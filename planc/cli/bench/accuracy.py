@@ -90,6 +90,12 @@ def sentences(found: Accuracy) -> Iterator[str]:
         sizes = [e.median for e in found.validation]
         mean = sum(sizes) / len(sizes)
         yield f"{len(sizes)} rows of another model's validation: mean {_percent(mean)}, most {_percent(max(sizes))}"
+    if found.refused:
+        every = found.refused[0]
+        yield (
+            f"{every.memory} of {every.rows} runs that ran are called out of memory (E0501), {every.by_a_tenth} of them by "
+            f"more than 10 %, {every.by_half} by more than half; rules about the plan alone refuse {every.rules}"
+        )
     if found.dropped:
         yield "not compared: " + ", ".join(f"{n} {why}" for why, n in found.dropped.items())
 
@@ -130,6 +136,12 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
     if found.validation:
         rows = [[e.group, f"{100 * e.bias:+.1f} %"] for e in found.validation]
         yield from markdown(("another model's validation", "error"), rows)
+        yield ""
+    alarms = [r for r in found.refused[1:] if r.memory or r.rules]
+    if alarms:
+        cells = [[r.group, f"{r.rows}", f"{r.memory}", f"{r.by_a_tenth}", f"{r.by_half}", f"{r.rules}"] for r in alarms]
+        head = ("runs that ran", "runs", "out of memory", "by > 10 %", "by > 50 %", "by other rules")
+        yield from markdown(head, cells)
         yield ""
     yield NUMBERS
     yield from markdown(("number", "value", "prior", "bounds", "largest change, by leaving out", "why"), numbers())
