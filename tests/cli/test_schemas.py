@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
-from planc.calibration.accuracy import Accuracy, Errors
+from planc.calibration.accuracy import Accuracy, Errors, Refused
 from planc.calibration.probes import Measured, predicted_s
 from planc.calibration.ranking import Ranking
 from planc.calibration.sweep import Sweep
@@ -111,6 +111,7 @@ ANSWERS = [
 ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
 ACCURACY = Accuracy(
     **dict.fromkeys(("held_out", "in_use", "not_fitted", "memory", "closed_forms", "validation"), (ERRORS,)),
+    refused=(Refused("all", 5, 2, 1, 0, 0),),
     sweep=ERRORS,
     rankings=(Ranking(5, 0.9, 0.02),),
     traces=Sweep(4, 2, 0.1, 1, 0.05, 3, 2.5, 2),
