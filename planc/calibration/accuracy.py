@@ -36,8 +36,8 @@ class Errors:
 
 @dataclass(frozen=True)
 class Refused:
-    """Runs of a group that ran and that `planc check` refuses: for lack of memory (E0501), also by more than 10 and 50 %
-    of a device's memory, or by a rule about the plan alone."""
+    """Runs of a group that ran and that `planc check` refuses: for lack of memory (E0501), also by more than 10 and
+    50 % of a device's memory, or by a rule about the plan alone."""
 
     group: str
     rows: int

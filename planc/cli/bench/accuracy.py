@@ -93,8 +93,8 @@ def sentences(found: Accuracy) -> Iterator[str]:
     if found.refused:
         every = found.refused[0]
         yield (
-            f"{every.memory} of {every.rows} runs that ran are called out of memory (E0501), {every.by_a_tenth} of them by "
-            f"more than 10 %, {every.by_half} by more than half; rules about the plan alone refuse {every.rules}"
+            f"{every.memory} of {every.rows} runs that ran are called out of memory (E0501), {every.by_a_tenth} of them"
+            f" by more than 10 %, {every.by_half} by more than half; rules about the plan alone refuse {every.rules}"
         )
     if found.dropped:
         yield "not compared: " + ", ".join(f"{n} {why}" for why, n in found.dropped.items())
