@@ -15,6 +15,7 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, in_or
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.frameworks import framework
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
 from planc.ir.program import Program
@@ -22,8 +23,9 @@ from planc.ir.report import Refusal, Report, TargetAnswer
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
+from planc.language.framework_rules import is_foreign
 from planc.language.target import target_of_cluster
-from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, realise_for, refusals
+from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, own_program, realise_for, refusals
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
@@ -262,7 +264,7 @@ def search(
     if on_space is not None:
         on_space(plain.most_layouts)
     named = target or plain.target
-    chosen = named or target_of_cluster(plain.plan.cluster)
+    chosen = named or usual_target(plain.plan)
     if chosen == NO_TARGET:
         return best_of(plain)
     try:
@@ -345,7 +347,7 @@ class _Request:
         explicit = target or self.built.target
         self.explicit = explicit is not None
         plan = self.built.plan or self.built.mended
-        self.target: AnyTarget = explicit or (target_of_cluster(plan.cluster) if plan else NO_TARGET)
+        self.target: AnyTarget = explicit or (usual_target(plan) if plan else NO_TARGET)
         if self.target in self.built.on and target is None:
             self.built = self.built_for(self.target)
 
@@ -364,7 +366,7 @@ class _Request:
         checked, found = _check(other.plan)
         if checked is None:
             return [d for d in in_order([*other.diagnostics, *found]) if d.severity == "error"]
-        return refusals(propagate(checked), target)
+        return refusals(propagate(own_program(checked)), target)
 
 
 @dataclass(frozen=True)
@@ -382,16 +384,38 @@ def _cost(checked: CheckedPlan, request: _Request, reported: tuple[Target, ...] 
     """The cost as the target's program; as any correct program where the target is only the cluster's and refuses."""
     from planc.cost import cost_plan
 
-    sharded = propagate(checked)
-    refused = {t: request.refusals(t, sharded) for t in TARGETS if t in reported or t == request.target}
+    sharded = own = propagate(own_program(checked))
+    refused = {t: request.refusals(t, own) for t in TARGETS if t in reported or t == request.target}
     targets = tuple(_target_answer(target, found) for target, found in refused.items())
     target = None if request.target == NO_TARGET else request.target
+    found = [own_program_note(checked.plan, target)] if target is not None and is_foreign(checked.plan) else []
     if target is not None and refused[target]:
         if request.explicit:
-            return Answer(None, target, targets, tuple(refused[target]), sharded)
+            return Answer(None, target, targets, (*found, *refused[target]), sharded)
         target = None
+    if target is None and is_foreign(checked.plan):
+        sharded = propagate(checked)
     costed = cost_plan(sharded, realise=realise_for(target))
-    return Answer(costed, target, targets, tuple(judge_plan(costed)), sharded)
+    return Answer(costed, target, targets, (*found, *judge_plan(costed)), own)
+
+
+def usual_target(plan: Plan) -> AnyTarget:
+    """The target that `plan` is costed for where nobody names one: its cluster's.
+
+    A plan that another framework realises has none: the program that a target emits is planc's own."""
+    return NO_TARGET if is_foreign(plan) else target_of_cluster(plan.cluster)
+
+
+def own_program_note(plan: Plan, target: Target) -> Diagnostic:
+    """N0905 for a plan with `realise as` another framework that is costed or lowered for a `target`."""
+    assert plan.realise is not None
+    title = framework(plan.framework).title
+    return Diagnostic(
+        "N0905",
+        f"the program for {target} is planc's own: `realise as {plan.framework}` decides nothing here",
+        plan.realise.cause.span,
+        help=f"--target none costs the plan as {title} realises it; `planc export` writes its configuration",
+    )
 
 
 def _target_answer(target: Target, refused: list[Diagnostic]) -> TargetAnswer:
@@ -442,6 +466,7 @@ def _report(built: Built, given: dict[str, int], answer: Answer, diagnostics: tu
         set=given,
         target=answer.target,
         targets=answer.targets,
+        framework=plan.framework if plan and is_foreign(plan) and answer.target is None else None,
         diagnostics=diagnostics,
         **facts,
         **costs,

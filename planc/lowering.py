@@ -17,6 +17,7 @@ from planc.ir.cache import cached_on
 from planc.ir.program import Program
 from planc.ir.realised import Realise, Realised
 from planc.ir.target import Target
+from planc.language.framework_rules import as_own_program
 from planc.sharding.propagate import propagate
 
 if TYPE_CHECKING:
@@ -74,7 +75,12 @@ def lower_plan(
     installed here, None for the pinned one. Raises PlanError with the refusals when the backend cannot do all
     sentences of the plan.
     """
-    return lower_sharded(propagate(checked), target, runtime, version)
+    return lower_sharded(propagate(own_program(checked)), target, runtime, version)
+
+
+def own_program(checked: CheckedPlan) -> CheckedPlan:
+    """A `checked` plan as planc's programs run it: the sentence `realise as` is about another framework's."""
+    return checked if checked.plan.realise is None else replace(checked, plan=as_own_program(checked.plan))
 
 
 def lower_sharded(

@@ -15,9 +15,10 @@ from typing import Any
 
 from planc.calibration import gpt_memory
 from planc.calibration.parameters import PARAMETERS, with_values
+from planc.calibration.plans import unusable
 from planc.calibration.predict import Predicted, predicted, prepare, timed
 from planc.calibration.ranking import Ranking, rankings
-from planc.calibration.rows import Row, bundled, missing, sweep_rows, training_rows, validation_rows
+from planc.calibration.rows import Row, bundled, sweep_rows, training_rows, validation_rows
 from planc.calibration.sweep import Sweep, studied
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster
@@ -82,7 +83,7 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
     Without `swept` the single-node sweep is left out: its errors, its rankings and the study of its times.
     """
     given = list(rows) or list(training_rows())
-    why = [missing(row) for row in given]
+    why = [unusable(row) for row in given]
     runs = [prepare(row) for row, reason in zip(given, why, strict=True) if not reason]
     used = [predicted(run) for run in runs]
     held = [timed(run, left_out(run.row.publisher)) for run in runs]

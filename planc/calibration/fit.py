@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc.calibration.parameters import PARAMETERS, Parameter, with_values
+from planc.calibration.plans import unusable
 from planc.calibration.predict import Prepared, prepare
-from planc.calibration.rows import missing, sweep_rows, training_rows
+from planc.calibration.rows import sweep_rows, training_rows
 from planc.diag.fast_dataclass import dataclass
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def fit(iterations: int = 3, start: Sequence[float] = ()) -> Fit:
     """
     import numpy as np
 
-    rows = [r for r in training_rows() if not missing(r)]
+    rows = [r for r in training_rows() if not unusable(r)]
     runs = [prepare(r) for r in (*rows, *sweep_rows()[::SWEEP_EVERY])]
     weights = np.array([1.0] * len(rows) + [SWEEP_WEIGHT] * (len(runs) - len(rows)))
     x = np.log(np.array(start or [p.prior for p in PARAMETERS]))

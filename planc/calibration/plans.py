@@ -1,34 +1,36 @@
-"""A published run as a plan: the same sentences that a user would write for it.
+"""A published run as a plan: the sentences that a user would write for it, with `realise as` its framework.
 
-What a source does not print is chosen by the rules stated here, the same for all its rows: how Megatron
-places ranks (tp innermost, then cp, dp, pp), what its overlap and sequence parallelism do, which tensors
-MaxText's policies keep.
+Only a row's fields are spelled here. What a framework does with them is the framework's table (`planc.frameworks`),
+and nothing depends on who published a row. A field that is not used fails its row by name (`unused_fields`).
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import json
+from collections.abc import Iterator
 from functools import cache
 from math import prod
 from pathlib import Path
+from typing import Any
 
-from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine
-from planc.calibration.rows import Row
+from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine_text
+from planc.calibration.row_fields import Fields, framework_of
+from planc.calibration.rows import Row, missing
 from planc.catalog import build_model
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks.maxtext import CUSTOM
+from planc.frameworks.megatron import MODULES
 from planc.ir.model import Op
 from planc.ir.plan import Plan
 from planc.language.op_names import covering
 
-UNFUSED = ("VIA-Research/vTrain", "calculon-ai/calculon", "NVIDIA/Megatron-LM images", "cli99/llm-analysis")
-"""Sources from before flash attention: scores go through memory."""
+MACHINE, CONFIG = "machine.plan", "model.json"
+"""Files beside a row's plan: machines that differ from the catalog's, and sizes that no family's names have."""
 
-SUMS_BESIDE = ("calculon-ai/calculon",)
-"""Sources whose Megatron-LM sums inputs' gradients beside the products for the weights' (Korthikanti et al. 2022,
-section 6.2)."""
+
+class UnusedFieldError(ValueError):
+    """A row says something that its plan does not."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class Layout:
     cp: int = 1
     tp: int = 1
     ep: int = 1
+    etp: int = 1
     chunks: int = 1
     zero: int = 0
     """ZeRO stage over `data`: 1 optimizer, 2 parameters gathered from forward to backward, 3 all. With a
@@ -54,108 +57,142 @@ class Layout:
 
 
 def plan_of(row: Row) -> Plan:
-    """The plan of `row` on the machine it ran on. Raises PlanError, which would be our mistake."""
+    """The plan of `row` on the machine it ran on.
+
+    Raises UnusedFieldError for a row that says more than its plan, and PlanError, which would be our mistake.
+    """
     from planc.language.build import build_file
 
-    path = Path("/", f"{row.id}.plan")
-    built = build_file(path, unsaved={path: plan_text(row)})
+    folder = Path("/", row.id)
+    texts = {folder / name: text for name, text in plan_files(row).items()}
+    built = build_file(folder / "row.plan", unsaved=texts)
     if built.plan is None:
         raise PlanError(built.diagnostics)
-    return replace(built.plan, cluster=machine(row, built.plan.cluster))
+    return built.plan
+
+
+def unusable(row: Row) -> str:
+    """The reason why `row` cannot be made into a plan, or must not be compared: that of `missing`, or a field that its
+    plan would not say, by name; an empty string for one that counts."""
+    if reason := missing(row):
+        return reason
+    try:
+        plan_files(row)
+    except UnusedFieldError as error:
+        return str(error)
+    return ""
 
 
 def plan_text(row: Row) -> str:
     """The text of a plan file for `row`."""
-    layout = layout_of(row)
+    return plan_files(row)["row.plan"]
+
+
+def plan_files(row: Row) -> dict[str, str]:
+    """The plan of `row` as files: `row.plan`, and what it reads beside it."""
+    fields = Fields(row)
+    found = {}
     name = "".join(c if c.isalnum() else "_" for c in row.id)
-    return "\n".join((f"plan r_{name}", f"# {row.source}", *_sentences(row, layout))) + "\n"
+    lines = [f"plan r_{name}", f"# {row.source}"]
+    if text := machine_text(fields):
+        found[MACHINE] = text
+        lines.append(f'import "{MACHINE}"')
+    words, config = _model(fields)
+    if config:
+        found[CONFIG] = json.dumps(config, indent=1)
+    lines += [f"model {words}", *_sentences(fields, layout_of(fields))]
+    if unused := fields.unused():
+        raise UnusedFieldError(f"no sentence for {', '.join(unused)}")
+    return {"row.plan": "\n".join(lines) + "\n", **found}
 
 
-def _sentences(row: Row, layout: Layout) -> Iterator[str]:
-    facts = row.facts
-    yield f"model {model_words(row)}"
-    micro = microbatch(row, layout)
-    yield f"batch {row.sequences} x {row.sequence} tokens microbatch {micro}"
+def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
+    row = fields.row
+    yield f"batch {row.sequences} x {row.sequence} tokens microbatch {microbatch(fields, layout)}"
     yield f"cluster {cluster_words(row)}"
     sizes = [("pp", layout.pp), ("replica", layout.replica), ("data", layout.data), ("cp", layout.cp)]
     axes = [(name, size) for name, size in (*sizes, ("tp", layout.tp)) if size > 1]
     yield "mesh " + " > ".join(f"{name} {size}" for name, size in axes or [("data", 1)])
+    yield f"realise as {framework_of(fields)}"
     used = dict(axes)
-    yield from _data(layout, used)
-    yield from _layout_sentences(row, layout, used)
-    yield from _experts(row, layout, used)
-    yield from _pipeline(row, layout)
+    yield from _data(fields, layout, used)
+    yield from _layout_sentences(fields, used)
+    yield from _experts(fields, layout, used)
+    yield from _pipeline(fields, layout)
     yield "optimizer adamw"
-    reduce = "bf16" if _narrow_gradients(row) else "fp32"
-    yield f"compute bf16 reduce {reduce}"
-    yield from _kernels(row, used)
-    yield from _compiled(row)
-    yield from recompute_words(row)
-    if facts["options"].get("gradient_bucket") is False:
+    yield f"compute bf16 reduce {'bf16' if _narrow_gradients(fields) else 'fp32'}"
+    yield from _kernels(fields, used)
+    yield from _compiled(fields)
+    yield from recompute_words(fields)
+    if fields.option("gradient_bucket") is False:
         yield from (f"overlap {axis} as none" for axis in ("data", "replica") if axis in used)
 
 
 # Axes.
 
 
-def layout_of(row: Row) -> Layout:
-    """The mesh axes of `row`, from its source's own option names."""
-    parallel = row.facts["parallel"]
-    value: Callable[[str], int] = lambda name: int(parallel.get(name) or 1)  # noqa: E731
-    zero = parallel.get("zero")
-    slices = value("dcn_dp")
-    tp = value("tp") * value("ici_tp")
-    per_chip = 2 if row.chip in TWO_DEVICES else 1
-    if row.publisher.startswith("AI-Hypercomputer"):
-        inside = per_chip * row.devices // (slices * tp)
-        replica = slices * (value("dp") if "fsdp" in parallel else 1)
-        return Layout(replica=replica, data=inside * slices // replica, tp=tp, ep=value("ici_ep"), zero=3)
-    fsdp = value("fsdp")
-    if fsdp > 1 or ("fsdp" in parallel and value("cp") > 1):  # torchtitan stores over both
+def layout_of(fields: Fields) -> Layout:
+    """The mesh axes of a row, from its source's own option names."""
+    row, value = fields.row, fields.size
+    framework = framework_of(fields)
+    zero = fields.parallel("zero")
+    zero = fields.option("zero") if zero is None else zero
+    if framework == "maxtext":
+        slices, tp = value("dcn_dp"), value("tp") * value("ici_tp")
+        cp = value("cp") * value("ici_cp")
+        inside = (2 if row.chip in TWO_DEVICES else 1) * row.devices // (slices * tp * cp)
+        replica = slices * (value("dp") if fields.parallel("fsdp") else 1)
+        for axis in ("ici_fsdp", "ici_fsdp_transpose", "fsdp_transpose"):  # all of them divide state alike
+            value(axis)
+        return Layout(replica=replica, data=inside * slices // replica, cp=cp, tp=tp, ep=value("ici_ep"), zero=3)
+    sizes = {"pp": value("pp"), "cp": value("cp"), "tp": value("tp"), "ep": value("ep"), "etp": value("etp")}
+    chunks = _chunks(fields)
+    if fields.parallel("fsdp"):
         kept = 2 if zero == 2 else 3
-        return Layout(pp=value("pp"), data=fsdp, cp=value("cp"), tp=tp, ep=value("ep"), chunks=_chunks(row), zero=kept)
-    inner = value("pp") * value("cp") * tp
+        replica = value("dp_replicate")
+        if value("dp") not in (1, replica, value("fsdp"), replica * value("fsdp")):
+            raise UnusedFieldError(f"parallel.dp {value('dp')} beside parallel.fsdp {value('fsdp')}")
+        return Layout(**sizes, replica=replica, data=value("fsdp"), chunks=chunks, zero=kept)
     stored = 1 if zero is None or zero == 1 or str(zero).startswith("ZeRO-1") else int(zero)
-    return Layout(
-        pp=value("pp"),
-        data=row.devices // inner,
-        cp=value("cp"),
-        tp=tp,
-        ep=value("ep"),
-        chunks=_chunks(row),
-        zero=min(stored, 1),
-    )
+    if value("model_parallel") not in (1, sizes["pp"] * sizes["tp"]):
+        raise UnusedFieldError(f"parallel.model_parallel {value('model_parallel')}: not tp times pp")
+    data = row.devices // (sizes["pp"] * sizes["cp"] * sizes["tp"])
+    if value("dp") not in (1, data):
+        raise UnusedFieldError(f"parallel.dp {value('dp')}: the devices make it {data}")
+    return Layout(**sizes, data=data, chunks=chunks, zero=min(stored, 1))
 
 
-def _chunks(row: Row) -> int:
+def _chunks(fields: Fields) -> int:
     """Stages a rank. Where an interleaved schedule's are not printed: the most that divide, up to 6."""
-    parallel, layers = row.facts["parallel"], int(row.model["layers"])
-    pp = int(parallel.get("pp") or 1)
-    if pp == 1 or parallel.get("vpp"):
-        return int(parallel.get("vpp") or 1) if pp > 1 else 1
-    if row.id.startswith("llama3-t4"):
-        return 8
-    schedule = str(parallel.get("pp_schedule", ""))
+    layers, pp, given = int(fields.row.model["layers"]), fields.size("pp"), fields.size("vpp")
+    schedule = str(fields.parallel("pp_schedule") or "1F1B")
+    if not schedule.lower().startswith(("1f1b", "interleaved")):
+        raise UnusedFieldError(f"parallel.pp_schedule {schedule}: no such schedule")
+    if pp == 1 or given > 1:
+        return given if pp > 1 else 1
     if schedule == "Interleaved1F1B":
         return 2
-    if "interleaved" in schedule or row.publisher == "NVIDIA/NeMo-Framework-Launcher":
+    if "interleaved" in schedule and not fields.parallel("vpp"):
         return max((n for n in range(1, 7) if layers % (pp * n) == 0), default=1)
     return 1
 
 
-def microbatch(row: Row, layout: Layout) -> int:
-    """Sequences that a data-parallel rank of `row` works on at a time.
+def microbatch(fields: Fields, layout: Layout) -> int:
+    """Sequences that a data-parallel rank of a row works on at a time.
 
-    Where a source prints none: all of a rank's on a TPU, and without a pipeline 4, else 1. torchtitan's pipelines have
-    as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its batch of a rank is that of
-    all of them.
+    Where a source prints none: without a pipeline 4, else 1. A batch of a device or rank is that of one forward;
+    torchtitan's pipelines have as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its
+    batch of a rank is that of all of them.
     """
-    batch = row.facts["batch"]
-    each = row.sequences // (layout.replica * layout.data)
-    if row.publisher.startswith("AI-Hypercomputer") or "local_batch_seqs" in batch:
+    each = fields.row.sequences // (layout.replica * layout.data)
+    fields.batch("per_device_batch_seqs"), fields.batch("per_jax_device_batch_seqs")
+    local, micro = fields.batch("local_batch_seqs"), fields.batch("micro_batch_seqs")
+    if framework_of(fields) == "maxtext":
         return max(1, each // layout.pp)
-    if "micro_batch_seqs" in batch:
-        return int(batch["micro_batch_seqs"])
+    if local is not None:
+        return max(1, int(local) // layout.pp)
+    if micro is not None:
+        return int(micro)
     return 1 if layout.pp > 1 else min(each, 4)
 
 
@@ -163,150 +200,191 @@ def microbatch(row: Row, layout: Layout) -> int:
 
 
 def model_words(row: Row) -> str:
-    """The model of a `model` sentence: one of the catalog, with the sizes of `row`."""
-    model = row.model
-    sizes = {"layers": model["layers"] + int(row.facts["options"].get("mtp") or 0), "vocab": model["vocab"]}
-    shape = {"embed": model["d_model"], "heads": model["n_heads"]}
-    if model.get("mla"):
-        base, more = "deepseek_v3", {"heads": model["n_heads"], "experts": model["moe"]["experts"]}
-    elif "moe" in model:
-        base, more = _moe_base(str(model["name"])), {}
-    elif not model.get("gated_mlp", True):
-        biased = model.get("learned_pos_emb") or model["name"].startswith(("GPT", "MT-NLG"))
-        base = "gpt3_175b" if biased else "mpt_7b"
-        more = {**shape, "head_dim": model["head_dim"], "ffn": model["ffn"]}
-        more |= {"positions": row.sequence} if biased else {}
-    elif "Gemma 3" in model["name"]:
-        base, more = "gemma3_12b", {**shape, "kv_heads": model["n_kv_heads"], "ffn": model["ffn"]}
+    """The model of a `model` sentence for `row`."""
+    return _model(Fields(row))[0]
+
+
+def _model(fields: Fields) -> tuple[str, dict[str, Any] | None]:
+    """Words of a `model` sentence: one of the catalog with the sizes of a row, or a configuration of its own."""
+    size = fields.model
+    layers = int(size("layers")) + (int(fields.option("mtp") or 0) + int(fields.flag("mtp-num-layers") or 0))
+    sizes = {"layers": layers, "vocab": size("vocab")}
+    shape = {"embed": size("d_model"), "heads": size("n_heads")}
+    gated, tied, head_dim = size("gated_mlp"), size("tied_embeddings"), size("head_dim")
+    positions, name = size("learned_pos_emb"), str(size("name"))
+    keys, ffn, bias = size("n_kv_heads"), size("ffn"), size("bias")
+    size("attention"), size("norm"), size("padded_vocab")
+    latent, routed = size("mla"), size("moe")
+    if latent:
+        return _latent(fields, {**sizes, **shape, "ffn": ffn})
+    if routed:
+        if gated is False:
+            raise UnusedFieldError("model.gated_mlp: no family of the catalog has experts without gates")
+        return _routed(fields, {**sizes, **shape, "kv_heads": keys, "head_dim": head_dim})
+    if gated is False:
+        grouped = keys not in (None, shape["heads"])
+        biased = bool(positions or bias or (positions is None and name.startswith(("GPT", "MT-NLG"))))
+        if bias is not None and biased != bool(positions):
+            raise UnusedFieldError("model.bias: no family of the catalog has biases without learned positions")
+        base = "mpt_7b" if not biased else "gpt_grouped" if grouped or tied is False else "gpt3_175b"
+        more = {**shape, "head_dim": head_dim, "ffn": ffn}
+        more |= {"kv_heads": keys} if base == "gpt_grouped" else {}
+        more |= {"positions": fields.row.sequence} if biased else {}
+    elif "Gemma 3" in name:
+        base, more = "gemma3_12b", {**shape, "kv_heads": keys, "ffn": ffn}
     else:
-        base = "llama3_8b"
-        more = {**shape, "kv_heads": model["n_kv_heads"], "head_dim": model["head_dim"], "ffn": model["ffn"]}
-    return f"{base}({', '.join(f'{k} = {v}' for k, v in {**sizes, **more}.items())})"
+        if bias:
+            raise UnusedFieldError("model.bias: no family of the catalog has gates and biases")
+        base = "llama3_2_1b" if tied else "llama3_8b"
+        more = {**shape, "kv_heads": keys, "head_dim": head_dim, "ffn": ffn}
+    return f"{base}({_changes({**sizes, **more})})", None
 
 
-def _moe_base(name: str) -> str:
-    known = {
-        "Qwen3 30B": "qwen3_30b_a3b",
-        "Qwen3 235B": "qwen3_235b_a22b",
-        "GPT-OSS 120B": "gpt_oss_120b",
-        "GPT-OSS 20B": "gpt_oss_20b",
-        "Mixtral 8x7B": "mixtral_8x7b",
-        "Mixtral 8x22B": "mixtral_8x22b",
-        "Llama 4 Scout": "llama4_scout",
-        "Llama 4 Maverick": "llama4_maverick",
+def _changes(sizes: dict[str, Any]) -> str:
+    return ", ".join(f"{name} = {length}" for name, length in sizes.items() if length is not None)
+
+
+def _latent(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """DeepSeek's block with the row's sizes, as a Hugging Face configuration."""
+    mla, moe = fields.latent, fields.moe
+    moe("layer_freq"), moe("shared_ffn")  # the first layers are dense, which `dense_layers` says
+    return f'from "{CONFIG}"', {
+        "model_type": "deepseek_v3",
+        "num_hidden_layers": sizes["layers"],
+        "first_k_dense_replace": int(moe("dense_layers") or 0),
+        "hidden_size": sizes["embed"],
+        "num_attention_heads": sizes["heads"],
+        "num_key_value_heads": sizes["heads"],
+        "v_head_dim": mla("v_head_dim"),
+        "qk_nope_head_dim": mla("qk_nope_head_dim"),
+        "qk_rope_head_dim": mla("qk_rope_head_dim"),
+        "q_lora_rank": mla("q_lora_rank"),
+        "kv_lora_rank": mla("kv_lora_rank"),
+        "intermediate_size": sizes["ffn"],
+        "moe_intermediate_size": moe("expert_ffn"),
+        "n_routed_experts": moe("experts"),
+        "num_experts_per_tok": moe("top_k"),
+        "n_shared_experts": int(moe("shared_experts") or 0),
+        "n_group": 1,
+        "topk_group": 1,
+        "vocab_size": sizes["vocab"],
     }
-    return next(base for start, base in known.items() if name.startswith(start))
 
 
-def _data(layout: Layout, used: dict[str, int]) -> Iterator[str]:
+def _routed(fields: Fields, sizes: dict[str, Any]) -> tuple[str, dict[str, Any] | None]:
+    """A model of the catalog whose name and experts are the row's, or Mixtral's block with the row's sizes."""
+    name, moe = str(fields.row.model["name"]), fields.moe
+    experts, top_k, expert_ffn = moe("experts"), moe("top_k"), moe("expert_ffn")
+    shared, dense, every = moe("shared_experts") or 0, moe("dense_layers") or 0, moe("moe_every_n_layers")
+    moe("shared_ffn")
+    known = next((base for start, base in ROUTED.items() if name.startswith(start)), None)
+    if known and build_model(known).sizes["experts"] == experts and not dense:
+        return f"{known}({_changes({k: sizes[k] for k in ('layers', 'vocab')})})", None
+    if shared or dense or every not in (None, 1):
+        raise UnusedFieldError("model.moe: no family of the catalog has these layers")
+    return f'from "{CONFIG}"', {
+        "model_type": "mixtral",
+        "num_hidden_layers": sizes["layers"],
+        "hidden_size": sizes["embed"],
+        "num_attention_heads": sizes["heads"],
+        "num_key_value_heads": sizes["kv_heads"],
+        "head_dim": sizes["head_dim"],
+        "intermediate_size": expert_ffn,
+        "num_local_experts": experts,
+        "num_experts_per_tok": top_k,
+        "vocab_size": sizes["vocab"],
+        "sliding_window": None,
+    }
+
+
+ROUTED = {
+    "Qwen3 30B": "qwen3_30b_a3b",
+    "Qwen3 235B": "qwen3_235b_a22b",
+    "GPT-OSS 120B": "gpt_oss_120b",
+    "GPT-OSS 20B": "gpt_oss_20b",
+    "Mixtral 8x7B": "mixtral_8x7b",
+    "Mixtral 8x22B": "mixtral_8x22b",
+    "Llama 4 Scout": "llama4_scout",
+    "Llama 4 Maverick": "llama4_maverick",
+}
+"""Models with experts by the beginning of their name."""
+
+
+def _data(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]:
     axes = [a for a in ("replica", "data") if a in used]
     if axes:
         yield f"shard batch over {', '.join(axes)}"
+    weights = str(fields.option("weights") or "")
+    narrow = " as bf16" if weights.startswith("bf16") else ""
     divided = [a for a in ("data", "cp") if a in used]
     if not divided:
+        yield from ([f"store params, grads, optimizer{narrow}"] if narrow else [])
         return
     if layout.zero in (2, 3):
         nouns = "params, grads, optimizer" if layout.pp == 1 else "params, optimizer"
-        yield f"store {nouns} over {', '.join(divided)}"
+        yield f"store {nouns}{narrow} over {', '.join(divided)}"
         if layout.zero == 2 or layout.pp > 1:
             yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
     elif layout.zero == 1:
         yield f"store optimizer over {', '.join(divided)}"
 
 
-def _layout_sentences(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
-    options = row.facts["options"]
+def _layout_sentences(fields: Fields, used: dict[str, int]) -> Iterator[str]:
+    said = [str(o) for o in fields.option("overlap") or ()]
+    own = fields.option("tp_overlap")
+    sequence_parallel, cut = fields.option("sequence_parallel"), fields.option("async_tp")
     if "tp" in used:
         yield "use tp over tp"
-        if options.get("sequence_parallel", True) and row.publisher != "VIA-Research/vTrain":
+        if sequence_parallel is not False:
             yield "use sp over tp"
-        if row.source.startswith(SUMS_BESIDE):
-            yield "overlap tp as weight_gradients"
-        elif options.get("async_tp") or _overlaps_tp(row):
-            yield f"overlap tp as {'windowed_einsum' if row.chip in TORI else 'async_matmul'}"
+        if own:
+            yield f"overlap tp as {own}"
+        elif cut or "tp" in said or fields.flag("tp-comm-overlap"):
+            yield f"overlap tp as {'windowed_einsum' if fields.row.chip in TORI else 'async_matmul'}"
+    passes = fields.option("cp_comm")
     if "cp" in used:
-        passes = "all_gather" if row.id.startswith("llama3-t4") else "ring"
-        yield f"use cp over cp as {passes}"
+        yield "use ulysses over cp" if passes == "a2a" else f"use cp over cp as {passes or 'ring'}"
 
 
-def _overlaps_tp(row: Row) -> bool:
-    """Megatron-Bridge's dense recipes and MaxText overlap the transfers of tensor parallelism."""
-    return not row.moe and row.publisher.startswith(("NVIDIA-NeMo", "NVIDIA/NeMo", "AI-Hyper"))
-
-
-def _experts(row: Row, layout: Layout, used: dict[str, int]) -> Iterator[str]:
+def _experts(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]:
+    row = fields.row
     if not row.moe:
         return
-    dtype = str(row.facts["options"].get("dtype", ""))
+    dtype = str(fields.option("dtype") or "")
     drops = "capacity factor 1.25" in dtype or "token-drop" in str(row.facts.get("notes", ""))
     yield f"route experts as {'capacity(factor = 1.25)' if drops else 'dropless'}"
-    if layout.ep == 1:
+    overlapped = fields.option("ep_overlap") or fields.flag("overlap-moe-expert-parallel-comm")
+    if layout.ep * layout.etp == 1:
         return
     covered = [a for a in ("data", "cp", "tp") if a in used]
     total = prod(used[a] for a in covered)
     alone = covered == ["data"] and layout.ep == total
-    if _overlaps_experts(row):
+    if overlapped:
         yield f"overlap {'data' if alone else 'ep'} as dual_batch"
     if alone:
         yield "shard experts over data"
         return
-    rest = total // layout.ep
-    outer = f"edp {rest} > " if rest > 1 else ""
-    yield f"view {outer}ep {layout.ep} of {', '.join(covered)} for experts"
-    yield "shard experts over ep"
+    rest = total // (layout.ep * layout.etp)
+    inner = [("edp", rest), ("ep", layout.ep), ("etp", layout.etp)]
+    factors = " > ".join(f"{name} {size}" for name, size in inner if size > 1)
+    yield f"view {factors} of {', '.join(covered)} for experts"
+    yield from (["shard experts over ep"] if layout.ep > 1 else [])
+    yield from (["use etp over etp"] if layout.etp > 1 else [])
     if rest > 1 and layout.zero:
         nouns = "params, grads, optimizer" if layout.zero >= 2 else "optimizer"
         yield f"store {nouns} over edp for experts"
 
 
-def _overlaps_experts(row: Row) -> bool:
-    """True where Megatron-Bridge's published recipe overlaps tokens' transfers with another microbatch's compute.
-
-    `overlap_moe_expert_parallel_comm` (earlier `moe_a2a_overlap`) is set by those that capture whole iterations,
-    MXFP8 on Blackwell: commits of June 2026, before the container of 26.06; and by some others. Source: its
-    perf_recipes, and scripts/performance/configs at v0.2.0, v0.3.0 and v0.4.0 (25.11, 26.02, 26.04).
-    """
-    if not row.publisher.endswith("Megatron-Bridge"):
-        return False
-    name, dtype, when = str(row.model["name"]), str(row.facts["options"].get("dtype")), release(row)
-    captured = when >= "26.06" and dtype == "MXFP8" and name.startswith(CAPTURED.get(row.chip, ()))
-    others = (o for o in OVERLAPPED if name.startswith(o[0]) and row.chip == o[1] and dtype != "MXFP8")
-    return captured or any(first <= when <= last for _, _, first, last in others)
-
-
-CAPTURED = {
-    "GB200 NVL72": ("Qwen3", "DeepSeek-V3", "GPT-OSS"),
-    "GB300 NVL72": ("Qwen3", "DeepSeek-V3", "GPT-OSS"),
-    "B300": ("Qwen3", "DeepSeek-V3"),
-    "B200": ("Qwen3",),
-}
-"""Models with experts whose MXFP8 recipes capture whole iterations."""
-OVERLAPPED = (
-    ("Qwen3 235B", "H100 SXM", "25.11", "26.08"),
-    ("Qwen3 235B", "B200", "25.11", "25.11"),
-    ("Qwen3 235B", "B300", "26.02", "26.02"),
-    ("Qwen3 30B", "H100 SXM", "25.11", "26.02"),
-    ("DeepSeek-V3", "H100 SXM", "25.11", "25.11"),
-)
-"""Other recipes that overlap: model, chip, first and last release."""
-
-
-def release(row: Row) -> str:
-    """The release of the container that the source of `row` names, as `26.06`; an empty string where it names none."""
-    found = re.search(r"\((\d\d\.\d\d)[\d.]* container", row.source)
-    return found[1] if found else ""
-
-
-def _pipeline(row: Row, layout: Layout) -> Iterator[str]:
+def _pipeline(fields: Fields, layout: Layout) -> Iterator[str]:
     if layout.pp == 1:
         return
     schedule = f"interleaved_1f1b(chunks = {layout.chunks})" if layout.chunks > 1 else "1f1b"
-    yield f"split layers over pp as {schedule}{_stages(row, layout.pp * layout.chunks)}"
+    yield f"split layers over pp as {schedule}{_stages(fields, layout.pp * layout.chunks)}"
 
 
-def _stages(row: Row, stages: int) -> str:
+def _stages(fields: Fields, stages: int) -> str:
     """Stages that count embedding and head as a layer each, where the layers do not divide otherwise."""
-    layers = int(row.model["layers"]) + int(row.facts["options"].get("mtp") or 0)
+    layers = int(fields.row.model["layers"]) + int(fields.option("mtp") or fields.flag("mtp-num-layers") or 0)
     each, rest = divmod(layers + 2, stages)
     if layers % stages == 0 or rest or stages < 3:
         return ""
@@ -314,18 +392,24 @@ def _stages(row: Row, stages: int) -> str:
     return f" stages [{ends[0]}, {stages - 2} x {each} layers, {ends[1]}]"
 
 
-def _narrow_gradients(row: Row) -> bool:
+def _narrow_gradients(fields: Fields) -> bool:
     """True where gradients are reduced in 16 bits: pure bf16, and Megatron's fp16."""
-    options = row.facts["options"]
-    return options.get("fsdp_mixed_precision") == "PURE" or row.publisher == "VIA-Research/vTrain"
+    pure = fields.option("fsdp_mixed_precision") == "PURE"
+    return pure or str(fields.option("dtype")).startswith("fp16 ")
 
 
-def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
-    kernel = _kernel(row, used)
-    if kernel:
-        yield f"attention.core as {kernel}"
-    narrow = _narrow_dtype(row)
+def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
+    """Attention's kernel where the row says one, and narrow products. Runs in fp16 are older than flash attention."""
+    backend = str(fields.option("attention_backend") or "auto")
+    kept = fields.option("flash_attention")
+    before_flash = kept is None and str(fields.option("dtype")).startswith("fp16")
+    if kept is False or before_flash or backend in ("unfused", "local"):
+        yield "attention.core as unfused"
+    elif backend == "flash" and "cp" not in used:
+        yield "attention.core as flash"
+    narrow = _narrow_dtype(fields)
     if narrow:
+        row = fields.row
         regions: tuple[str, ...] = ("projection", "experts" if row.moe else "ffn")
         if row.model.get("mla") or (row.moe and (row.model["moe"].get("shared_experts") or 0)):
             regions += ("ffn",)
@@ -334,62 +418,61 @@ def _kernels(row: Row, used: dict[str, int]) -> Iterator[str]:
         yield f"quantize {', '.join(names)} as {narrow}"
 
 
-def _compiled(row: Row) -> Iterator[str]:
-    """The `compile` sentence. torchtitan compiles its loss since 2025: `compiling loss function causes CUDA errors,
-    turning off for now`, says its train.py of the benchmarks of 2024."""
-    if row.publisher == "pytorch/torchtitan" and row.facts["options"].get("compile"):
-        yield f"compile {'blocks' if '_202412_' in row.source else 'blocks, loss'}"
+def _compiled(fields: Fields) -> Iterator[str]:
+    """The `compile` sentence; `compile: "blocks"` is all but the loss."""
+    compiled = fields.option("compile")
+    if compiled:
+        yield f"compile {compiled if isinstance(compiled, str) else 'blocks, loss'}"
 
 
-def _kernel(row: Row, used: dict[str, int]) -> str:
-    """Attention's kernel where it is not FlashAttention-2. torchtitan prefers cuDNN's on Blackwell alone (its
-    attention.py: from compute capability 10.0 on)."""
-    if row.source.startswith(UNFUSED):
-        return "unfused"
-    if row.publisher.startswith("mosaicml"):
-        return "triton"
-    nvidia = row.publisher.startswith("NVIDIA") or row.id.startswith("maxtext-a3")
-    blackwell = row.publisher == "pytorch/torchtitan" and row.chip.startswith(("B", "GB"))
-    return "cudnn" if "cp" not in used and (nvidia or blackwell) else ""
-
-
-def _narrow_dtype(row: Row) -> str:
+def _narrow_dtype(fields: Fields) -> str:
     """The narrow dtype of a row's linear layers, with its recipe."""
-    options = row.facts["options"]
-    words = f"{options.get('fp8') or ''} {options.get('dtype') or ''}".lower()
+    words = f"{fields.option('fp8') or ''} {fields.option('dtype') or ''}".lower()
     if "nvfp4" in words:
         return "float4"
     if "mxfp8" in words or "fp8-mx" in words:
         return "float8(tile = 32)"
     if "rowwise" in words:
         return "float8(rowwise)"
+    if "int8" in words:
+        return "int8"
     return "float8(tensorwise)" if "fp8" in words or "float8" in words else ""
 
 
-def recompute_words(row: Row) -> Iterator[str]:
-    """The sentences for recomputation and offload of activations that `row` was run with."""
-    words = str(row.facts["options"]["recompute"])
-    if row.publisher.startswith("AI-Hypercomputer"):
+def recompute_words(fields: Fields) -> Iterator[str]:
+    """The sentences for recomputation and offload of activations that a row was run with."""
+    row = fields.row
+    given = fields.option("recompute")
+    words = str(fields.option("activation_checkpointing") if given is None else given)
+    framework = framework_of(fields)
+    if framework == "maxtext":
         yield from _maxtext(row, words)
-    elif words.startswith("full"):
-        yield f"recompute {_blocks(row)}"
-    elif words.startswith("selective") and row.publisher == "pytorch/torchtitan":
-        # Its list of what is saved has every other `mm`, narrow ones too (a product of float8 tensors is an `mm` when
-        # the list is asked: its tables have the same memory for both), and flash attention, not cuDNN's.
-        core = ", attention.core" if "cudnn" in _kernel(row, {}) else ""
-        cheap = _ops_of_kind(row, "norm", "rope", "add")
-        yield f"recompute {cheap}, ffn.swiglu, attention.k, attention.out, ffn.up{core}"
-    elif words.startswith("selective"):
-        yield "recompute attention.core"
+    elif words.startswith("full") or words.lower() == "true":
+        yield "recompute blocks"
     elif words.startswith("none for"):
         yield f"recompute {_ops_of_kind(row, 'norm')}"
     elif 'granularity="full"' in words:
         count = int(words.rsplit("num_layers=", 1)[1].split()[0])
-        yield f"recompute {_blocks(row)} every {max(1, round(row.model['layers'] / count))} layers"
+        yield f"recompute blocks every {max(1, round(row.model['layers'] / count))} layers"
+    elif named := [op for name, ops in MODULES.items() for op in _existing(row, ops) if _names_module(words, name)]:
+        yield f"recompute {', '.join(dict.fromkeys(named))}"
+    elif words.startswith("selective"):
+        yield "recompute selective"
+    elif words.startswith(("none", "null", "False", "None", "granularity")):
+        yield "recompute none"
     else:
-        norms = {"layernorm": _ops_of_kind(row, "norm")}
-        ops = [op for name, op in (MODULES | norms).items() if f'"{name}"' in words]
-        yield f"recompute {', '.join(ops) or 'none'}"
+        raise UnusedFieldError(f"options.recompute {words[:40]!r}")
+
+
+def _names_module(words: str, module: str) -> bool:
+    """True if `words` list a module of Megatron-Core's: after `modules=`, in brackets or after `selective:`."""
+    listed = words.replace('"', " ").replace("[", " ").replace("]", " ").replace(",", " ").split()
+    return (words.startswith(("granularity", "selective:", "selective ["))) and module in listed
+
+
+def _existing(row: Row, names: tuple[str, ...]) -> list[str]:
+    known = [op.name for op in _block_ops(row)]
+    return [n for n in names if any(op == n or op.startswith(f"{n}.") for op in known)]
 
 
 def _ops_of_kind(row: Row, *kinds: str) -> str:
@@ -399,31 +482,17 @@ def _ops_of_kind(row: Row, *kinds: str) -> str:
 
 
 def _block_ops(row: Row) -> tuple[Op, ...]:
-    return _ops_of_model(model_words(row).partition("(")[0])
+    words, config = _model(Fields(row))
+    if config is None:
+        return _ops_of_model(words.partition("(")[0])
+    if config["model_type"] == "mixtral":
+        return _ops_of_model("mixtral_8x7b")
+    return _ops_of_model("deepseek_v3" if config["q_lora_rank"] else "deepseek_v2_lite")
 
 
 @cache
 def _ops_of_model(name: str) -> tuple[Op, ...]:
-    model = build_model(name)
-    return tuple(op for kind in model.blocks for op in model.ops[kind])
-
-
-def _blocks(row: Row) -> str:
-    """Blocks run again to their end where the framework's checkpoint is a function of its own.
-
-    Megatron-Core's and DeepSpeed's are; torch stops early from release 2.1 on. llm-foundry's tables of A100 are
-    from before torch 2.0 (its benchmarking/README.md), those of H100 from after.
-    """
-    early = row.publisher == "pytorch/torchtitan" or (row.publisher.startswith("mosaicml") and row.chip == "H100 SXM")
-    return "blocks" if early else "whole_blocks"
-
-
-MODULES = {
-    "mla_up_proj": "mla.up_proj",
-    "moe_act": "moe.swiglu",
-    "mlp": "ffn.swiglu, ffn.gate, ffn.up",
-}
-"""Megatron-Core's names of modules for selective recomputation."""
+    return build_model(name).block_ops
 
 
 def _maxtext(row: Row, words: str) -> Iterator[str]:
@@ -434,15 +503,15 @@ def _maxtext(row: Row, words: str) -> Iterator[str]:
         return
     kept = []
     if "qkv" in words and not row.model.get("mla"):
-        kept += ["attention.q", "attention.k", "attention.v"]
+        kept += CUSTOM["qkv_proj"]
     if "k,v saved" in words:
-        kept += ["attention.k", "attention.v"]
+        kept += [*CUSTOM["key_proj"], *CUSTOM["value_proj"]]
     if "context" in words:
-        kept += ["attention.core"]
+        kept += CUSTOM["context"]
     if "out_proj" in words:
-        kept += ["attention.out"]
+        kept += CUSTOM["out_proj"]
     if "mlpwo" in words and not row.moe:
-        kept += ["ffn.down"]
+        kept += CUSTOM["mlpwo"]
     if "qkv remat" in words:
         kept = []
     yield "recompute blocks" + (f" except {', '.join(kept)}" if kept else "")

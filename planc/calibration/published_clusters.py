@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from math import prod
 
+from planc.calibration.row_fields import Fields
 from planc.calibration.rows import Row
-from planc.ir.hardware import Cluster
+from planc.language.library import machine_text as machine_file
 
 NODES = {
     "A100-40": "a100_40_node",
@@ -55,31 +56,47 @@ def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
     return shape
 
 
-def machine(row: Row, cluster: Cluster) -> Cluster:
-    """`cluster`, from the hardware files, with what `row` says of its own machines: memory, power, network."""
+def machine_text(fields: Fields) -> str:
+    """A hardware file with what a row says of its own machines: memory, power, network; empty where the catalog's hold.
+
+    Its names are the catalog's, whose machines it stands for.
+    """
+    row = fields.row
     detail = f"{row.facts['hardware'].get('detail', '')} {row.facts.get('notes', '')}"
-    chip, levels = cluster.chip, cluster.levels
+    text = before = machine_file(TORI.get(row.chip) or NODES[row.chip])
     if "2.4 TB/s" in detail:
-        chip = replace(chip, memory_bandwidth_bytes_per_s=2.4e12, memory_bytes=96 * 2.0**30)
-    if row.publisher == "pytorch/torchtitan" and row.devices > ONE_NODE:
-        chip = replace(chip, runtime_fraction=FIXED_SEGMENTS)
+        text = _with(text, "chip", memory_bandwidth="2400 GB/s", memory="96 GiB")
     for words, share in POWER.items():
         if words in detail:
-            slower = share ** (1 / 3)
-            chip = replace(chip, flops_per_s={dtype: slower * rate for dtype, rate in chip.flops_per_s.items()})
+            text = _slower(text, share ** (1 / 3))
     for words, bandwidth in NETWORKS.items():
         if words in detail:
-            levels = tuple(replace(v, bandwidth_bytes_per_s=bandwidth) for v in levels)
-    return replace(cluster, chip=chip, levels=levels)
+            text = _with_network(text, f" at {bandwidth} GB/s")
+    return "" if text == before else text
 
 
-ONE_NODE = 8
-FIXED_SEGMENTS = 0.1
-"""Share beyond the tensors' bytes that torch's allocator reserves when its segments cannot grow. torchtitan lets them
-grow (`expandable_segments`) in the script for one node, and not in those for several: its run_train.sh and
-multinode_trainer.slurm; the runs on H200 print their command."""
+def _with(text: str, verb: str, **fields: str) -> str:
+    """A hardware file with other values of fields of its `verb` sentences."""
+    lines = text.splitlines()
+    for name, value in fields.items():
+        change = rf"\b{name} = [\d.]+ [A-Za-z/]+"
+        lines = [re.sub(change, f"{name} = {value}", n) if n.startswith(f"{verb} ") else n for n in lines]
+    return "\n".join(lines) + "\n"
+
+
+def _with_network(text: str, rate: str) -> str:
+    """A hardware file whose networks have another `rate`."""
+    lines = [re.sub(r" at [\d.]+ GB/s", rate, n) if n.startswith("network ") else n for n in text.splitlines()]
+    return "\n".join(lines) + "\n"
+
+
+def _slower(text: str, share: float) -> str:
+    """A hardware file whose chips compute at a share of their rates."""
+    return re.sub(r"([\d.]+) TFLOP/s", lambda m: f"{float(m[1]) * share!r} TFLOP/s", text)
+
+
 POWER = {"500 W cap": 500 / 700}
 """Power caps as a share of the data sheet's power. Dynamic power is C V^2 f and voltage follows the clock, so the clock
 goes with the cube root of the power."""
-NETWORKS = {"inter-node 800 Gb/s per node": 100e9, "1600 Gb/s node-to-node": 200e9, "4x200 Gb/s": 100e9}
-"""Bytes per second out of a node, as rows print it."""
+NETWORKS = {"inter-node 800 Gb/s per node": 100, "1600 Gb/s node-to-node": 200, "4x200 Gb/s": 100}
+"""Gigabytes per second out of a node, as rows print it."""

@@ -195,6 +195,7 @@ def _row_of_sweep(table: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     return {
         "id": f"vtrain-single-{at['id']}",
         "source": table["source"],
+        "framework": table["framework"],
         "hardware": {**table["hardware"], "n_devices": at["n_devices"]},
         "model": {
             **table["model"],

@@ -46,8 +46,10 @@ SIZES: dict[str, Size] = {
     "megatron_530b": _megatron(105, 20480, 128),
     "megatron_1t": _megatron(128, 25600, 160),
     "turing_530b": _megatron(105, 20480, 128),
+    "gpt_grouped": Size(layers=32, embed=4096, heads=32, kv_heads=8, ffn=4 * 4096, vocab=51200, positions=2048),
 }
-"""`gpt_micro` is for parity tests: its vocab and ffn are no multiples of 4."""
+"""`gpt_micro` is for parity tests: its vocab and ffn are no multiples of 4. `gpt_grouped` is the block of Megatron-LM's
+functional tests: query heads share keys, and the head has a weight of its own."""
 
 
 def models() -> tuple[str, ...]:
@@ -57,15 +59,16 @@ def models() -> tuple[str, ...]:
 
 def build(name: str, changes: dict[str, int] | None = None) -> Model:
     """The op graph of a named model; `changes` replaces sizes."""
+    size = SIZES[name]
     return assemble(
         name=name,
         family=FAMILY,
-        size=SIZES[name],
+        size=size,
         changes=changes,
         first=embedding_with_positions(),
         blocks={
-            BLOCK: attention(grouped=False, rotary=False, biased=True, biased_norm=True)
+            BLOCK: attention(grouped=size.kv_heads > 0, rotary=False, biased=True, biased_norm=True)
             + plain_feed_forward(biased=True, biased_norm=True)
         },
-        last=head(tied=True, biased_norm=True),
+        last=head(tied=size.tied, biased_norm=True),
     )

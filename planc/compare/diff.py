@@ -160,6 +160,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "offload": _sentences_of("offloads"),
     "overlap": _sentences_of("overlaps"),
     "compile": _sentences_of("compiles"),
+    "framework": lambda plan: plan.framework if plan.realise else None,
 }
 """Decisions of a plan beside its layouts, as a reader would name them."""
 

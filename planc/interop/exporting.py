@@ -138,6 +138,7 @@ def _cause(plan: Plan, verb: str) -> Cause:
         "offload": plan.offloads,
         "overlap": plan.overlaps,
         "compile": plan.compiles,
+        "realise": (plan.realise,),
         "override": plan.overrides,
     }
     causes = (node.cause for node in groups.get(verb, ()) if node is not None)

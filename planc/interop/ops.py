@@ -3,6 +3,7 @@ block."""
 
 from __future__ import annotations
 
+from planc.frameworks.torchtitan import EVERY_OTHER
 from planc.ir.model import EXPERTS, Model, Op
 from planc.language.op_names import covering
 
@@ -37,10 +38,10 @@ def of_kind_saved(model: Model, *kinds: str) -> tuple[str, ...]:
 
 
 def run_again_by_list(model: Model) -> tuple[str, ...]:
-    """The ops that torch's lists of saved ops leave out: norms, sums and every other product of a block, counted from
-    the first (torchtitan, torchtitan/distributed/activation_checkpoint.py)."""
-    ops = (*of_kind_saved(model, "norm", "rope", "add"), "ffn.swiglu", "attention.k", "attention.out", "ffn.up")
-    return existing(model, *dict.fromkeys(ops))
+    """The ops that torch's lists of saved ops leave out (`planc.frameworks.torchtitan`), of those whose outputs the
+    backward needs."""
+    kept = (*of_kind_saved(model, "norm", "rope", "add"), *EVERY_OTHER)
+    return existing(model, *dict.fromkeys(kept))
 
 
 def existing(model: Model, *names: str) -> tuple[str, ...]:

@@ -175,6 +175,11 @@ class Model(Value):
         """The kinds of block, in order of first appearance."""
         return tuple(dict.fromkeys(run.section for run in self.runs)) or ("block",)
 
+    @property
+    def block_ops(self) -> tuple[Op, ...]:
+        """The ops of every kind of block, each name once."""
+        return tuple({op.name: op for kind in self.blocks for op in self.ops[kind]}.values())
+
     @cached_property
     def block_output(self) -> str:
         """Name of the tensor that every block takes and gives: the residual stream between layers."""

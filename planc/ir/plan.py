@@ -220,6 +220,16 @@ class Compile(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RealisedAs(Value):
+    """`realise as FRAMEWORK`: whose rules decide what the plan leaves open (`planc.frameworks`)."""
+
+    framework: Name
+    whole_blocks: bool = False
+    """True where the framework runs a recomputed block to its end and the plan's own sentence does not."""
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
 class Override(Value):
     """`override GLOB = replicated | DIM over AXES and ...`: parameters the rules do not fit."""
 
@@ -277,6 +287,7 @@ class Plan(Value):
     offloads: tuple[Offload, ...] = ()
     overlaps: tuple[Overlap, ...] = ()
     compiles: tuple[Compile, ...] = ()
+    realise: RealisedAs | None = None
     overrides: tuple[Override, ...] = ()
     expects: tuple[Expect, ...] = ()
     expects_no: tuple[ExpectNo, ...] = ()
@@ -399,6 +410,11 @@ class Plan(Value):
         """Layer ranges of the virtual stages; one stage without a pipeline."""
         return self.split.stages if self.split else ((0, self.model.layers),)
 
+    @property
+    def framework(self) -> str:
+        """The framework whose rules the plan is realised by; `planc` unless a sentence says another."""
+        return self.realise.framework if self.realise else "planc"
+
     def compiled(self, what: str) -> Compile | None:
         """The sentence by which `what`, `blocks` or `loss`, is compiled as one region; None without one."""
         return next((c for c in self.compiles if c.what == what), None)
@@ -418,8 +434,14 @@ class Plan(Value):
     # The compiled form.
 
     def to_json(self) -> dict[str, Any]:
-        """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`."""
-        return {"format": FORMAT, **super().to_json()}
+        """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
+
+        A plan that names no framework has no `realise`, as before there was one.
+        """
+        plain = super().to_json()
+        if plain["realise"] is None:
+            del plain["realise"]
+        return {"format": FORMAT, **plain}
 
     def canonical(self) -> str:
         """The compiled plan as one line of JSON with sorted keys."""

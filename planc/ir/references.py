@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from math import prod
 
+from planc.frameworks import NAMES as FRAMEWORKS
 from planc.ir.mesh import Axis, Mesh, strided
 from planc.ir.model import SLOTS, Model
 from planc.ir.plan import Plan, Replicate, Shard
@@ -73,6 +74,8 @@ def _sentences(plan: Plan) -> Iterator[str]:
         yield from _unknown("axis", layout.axes, axes)
         yield from _unknown("dim", [layout.dim], dims)
         yield from _unknown("region", [layout.region], regions)
+    if plan.realise is not None:
+        yield from _unknown("framework", [plan.realise.framework], FRAMEWORKS)
     for store in plan.stores:
         yield from _unknown("axis", store.axes, axes)
         yield from _unknown("region", [store.region], regions)

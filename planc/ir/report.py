@@ -193,6 +193,8 @@ class Report(Value):
     target: Target | None
     """The target whose program is costed; None: what any correct program must keep and send."""
     targets: tuple[TargetAnswer, ...] = ()
+    framework: str | None = None
+    """The framework that `realise as` names and that the costs are of; None: planc's own programs, or none."""
     model: ModelFacts | None = None
     tokens_per_step: int | None = None
     global_batch: int | None = None

@@ -12,6 +12,7 @@ from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
+from planc.language.framework_rules import filled
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
 from planc.language.verbs import readers
@@ -33,6 +34,7 @@ ONCE = (
     "route",
     "attention",
     "target",
+    "realise",
 )
 NEEDED = {
     "model": "model llama3_8b",
@@ -83,7 +85,7 @@ def build_file(
 
 def build_plan(file: Tree, files: Files, given: dict[str, int], target: str = "") -> Built:
     """The plan that a parsed file means. `target` picks the sentences written after `on TARGET:`."""
-    draft = Draft(root=files.root, given=given, diagnostics=list(file.diagnostics))
+    draft = Draft(root=files.root, given=given, unsaved=files.unsaved, diagnostics=list(file.diagnostics))
     header = file.header
     if header is not None and header.verb != "plan":
         draft.report("E0106", header.span, f"a {header.verb} file is not a plan", help="name a plan file")
@@ -219,7 +221,7 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
     if not (draft.model and draft.batch and draft.cluster and draft.mesh):
         assert has_errors(draft.diagnostics)
         return None
-    return Plan(
+    plan = Plan(
         name=header.node.words("NAME")[0].text,
         model=draft.model,
         batch=draft.batch,
@@ -239,6 +241,7 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         offloads=tuple(draft.offloads),
         overlaps=tuple(draft.overlaps),
         compiles=tuple(draft.compiles),
+        realise=draft.realise,
         overrides=tuple(draft.overrides),
         expects=tuple(draft.expects),
         expects_no=tuple(draft.expects_no),
@@ -246,3 +249,4 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         sources=files.sha256,
         set=draft.given,
     )
+    return filled(plan)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os.path
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import field
 from pathlib import Path
 
@@ -28,6 +28,7 @@ from planc.ir.plan import (
     Override,
     Precision,
     Quantize,
+    RealisedAs,
     Recompute,
     Replicate,
     Route,
@@ -67,6 +68,8 @@ class Draft:
     """The folder of the plan: nothing outside it is read."""
     given: dict[str, int] = field(default_factory=dict)
     """Values of `--set`."""
+    unsaved: Mapping[Path, str] = field(default_factory=dict)
+    """Texts that count instead of what is on disk, by resolved path."""
     diagnostics: list[Diagnostic] = field(default_factory=list)
     read: dict[str, tuple[Source, bytes]] = field(default_factory=dict)
     """Files read beside the plan and its imports, by path from the plan's folder."""
@@ -95,6 +98,7 @@ class Draft:
     offloads: list[Offload] = field(default_factory=list)
     overlaps: list[Overlap] = field(default_factory=list)
     compiles: list[Compile] = field(default_factory=list)
+    realise: RealisedAs | None = None
     overrides: list[Override] = field(default_factory=list)
     target: AnyTarget | None = None
     expects: list[Expect] = field(default_factory=list)

@@ -22,6 +22,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.syntax": (1, {"lark"}),
     "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),
+    "planc.frameworks": (2, set()),
     "planc.language": (3, {"pydantic"}),
     "planc.schedules": (3, set()),
     "planc.pipeline": (3, set()),

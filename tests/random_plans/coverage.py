@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 from planc.catalog import build_model, config_types, families, model_names
+from planc.frameworks import NAMES
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, ROUTED
 from planc.ir.plan import NOUNS
@@ -65,6 +66,7 @@ def language() -> frozenset[str]:
         "quantize": tuple(_options(quantize.OPTIONS)),
         "offload": offload.STATE,
         "overlap": overlap.METHODS,
+        "realise": NAMES,
         "compile": (*compile.REGIONS, *compile.METHODS),
         "target": ("cuda", "xla", "none"),
         "on": ("cuda", "xla"),

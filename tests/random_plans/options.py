@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from planc.checks import rules
+from planc.frameworks import NAMES
 from planc.ir.dims import DIMS
 from planc.language.op_names import beginnings
 from planc.language.verbs.expect import METRICS
@@ -23,8 +24,19 @@ def draw(draft: Draft) -> None:
         share = 0.3
     else:
         seldom = [
-            *(_kernel, _quantize, _offload_state, _offload_tensors, _override, _compile, _overlap, _store_dtype),
+            *(
+                _kernel,
+                _quantize,
+                _offload_state,
+                _offload_tensors,
+                _override,
+                _compile,
+                _overlap,
+                _store_dtype,
+                _realise,
+            ),
             *(_replicate, _other_dims, _expect, _expect_no, _target, _on_target, _numbers, _own_layout, _node_limit),
+            _realise,
         ]
         share = 0.55
     while draft.dice.chance(share):
@@ -153,6 +165,10 @@ def _overlap(draft: Draft) -> None:
     draft.say(f"overlap {axis.name} as {draft.dice.choice(OVERLAPS)}")
     if draft.dice.chance(0.3) and not any(s.startswith("compile") for s in draft.sentences):
         draft.say("compile blocks as inductor")
+
+
+def _realise(draft: Draft) -> None:
+    draft.say(f"realise as {draft.dice.choice(NAMES)}")
 
 
 def _store_dtype(draft: Draft) -> None:

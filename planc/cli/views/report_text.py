@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from planc.cli.common import colour
 from planc.cli.views.table import table
+from planc.frameworks import framework
 from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
 
 MOST_LINES = 10
@@ -67,6 +68,8 @@ def _headline(report: Report) -> list[str]:
         f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)",
         f"target {report.target}: attention, collectives and memory of its program"
         if report.target
+        else f"as {framework(report.framework).title} realises it"
+        if report.framework
         else "target none: what any correct program keeps and sends",
     ]
 

@@ -12,6 +12,7 @@ from math import prod
 from typing import Any, Literal
 
 from planc.diag.quoting import python_comment, shell_word
+from planc.frameworks.maxtext import CUSTOM, POLICIES
 from planc.interop.document import Document
 from planc.interop.fields import OMIT, Field, System, Writer, noted, refused
 from planc.interop.ops import block_ops, existing, linear_layers, of_kind_saved
@@ -82,35 +83,6 @@ CUBES = {
     4096: "16x16x16",
 }
 """Shapes of v4 and v5p slices by chips; their names count two cores a chip (cloud.google.com/tpu/docs/v5p)."""
-QKV = ("attention.q", "attention.k", "attention.v")
-POLICIES: dict[str, tuple[str, ...]] = {
-    "full": (),
-    "none": (),
-    "save_qkv_proj": QKV,
-    "save_out_proj": ("attention.out",),
-    "save_dot_except_mlp": (*QKV, "attention.out"),
-    "save_dot_except_mlpwi": (*QKV, "attention.out", "ffn.down"),
-    "save_dot_with_context_except_mlp": (*QKV, "attention.core", "attention.out"),
-    "qkv_proj_offloaded": QKV,
-}
-"""Policies of rematerialisation that keep named products of a block, and the ops of a plan that these are; `none` is
-no policy, so that nothing is kept (src/maxtext/layers/decoders.py, get_remat_policy)."""
-CUSTOM = {
-    "query_proj": ("attention.q",),
-    "key_proj": ("attention.k",),
-    "value_proj": ("attention.v",),
-    "qkv_proj": QKV,
-    "out_proj": ("attention.out",),
-    "context": ("attention.core",),
-    "mlpwi_0": ("ffn.gate",),
-    "mlpwi_1": ("ffn.up",),
-    "mlpwi": ("ffn.gate", "ffn.up"),
-    "mlpwo": ("ffn.down",),
-    "moe_mlpwi_0": ("moe.gate",),
-    "moe_mlpwi_1": ("moe.up",),
-    "moe_mlpwo": ("moe.down",),
-}
-"""Tensors that `remat_policy=custom` places one by one, and the ops that make them."""
 
 
 # The machine and the axes.

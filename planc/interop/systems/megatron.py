@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from planc.diag.quoting import python_comment, shell_word
+from planc.frameworks.megatron import MODULES
 from planc.interop.document import Document, FieldValue
 from planc.interop.fields import OMIT, System
 from planc.interop.layer_patterns import layers_of_pattern, layout_of_stages, stages_of_layout
@@ -345,18 +346,6 @@ def _recompute(v: Values) -> Recompute:
     if v.flag("recompute_activations"):
         return Recompute(ops=MODULES["core_attn"])
     return Recompute()
-
-
-MODULES = {
-    "core_attn": ("attention.core",),
-    "layernorm": ("attention.norm", "ffn.norm"),
-    "mlp": ("ffn.gate", "ffn.up", "ffn.swiglu", "ffn.gelu", "ffn.down"),
-    "moe": ("moe",),
-    "moe_act": ("moe.swiglu",),
-    "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.down"),
-    "mla_up_proj": ("mla.up_proj",),
-}
-"""Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are."""
 
 
 def _whole_layers(v: Values) -> Recompute:

@@ -56,7 +56,9 @@ def _config(word: Word, draft: Draft) -> dict[str, Any] | None:
     if path is None:
         return None
     try:
-        config = json.loads(read_bounded(path, MAX_BYTES).decode("utf-8-sig"))
+        unsaved = draft.unsaved.get(path)
+        text = read_bounded(path, MAX_BYTES).decode("utf-8-sig") if unsaved is None else unsaved
+        config = json.loads(text)
     except TooLargeError:
         config = None
     except (OSError, UnicodeDecodeError) as error:

@@ -1,15 +1,16 @@
-"""`recompute none | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: what is run again."""
+"""`recompute none | selective | blocks | whole_blocks | OP, ... [except OP, ...] [every N layers]`: what runs again."""
 
 from __future__ import annotations
 
+from planc.frameworks import OWN, framework
 from planc.ir.plan import Recompute
 from planc.language.draft import Draft
-from planc.language.op_names import read_op_names
+from planc.language.op_names import covering, read_op_names
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("recompute",)
-ORDER = 5
-ALL = ("none", "blocks", "whole_blocks")
+ORDER = 6
+ALL = ("none", "selective", "blocks", "whole_blocks")
 """Words that stand alone."""
 
 
@@ -32,12 +33,24 @@ def _layer_ranges(sentence: Sentence) -> Node | None:
 
 def _ops(words: list[Word], draft: Draft) -> tuple[str, ...] | None:
     if len(words) == 1 and words[0].text in ALL:
-        return () if words[0].text == "none" else (words[0].text,)
+        return _selected(draft) if words[0].text == "selective" else () if words[0].text == "none" else (words[0].text,)
     alone = next((w for w in words if w.text in ALL), None)
     if alone is not None:
         draft.report("E0108", alone.span, f"`{alone.text}` stands alone after `recompute`", help="or name ops")
         return None
     return _named(words, draft, ALL)
+
+
+def _selected(draft: Draft) -> tuple[str, ...] | None:
+    """The ops that the plan's framework runs again under selective recomputation."""
+    if draft.model is None:
+        return None
+    rules = framework(draft.realise.framework if draft.realise else OWN)
+    kernel = draft.attention.method if draft.attention else ""
+    if not kernel and draft.cluster is not None:
+        kernel = rules.attention_kernel(draft.cluster.chip.name)
+    ops = [op for kind in draft.model.blocks for op in draft.model.ops[kind]]
+    return tuple(covering(rules.selective(draft.model, kernel), ops))
 
 
 def _saved_ops(sentence: Sentence, draft: Draft) -> tuple[str, ...] | None:

@@ -1,0 +1,33 @@
+"""The frameworks that `realise as NAME` may name, one file each: what each of them does with a plan's sentences.
+
+A framework decides what a plan leaves open: the kernel of attention, which transfers it hides, where a block that runs
+again ends, what `recompute selective` runs again, how the vocabulary is padded, and what it keeps in memory beside
+the tensors of any correct program. planc's own programs are one of them, and the one that counts unless a plan says
+another. `planc import` writes the sentence, `planc.calibration` spells published runs with it, and both read these
+tables.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import cache
+
+from planc.frameworks.framework import Framework
+
+OWN = "planc"
+NAMES = (
+    *(OWN, "megatron", "bridge", "nemo", "torchtitan", "automodel", "torch", "accelerate", "deepspeed", "maxtext"),
+    *("fms", "llm_foundry"),
+)
+
+
+@cache
+def framework(name: str) -> Framework:
+    """The rules of the framework `name`, one of `NAMES`.
+
+    >>> framework("megatron").title, framework("megatron").padded_vocab(50257, tp=4)
+    ('Megatron-LM', 50688)
+    """
+    assert name in NAMES
+    found: Framework = importlib.import_module(f"{__name__}.{name}").FRAMEWORK
+    return found

@@ -1,0 +1,61 @@
+"""The rules of a framework: how it realises what a plan leaves open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import field
+from typing import Literal
+
+from planc.diag.fast_dataclass import dataclass
+from planc.ir.model import Model
+
+Loss = Literal["any", "eager", "in_place", "fused"]
+"""How the loss keeps logits for its backward: as planc's own programs do (`any`); op by op in fp32; in one fp32 copy
+that its backward overwrites (Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py); in the logits' own dtype, by
+one kernel."""
+AMPERE = ("a100", "a100_40")
+BLACKWELL = ("b200", "gb200", "b300", "gb300")
+
+
+def core_alone(model: Model, kernel: str) -> tuple[str, ...]:
+    """Selective recomputation of Korthikanti et al. 2022: attention's core of `model`, whatever its `kernel`."""
+    return ("attention.core",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """A framework's rules. The defaults are those of planc's own programs."""
+
+    name: str
+    title: str
+    """Its own name."""
+    kernel: str = ""
+    """The kernel of attention where a plan names none; an empty string is FlashAttention-2."""
+    kernel_on: Mapping[str, str] = field(default_factory=dict)
+    """The same for some chips."""
+    whole_blocks: bool = False
+    """True where a recomputed block runs to its end: the framework's checkpoint is a function of its own, and does not
+    stop at the last tensor that is needed."""
+    whole_blocks_on: tuple[str, ...] = ()
+    """Chips whose published runs are older than the release that stops early."""
+    selective: Callable[[Model, str], tuple[str, ...]] = core_alone
+    """The ops of a model that `recompute selective` runs again, with this kernel of attention."""
+    tp_overlap: str = ""
+    """The way in which it hides the transfers of tensor parallelism of dense models on GPUs unless told otherwise."""
+    tp_overlap_torus: str = ""
+    """The same on TPUs."""
+    vocab_multiple: int = 1
+    """The vocabulary is padded to a multiple of this times the size of tensor parallelism."""
+
+    def attention_kernel(self, chip: str) -> str:
+        """The kernel of attention on `chip`, as `attention.core as` names it; an empty string is FlashAttention-2."""
+        return self.kernel_on.get(chip, self.kernel)
+
+    def runs_whole_blocks(self, chip: str) -> bool:
+        """True where a recomputed block runs to its end on `chip`."""
+        return self.whole_blocks or chip in self.whole_blocks_on
+
+    def padded_vocab(self, vocab: int, tp: int) -> int:
+        """Rows of the embedding for a vocabulary of `vocab` words, divided over `tp` ranks."""
+        multiple = self.vocab_multiple * (tp if self.vocab_multiple > 1 else 1)
+        return -(-vocab // multiple) * multiple

@@ -1,0 +1,46 @@
+"""MaxText: JAX on TPUs, and on GPUs with cuDNN's attention (`attention=cudnn_flash_te`).
+
+XLA hides the transfers of tensor parallelism in windowed products on TPUs; on GPUs its collective matmul is on in the
+published scripts.
+"""
+
+from planc.frameworks.framework import AMPERE, BLACKWELL, Framework
+
+QKV = ("attention.q", "attention.k", "attention.v")
+POLICIES: dict[str, tuple[str, ...]] = {
+    "full": (),
+    "none": (),
+    "save_qkv_proj": QKV,
+    "save_out_proj": ("attention.out",),
+    "save_dot_except_mlp": (*QKV, "attention.out"),
+    "save_dot_except_mlpwi": (*QKV, "attention.out", "ffn.down"),
+    "save_dot_with_context_except_mlp": (*QKV, "attention.core", "attention.out"),
+    "qkv_proj_offloaded": QKV,
+}
+"""Policies of rematerialisation that keep named products of a block, and the ops of a plan that these are; `none` is
+no policy, so that nothing is kept (src/maxtext/layers/decoders.py, get_remat_policy)."""
+CUSTOM = {
+    "query_proj": ("attention.q",),
+    "key_proj": ("attention.k",),
+    "value_proj": ("attention.v",),
+    "qkv_proj": QKV,
+    "out_proj": ("attention.out",),
+    "context": ("attention.core",),
+    "mlpwi_0": ("ffn.gate",),
+    "mlpwi_1": ("ffn.up",),
+    "mlpwi": ("ffn.gate", "ffn.up"),
+    "mlpwo": ("ffn.down",),
+    "moe_mlpwi_0": ("moe.gate",),
+    "moe_mlpwi_1": ("moe.up",),
+    "moe_mlpwo": ("moe.down",),
+}
+"""Tensors that `remat_policy=custom` places one by one, and the ops that make them."""
+GPUS = (*AMPERE, "h100", "h200", "h800", *BLACKWELL)
+
+FRAMEWORK = Framework(
+    name="maxtext",
+    title="MaxText",
+    kernel_on=dict.fromkeys(GPUS, "cudnn"),
+    tp_overlap="async_matmul",
+    tp_overlap_torus="windowed_einsum",
+)

@@ -1,0 +1,29 @@
+"""torchtitan: torch's own parallelism (FSDP2, DTensor, pipelining).
+
+It prefers cuDNN's attention on Blackwell alone (torchtitan/models/attention.py: from compute capability 10.0 on). Its
+selective checkpointing keeps every other `mm` and flash attention, not cuDNN's
+(torchtitan/distributed/activation_checkpoint.py).
+"""
+
+from planc.frameworks.framework import BLACKWELL, Framework
+from planc.ir.model import Model
+
+EVERY_OTHER = ("ffn.swiglu", "attention.k", "attention.out", "ffn.up")
+"""Of a block: the activation between its products, and every other product, counted from the first."""
+
+
+def by_list(model: Model, kernel: str) -> tuple[str, ...]:
+    """The ops of `model` that torch's list of saved ops leaves out: norms, sums and every other product of a block,
+    counted from the first; attention's core where its `kernel` is cuDNN's."""
+    cheap = [op.name for op in model.block_ops if op.kind in ("norm", "rope", "add")]
+    known = {op.name for op in model.block_ops}
+    products = [n for n in EVERY_OTHER if n in known]
+    return (*cheap, *products, *(("attention.core",) if kernel == "cudnn" else ()))
+
+
+FRAMEWORK = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    kernel_on=dict.fromkeys(BLACKWELL, "cudnn"),
+    selective=by_list,
+)

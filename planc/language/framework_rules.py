@@ -1,0 +1,83 @@
+"""A framework's rules applied to a plan, and taken away again for planc's own program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from planc.frameworks import OWN, framework
+from planc.frameworks.framework import Framework
+from planc.ir.model import Model
+from planc.ir.plan import Kernel, Overlap, Plan, RealisedAs
+
+
+def filled(plan: Plan) -> Plan:
+    """`plan` with what its framework decides where no sentence does: attention's kernel, overlap of tensor parallelism,
+    the end of recomputed blocks, padding of the vocabulary.
+
+    Nodes that are filled in have the cause of the `realise` sentence.
+    """
+    realise = plan.realise
+    if realise is None or realise.framework == OWN:
+        return plan
+    rules = framework(realise.framework)
+    vocab = plan.model.sizes["vocab"]
+    padded = rules.padded_vocab(vocab, plan.mesh.size(*plan.axes_of("vocab")))
+    whole = plan.recompute.ops == ("blocks",) and rules.runs_whole_blocks(plan.cluster.chip.name)
+    return replace(
+        plan,
+        attention=_kernel(plan, rules, realise),
+        overlaps=_overlaps(plan, rules, realise),
+        recompute=replace(plan.recompute, ops=("whole_blocks",)) if whole else plan.recompute,
+        model=_with_vocab(plan.model, padded),
+        realise=replace(realise, whole_blocks=whole),
+    )
+
+
+def as_own_program(plan: Plan) -> Plan:
+    """`plan` as planc's own programs run it: with all its sentences, without its framework's rules.
+
+    The vocabulary stays padded: its rows are the model's from then on, and may divide only so.
+    """
+    realise = plan.realise
+    if realise is None:
+        return plan
+    kernel = plan.attention
+    return replace(
+        plan,
+        attention=None if kernel is not None and kernel.cause == realise.cause else kernel,
+        overlaps=tuple(o for o in plan.overlaps if o.cause != realise.cause),
+        recompute=replace(plan.recompute, ops=("blocks",)) if realise.whole_blocks else plan.recompute,
+        realise=None,
+    )
+
+
+def is_foreign(plan: Plan) -> bool:
+    """True if a sentence of `plan` names another framework than planc."""
+    return plan.framework != OWN
+
+
+def _kernel(plan: Plan, rules: Framework, realise: RealisedAs) -> Kernel | None:
+    name = rules.attention_kernel(plan.cluster.chip.name)
+    if plan.attention is not None or not name:
+        return plan.attention
+    return Kernel(method=name, cause=realise.cause)
+
+
+def _overlaps(plan: Plan, rules: Framework, realise: RealisedAs) -> tuple[Overlap, ...]:
+    """The plan's overlaps, and the framework's for each axis of tensor parallelism of a dense model without one."""
+    method = rules.tp_overlap_torus if plan.cluster.kind == "torus" else rules.tp_overlap
+    if not method or plan.model.top_k:
+        return plan.overlaps
+    said = {o.axis for o in plan.overlaps}
+    axes = (a for a in tensor_axes(plan) if a not in said)
+    return (*plan.overlaps, *(Overlap(axis=a, method=method, cause=realise.cause) for a in axes))
+
+
+def tensor_axes(plan: Plan) -> tuple[str, ...]:
+    """The axes of tensor parallelism: those that divide the heads of attention or the width of the feed-forward."""
+    divided = {a for s in plan.shards if s.dim in ("heads", "ffn") and not s.region for a in s.axes}
+    return plan.mesh.in_order(divided)
+
+
+def _with_vocab(model: Model, vocab: int) -> Model:
+    return model if vocab == model.sizes["vocab"] else replace(model, sizes={**model.sizes, "vocab": vocab})
