@@ -113,7 +113,8 @@ def _of_plan() -> Schema:
     made = TypeAdapter(Plan).json_schema()
     keys = {"format": {"const": PLAN}, **made["properties"]}
     about = "The compiled plan of a training preset, `[plan] compiled`."
-    return {**_headed(PLAN, about, made), "properties": keys, "required": list(keys)}
+    required = [name for name in keys if name != "realise"]  # absent where a plan names no framework
+    return {**_headed(PLAN, about, made), "properties": keys, "required": required}
 
 
 def _page() -> Schema:

@@ -181,8 +181,8 @@ def refused(found: Sequence[Predicted]) -> tuple[Refused, ...]:
 
 def _refused(group: str, found: Sequence[Predicted]) -> Refused:
     over = [p.over for p in found]
-    by = [sum(share > least for share in over) for least in (0.0, 0.1, 0.5)]
-    return Refused(group, len(found), *by, sum(p.rules_broken for p in found))
+    memory, tenth, half = (sum(share > least for share in over) for least in (0.0, 0.1, 0.5))
+    return Refused(group, len(found), memory, tenth, half, sum(p.rules_broken for p in found))
 
 
 def closed_forms() -> tuple[Errors, ...]:

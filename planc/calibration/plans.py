@@ -132,7 +132,7 @@ def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
 
 
 def layout_of(fields: Fields) -> Layout:
-    """The mesh axes of a row, from its source's own option names."""
+    """The mesh axes of the row in `fields`, from its source's own option names."""
     row, value = fields.row, fields.size
     framework = framework_of(fields)
     zero = fields.parallel("zero")
@@ -178,7 +178,7 @@ def _chunks(fields: Fields) -> int:
 
 
 def microbatch(fields: Fields, layout: Layout) -> int:
-    """Sequences that a data-parallel rank of a row works on at a time.
+    """Sequences that a data-parallel rank of the row in `fields`, laid out as `layout`, works on at a time.
 
     Where a source prints none: without a pipeline 4, else 1. A batch of a device or rank is that of one forward;
     torchtitan's pipelines have as many microbatches as ranks unless told otherwise (its pipeline_llama.py), so that its
@@ -440,7 +440,7 @@ def _narrow_dtype(fields: Fields) -> str:
 
 
 def recompute_words(fields: Fields) -> Iterator[str]:
-    """The sentences for recomputation and offload of activations that a row was run with."""
+    """The sentences for recomputation and offload of activations that the row in `fields` was run with."""
     row = fields.row
     given = fields.option("recompute")
     words = str(fields.option("activation_checkpointing") if given is None else given)
@@ -501,7 +501,7 @@ def _maxtext(row: Row, words: str) -> Iterator[str]:
         core = "" if "flash" in words else ", attention.core"
         yield f"recompute {_ops_of_kind(row, 'norm', 'elementwise', 'add', 'rope')}{core}"
         return
-    kept = []
+    kept: list[str] = []
     if "qkv" in words and not row.model.get("mla"):
         kept += CUSTOM["qkv_proj"]
     if "k,v saved" in words:

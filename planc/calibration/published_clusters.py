@@ -57,7 +57,8 @@ def slice_shape(chips: int, dims: int) -> tuple[int, ...]:
 
 
 def machine_text(fields: Fields) -> str:
-    """A hardware file with what a row says of its own machines: memory, power, network; empty where the catalog's hold.
+    """A hardware file with what the row in `fields` says of its own machines: memory, power, network; empty where the
+    catalog's hold.
 
     Its names are the catalog's, whose machines it stands for.
     """

@@ -53,29 +53,35 @@ class Fields:
         return (table or {}).get(key)
 
     def parallel(self, key: str) -> Any:
+        """The value of `key` among the layout's fields; None where the row has none."""
         return self._value("parallel", self.row.facts["parallel"], key)
 
     def size(self, key: str) -> int:
-        """A size of the layout; 1 where the row has none."""
+        """The number of ranks along `key` of the layout; 1 where the row has none."""
         return int(self.parallel(key) or 1)
 
     def batch(self, key: str) -> Any:
+        """The value of `key` among the batch's fields, in sequences or tokens; None where the row has none."""
         return self._value("batch", self.row.facts["batch"], key)
 
     def option(self, key: str) -> Any:
+        """The value of `key` among the options; None where the row has none."""
         return self._value("options", self.row.facts["options"], key)
 
     def flag(self, key: str) -> Any:
-        """A flag of the framework's own command line, where the row has them."""
+        """The value of flag `key` of the framework's own command line, where the row has them; else None."""
         return self._value("flags", self.row.facts["options"].get("flags"), key)
 
     def model(self, key: str) -> Any:
+        """The value of `key` among the model's fields; None where the row has none."""
         return self._value("model", self.row.facts["model"], key)
 
     def moe(self, key: str) -> Any:
+        """The value of `key` among the experts' fields; None where the row has none."""
         return self._value("moe", self.row.facts["model"].get("moe"), key)
 
     def latent(self, key: str) -> Any:
+        """The value of `key` among the fields of latent attention; None where the row has none."""
         return self._value("mla", self.row.facts["model"].get("mla"), key)
 
     def unused(self) -> list[str]:
@@ -89,17 +95,17 @@ class Fields:
             f"{section}.{key}"
             for section, table in tables.items()
             for key, value in table.items()
-            if (section, key) not in self._read and key not in known.get(section, ()) and _says_something(value)
+            if (section, key) not in self._read and key not in known.get(section, ()) and _is_given(value)
         ]
 
 
-def _says_something(value: Any) -> bool:
+def _is_given(value: Any) -> bool:
     """False for what stands for nothing: no value, no, an axis of one rank."""
     return value is True or value not in (None, False, "", [], {}, 1)
 
 
 def framework_of(fields: Fields) -> str:
-    """The framework of a row: its field `framework`, else the one whose words its fields are.
+    """The framework of the row in `fields`: its field `framework`, else the one whose words its fields are.
 
     A row without either ran on something that planc has no rules for; it is taken as plain torch.
     """

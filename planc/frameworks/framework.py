@@ -47,6 +47,10 @@ class Framework:
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times the size of tensor parallelism."""
 
+    lost_across_nodes: float = 0.0
+    """Share beyond the tensors' bytes that torch's allocator reserves in the framework's scripts for several nodes,
+    whose segments cannot grow; 0 where it is the chip's `fragmentation` as in one node."""
+
     def attention_kernel(self, chip: str) -> str:
         """The kernel of attention on `chip`, as `attention.core as` names it; an empty string is FlashAttention-2."""
         return self.kernel_on.get(chip, self.kernel)

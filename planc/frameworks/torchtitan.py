@@ -2,14 +2,15 @@
 
 It prefers cuDNN's attention on Blackwell alone (torchtitan/models/attention.py: from compute capability 10.0 on). Its
 selective checkpointing keeps every other `mm` and flash attention, not cuDNN's
-(torchtitan/distributed/activation_checkpoint.py).
+(torchtitan/distributed/activation_checkpoint.py). Its script for one node lets the allocator's segments grow
+(run_train.sh, `expandable_segments`), that for several does not (multinode_trainer.slurm).
 """
 
 from planc.frameworks.framework import BLACKWELL, Framework
 from planc.ir.model import Model
 
 EVERY_OTHER = ("ffn.swiglu", "attention.k", "attention.out", "ffn.up")
-"""Of a block: the activation between its products, and every other product, counted from the first."""
+"""Ops of a block: the activation between its products, and every other product, counted from the first."""
 
 
 def by_list(model: Model, kernel: str) -> tuple[str, ...]:
@@ -26,4 +27,5 @@ FRAMEWORK = Framework(
     title="torchtitan",
     kernel_on=dict.fromkeys(BLACKWELL, "cudnn"),
     selective=by_list,
+    lost_across_nodes=0.1,
 )

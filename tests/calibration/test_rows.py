@@ -99,7 +99,10 @@ def test_torchtitan_as_its_pages_say() -> None:
     old, hopper, blackwell = (one(n) for n in ("tt-t4-0", "tt-h200-32", "tt-b200-float8-tensorwise"))
     assert "compile blocks\n" in plan_text(old) and "compile blocks, loss\n" in plan_text(hopper)
     plans = plan_of(hopper), plan_of(blackwell)
-    assert [p.recompute.ops[-1] for p in plans] == ["ffn.up", "attention.core"]
+    assert [{"ffn.up", "attention.core"} & {*p.recompute.ops} for p in plans] == [
+        {"ffn.up"},
+        {"ffn.up", "attention.core"},
+    ]
     assert [p.attention.method if p.attention else "" for p in plans] == ["", "cudnn"]
 
 

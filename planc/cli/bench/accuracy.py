@@ -12,11 +12,11 @@ from typing import Any
 from planc.calibration.accuracy import Accuracy, Errors, accuracy, fitted
 from planc.calibration.fit import Fit, shown
 from planc.calibration.parameters import PARAMETERS
-from planc.calibration.published_clusters import FIXED_SEGMENTS
 from planc.calibration.rows import read_rows
 from planc.calibration.sweep import Sweep
 from planc.cli.common import print_json
 from planc.cli.views.table import table
+from planc.frameworks.torchtitan import FRAMEWORK as TORCHTITAN
 
 HEAD = ("step time of", "runs", "median", "p90", "bias", "in use", "p90", "not fitted", "p90")
 
@@ -149,8 +149,9 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
 
 
 MEMORY = f"""One number of these was chosen on the seven runs themselves, and is no prediction: torch's allocator holds
-{100 * FIXED_SEGMENTS:.0f} % beside what tensors take where its segments cannot grow, as in runs on several nodes by
-scripts that do not ask for it (tried: 4 to 12 %). With 4 % for every run the median is 9.4 %."""
+{100 * TORCHTITAN.lost_across_nodes:.0f} % beside what tensors take where its segments cannot grow, as in torchtitan's
+runs on several nodes, whose script does not ask for it (tried: 4 to 12 %). With 4 % for every run the median is
+9.4 %."""
 
 
 def numbers() -> list[list[str]]:

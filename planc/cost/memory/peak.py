@@ -9,11 +9,15 @@ The reserve is what no tensor of the program is in: the runtime, and memory that
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from planc.cost.memory.activations import Replays, replay_buffers, replays_of, saved_by_section
 from planc.cost.memory.state import communicators, resting, state_buffers
+from planc.frameworks import framework
 from planc.ir.collective import Collective
 from planc.ir.hardware import Chip
 from planc.ir.model import Section
+from planc.ir.plan import Plan
 from planc.ir.realised import Realised, TensorBytes, during
 from planc.ir.report import Memory, MemoryParts, StageMemory
 from planc.ir.sharding import Sharded
@@ -58,7 +62,7 @@ def _stage(sharded: Sharded, rank: int, tensors: TensorBytes) -> StageMemory:
     parts = {name: getattr(tensors, name) for name in TENSORS}
     parts["comm_buffers"] = communicators(sharded) * plan.cluster.chip.communicator_bytes
     allocated = sum(parts.values())
-    parts["reserve"] = with_reserve(plan.cluster.chip, allocated) - allocated
+    parts["reserve"] = with_reserve(allocator_of(plan), allocated) - allocated
     gib = {name: amount / GIB for name, amount in parts.items()}
     return StageMemory(
         stage=rank,
@@ -151,6 +155,12 @@ def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -
     """
     (_, reduced), (block, loss) = state, replayed
     return loss > block + reduced
+
+
+def allocator_of(plan: Plan) -> Chip:
+    """The chip of `plan`, with the share that its framework's allocator loses."""
+    chip, lost = plan.cluster.chip, framework(plan.framework).lost_across_nodes
+    return replace(chip, runtime_fraction=lost) if lost and plan.cluster.count > 1 else chip
 
 
 def with_reserve(chip: Chip, allocated_bytes: float) -> float:
