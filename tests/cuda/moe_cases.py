@@ -54,12 +54,29 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
     "deepseek_ep": ("fsdp 2 > ep 2", BOTH, STORED, EP),
     "deepseek_pipeline": ("pp 2 > ep 2", PP.format("interleaved_1f1b(chunks = 2)"), "use zero1 over ep", EP),
     "deepseek_recomputed": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks"),
+    "deepseek_tp": ("dp 2 > tp 2", "use zero2 over dp", "use tp over tp"),
+    "deepseek_tp_sp": ("fsdp 2 > tp 2", FSDP, "use tp over tp", SP),
+    "deepseek_tp_ep": (
+        "fsdp 2 > tp 2",
+        "view efsdp 2 > ep 2 of fsdp, tp for experts",
+        FSDP,
+        "use tp over tp",
+        SP,
+        EP,
+        EFSDP,
+        "recompute blocks",
+    ),
+    "deepseek_tp_pipeline": ("pp 2 > tp 2", PP.format("1f1b"), "use tp over tp", SP, "use ep over tp"),
+    "deepseek_tp_cp": ("cp 2 > tp 2", "use cp over cp", "use tp over tp", SP),
+    "deepseek_tp_sequence": ("ep 2 > tp 2", "use ddp over ep", SP, EP),
 }
-"""A dense first layer, latent attention, and a shared expert beside the routed ones."""
+"""A dense first layer, latent attention, and a shared expert beside the routed ones. Tensor parallelism divides the
+heads, and the narrow projections by the sequence where it is divided, or not at all."""
 
-CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view", "deepseek_pipeline")
+CI = ("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view")
+CI += ("deepseek_pipeline", "deepseek_tp_ep", "deepseek_tp_pipeline")
 """Those that CI trains."""
-QUICK = ("ep_fsdp",)
+QUICK = ("ep_fsdp", "deepseek_tp_ep")
 """Those that `make test` trains."""
 
 BALANCED = ("ep_recomputed", "etp_balanced", "deepseek_pipeline")
@@ -73,4 +90,7 @@ def moe_case(name: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]
     model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
-    return plan_of(f"case_{name}", mesh, *sentences, model=model, batch="16 x 24 tokens microbatch 2")
+    small = name.startswith("deepseek_tp")
+    layers, sequences = ("(layers = 2)", 8) if small else ("", 16)
+    batch = f"{sequences} x 24 tokens microbatch 2"
+    return plan_of(f"case_{name}", mesh, *sentences, model=model + layers, batch=batch)

@@ -70,6 +70,11 @@ def test_it_is_lowered(name: str) -> None:
         ("etp_same_tokens", "grad_placements=[Partial()]", "sizes("),
         ("capacity", "math.ceil(len(rows) * 1.25 / len(counts))", "sizes("),
         ("deepseek_ep", "fully_shard(experts", "apply_tp"),
+        ("deepseek_tp", '"attention.keys": Shared(input_layouts=(None, Replicate()))', '"attention.wkv_a"'),
+        ("deepseek_tp_sp", "model.set_requires_all_reduce(last)", "all_to_all"),
+        ("deepseek_tp_sp", '"attention.keys": Shared(input_layouts=(None, Shard(1)))', "PrepareModuleInputOutput"),
+        ("deepseek_tp_sequence", '"attention.keys": PrepareModuleInput(', "Shared("),
+        ("deepseek_tp_pipeline", '"attention.keys": Shared(', "build_expert_mesh"),
     ],
 )
 def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -> None:

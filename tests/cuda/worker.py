@@ -130,7 +130,7 @@ def reference(plan: Plan, program: Program, settings: Settings, build: Build, kn
     batch = plan.batch.sequences, plan.batch.microbatch_sequences
     places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
     narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
-    key = repr((plan.model.name, batch, plan.precision, places, narrow, settings.balance_loss))
+    key = repr((plan.model.name, plan.model.layers, batch, plan.precision, places, narrow, settings.balance_loss))
     if key not in known:
         known[key] = train(start_single(program, settings, initial, build), plan)
     return known[key]

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from planc.backends.cuda.analysis.roles import Roles
 
 WHOLE = "whole"
-"""A dimension of size 1: fully_shard divides experts over it (that is, not at all) when no axis stores them."""
+"""A dimension of size 1: where fully_shard is used, it divides experts over this one (that is, not at all) when no axis
+stores them."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ class Experts:
             return ()
         used = {*self.replicate, *self.shard, *self.exchange, *self.tensor}
         rest = [(a,) for a in self.axes if a not in used]
-        groups = [*rest, self.replicate, self.shard or (WHOLE,), self.exchange, self.tensor]
+        stored = self.shard or ((WHOLE,) if self.roles.uses_fsdp else ())
+        groups = [*rest, self.replicate, stored, self.exchange, self.tensor]
         return tuple(self._factor(group) for group in groups if group)
 
     @cached_property

@@ -6,6 +6,7 @@ of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,9 +40,43 @@ class Boundary:
     @property
     def alone(self) -> bool:
         """True if the module does this op and nothing else."""
+        return self.o.op.module != "layers.*" and not any(self._others())
+
+    @property
+    def at_edge(self) -> bool:
+        """True if the inputs of the op are those of its module, or come from ops whose `gatherer` it is."""
+        if self.o.op.module == "layers.*":
+            return False
+        found = (Boundary(o, self.section, self.sharded, self.roles).gatherer for o in self._others())
+        return all(other is not None and other.o is self.o for other in found)
+
+    def _others(self) -> Iterator[OpSharding]:
+        """The other ops that the module does."""
         module = self.o.op.module
-        others = (p.op.module for p in self.sharded.ops[self.section] if p is not self.o)
-        return module != "layers.*" and not any(m == module or m.startswith(f"{module}.") for m in others)
+        for o in self.sharded.ops[self.section]:
+            if o is not self.o and (o.op.module == module or o.op.module.startswith(f"{module}.")):
+                yield o
+
+    @cached_property
+    def shared_input(self) -> int | None:
+        """The index of an input that all heads share, where the tensor axes divide the heads: each rank takes the whole
+        of it, and its gradient is a sum over the ranks. None without one, and for attention, which divides its rows.
+        """
+        if self.o.op.kind == "attention":
+            return None
+        whole = self.o.op.whole_of
+        return next((i for i, t in enumerate(self.o.op.inputs) if any(self.divides(d) for d in whole.get(t, ()))), None)
+
+    @cached_property
+    def gatherer(self) -> Boundary | None:
+        """The op in the same module that takes this one's output whole over the tensor axes. The module takes the whole
+        input of this op, and does all of its rows."""
+        for o in self.sharded.ops[self.section]:
+            if o.op.module == self.o.op.module and self.o.op.output in o.op.inputs:
+                other, index = Boundary(o, self.section, self.sharded, self.roles), o.op.inputs.index(self.o.op.output)
+                if other.forward_kinds(index) == ("all_gather",) or index == other.shared_input:
+                    return other
+        return None
 
     @property
     def linear(self) -> bool:
@@ -112,7 +147,8 @@ class Boundary:
     def summed_back(self, index: int = 0) -> bool:
         """True if the gradient of the input at `index` is a partial sum over the tensor axes."""
         dims = self._dims(self.o.op.inputs[index])
-        return self.o.op.kind == "matmul" and any(self.divides(d) for d in self.o.layout if d not in dims)
+        mixed = self.o.op.kind == "matmul" and any(self.divides(d) for d in self.o.layout if d not in dims)
+        return mixed or index == self.shared_input
 
     def backward_kinds(self, index: int = 0) -> tuple[str, ...]:
         """The collectives, in order, that bring the gradient of the input at `index` into that input's own layout."""

@@ -23,8 +23,8 @@ from planc.ir.base import Cause
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
-DIVIDED = "Divided"
-"""The style that the emitted file brings with it."""
+DIVIDED, SHARED = "Divided", "Shared"
+"""The styles that the emitted file brings with it."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +107,8 @@ class Styler:
                 yield style
 
     def _style(self, b: Boundary, *, prepared_by_parent: bool) -> Style | None:
+        if b.shared_input is not None:
+            return self._shared(b, b.shared_input)
         if not b.o.op.params:
             return self._undivided(b, prepared_by_parent)
         if b.rows:
@@ -123,12 +125,18 @@ class Styler:
         """A norm: each rank norms its rows."""
         dim = b.needed().dim
         arguments = [("sequence_dim", str(dim))] if dim != 1 else []
-        if not all(r.linear for r in self._readers(b)):
+        if not all(r.linear for kind in self._kinds_with(b) for r in self._readers(kind, b)):
             arguments.append(("use_local_output", "True"))
         return Style(b.path, "SequenceParallel", tuple(arguments), cause=self._cause(b.rows[0], b))
 
-    def _readers(self, b: Boundary) -> list[Boundary]:
-        return [r for r in self.section(b.section) if b.o.op.output in r.o.op.inputs]
+    def _readers(self, section: Section, b: Boundary) -> list[Boundary]:
+        return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
+
+    def _kinds_with(self, b: Boundary) -> list[Section]:
+        """The section of `b`, and the other kinds of block that have its module: one style serves all of them."""
+        blocks = self.sharded.model.blocks
+        others = [k for k in blocks if any(o.op.module == b.o.op.module for o in self.sharded.ops[k])]
+        return others if b.section in blocks else [b.section]
 
     def _colwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments, collectives = [], []
@@ -161,6 +169,12 @@ class Styler:
             collectives.append(self._comment(b.move(), b.summed_back()))
         arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
         return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b.settle)])
+
+    def _shared(self, b: Boundary, index: int) -> Style:
+        """A module that gives an input to all of its rank's heads: whole, with a gradient that is summed over ranks."""
+        resting = tuple_of([str(b.resting(i)) if i == index else "None" for i in range(len(b.o.op.inputs))])
+        said = [self._comment(b.move(index), summed_back=True)]
+        return self._style_of(b, b.path, SHARED, [("input_layouts", resting)], said)
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
         """A module that every rank runs whole, or on its part without a weight: only its ends are prepared."""
@@ -220,7 +234,7 @@ class Styler:
         return b.parent if wants == {(True, b.needed(), b.weight == WHOLE)} else ""
 
     def _feeds_loss(self, b: Boundary) -> bool:
-        return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b))
+        return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b.section, b))
 
     def _comment(self, move: Move | None, summed_back: bool = False) -> str:
         """The collectives of a move in words: forward, and what its backward does."""

@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, beside, call, causes, f
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
-from planc.backends.cuda.analysis.styles import DIVIDED, Style, Styler
+from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan
@@ -38,8 +38,9 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
         block=lines(_styles("inside", block), _apply_blocks(styler)) if block else "",
         clone=_clone(roles, styler),
     )
-    own = any(style.name == DIVIDED for style in (*top, *block))
-    return f"{DIVIDED_STYLE.strip()}\n\n\n{text}" if own else text
+    used = {style.name for style in (*top, *block)}
+    own = [written.strip() for name, written in OWN_STYLES.items() if name in used]
+    return "\n\n\n".join([*own, text])
 
 
 APPLY_TOP = "parallelize_module(model, tp, top, src_data_rank=None)"
@@ -105,6 +106,34 @@ class Divided(ParallelStyle):
     def _give(self, module: nn.Module, output: DTensor, mesh: DeviceMesh) -> torch.Tensor:
         return output.redistribute(placements=[self.returned]).to_local()
 '''
+
+
+SHARED_STYLE = '''
+class Shared(ParallelStyle):
+    """A module that gives an input to all heads of its rank: whole, and its gradient is a sum over the ranks' heads.
+
+    `input_layouts` says how that input arrives; None for inputs that stay as they are.
+    """
+
+    def __init__(self, *, input_layouts: tuple[Placement | None, ...]) -> None:
+        super().__init__()
+        self.given = input_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(partial(self._take, device_mesh))
+        return module
+
+    def _take(self, mesh: DeviceMesh, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        pairs = zip(inputs, self.given, strict=True)
+        return tuple(x if given is None else self._whole(x, given, mesh) for x, given in pairs)
+
+    def _whole(self, x: torch.Tensor, given: Placement, mesh: DeviceMesh) -> torch.Tensor:
+        placed = DTensor.from_local(x, mesh, [given], run_check=False)
+        return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
+'''
+
+OWN_STYLES = {DIVIDED: DIVIDED_STYLE, SHARED: SHARED_STYLE}
+"""The text of each style that the emitted file brings with it."""
 
 
 def _styles(name: str, styles: tuple[Style, ...]) -> str:

@@ -200,7 +200,7 @@ def _policy(roles: Roles) -> str:
     )
     return lines(
         "" if policy.scatter_each_microbatch else whole,
-        scattered if policy.scatter_each_microbatch and roles.replicate else "",
+        scattered if policy.scatter_each_microbatch and (roles.replicate or roles.experts.replicate) else "",
         kept if policy.gather_per == "step" else "",
     )
 

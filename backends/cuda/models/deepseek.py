@@ -50,6 +50,7 @@ class LatentAttention(nn.Module):
         self.wv_b = nn.Linear(sizes["kv_lora"], heads * self.head_dim, bias=False)
         self.wo = nn.Linear(heads * self.head_dim, embed, bias=False)
         self.rotary = Rotary(self.rope_dim, model.rope_theta)
+        self.keys = HeadKeys(self.rope_dim, model.rope_theta)
         self.core = Core()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -58,15 +59,26 @@ class LatentAttention(nn.Module):
         q = torch.cat((still, self.rotary(turning)), dim=-1)
         latent = self.kv_norm(self.wkv_a(x))
         k, v = _heads(self.wk_b(latent), self.nope_dim), _heads(self.wv_b(latent), self.head_dim)
-        turned = self.rotary(self.wk_rope(x)[:, :, None])
-        k = torch.cat((k, turned.expand(-1, -1, k.shape[2], -1)), dim=-1)
-        out: Tensor = self.wo(self.core(q, k, v).flatten(2))
+        out: Tensor = self.wo(self.core(q, self.keys(k, self.wk_rope(x)), v).flatten(2))
         return out
 
     def _queries(self, x: Tensor) -> Tensor:
         """[B, S, H * (N + P)], for however many heads this rank has."""
         q: Tensor = self.wq_b(self.q_norm(self.wq_a(x))) if hasattr(self, "wq_b") else self.wq(x)
         return q
+
+
+class HeadKeys(nn.Module):
+    """Each head's own part of its keys, [B, S, H, N], before the part that all heads share, [B, S, P], turned by
+    its positions: [B, S, H, N + P]."""
+
+    def __init__(self, rope_dim: int, theta: float) -> None:
+        super().__init__()
+        self.rotary = Rotary(rope_dim, theta)
+
+    def forward(self, own: Tensor, shared: Tensor) -> Tensor:
+        turned = self.rotary(shared[:, :, None])
+        return torch.cat((own, turned.expand(-1, -1, own.shape[2], -1)), dim=-1)
 
 
 def _heads(x: Tensor, width: int) -> Tensor:

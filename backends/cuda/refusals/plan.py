@@ -195,15 +195,16 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
     if routed(op):
         return
     joined = next((t for t, whole in op.whole_of.items() if whole and op.kind != "attention"), "")
-    if joined and b.divided:
+    if joined and b.divided and not (b.shared_input is not None and _moves_at_edge(b)):
         what = f"the gradient of {joined} would be a sum over the ranks at {op.name}"
         yield _cause(b, b.divided[0]), what, "leave it whole: divide other dims"
     for dim in b.divided:
-        if dim in NEVER.get(op.kind, set()) or dim not in LOCAL_DIMS.get(op.kind, {dim}):
+        never = NEVER.get(op.kind, set()) if b.gatherer is None else set()
+        if dim in never or dim not in LOCAL_DIMS.get(op.kind, {dim}):
             what = f"there is no parallel style for {op.name} with {dim} divided"
             yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
     moved = next((m for m in (*b.redistributions, b.settle) if m), None)
-    if moved and not b.alone:
+    if moved and not b.alone and not _moves_at_edge(b):
         what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
         yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
     if b.weight.dim is not None and not (b.linear or op.kind == "embedding"):
@@ -216,6 +217,15 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
     if any(one.inner and other.dim is not None and one != other for pair in pairs for one, other in (pair, pair[::-1])):
         what = f"at {op.name} a tensor would move between a division inside a dimension and another one"
         yield (moved.cause if moved else None), what, "leave it whole in between"
+
+
+def _moves_at_edge(b: Boundary) -> bool:
+    """True if the style of its module can make the moves of `b`: of an input that heads share, or of those that it
+    gathers."""
+    moves = [i for i, move in enumerate(b.redistributions) if move]
+    gathers = all(b.forward_kinds(i) == ("all_gather",) for i in moves)
+    one = b.shared_input is None or set(moves) <= {b.shared_input}
+    return b.at_edge and b.settle is None and gathers and one
 
 
 def _cause(b: Boundary, dim: str) -> Cause | None:

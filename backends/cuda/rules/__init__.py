@@ -19,6 +19,7 @@ from planc.backends.cuda.rules import (
     keep_last_group_gathered,
     pad_dim0,
     pipeline_keeps_state,
+    replay_in_order,
     ring_gradients,
 )
 from planc.backends.cuda.rules.rule import Rows
@@ -26,6 +27,7 @@ from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 
 ORDER = (
+    replay_in_order,
     gather_per_sibling,
     expert_rows_per_rank,
     exchange_gate_weights,

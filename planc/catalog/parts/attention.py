@@ -45,9 +45,9 @@ def attention(
     return part + core(q, k, "attention.v", window=window, sinks=sinks) + projection_out(biased=biased)
 
 
-def rope(name: str, source: str, target: Tensor) -> Part:
+def rope(name: str, source: str, target: Tensor, *, module: str = MODULE) -> Part:
     """Rotary positions from tensor `source` to `target`, which turn pairs of a head's numbers: a head's width stays
-    whole.
+    whole. `module` does it.
 
     A rotation is linear: its backward needs no tensor.
     """
@@ -55,7 +55,7 @@ def rope(name: str, source: str, target: Tensor) -> Part:
         name=name,
         kind="rope",
         region=target.region,
-        module=MODULE,
+        module=module,
         inputs=(source,),
         output=target.name,
         whole=target.dims[-1:],

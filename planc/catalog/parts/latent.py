@@ -16,6 +16,8 @@ from planc.ir.model import Op, Tensor
 TOKENS = HIDDEN[:2]
 QUERY = ("heads", "qk_head_dim")
 VALUE = ("heads", "head_dim")
+KEYS = f"{MODULE}.keys"
+"""The module that turns the shared key and joins it to each head's own."""
 
 
 def latent_attention(*, q_lora: bool = True) -> Part:
@@ -38,7 +40,7 @@ def latent_attention(*, q_lora: bool = True) -> Part:
     part += _projection("mla.up_proj.k", "wk_b", ("heads", "nope_dim"), "kv_lora", "mla.kv_normed", "mla.k_nope")
     part += _projection("mla.up_proj.v", "wv_b", VALUE, "kv_lora", "mla.kv_normed", "attention.v")
     part += rope("attention.rope_q", "attention.q", _tensor("attention.q_rotated", QUERY))
-    part += rope("attention.rope_k", "mla.k_rope", _latent("mla.k_rotated", "rope_dim"))
+    part += rope("attention.rope_k", "mla.k_rope", _latent("mla.k_rotated", "rope_dim"), module=KEYS)
     part += _join()
     widths = ("head_dim", "qk_head_dim")
     return part + core("attention.q_rotated", "attention.k", "attention.v", widths=widths) + projection_out()
@@ -77,7 +79,7 @@ def _join() -> Part:
         name="mla.join_k",
         kind="elementwise",
         region="attention",
-        module=MODULE,
+        module=KEYS,
         inputs=("mla.k_nope", "mla.k_rotated"),
         output="attention.k",
         whole_of={"mla.k_rotated": ("heads",)},

@@ -20,6 +20,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_audit.py::test_a_smaller_world_changes_data_parallel_ranks_alone",
     ),
     Fault(
+        name="cuda: the gradient of a key that heads share is one rank's heads' alone",
+        file="backends/cuda/emit/parallelize.py",
+        text="redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])",
+        planted="redistribute(placements=[Replicate()]).to_local()",
+        test="tests/cuda/test_moe.py::test_trains_as_one_process[deepseek_tp_ep]",
+    ),
+    Fault(
+        name="cuda: a replay is predicted to leave out the shared expert's last projection",
+        file="backends/cuda/rules/replay_in_order.py",
+        text="if not roles.plan.recompute.blocks:",
+        planted="if True:",
+        test="tests/cuda/test_moe.py::test_issues_the_collectives_that_the_rules_predict[deepseek_tp_ep]",
+    ),
+    Fault(
+        name="cuda: experts' gradients are all-reduced in every microbatch",
+        file="backends/cuda/emit/step.py",
+        text="(roles.replicate or roles.experts.replicate)",
+        planted="roles.replicate",
+        test="tests/cuda/test_moe.py::test_a_sentence_writes_what_it_needs",
+    ),
+    Fault(
         name="cuda: the loss is summed over microbatches",
         file="backends/cuda/emit/step.py",
         text="labels[index]) / len(inputs)",
