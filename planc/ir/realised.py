@@ -12,6 +12,7 @@ from planc.ir.target import Target
 
 if TYPE_CHECKING:
     from planc.ir.backend import Backend
+    from planc.ir.model import Op
     from planc.ir.sharding import Sharded
 
 InFlight = Sequence[Mapping[int, int]]
@@ -32,6 +33,14 @@ class AttentionKernel:
     replay_bytes: float = 0.0
     windows_by_mask: bool = False
     """A window of tokens is a mask over scores that are all computed, and no shorter loop."""
+    repeats_keys: bool = False
+    """Grouped keys and values are written out once for each query head before the kernel reads them."""
+    repeats_windowed_keys: bool = False
+    """The same where attention has a window."""
+
+    def repeats(self, op: Op) -> bool:
+        """True if keys and values of the attention `op` are written out for each query head, if they are grouped."""
+        return self.repeats_keys or (self.repeats_windowed_keys and op.window > 0)
 
     @property
     def stores_scores(self) -> bool:

@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from planc.ir.sharding import Layout, Step, StepKind
 
+ORDER: tuple[StepKind, ...] = ("reduce_scatter", "all_reduce", "all_to_all", "all_gather", "slice")
+"""Steps that make a tensor smaller come before those that leave its size, and gathers after both: each step moves as
+little as it can, and so do the programs."""
+
 
 def where(layout: Layout, axis: str) -> str:
     """The dim that `axis` divides, or an empty string."""
@@ -15,7 +19,7 @@ def where(layout: Layout, axis: str) -> str:
 
 
 def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tuple[Step, ...]:
-    """The steps that turn `before` (a sum over `partial`) into `after`, reductions first.
+    """The steps that turn `before` (a sum over `partial`) into `after`, in the order of `ORDER`.
 
     An axis that divided dim d and now divides nothing gathers d; one that now divides another dim is an all-to-all; a
     partial axis that divides a dim afterwards is a reduce-scatter, otherwise an all-reduce; an axis that only appears
@@ -39,9 +43,8 @@ def steps_between(before: Layout, partial: tuple[str, ...], after: Layout) -> tu
         for axis in axes:
             if axis not in partial and not where(before, axis):
                 grouped.setdefault(("slice", dim, ""), []).append(axis)
-    return tuple(
-        Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim) for (kind, dim, to_dim), axes in grouped.items()
-    )
+    ordered = sorted(grouped.items(), key=lambda item: ORDER.index(item[0][0]))
+    return tuple(Step(kind=kind, axes=tuple(axes), dim=dim, to_dim=to_dim) for (kind, dim, to_dim), axes in ordered)
 
 
 def restrict(layout: Layout, dims: tuple[str, ...]) -> Layout:

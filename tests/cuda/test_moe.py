@@ -8,16 +8,19 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from planc.backends.common.sequence_order import held_order
 from planc.backends.cuda.refusals.plan import refusals
 from planc.checks import check_plan
 from planc.lowering import lower_plan
 from tests.launches import Row, case, tier
 from tests.plans import propagated
 
+from .cases import plan_of
 from .moe_cases import CI, DEEPSEEK, MIXTRAL, QUICK, QWEN3, moe_case
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -81,6 +84,20 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
     text = lower_plan(check_plan(moe_case(name)), "cuda").text
     assert present in text
     assert absent not in text
+
+
+@pytest.mark.parametrize("balance", ["headtail", "none"])
+def test_a_reference_drops_the_tokens_that_ranks_drop(balance: str) -> None:
+    """Its order of a sequence is that of the rows that the program takes, rank after rank."""
+    attention = f"attention.core as all_gather(balance = {balance})"
+    plan = plan_of("order", "dp 2 > cp 2", "use ddp over dp", "shard sequence over cp", attention, batch="8 x 8 tokens")
+    emitted: Any = lower_plan(check_plan(plan), "cuda").load()
+    ranks = [SimpleNamespace(size=lambda: 2, get_local_rank=lambda rank=rank: rank) for rank in range(2)]
+    rows: list[int] = []
+    for rank in ranks:
+        emitted.context_mesh = lambda mesh, rank=rank: rank
+        rows += emitted.sequence_rows(SimpleNamespace(device_type="cpu")).tolist()
+    assert held_order(plan) == rows
 
 
 def test_every_text_is_as_ruff_would_have_it(tmp_path: Path) -> None:

@@ -36,6 +36,7 @@ REFUSED = {
     "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "every matmul"),
     "ops but for one": (("fsdp 4", FSDP, f"recompute {MATMULS} except attention.out"), 8, "blocks except"),
     "a kernel without a reference": (("fsdp 4", FSDP, "attention.core as flex"), 8, "flash"),
+    "a kernel for GPUs alone": (("fsdp 4", FSDP, "attention.core as efficient"), 8, "flash"),
     "a kernel and a window": (("fsdp 4", FSDP, "attention.core as flash"), 8, "efficient"),
     "a kernel and other ranks' keys": (
         ("cp 4", "shard sequence over cp", "attention.core as flash"),

@@ -128,7 +128,8 @@ References = dict[str, dict[str, Any]]
 def reference(plan: Plan, program: Program, settings: Settings, build: Build, known: References) -> dict[str, Any]:
     """The training of one process; layouts that it is the same for share it."""
     batch = plan.batch.sequences, plan.batch.microbatch_sequences
-    places = (plan.route, plan.axes_of("sequence", "residual")) if plan.route.method == "capacity" else ()
+    limited = plan.route.method == "capacity"
+    places = (plan.route, plan.axes_of("sequence", "residual"), plan.attention) if limited else ()
     narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
     key = repr((plan.model.name, plan.model.layers, batch, plan.precision, places, narrow, settings.balance_loss))
     if key not in known:

@@ -13,7 +13,7 @@ from planc.ir.plan import Plan
 from planc.sharding.collectives import semantic_collectives
 from planc.sharding.recompute import close, replay
 from planc.sharding.redistribute import steps_between
-from tests.plans import BODY, HEAD, plan_of, propagated
+from tests.plans import BODY, HEAD, cpu_plan, plan_of, propagated
 
 
 def counts(plan: Plan, carries: str = "activation") -> Counter[tuple[str, str]]:
@@ -122,6 +122,33 @@ def test_partial_sums_are_always_reduced(before: Any, partial: set[str]) -> None
     steps = steps_between(before, tuple(sorted(partial)), before)
     assert {a for s in steps for a in s.axes} == partial
     assert all(s.kind == "all_reduce" for s in steps)
+
+
+@given(LAYOUTS, LAYOUTS, st.sets(st.sampled_from("xyz"), max_size=2))
+@settings(max_examples=200, deadline=None)
+def test_a_tensor_is_gathered_after_it_is_reduced_and_exchanged(before: Any, after: Any, partial: set[str]) -> None:
+    """So that no step moves what another one has made larger."""
+    kinds = [s.kind for s in steps_between(before, tuple(sorted(partial)), after)]
+    first = kinds.index("all_gather") if "all_gather" in kinds else len(kinds)
+    assert set(kinds[first:]) <= {"all_gather", "slice"}
+
+
+def moved(mesh: str) -> Counter[tuple[Any, ...]]:
+    """Bytes by operation, axis and phase of experts that tp divides beside the axis that exchanges their tokens."""
+    found: Counter[tuple[Any, ...]] = Counter()
+    sentences = ("use ddp over ep", "use sp over tp", "use ep over ep", "use etp over tp")
+    plan = cpu_plan("one", mesh, *sentences, model="mixtral_micro(layers = 2)", batch="2 x 16 tokens")
+    for row in semantic_collectives(propagated(plan)):
+        found[row.op, tuple(sorted(row.axes)), row.phase] += round(row.payload_bytes)
+    return found
+
+
+def test_the_order_of_axes_changes_no_bytes() -> None:
+    there, turned = moved("tp 2 > ep 2"), moved("ep 2 > tp 2")
+    assert there == turned
+    rows = 2 * 16 // 4 * 2  # tokens of a rank, two experts each
+    width = 64 * 4  # bytes of a row
+    assert there["all_to_all", ("ep",), "forward"] == 2 * 2 * rows * width  # two layers, there and back
 
 
 def test_keeping_everything_replays_nothing() -> None:

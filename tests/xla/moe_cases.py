@@ -8,7 +8,7 @@ from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, S
 from tests.plans import propagated
 from tests.xla.cases import plan_of
 
-LEFT_OUT = ("ep_pipeline", "deepseek_pipeline", "etp_balanced")
+LEFT_OUT = ("ep_pipeline", "deepseek_pipeline", "deepseek_tp_pipeline", "etp_balanced")
 """The target refuses pipelines of models with experts; others here are balanced."""
 
 MOE: dict[str, tuple[str, ...]] = {

@@ -2,16 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from planc.ir.model import Model, Op
 from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import Sharded
 
-FUSED = AttentionKernel(windows_by_mask=True)
+KERNELS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "unfused": "MATH",
+}
+"""A plan's word for a kernel of attention, and torch's `SDPBackend`."""
+
+GROUPED = ("flash", "unfused")
+"""Kernels that take fewer key heads than query heads: "it currently works only for Flash_attention and math kernel on
+CUDA tensor" (torch 2.13, `scaled_dot_product_attention`). Given grouped heads, the choice of a kernel passes the others
+over, and ends at the math kernel or an error."""
+FUSED = AttentionKernel(windows_by_mask=True, repeats_windowed_keys=True)
 """`scaled_dot_product_attention`: flash, cuDNN or memory-efficient attention, none of which stores a score. A window
-of tokens is given to it as a mask, with which it computes every score."""
+of tokens is given to it as a mask, with which it computes every score, and which flash does not take."""
 
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
     """torch's fused kernel; None where the plan in `sharded` asks for `attention core as unfused`, which costs what it
     says."""
     chosen = sharded.plan.attention
-    return None if chosen is not None and chosen.method == "unfused" else FUSED
+    if chosen is not None and chosen.method == "unfused":
+        return None
+    named = chosen is not None and chosen.method in KERNELS
+    return replace(FUSED, repeats_keys=named and chosen is not None and chosen.method not in GROUPED)
+
+
+def grouped(model: Model, op: Op) -> bool:
+    """True if several query heads of the attention `op` of `model` share a key."""
+    return any("kv_heads" in model.tensor[t].dims for t in op.inputs)

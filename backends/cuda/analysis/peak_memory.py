@@ -13,13 +13,15 @@ from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
+from planc.cost.compute.attention import repeated_bytes
+from planc.cost.compute.flops import local_dim
 from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.plan import Plan
 from planc.ir.realised import InFlight, TensorBytes, during
-from planc.ir.sharding import Layout, ParamSharding, Sharded
+from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, param_elements
 from planc.sharding.recompute import close, replay
@@ -235,8 +237,15 @@ class Rank:
 
     def _saved_inside_ops(self, section: Section, again: frozenset[str]) -> float:
         """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
-        found = [self._of_op(o.op, o.layout) for o in self.sharded.ops[section] if o.op.name not in again]
-        return sum(found)
+        kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
+        return sum(self._of_op(o.op, o.layout) + self._repeated_keys(o) for o in kept)
+
+    def _repeated_keys(self, o: OpSharding) -> float:
+        """Bytes that attention saves of keys and values beside the grouped ones, which are counted by their names."""
+        if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
+            return 0.0
+        heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
+        return both * (heads - groups) / (heads + groups)
 
     def _of_op(self, op: Op, layout: Layout) -> float:
         dims = self.sharded.model.tensor[op.output].dims

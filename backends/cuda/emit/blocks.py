@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, call, fill, lines
+from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, grouped
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.diag.quoting import python_string
 from planc.ir.model import Op
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
-
-KERNELS = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "unfused": "MATH",
-}
-"""A plan's word for a kernel of attention, and torch's `SDPBackend`."""
 
 MASKED = ("efficient", "unfused")
 """Kernels that take a mask, as a window of tokens needs one."""
@@ -38,10 +31,13 @@ def kernel(roles: Roles) -> str:
     chosen = roles.plan.attention
     if chosen is None or chosen.method not in KERNELS:
         return ""
-    attentions = [o.op for kind in roles.sharded.model.blocks for o in roles.sharded.ops[kind]]
-    paths = dict.fromkeys(relative(op.module) for op in attentions if op.kind == "attention")
+    ops = [o.op for kind in roles.sharded.model.blocks for o in roles.sharded.ops[kind]]
+    attentions = [op for op in ops if op.kind == "attention"]
+    paths = dict.fromkeys(relative(op.module) for op in attentions)
+    repeats = chosen.method not in GROUPED and any(grouped(roles.sharded.model, op) for op in attentions)
     return fill(
         KERNEL,
+        repeats=REPEATS.strip() if repeats else "",
         cause=because(chosen.cause),
         backend=KERNELS[chosen.method],
         wraps=lines(*(f"block.{p}.forward = partial(with_kernel, block.{p}.forward)" for p in paths)),
@@ -51,6 +47,7 @@ def kernel(roles: Roles) -> str:
 KERNEL = '''
 def with_kernel(attend: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
     """Attention by one kernel, or an error: no other one is taken instead."""
+    <repeats>
     <cause>
     with sdpa_kernel(SDPBackend.<backend>):
         return attend(*inputs)
@@ -61,6 +58,12 @@ def apply_kernel(model: nn.Module) -> None:
     for block in model.layers.values():
         <wraps>
 '''
+
+
+REPEATS = """
+# This kernel takes as many key heads as query heads: [B, S, kv_heads, head_dim] becomes [B, S, heads, head_dim].
+inputs = tuple(x.repeat_interleave(inputs[0].shape[2] // x.shape[2], dim=2) for x in inputs)
+"""
 
 
 def selected(sharded: Sharded) -> str:

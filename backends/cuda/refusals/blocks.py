@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planc.backends.cuda.analysis.attention import KERNELS
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.blocks import KERNELS, MASKED, saved_op_kinds, saves_whole_op_kinds
+from planc.backends.cuda.emit.blocks import MASKED, saved_op_kinds, saves_whole_op_kinds
 from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
 from planc.backends.cuda.emit.pipeline import SCHEDULES
 from planc.ir.base import Cause
 from planc.ir.sharding import Sharded
 
 Refusal = tuple[Cause | None, str, str]
+
+ON_GPU = ("cudnn", "efficient")
+"""Kernels of attention that torch has for GPUs alone."""
 
 
 def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -21,6 +25,10 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if chosen.method not in KERNELS:
         yield chosen.cause, f"{chosen.method} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
+        return
+    if chosen.method in ON_GPU and sharded.plan.cluster.chip.hosts_itself:
+        what = f"torch has no {chosen.method} kernel for a CPU, and would stop in the first step"
+        yield chosen.cause, what, "`attention.core as flash`, or leave it out"
         return
     if any("sequence" in o.layout for o in attentions(roles)):
         what = "other ranks hold keys, and the sentence does not say how they are met"

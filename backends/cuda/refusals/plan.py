@@ -195,7 +195,7 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
     if routed(op):
         return
     joined = next((t for t, whole in op.whole_of.items() if whole and op.kind != "attention"), "")
-    if joined and b.divided and not (b.shared_input is not None and _moves_at_edge(b)):
+    if joined and b.divided and not (b.shared_input is not None and _steps_fit_module(b)):
         what = f"the gradient of {joined} would be a sum over the ranks at {op.name}"
         yield _cause(b, b.divided[0]), what, "leave it whole: divide other dims"
     for dim in b.divided:
@@ -204,7 +204,7 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
             what = f"there is no parallel style for {op.name} with {dim} divided"
             yield _cause(b, dim), what, "scope it, as in `shard sequence over tp in residual`"
     moved = next((m for m in (*b.redistributions, b.settle) if m), None)
-    if moved and not b.alone and not _moves_at_edge(b):
+    if moved and not b.alone and not _steps_fit_module(b):
         what = f"{moved.tensor} would be redistributed at {op.name}, which has no module of its own"
         yield moved.cause, what, "divide it alike in both regions, or give the op a module of its own"
     if b.weight.dim is not None and not (b.linear or op.kind == "embedding"):
@@ -219,7 +219,7 @@ def _unstyled(b: Boundary) -> Iterator[Refusal]:
         yield (moved.cause if moved else None), what, "leave it whole in between"
 
 
-def _moves_at_edge(b: Boundary) -> bool:
+def _steps_fit_module(b: Boundary) -> bool:
     """True if the style of its module can make the moves of `b`: of an input that heads share, or of those that it
     gathers."""
     moves = [i for i, move in enumerate(b.redistributions) if move]

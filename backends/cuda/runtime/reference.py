@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from planc.backends.common.sequence_order import held_order
 from planc.cost.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
@@ -86,14 +87,15 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
     shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     for path, module in list(model.named_modules()):
         if path.endswith(f".{route}"):
-            module.forward = partial(_in_shares, module.forward, shares)
+            module.forward = partial(_in_shares, module.forward, shares, torch.tensor(held_order(plan)))
         if path.endswith(f".{expert}"):
             module.register_forward_pre_hook(partial(_weighed, plan.route.factor))
 
 
-def _in_shares(forward: Callable[[Tensor], Tensor], shares: int, x: Tensor) -> Tensor:
-    """[B, S, D], some of the S tokens at a time."""
-    return torch.cat([forward(part) for part in x.chunk(shares, dim=1)], dim=1)
+def _in_shares(forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
+    """[B, S, D], some of the S tokens at a time: those that a rank holds, in the order in which it holds them."""
+    held = x[:, order]
+    return torch.cat([forward(part) for part in held.chunk(shares, dim=1)], dim=1)[:, order.argsort()]
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:

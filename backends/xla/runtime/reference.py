@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import jax.numpy as jnp
 
+from planc.backends.common.sequence_order import held_order
 from planc.backends.xla.models import loss_of
 from planc.backends.xla.models.hooks import UNDIVIDED, Hooks, Undivided
 from planc.backends.xla.runtime.optimizer import updates_of
@@ -105,6 +106,7 @@ class Limited(Undivided):
         self.factor = plan.route.factor
         self.sequences = plan.batch.microbatch_sequences
         self.shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
+        self.order = jnp.array(held_order(plan))
 
     def _weights_within_capacity(
         self, chosen: jax.Array, shape: tuple[int, ...], weights: jax.Array, experts: int
@@ -112,12 +114,13 @@ class Limited(Undivided):
         batch, length, _ = shape
         cut = (batch // self.sequences, self.sequences, self.shares, length // self.shares)
         mine = jax.nn.one_hot(chosen, experts, dtype=jnp.int32)  # [T, k, X]
-        mine = jnp.moveaxis(mine.reshape(*cut, *mine.shape[1:]), 2, 1)
+        mine = mine.reshape(batch, length, *mine.shape[1:])[:, self.order]
+        mine = jnp.moveaxis(mine.reshape(*cut, *mine.shape[2:]), 2, 1)
         inside = mine.reshape(*mine.shape[:2], -1, experts)  # [microbatch, share, T * k of it, X]
         places = ceil(inside.shape[2] * self.factor / experts)
         kept = jnp.sum((jnp.cumsum(inside, axis=2) <= places) * inside, axis=-1)
-        kept = jnp.moveaxis(kept.reshape(mine.shape[:-1]), 1, 2)
-        return weights * kept.reshape(weights.shape)
+        kept = jnp.moveaxis(kept.reshape(mine.shape[:-1]), 1, 2).reshape(batch, length, -1)
+        return weights * kept[:, jnp.argsort(self.order)].reshape(weights.shape)
 
 
 def hooks_of(plan: Plan) -> Hooks:

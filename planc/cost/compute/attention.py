@@ -15,6 +15,7 @@ from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.realised import AttentionKernel
 from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import local_elements
 from planc.sharding.recompute import replay
 
 FLASH_BACKWARD = 2.5
@@ -52,7 +53,21 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     flops = _product_flops(sharded, o, _scores(sharded, o)) if masked else op_flops(sharded, o)
     arithmetic = times * flops / (peak * attention_efficiency(sharded, o, chip))
     traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
-    return max(arithmetic, traffic_s) + chip.launch_s * (2 if backward else 1)
+    repeated_s = repeated_bytes(sharded, o) / memory_bytes_per_s(chip)
+    return max(arithmetic, traffic_s) + repeated_s + chip.launch_s * (2 if backward else 1)
+
+
+def repeated_bytes(sharded: Sharded, o: OpSharding) -> float:
+    """Bytes that one device reads and writes to give each query head keys and values of its own; as many again in the
+    backward, which sums their gradients. 0 where the kernel takes grouped heads, or no head is shared."""
+    kernel, model = sharded.attention, sharded.model
+    if kernel is None or not kernel.repeats(o.op) or "kv_heads" not in model.tensor[o.op.inputs[1]].dims:
+        return 0.0
+    plan = sharded.plan
+    given = [(t, model.tensor[t].dims) for t in o.op.inputs[1:3]]
+    read = sum(local_elements(plan, dims, o.needs(t, dims)) for t, dims in given)
+    written = read / local_dim(sharded, o, "kv_heads") * local_dim(sharded, o, "heads")
+    return (read + written) * DTYPE_BYTES[plan.precision.compute]
 
 
 KERNELS = {"triton": 0.5, "cudnn": 1.5}

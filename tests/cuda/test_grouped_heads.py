@@ -1,0 +1,80 @@
+"""Kernels of attention that take as many key heads as query heads are given so many, in memory and time too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from planc.backends.cuda.analysis.attention import attention_kernel
+from planc.backends.cuda.analysis.peak_memory import peak_memory
+from planc.backends.cuda.models.llama import Core
+from planc.checks import check_plan
+from planc.cost.compute.attention import attention_s
+from planc.cost.machine.rates import memory_bytes_per_s
+from planc.ir.sharding import Sharded
+from planc.lowering import lower_plan
+from tests.plans import propagated
+
+from .cases import FSDP, plan_of
+
+
+def laid_out(kernel: str) -> Sharded:
+    """A model of 8 query heads and 4 key heads, of 8 numbers each, on GPUs."""
+    chosen, batch = f"attention.core as {kernel}", "32 x 24 tokens microbatch 4"
+    plan = plan_of("grouped", "fsdp 8", FSDP, chosen, cluster="1 x h100_node", batch=batch)
+    sharded = propagated(plan)
+    return replace(sharded, attention=attention_kernel(sharded))
+
+
+@pytest.mark.parametrize(("kernel", "heads"), [("flash", 4), ("unfused", 4), ("efficient", 8), ("cudnn", 8)])
+def test_a_kernel_that_takes_no_grouped_heads_is_given_a_key_for_each(kernel: str, heads: int) -> None:
+    emitted: Any = lower_plan(check_plan(laid_out(kernel).plan), "cuda").load()
+    q, k = torch.randn(1, 3, 8, 8), torch.randn(1, 3, 4, 8)
+    given = emitted.with_kernel(lambda *inputs: inputs, q, k, -k)
+    assert torch.equal(given[0], q) and torch.equal(given[1], -given[2])
+    assert [h for h in range(heads) if torch.equal(given[1][:, :, h], k[:, :, h * 4 // heads])] == list(range(heads))
+    assert given[1].shape[2] == heads
+
+
+class Attended(TorchFunctionMode):
+    """Notes the heads of the keys that attention is called with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.key_heads: list[int] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.nn.functional.scaled_dot_product_attention:
+            self.key_heads.append(args[1].shape[1])
+            return args[0]
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("window", "heads"), [(0, 2), (3, 8)])
+def test_a_window_is_given_a_key_for_each_head_on_a_gpu(
+    window: int, heads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its mask rules flash out, and the math kernel would be what is left."""
+    monkeypatch.setattr(Core, "_attention_mask", lambda core, rows, tokens, device: torch.ones(rows, tokens) > 0)
+    with FakeTensorMode(), Attended() as seen:
+        q, k = torch.empty(1, 8, 8, 8, device="cuda"), torch.empty(1, 8, 2, 8, device="cuda")
+        Core(window)(q, k, k)
+    assert seen.key_heads == [heads]
+
+
+def test_repeated_keys_are_kept_and_take_time() -> None:
+    """By hand: 4 sequences of 24 tokens, 8 query heads that share 4 key heads, 8 numbers each, in fp32, 4 layers."""
+    grouped, repeated = laid_out("flash"), laid_out("efficient")
+    sequences, tokens, width, layers = 4, 24, 8, 4
+    one_head = sequences * tokens * width * 4
+    held = [peak_memory(s, [{0: 1}])[0].activations for s in (grouped, repeated)]
+    assert held[1] - held[0] == 2 * layers * (8 - 4) * one_head
+    chip = grouped.plan.cluster.chip
+    times = [attention_s(s, s.op["attention.core"], chip, backward=False) for s in (grouped, repeated)]
+    moved = 2 * (8 + 4) * one_head
+    assert times[1] - times[0] == pytest.approx(moved / memory_bytes_per_s(chip))
