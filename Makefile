@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories audit audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories pages audit audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -127,6 +127,9 @@ sbom: $(TOOLS)/.ready ## list the pinned packages with their sums as CycloneDX J
 advisories: $(TOOLS)/.ready ## look the pinned packages up in the index of advisories; fails where it cannot be reached
 	@for list in main torch-xla; do \
 	  $(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off -r .ci/locks/$$list.txt; done
+
+pages: $(READY) ## open reports in a headless browser: no error, no request, sums; pictures of them in build/pages (needs chromium)
+	@$(PYTEST) -m slow tests/report
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

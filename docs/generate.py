@@ -201,12 +201,16 @@ none is deprecated, and mypy finds their calls right. Nothing was run on it, so 
 """
 
 
-def accuracy_page() -> str:
-    """Published runs beside predictions: half a minute."""
+def accuracy_files() -> dict[Path, str]:
+    """Published runs beside predictions, as a page and as the figures that reports repeat: half a minute."""
     from planc.calibration.accuracy import accuracy
-    from planc.cli.bench.accuracy import page
+    from planc.cli.bench.accuracy import page, summary
 
-    return page(accuracy())
+    found = accuracy()
+    return {
+        ROOT / "docs" / "measured" / "accuracy.md": page(found),
+        ROOT / "planc" / "calibration" / "data" / "accuracy.json": summary(found),
+    }
 
 
 def tidy(output: str) -> str:
@@ -255,7 +259,8 @@ def main() -> None:
     write_all(SCHEMAS, ".json", schema_files())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "reference" / "versions.md").write_text(versions_page())
-    (ROOT / "docs" / "measured" / "accuracy.md").write_text(accuracy_page())
+    for path, text in accuracy_files().items():
+        path.write_text(text)
     for page in pages():
         with tempfile.TemporaryDirectory() as folder:
             text = refreshed(page, workspace(page, Path(folder)))

@@ -48,6 +48,7 @@ from planc.ir.plan import Plan
 from planc.ir.probe import Probe
 from planc.ir.report import Report
 from planc.ir.target import Target
+from planc.report.plan_page import PlanPage
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.experiments.records import Record
 from planc.trainer.receipt.crosscheck import CrossCheck
@@ -263,6 +264,21 @@ def schemas() -> dict[str, Schema]:
             "planc.trace/1",
             "Answer of `planc report --trace -o FILE`; the file has the Trace Event format.",
             {"trace": TEXT, "events": WHOLE, "step_s": NUMBER},
+        ),
+        _answer(
+            "planc.page_file/1",
+            "Answer of `planc report PLAN -o PAGE`, and of `-o PAGE` of `planc diff` and `planc search`.",
+            {"page": TEXT, "bytes": WHOLE, "headline": TEXT},
+        ),
+        _of_pydantic(
+            "planc.report.plan/1",
+            "The page of a plan as data, `planc report PLAN -o PAGE.json`; views are null where the plan is wrong.",
+            PlanPage,
+        ),
+        _answer(
+            "planc.report.view/1",
+            "One view of a page as data, `--view NAME -o PAGE.json`; `of` is the page's format.",
+            {"of": TEXT, "view": TEXT, "data": {}},
         ),
         _answer(
             "planc.accuracy/1",

@@ -32,7 +32,7 @@ COMMANDS: dict[str, str] = {
     "weights": "write a checkpoint's parameters in Hugging Face's format",
     "calibrate": "measure this machine and write its hardware file",
     "crosscheck": "compare the losses of two or more receipts",
-    "report": "a plan's step as a trace for Perfetto and other viewers",
+    "report": "a plan as one page, with pictures; its step as a trace",
     "lsp": "the language server, for editors",
     "bench": "how long planc itself takes, as ratios",
 }

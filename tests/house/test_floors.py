@@ -20,6 +20,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.files": (0, set()),
     "planc.cache": (0, set()),
     "planc.syntax": (1, {"lark"}),
+    "planc.picture": (1, {"jinja2"}),  # inside the functions that write
     "planc.ir": (2, {"pydantic", "numpy"}),  # numpy in the types of a session alone
     "planc.catalog": (2, set()),
     "planc.frameworks": (2, set()),
@@ -45,6 +46,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.interop": (8, {"yaml"}),  # inside the reader of YAML
     "planc.compare": (9, set()),
     "planc.editor": (9, {"pygls", "lsprotocol"}),
+    "planc.report": (9, {"pydantic", "markupsafe"}),  # loaded where a page is written
     "planc.cli": (9, {"pygls", "lsprotocol"}),  # loaded by `planc lsp` alone
 }
 

@@ -16,7 +16,7 @@ from packaging.markers import Marker
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 TOP = {"planc": "planc", "planc.backends": "backends", "planc.grammar": "grammar", "planc.plans": "plans"}
-KINDS = {".py", ".plan", ".lark", ".toml", ".json"}
+KINDS = {".py", ".plan", ".lark", ".toml", ".json", ".j2", ".css", ".js"}
 
 
 def files_of_tree() -> dict[str, str]:

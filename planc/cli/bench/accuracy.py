@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -47,6 +48,23 @@ def as_json(found: Accuracy) -> dict[str, Any]:
             for p, value in zip(PARAMETERS, fitted()["values"], strict=True)
         ],
     }
+
+
+def summary(found: Accuracy) -> str:
+    """The figures that reports repeat, as the data file `accuracy.json`, a group of runs a line."""
+    rows = [
+        {
+            "group": e.group,
+            "runs": e.rows,
+            "median": round(e.median, 3),
+            "p90": round(e.p90, 3),
+            "bias": round(e.bias, 3),
+        }
+        for e in found.held_out
+    ]
+    memory = {"runs": found.memory[0].rows, "median": round(found.memory[0].median, 3)}
+    groups = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    return f'{{\n "held_out": [\n{groups}\n ],\n "memory": {json.dumps(memory)}\n}}\n'
 
 
 def lines(found: Accuracy) -> Iterator[str]:

@@ -8,6 +8,10 @@ from planc.cli.common import colour
 from planc.cli.views.table import table
 from planc.frameworks import framework
 from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
+from planc.picture.units import count as count
+from planc.picture.units import gib as gib
+from planc.picture.units import seconds as seconds
+from planc.picture.units import size as size
 
 MOST_LINES = 10
 """Lines that a target's answer names for each code."""
@@ -32,29 +36,6 @@ def brief_line(report: Report) -> str:
         f"{report.plan}: {used:.1f} of {report.memory.capacity_gib:.0f} GiB, step {seconds(report.step.time_s)},"
         f" MFU {report.step.mfu:.1%}"
     )
-
-
-def seconds(value: float) -> str:
-    """`value` in seconds, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
-    if value >= 1 or value == 0:
-        return f"{value:.2f} s"
-    return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
-
-
-def count(value: float) -> str:
-    """`value`, a number of things, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
-    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
-        if value >= factor:
-            return f"{value / factor:.2f} {unit}"
-    return f"{value:,.0f}"
-
-
-def size(value: float) -> str:
-    """`value` in bytes, in a decimal unit that fits: `1.2 GB`, `345 B`."""
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if value >= factor:
-            return f"{value / factor:.1f} {unit}"
-    return f"{value:.0f} B"
 
 
 def _headline(report: Report) -> list[str]:
@@ -108,11 +89,6 @@ def _memory(report: Report) -> list[str]:
         *table(("stage", "layers", *heads), rows, left=1),
         f"fullest at the {memory.worst.peak_at}",
     ]
-
-
-def gib(value: float) -> str:
-    """`value`, a number of GiB, with as many digits as matter; the unit is not written."""
-    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
 
 
 def _step(report: Report) -> list[str]:

@@ -1,0 +1,164 @@
+"""Charts that several reports draw: stacked bars with a limit, and bars to both sides of none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
+from planc.picture.scales import Scale, tick_text
+
+MOST_TALL = 24
+"""Rows whose bars are tall; more are drawn thin."""
+
+
+class Part(NamedTuple):
+    """A part of every bar: its class, which gives the colour, and its name."""
+
+    css: str
+    name: str
+
+
+class Bar(NamedTuple):
+    """A row: its name, the value of each part, and the text at its end."""
+
+    name: str
+    values: Sequence[float]
+    end: str
+    strong: bool = False
+
+
+class Limit(NamedTuple):
+    """A line across all bars, with its name."""
+
+    value: float
+    name: str
+
+
+def legend(parts: Sequence[Part], width: float, y: float = 14) -> tuple[list[Mark], float]:
+    """Swatches with the names of `parts`, wrapped at `width` pixels; returns the marks and the y below them.
+
+    `y` is where the first line's text stands.
+    """
+    marks: list[Mark] = []
+    x = 0.0
+    for part in parts:
+        room = 16 + text_px(part.name) + 14
+        if x and x + room > width:
+            x, y = 0.0, y + 18
+        marks += [Rect(x, y - 10, 11, 11, part.css), Text(x + 16, y, part.name, "small")]
+        x += room
+    return marks, y + 12
+
+
+def stacked_bars(
+    rows: Sequence[Bar],
+    parts: Sequence[Part],
+    *,
+    title: str,
+    says: str,
+    unit: str,
+    width: float,
+    limit: Limit | None = None,
+) -> Picture:
+    """Horizontal bars of stacked parts.
+
+    Args:
+        rows: the bars from top to bottom.
+        parts: name and colour of each value of a row; those that are 0 in every row are left out.
+        title: the picture's name.
+        says: the sentence that stands for the picture.
+        unit: unit of the axis.
+        width: of the picture (pixels).
+        limit: a line across all bars.
+    """
+    used = [i for i in range(len(parts)) if any(row.values[i] > 0 for row in rows)]
+    marks, top = legend([parts[i] for i in used], width) if len(parts) > 1 else ([], 4.0)
+    narrow = width < 500
+    left = min(width * (0.4 if narrow else 0.3), max(text_px(row.name) for row in rows) + 10)
+    right = max(text_px(row.end) for row in rows) + 8
+    top += 14 if limit else 0
+    tall = len(rows) <= MOST_TALL
+    bar, gap = (20, 7) if tall else (9, 2)
+    most = max([sum(row.values) for row in rows] + ([limit.value] if limit else []))
+    past = max([sum(row.values) for row in rows]) >= 0.8 * most
+    scale = Scale(0, most or 1.0, left, width - (right + 6 if past or limit else 8))
+    bottom = top + len(rows) * (bar + gap)
+    marks += _axis(scale, top, bottom, unit)
+    every = 1 if tall else -(-len(rows) // MOST_TALL)
+    for at, row in enumerate(rows):
+        y = top + at * (bar + gap)
+        foot = y + bar / 2 + 4
+        if at % every == 0:
+            marks.append(Text(left - 8, foot, clipped(row.name, left - 8), "strong" if row.strong else "", "end"))
+        x = scale.px(0)
+        for i in used:
+            wide = scale.px(row.values[i]) - scale.px(0)
+            if wide > 0.05:
+                title = f"{row.name}, {parts[i].name}: {_value(row.values[i])} {unit}" if tall and not narrow else ""
+                marks.append(Rect(x, y, wide, bar, parts[i].css, title))
+            x += wide
+        if at % every == 0:
+            end = scale.end + 12 if limit else x + 6
+            marks.append(Text(end, foot, row.end, "strong number" if row.strong else "number"))
+    if limit:
+        x = scale.px(limit.value)
+        marks += [Line(x, top - 6, x, bottom, "limit"), Text(x, top - 10, limit.name, "limit-text", "end")]
+    return Picture(width, bottom + 34, title, says, tuple(marks))
+
+
+def _axis(scale: Scale, top: float, bottom: float, unit: str) -> Iterator[Mark]:
+    ticks = scale.ticks(5 if scale.end - scale.start > 300 else 3)
+    for tick in ticks:
+        x = scale.px(tick)
+        yield Line(x, top - 2, x, bottom, "grid")
+        yield Text(x, bottom + 16, tick_text(tick), "small", "middle")
+    yield Text(scale.end, bottom + 30, unit, "small", "end")
+
+
+def _value(value: float) -> str:
+    return f"{value:,.4g}"
+
+
+class TwoWay(NamedTuple):
+    """A row with a change to either side of none, in each of two columns, and its texts."""
+
+    name: str
+    values: tuple[float, float]
+    texts: tuple[str, str]
+    css: tuple[str, str]
+    faint: bool = False
+
+
+def two_way_bars(rows: Sequence[TwoWay], heads: tuple[str, str], *, title: str, says: str, width: float) -> Picture:
+    """Rows with two columns of bars that grow to the left or to the right of none.
+
+    `rows` are drawn from top to bottom below `heads`, the names of the columns; `title` is the picture's name, `says`
+    the sentence that stands for it, `width` its pixels.
+    """
+    narrow = width < 500
+    left = 0.0 if narrow else min(0.42 * width, max(text_px(row.name) for row in rows) + 16)
+    column = (width - left) / 2
+    row_px = 44 if narrow else 26
+    marks: list[Mark] = []
+    top = 26.0
+    bottom = top + row_px * len(rows)
+    for c, head in enumerate(heads):
+        start = left + c * column
+        label = max(text_px(row.texts[c]) for row in rows) + 10
+        most = max(abs(row.values[c]) for row in rows) or 1.0
+        low = -most if any(row.values[c] < 0 for row in rows) else 0.0
+        high = most if any(row.values[c] > 0 for row in rows) else 0.0
+        scale = Scale(low, high, start + 8, start + column - label - 12)
+        zero = scale.px(0)
+        marks += [Text(start + 8, 14, head, "small strong"), Line(zero, top - 4, zero, bottom, "axis")]
+        for at, row in enumerate(rows):
+            y = top + at * row_px + (18 if narrow else 4)
+            x = scale.px(row.values[c])
+            css = row.css[c] + (" faint" if row.faint else "")
+            marks.append(Rect(min(x, zero), y, max(abs(x - zero), 0.8), 14, css, f"{row.name}: {row.texts[c]}"))
+            marks.append(Text(start + column - 4, y + 11, row.texts[c], "number", "end"))
+    for at, row in enumerate(rows):
+        y = top + at * row_px + (13 if narrow else 15)
+        marks.append(Text(0, y, clipped(row.name, width if narrow else left - 8), ""))
+    return Picture(width, bottom + 8, title, says, tuple(marks))

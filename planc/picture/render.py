@@ -1,0 +1,74 @@
+"""Pictures as SVG and fragments of HTML, from templates that escape every string."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+from planc.picture.marks import Picture
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+
+@cache
+def environment(*packages: str) -> Environment:
+    """The templates of these packages (`planc.picture` has the pictures'). Every string that they print is escaped."""
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+
+    loader = ChoiceLoader([PackageLoader(name) for name in packages])
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["px"] = pixels
+    made.filters["clean"] = clean
+    return made
+
+
+def pixels(value: float) -> str:
+    """A number of pixels with one digit at most.
+
+    >>> pixels(12.04), pixels(12.5)
+    ('12', '12.5')
+    """
+    return f"{value:.1f}".removesuffix(".0")
+
+
+BARRED = {*range(0x202A, 0x202F), *range(0x2066, 0x206A), 0x200E, 0x200F, 0x061C, *range(0x7F, 0xA0)}
+"""Marks that turn the direction of text, and control characters: shown by their number."""
+
+
+def clean(text: str) -> str:
+    """`text` without characters that a page must not hold, or that would reorder what is beside them.
+
+    >>> clean("a\\x1b[31m\\u202eb")
+    'a\\\\u001b[31m\\\\u202eb'
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(c if _shown(ord(c)) else f"\\u{ord(c):04x}" for c in text)
+
+
+def _shown(code: int) -> bool:
+    if code < 0x20:
+        return code in (0x09, 0x0A)
+    return code not in BARRED and not 0xD800 <= code < 0xE000 and code not in (0xFFFE, 0xFFFF)
+
+
+def svg(picture: Picture) -> str:
+    """A `picture` as SVG, for a page that has the styles."""
+    return rendered("picture.svg.j2", picture=picture, y=None)
+
+
+def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
+    """Pictures with their headings below each other as one SVG, a file of its own with its styles."""
+    placed, y = [], 30.0
+    for heading, picture in pictures:
+        placed.append((y, heading, picture))
+        y += picture.height + 52
+    width = max(picture.width for _, picture in pictures)
+    return rendered("sheet.svg.j2", title=title, placed=placed, width=width + 40, height=y)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this package, filled with `values`."""
+    return environment("planc.picture").get_template(template).render(**values)

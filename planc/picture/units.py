@@ -1,0 +1,48 @@
+"""Numbers as a person reads them, each with its unit."""
+
+from __future__ import annotations
+
+
+def seconds(value: float) -> str:
+    """`value` in seconds, in a unit that fits: `1.20 s`, `3.4 ms`, `56 us`."""
+    if value >= 1 or value == 0:
+        return f"{value:.2f} s"
+    return f"{value * 1e3:.1f} ms" if value >= 1e-3 else f"{value * 1e6:.0f} us"
+
+
+def count(value: float) -> str:
+    """`value`, a number of things, with a suffix that fits: `1.20 T`, `3.40 B`, `5.60 M`, `7,800`."""
+    for unit, factor in (("T", 1e12), ("B", 1e9), ("M", 1e6)):
+        if value >= factor:
+            return f"{value / factor:.2f} {unit}"
+    return f"{value:,.0f}"
+
+
+def size(value: float) -> str:
+    """`value` in bytes, in a decimal unit that fits: `1.2 GB`, `345 B`."""
+    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if value >= factor:
+            return f"{value / factor:.1f} {unit}"
+    return f"{value:.0f} B"
+
+
+def gib(value: float) -> str:
+    """`value`, a number of GiB, with as many digits as matter; the unit is not written."""
+    return f"{value:.1f}" if value >= 1 or value == 0 else f"{value:.3f}" if value < 0.05 else f"{value:.2f}"
+
+
+def percent(share: float) -> str:
+    """`share`, a fraction, in percent: `8.3 %`, and `0.04 %` where one digit would say nothing.
+
+    >>> percent(0.0826), percent(0.0004), percent(0.0)
+    ('8.3 %', '0.04 %', '0.0 %')
+    """
+    return f"{share:.2%}".replace("%", " %") if 0 < abs(share) < 0.0005 else f"{share:.1%}".replace("%", " %")
+
+
+def rate(value: float, unit: str) -> str:
+    """`value` in `unit` a second, with a prefix that fits: `989 TFLOP/s`, `450 GB/s`."""
+    for prefix, factor in (("P", 1e15), ("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if value >= factor:
+            return f"{value / factor:.3g} {prefix}{unit}/s"
+    return f"{value:.3g} {unit}/s"

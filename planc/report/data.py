@@ -1,0 +1,29 @@
+"""Base of the report's data, and what the views are made from."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from planc.cost.costed import CostedPlan
+from planc.diag.fast_dataclass import dataclass
+from planc.driver import Examined
+
+
+class Data(BaseModel):
+    """Data of a view: frozen, without further keys. Names carry units as in the report's JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A plan that was examined and costed, and how the page came about."""
+
+    examined: Examined
+    costed: CostedPlan
+    command: str
+
+    @property
+    def exposed_stage(self) -> int:
+        """The pipeline rank whose seconds are the step's."""
+        return self.costed.slowest

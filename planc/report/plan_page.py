@@ -1,0 +1,226 @@
+"""The page of one plan: `planc.report.plan/1`, every view's data in the order in which it is read."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from planc import __version__
+from planc.driver import Examined
+from planc.picture.units import count, gib, percent, seconds
+from planc.report.data import Data, Subject
+from planc.report.views.accuracy import Accuracy, accuracy
+from planc.report.views.findings import Findings, findings
+from planc.report.views.machine import Machine, machine
+from planc.report.views.memory import Memory, memory
+from planc.report.views.neighbours import Neighbours, neighbours
+from planc.report.views.over_step import OverStep, over_step
+from planc.report.views.roofline import Roofline, roofline
+from planc.report.views.sentences import Sentences, sentences
+from planc.report.views.shards import Shards, shards
+from planc.report.views.timeline import Cause, Timeline, timeline
+from planc.report.views.traffic import Traffic, traffic
+
+Outcome = Literal["fits", "does not fit", "wrong"]
+
+
+class Number(Data):
+    """One of the verdict's numbers, with what it is measured against."""
+
+    name: str
+    value: float
+    unit: str
+    text: str
+    of: str
+
+
+class Verdict(Data):
+    """One sentence and four numbers."""
+
+    outcome: Outcome
+    sentence: str
+    numbers: tuple[Number, ...]
+    headline: str
+    """The numbers on one line."""
+
+
+class PlanPage(Data):
+    """Everything that a page about one plan shows. Views are None where the plan is wrong."""
+
+    format: Literal["planc.report.plan/1"] = "planc.report.plan/1"
+    planc_version: str
+    plan: str
+    plan_sha256: str | None
+    target: str | None
+    model: str
+    about: str
+    """Model, machine, mesh and batch in one line."""
+    verdict: Verdict
+    memory: Memory | None
+    over_step: OverStep | None
+    timeline: Timeline | None
+    traffic: Traffic | None
+    machine: Machine | None
+    shards: Shards | None
+    roofline: Roofline | None
+    neighbours: Neighbours | None
+    findings: Findings
+    sentences: Sentences | None
+    accuracy: Accuracy | None
+    text: str
+    """The plan's file."""
+    command: str
+
+    @property
+    def title(self) -> str:
+        """The page's title: the plan and its numbers."""
+        return f"{self.plan}: {self.verdict.headline}"
+
+
+def plan_page(examined: Examined, command: str) -> PlanPage:
+    """The page of a plan that was `examined`; `command` makes it again."""
+    if examined.costed is None:
+        return _wrong(examined, command)
+    subject = Subject(examined=examined, costed=examined.costed, command=command)
+    report, plan = examined.report, examined.costed.sharded.plan
+    lines = sentences(subject)
+    by_stage, sent = memory(subject), traffic(subject)
+    over_time = timeline(subject, _causes(lines))
+    return PlanPage(
+        planc_version=__version__,
+        plan=plan.name,
+        plan_sha256=report.plan_sha256,
+        target=report.target,
+        model=plan.model.name,
+        about=_about(subject),
+        verdict=_verdict(subject),
+        memory=by_stage,
+        over_step=over_step(subject, by_stage, over_time),
+        timeline=over_time,
+        traffic=sent,
+        machine=machine(subject, sent),
+        shards=shards(subject),
+        roofline=roofline(subject),
+        neighbours=neighbours(subject),
+        findings=findings(examined),
+        sentences=lines,
+        accuracy=accuracy(subject),
+        text=_text(examined),
+        command=command,
+    )
+
+
+def _text(examined: Examined) -> str:
+    built = examined.built
+    return next(iter(built.sources.values())).text if built and built.sources else ""
+
+
+def _causes(lines: Sentences) -> tuple[Cause, ...]:
+    """The sentence that costs the most of each part of the step."""
+    names = {"exposed communication": "exposed_comm"}
+    most: dict[str, tuple[float, Cause]] = {}
+    for line in lines.lines:
+        for part in {item.part for item in line.items}:
+            total = sum(item.seconds for item in line.items if item.part == part)
+            key = names.get(part, part)
+            if total > most.get(key, (0.0, None))[0]:
+                text = " ".join(line.text.split("#")[0].split())
+                most[key] = total, Cause(part=key, line=line.line, sentence=text)
+    return tuple(cause for _, cause in most.values())
+
+
+def _about(subject: Subject) -> str:
+    plan, cluster = subject.costed.sharded.plan, subject.costed.cluster
+    mesh = " > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items())
+    return (
+        f"{plan.model.name} ({count(plan.model.parameters)} parameters) on {cluster.devices:,} devices"
+        f" ({cluster.nodes:,} x {plan.cluster.name}), mesh {mesh}, {plan.batch.sequences:,} x"
+        f" {plan.batch.sequence_tokens:,} tokens a step"
+    )
+
+
+def _verdict(subject: Subject) -> Verdict:
+    costed, report = subject.costed, subject.examined.report
+    used, step, limits = costed.memory, costed.step, costed.limits
+    fullest, capacity = used.worst.per_device_gib.total, used.capacity_gib
+    errors = [d for d in report.diagnostics if d.severity == "error"]
+    fits = fullest <= capacity
+    outcome: Outcome = "fits" if fits and not errors else "wrong" if fits else "does not fit"
+    said = {
+        "fits": f"{report.plan} fits",
+        "does not fit": f"{report.plan} does not fit",
+        "wrong": f"{report.plan} breaks {len(errors)} rule{'s' if len(errors) > 1 else ''} or expectations",
+    }[outcome]
+    devices = costed.cluster.devices
+    numbers = (
+        Number(
+            name="Memory of the fullest device",
+            value=fullest,
+            unit="GiB",
+            text=f"{gib(fullest)} GiB",
+            of=f"of {gib(capacity)} GiB, {percent(fullest / capacity)}",
+        ),
+        Number(
+            name="Time of a step",
+            value=step.time_s,
+            unit="s",
+            text=seconds(step.time_s),
+            of=f"bound by {limits.bound_by}",
+        ),
+        Number(
+            name="MFU",
+            value=step.mfu,
+            unit="share of the dense peak",
+            text=percent(step.mfu),
+            of=f"{step.tflops_per_device:.3g} TFLOP/s a device",
+        ),
+        Number(
+            name="Tokens each second",
+            value=step.tokens_per_s_per_device * devices,
+            unit="tokens/s",
+            text=count(step.tokens_per_s_per_device * devices),
+            of=f"{step.tokens_per_s_per_device:,.0f} a device",
+        ),
+    )
+    stage = f"stage {used.worst.stage} takes" if len(used.stages) > 1 else "each takes"
+    sentence = (
+        f"{said} its {devices:,} devices: {stage} {gib(fullest)} of {gib(capacity)} GiB, and a step of"
+        f" {count(report.tokens_per_step or 0)} tokens takes {seconds(step.time_s)} at {percent(step.mfu)} of the peak,"
+        f" bound by {limits.bound_by}."
+    )
+    headline = (
+        f"{gib(fullest)} of {gib(capacity)} GiB, {seconds(step.time_s)} a step, MFU {percent(step.mfu)},"
+        f" {numbers[3].text} tokens/s"
+    )
+    return Verdict(outcome=outcome, sentence=sentence, numbers=numbers, headline=headline)
+
+
+def _wrong(examined: Examined, command: str) -> PlanPage:
+    """The page of a plan that cannot be costed: what is wrong with it, and its text."""
+    report = examined.report
+    found = findings(examined)
+    errors = [f for f in found.findings if f.severity == "error"]
+    name = report.plan or "The plan"
+    first = f": {errors[0].code} at line {errors[0].line}, {errors[0].message}" if errors else ""
+    sentence = f"{name} is not costed{first}."
+    return PlanPage(
+        planc_version=__version__,
+        plan=name,
+        plan_sha256=report.plan_sha256,
+        target=report.target,
+        model=report.model.name if report.model else "",
+        about="",
+        verdict=Verdict(outcome="wrong", sentence=sentence, numbers=(), headline=found.says),
+        memory=None,
+        over_step=None,
+        timeline=None,
+        traffic=None,
+        machine=None,
+        shards=None,
+        roofline=None,
+        neighbours=None,
+        findings=found,
+        sentences=None,
+        accuracy=None,
+        text=_text(examined),
+        command=command,
+    )

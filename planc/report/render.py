@@ -1,0 +1,168 @@
+"""Pages as HTML, SVG and JSON, from their data alone."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+from planc.picture.marks import NARROW, WIDE, Picture
+from planc.picture.render import clean, environment, sheet, svg
+from planc.picture.units import count, gib, percent, rate, seconds, size
+from planc.report.data import Data
+from planc.report.plan_page import PlanPage
+from planc.report.views import machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
+
+
+class View(NamedTuple):
+    """A view of a page: its name for `--view`, its heading, and its picture, if it has one."""
+
+    name: str
+    heading: str
+    picture: Callable[[Any, float], Picture | None] | None = None
+
+
+PLAN_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("memory", "Memory by stage", memory.picture),
+    View("over_step", "Memory over the step", over_step.picture),
+    View("timeline", "Timeline of the step", timeline.picture),
+    View("traffic", "Bytes by axis and level", traffic.picture),
+    View("machine", "Where the axes lie in the machine", machine.picture),
+    View("shards", "Shard map", shards.picture),
+    View("roofline", "Roofline", roofline.picture),
+    View("neighbours", "What would be different", neighbours.picture),
+    View("findings", "Findings"),
+    View("sentences", "The plan, and what each sentence costs"),
+    View("accuracy", "How accurate such predictions have been"),
+    View("command", "This page again"),
+)
+"""The views of a plan's page in the order in which they are read."""
+
+
+def plan_html(page: PlanPage, view: str = "") -> str:
+    """The page of a plan as one file of HTML; with `view` that view alone."""
+    views = [v for v in PLAN_VIEWS if view in ("", v.name) and _shown(page, v)]
+    packed = _zoom_data(page.timeline) if page.timeline else ""
+    legend = timeline.legend_of(page.timeline) if page.timeline else []
+    return written(
+        "plan.html.j2", page, views, data=packed, legend=legend, **(_shard_data(page.shards) if page.shards else {})
+    )
+
+
+def _shown(page: PlanPage, view: View) -> bool:
+    return getattr(page, view.name, None) is not None
+
+
+def written(template: str, page: Data, views: list[View], **more: Any) -> str:
+    """A template of pages, filled with `page` and the pictures of its `views`."""
+    env = environment("planc.report", "planc.picture")
+    env.filters |= FILTERS
+    script = _text("page.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    pictures = {v.name: _both(v, getattr(page, v.name)) for v in views if v.picture}
+    made = env.get_template(template).render(
+        page=page, views=views, pictures=pictures, script=script, digest=digest, **more
+    )
+    return f"{made.rstrip()}\n"
+
+
+def prose(text: str) -> str:
+    """`text` escaped, with what stands between backticks as code."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(clean(text)))))
+
+
+FILTERS: dict[str, Callable[..., str]] = {
+    "seconds": seconds,
+    "size": size,
+    "gib": gib,
+    "percent": percent,
+    "rate": rate,
+    "count": count,
+    "clean": clean,
+    "prose": prose,
+}
+
+
+@cache
+def _text(name: str) -> str:
+    return files("planc.report").joinpath("templates", name).read_text()
+
+
+def _both(view: View, data: Any) -> list[str]:
+    """The picture for a page and for a telephone; none where there is nothing to draw."""
+    assert view.picture is not None
+    drawn = [view.picture(data, width) for width in (WIDE, NARROW)]
+    return [svg(picture) for picture in drawn if picture is not None]
+
+
+def picture_file(page: Page, views: tuple[View, ...], name: str = "") -> str | None:
+    """The pictures of a `page` with these `views` as one SVG, or the one of view `name`; None where there is none."""
+    chosen = [v for v in views if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None]
+    drawn = [(v.heading, v.picture(getattr(page, v.name), WIDE)) for v in chosen if v.picture]
+    found = [(heading, picture) for heading, picture in drawn if picture is not None]
+    return sheet(page.title, found) if found else None
+
+
+def as_json(page: Page, view: str = "") -> str:
+    """A `page` as JSON, or one `view` of it as `planc.report.view/1`."""
+    value: Any = page.model_dump(mode="json")
+    if view:
+        value = {"format": "planc.report.view/1", "of": value["format"], "view": view, "data": value.get(view)}
+    return json.dumps(value, indent=1)
+
+
+def _shard_data(data: shards.Shards) -> dict[str, Any]:
+    """The shard map for the script, without names."""
+    kept = {"cuts", "stored_over", "stored_on"}
+    return {
+        "axes_json": {name: axis.model_dump() for name, axis in data.axes.items()},
+        "tensors_json": [t.model_dump(include=kept) for t in data.tensors],
+    }
+
+
+def _zoom_data(data: timeline.Timeline) -> str:
+    """The timeline for the script, packed: text that is no markup."""
+    plain = {
+        "slowest": data.slowest,
+        "end": data.makespan_s,
+        "costs": [
+            [c.forward_s, c.backward_s, c.weight_s, c.recompute_s, c.exposed_forward_s, c.exposed_backward_s]
+            for c in data.costs
+        ],
+        "causes": {c.part: [c.line, clean(c.sentence)] for c in data.causes},
+        "ranks": [
+            [
+                r.rank,
+                r.actions,
+                *(_steps(column) for column in (r.stage, r.microbatch, r.start_us)),
+                r.length_us,
+                r.after_s,
+            ]
+            for r in data.ranks
+        ],
+    }
+    packed = zlib.compress(json.dumps(plain, separators=(",", ":")).encode(), 9)
+    return base64.b64encode(packed).decode()
+
+
+def _steps(column: tuple[int, ...]) -> list[int]:
+    """The differences from one number to the next, which pack well."""
+    return [b - a for a, b in zip((0, *column), column, strict=False)]
+
+
+def html(page: Page, view: str = "") -> str:
+    """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
+    return plan_html(page, view)
+
+
+Page = PlanPage
+"""Every kind of page."""

@@ -1,0 +1,73 @@
+"""How far from measured steps such predictions have been."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from planc.calibration.rows import bundled
+from planc.picture.units import percent
+from planc.report.data import Data, Subject
+
+CHIPS = {
+    "a100": "A100-80",
+    "b200": "B200",
+    "b300": "B300",
+    "gb200": "GB200 NVL72",
+    "gb300": "GB300 NVL72",
+    "h100": "H100 SXM",
+    "h200": "H200 SXM",
+    "v4": "TPU v4",
+    "v5e": "TPU v5e",
+    "v5p": "TPU v5p",
+    "v6e": "TPU v6e",
+    "tpu7x": "TPU 7x",
+}
+"""Chip of a hardware file, and the name that published runs have it under."""
+
+
+class Errors(Data):
+    """Relative errors of step times, each run predicted without its publisher's runs."""
+
+    group: str
+    runs: int
+    median: float
+    p90: float
+    bias: float
+
+
+class Accuracy(Data):
+    """Accuracy view: the nearest class of published runs, and wider ones."""
+
+    classes: tuple[Errors, ...]
+    memory_runs: int
+    memory_median: float
+    says: str
+
+
+@cache
+def _errors() -> dict[str, Errors]:
+    return {e["group"]: Errors(**e) for e in bundled("accuracy.json")["held_out"]}
+
+
+def accuracy(subject: Subject) -> Accuracy:
+    """The classes of published runs that `subject` belongs to, the narrowest first."""
+    plan = subject.costed.sharded.plan
+    kind = "experts" if "experts" in plan.model.sizes else "dense"
+    chip = CHIPS.get(plan.cluster.chip.name, "")
+    found = _errors()
+    classes = tuple(found[name] for name in (f"{chip}, {kind}", kind, "all") if name in found)
+    nearest = classes[0]
+    memory = bundled("accuracy.json")["memory"]
+    named = {"experts": "models with experts", "dense": "dense models"}.get(nearest.group, nearest.group)
+    about = (
+        named if chip and nearest.group.startswith(chip) else f"{named} on other chips, for none is known on this one"
+    )
+    return Accuracy(
+        classes=classes,
+        memory_runs=memory["runs"],
+        memory_median=memory["median"],
+        says=f"Published runs of this class: {about}, {nearest.runs} runs. Each was predicted without its publisher's"
+        f" runs: half of the step times within {percent(nearest.median)} of what was measured, nine in ten within"
+        f" {percent(nearest.p90)}. Peak memory was published for {memory['runs']} runs: half within"
+        f" {percent(memory['median'])}.",
+    )

@@ -1,0 +1,66 @@
+"""Findings about the plan, and what each target answers."""
+
+from __future__ import annotations
+
+from planc.driver import Examined
+from planc.report.data import Data
+
+
+class Finding(Data):
+    """One diagnostic."""
+
+    code: str
+    severity: str
+    file: str
+    line: int
+    message: str
+    help: str
+    fix: str
+    """Title of the edit that removes it; empty without one."""
+
+
+class TargetAnswer(Data):
+    """A target's answer to the plan."""
+
+    target: str
+    lowers: bool
+    refusals: tuple[str, ...]
+
+
+class Findings(Data):
+    """Findings view."""
+
+    findings: tuple[Finding, ...]
+    targets: tuple[TargetAnswer, ...]
+    says: str
+
+
+def findings(examined: Examined) -> Findings:
+    """The diagnostics of a plan that was `examined`, and the targets' answers."""
+    report = examined.report
+    found = tuple(
+        Finding(
+            code=d.code,
+            severity=d.severity,
+            file=d.span.file,
+            line=d.span.line,
+            message=d.message,
+            help=d.help,
+            fix=d.fix.title if d.fix else "",
+        )
+        for d in report.diagnostics
+    )
+    targets = tuple(
+        TargetAnswer(
+            target=t.target,
+            lowers=t.lowers,
+            refusals=tuple(f"{r.code} at line {r.line}: {r.message}" for r in t.refusals),
+        )
+        for t in report.targets
+    )
+    counts = {kind: sum(f.severity == kind for f in found) for kind in ("error", "warning", "note")}
+    named = ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n)
+    lowers = ", ".join(f"{t.target} {'lowers it' if t.lowers else 'refuses it'}" for t in targets)
+    return Findings(
+        findings=found, targets=targets, says=f"{named or 'Nothing was found'}{f'; {lowers}' if lowers else ''}."
+    )

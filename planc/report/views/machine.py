@@ -1,0 +1,197 @@
+"""Where the mesh axes lie in the machine: both as stretches of device numbers, and the busiest link."""
+
+from __future__ import annotations
+
+from math import log2, prod
+
+from planc.cost.machine.topology import torus_dims
+from planc.ir.plan import Plan
+from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
+from planc.picture.units import rate, seconds
+from planc.report.data import Data, Subject
+from planc.report.views.traffic import Traffic
+
+
+class Level(Data):
+    """A level of the machine: blocks of `inner` neighbouring devices meet in blocks of `outer`."""
+
+    name: str
+    what: str
+    inner: int
+    outer: int
+    bytes_per_s: float
+    """One way, each device, when all send at once."""
+    time_s: float
+    """Seconds a step of the slowest stage's collectives whose outermost level this is."""
+    exposed_s: float
+
+
+class MeshAxis(Data):
+    """A mesh axis: its neighbours are `inner` device numbers apart, its groups span `outer`."""
+
+    name: str
+    size: int
+    inner: int
+    outer: int
+    level: str
+    view: str
+    """The view that it belongs to, in words; empty for the mesh itself."""
+    torus: str
+    """The torus dimensions that it lies on; empty elsewhere."""
+
+
+class Machine(Data):
+    """Machine view."""
+
+    devices: int
+    nodes: int
+    chip: str
+    levels: tuple[Level, ...]
+    axes: tuple[MeshAxis, ...]
+    busiest: str
+    says: str
+
+
+def machine(subject: Subject, traffic: Traffic) -> Machine:
+    """The levels of the machine of `subject` and the axes on them; `traffic` says which level is busiest."""
+    costed = subject.costed
+    plan = costed.sharded.plan
+    busy: dict[str, tuple[float, float]] = {}
+    for a in traffic.axes:
+        time_s, exposed_s = busy.get(a.level, (0.0, 0.0))
+        busy[a.level] = time_s + a.time_s, exposed_s + a.exposed_s
+    levels = tuple(_levels(plan, busy))
+    busiest = max(levels, key=lambda v: v.time_s)
+    torus = _torus(plan)
+    axes = tuple(
+        MeshAxis(
+            name=a.name,
+            size=a.size,
+            inner=a.stride,
+            outer=a.stride * a.size,
+            level=a.level if a.size > 1 else "",
+            view=a.view or "",
+            torus=torus.get(a.name, ""),
+        )
+        for a in costed.axes
+    )
+    inside = [a for a in axes if a.size > 1]
+    where = "; ".join(f"{a.name} {a.size} on {a.level}{f' ({a.torus})' if a.torus else ''}" for a in reversed(inside))
+    busy_text = (
+        f"The busiest level is {busiest.name}: {seconds(busiest.time_s)} of transfers a step,"
+        f" {seconds(busiest.exposed_s)} of them exposed."
+        if busiest.time_s
+        else "Nothing is sent."
+    )
+    return Machine(
+        devices=plan.mesh.devices,
+        nodes=plan.cluster.count,
+        chip=plan.cluster.chip.name,
+        levels=levels,
+        axes=axes,
+        busiest=busiest.name,
+        says=f"From the innermost axis out, each with the outermost level that its groups cross: {where}. {busy_text}",
+    )
+
+
+def _levels(plan: Plan, busy: dict[str, tuple[float, float]]) -> list[Level]:
+    cluster, chip = plan.cluster, plan.cluster.chip
+    total = plan.mesh.devices
+    found: list[Level] = []
+
+    def add(name: str, what: str, outer: int, bytes_per_s: float) -> None:
+        inner = found[-1].outer if found else 1
+        time_s, exposed_s = busy.get(name, (0.0, 0.0))
+        if outer > inner or time_s:
+            found.append(
+                Level(
+                    name=name,
+                    what=what,
+                    inner=inner,
+                    outer=min(outer, total),
+                    bytes_per_s=bytes_per_s,
+                    time_s=time_s,
+                    exposed_s=exposed_s,
+                )
+            )
+
+    if chip.devices > 1:
+        add(chip.name, "chip", chip.devices, chip.die_bandwidth_bytes_per_s)
+    shape = "x".join(map(str, cluster.shape))
+    node = f"torus {shape}" if cluster.kind == "torus" else "node"
+    add(cluster.link.name, node, cluster.devices_per_node, cluster.link.bandwidth_bytes_per_s / chip.devices)
+    outer = cluster.devices_per_node
+    for i, level in enumerate(cluster.levels):
+        outer = total if i == len(cluster.levels) - 1 else outer * level.width
+        each = cluster.hosts_per_node * level.bandwidth_bytes_per_s / level.oversubscription
+        add(level.name, "network", min(outer, total), each / min(cluster.devices_per_node, total))
+    return found
+
+
+def _torus(plan: Plan) -> dict[str, str]:
+    if plan.cluster.kind != "torus":
+        return {}
+    placed = torus_dims(plan.mesh, plan.cluster)
+    for view in plan.mesh.views:
+        placed |= {k: v for k, v in torus_dims(plan.mesh, plan.cluster, view.names).items() if k in view.names}
+    return {
+        name: " x ".join(f"{'xyz'[dim] if dim < 3 else dim} of {ring.size}" for dim, ring in rings if ring.size > 1)
+        for name, rings in placed.items()
+    }
+
+
+def picture(data: Machine, width: float) -> Picture:
+    """Stretches of device numbers on a scale of powers of two: levels above, axes of `data` below."""
+    narrow = width < 500
+    left = 62.0 if narrow else 84.0
+    reach = log2(max(data.devices, prod([2])))
+
+    def px(device: float) -> float:
+        return left + log2(max(device, 1)) / reach * (width - left - 16)
+
+    views = list(dict.fromkeys(a.view for a in data.axes))
+    rows = [("machine", [(v.name, v.inner, v.outer, _level_text(v)) for v in data.levels])]
+    for view in views:
+        name = "mesh" if not view else "view"
+        axes = [a for a in data.axes if a.view == view and a.size > 1]
+        rows.append((name, [(a.name, a.inner, a.outer, f"{a.name} {a.size}") for a in axes]))
+    tall = 38.0
+    bottom = 6 + len(rows) * (tall + 12)
+    marks: list[Mark] = []
+    for power in range(round(reach) + 1):
+        x = px(2**power)
+        marks.append(Line(x, 2, x, bottom, "grid"))
+        every = 3 if reach > 10 or narrow else 1
+        if power == round(reach) or (power % every == 0 and round(reach) - power >= every):
+            marks.append(Text(x, bottom + 14, f"{2**power:,}", "small", "middle"))
+    marks.append(Text(width - 16, bottom + 30, "neighbouring devices in a block (powers of two)", "small", "end"))
+    for at, (name, stretches) in enumerate(rows):
+        y = 6 + at * (tall + 12)
+        marks.append(Text(0, y + tall / 2 + 4, name, "strong"))
+        for key, inner, outer, text in stretches:
+            hot = at == 0 and key == data.busiest
+            marks += _stretch(px(inner), px(outer), y, tall, text, hot=hot, level=at == 0)
+    return Picture(width, bottom + 36, "Where the mesh axes lie in the machine", data.says, tuple(marks))
+
+
+def _level_text(level: Level) -> str:
+    return f"{level.name}|{rate(level.bytes_per_s, 'B')}"
+
+
+def _stretch(start: float, end: float, y: float, tall: float, text: str, *, hot: bool, level: bool) -> list[Mark]:
+    css = "hot" if hot else "box" if level else "light"
+    lines = text.split("|")
+    marks: list[Mark] = [Rect(start + 1, y, max(end - start - 2, 2), tall, css, text.replace("|", ", "))]
+    room = end - start - 8
+    if room < 14:
+        return marks
+    middle = (start + end) / 2
+    shown = [line for line in lines if text_px(line) <= room] if len(lines) > 1 else lines
+    if not shown:
+        shown = [clipped(lines[0], room)]
+    for i, line in enumerate(shown):
+        y_text = y + tall / 2 + 4 + (i - (len(shown) - 1) / 2) * 15
+        marks.append(
+            Text(middle, y_text, clipped(line, room), "inside" if hot else "strong" if i == 0 else "small", "middle")
+        )
+    return marks

@@ -1,0 +1,178 @@
+"""Memory over the step on the fullest stage: at which moment it is fullest, and of what."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+from planc.cost.memory.activations import saved_by_section
+from planc.cost.memory.peak import GIB
+from planc.picture.charts import legend
+from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
+from planc.picture.scales import Scale, tick_text
+from planc.picture.units import gib, seconds
+from planc.pipeline.actions import KINDS
+from planc.report.data import Data, Subject
+from planc.report.views.memory import PARTS, Memory, Parts
+from planc.report.views.timeline import US, Timeline
+from planc.sharding.stage_assignment import sections_of
+
+MOST_POINTS = 600
+"""Points of the curve; of more, the fullest of each stretch."""
+STEADY = ("reserve", "comm_buffers", "params", "optimizer")
+"""Parts that stay as they are through the step."""
+WORKING = ("grads", "buffers")
+"""Parts that are drawn at their largest: gradients, and what a layer's backward works in."""
+
+
+class OverStep(Data):
+    """Curve of one device of the fullest stage. Points are joined by straight lines."""
+
+    stage: int
+    capacity_gib: float
+    at_peak_gib: Parts
+    peak_s: float
+    peak_gib: float
+    peak_at: str
+    times_s: tuple[float, ...]
+    activations_gib: tuple[float, ...]
+    working_gib: tuple[float, ...]
+    """Gradients and buffers."""
+    says: str
+
+    @property
+    def steady_gib(self) -> float:
+        """GiB that stay through the step."""
+        parts: list[float] = [getattr(self.at_peak_gib, name) for name in STEADY]
+        return sum(parts)
+
+
+def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
+    """Memory over the step of the fullest stage, from the actions of `timeline` and the parts of `memory`."""
+    costed, worst = subject.costed, memory.worst
+    plan = costed.sharded.plan
+    row = timeline.ranks[worst.stage]
+    saved = saved_by_section(costed.sharded)
+    held = {v: sum(n * saved[s] for s, n in sections_of(plan, v).items()) / GIB for v in row.stages}
+    changes = [(0.0, 0.0)]
+    for letter, stage, start, length in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):
+        kind = KINDS[letter]
+        if kind != "backward_input":
+            changes += [(start / US, 0.0), ((start + length) / US, held[stage] if kind == "forward" else -held[stage])]
+    times = [at for at, _ in changes]
+    levels = [max(0.0, level) for level in accumulate(change for _, change in changes)]
+    parts, end_s = worst.parts_gib, max(times) + sum(row.after_s.values())
+    most, at_update = max(levels), parts.activations == 0
+    working = parts.grads + parts.buffers
+    ratio = (min(1.0, working / most) if at_update else parts.activations / most) if most else 0.0
+    points = _fewer([(t, level * ratio) for t, level in zip(times, levels, strict=True)])
+    peak_s = end_s if at_update else max(points, key=lambda p: p[1])[0]
+    points += [(end_s, 0.0)]
+    return OverStep(
+        stage=worst.stage,
+        capacity_gib=memory.capacity_gib,
+        at_peak_gib=parts,
+        peak_s=peak_s,
+        peak_gib=worst.total_gib,
+        peak_at=worst.peak_at,
+        times_s=tuple(round(t, 6) for t, _ in points),
+        activations_gib=tuple(round(level, 4) for _, level in points),
+        working_gib=tuple(0.0 if at_update and t < end_s else working for t, _ in points),
+        says=_message(worst.stage, parts, peak_s, worst.peak_at, len(memory.stages) > 1),
+    )
+
+
+def _fewer(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    stretch = -(-len(points) // MOST_POINTS)
+    if stretch == 1:
+        return points
+    pieces = [points[i : i + 2 * stretch] for i in range(0, len(points), 2 * stretch)]
+    found = [(p, q) for piece in pieces for p, q in [(min(piece, key=_level), max(piece, key=_level))]]
+    return [point for pair in found for point in sorted(pair)]
+
+
+def _level(point: tuple[float, float]) -> float:
+    return point[1]
+
+
+def _message(stage: int, parts: Parts, peak_s: float, moment: str, staged: bool) -> str:
+    total = sum(parts.values)
+    largest = sorted(PARTS, key=lambda p: -getattr(parts, p.css))[:3]
+    of = ", ".join(f"{p.name} {gib(getattr(parts, p.css))}" for p in largest)
+    where = f"a device of stage {stage}" if staged else "a device"
+    return (
+        f"After {seconds(peak_s)} of the step, at the {moment}, {where} is fullest: {gib(total)} GiB, of which {of}"
+        " GiB."
+        " State stays through the step; gradients and buffers are drawn at their largest, activations come and go."
+    )
+
+
+def picture(data: OverStep, width: float) -> Picture:
+    """Stacked areas of `data` over the seconds of the step, in a picture of `width` pixels."""
+    shown = [p for p in PARTS if getattr(data.at_peak_gib, p.css) > 0]
+    marks, top = legend(shown, width)
+    top += 22
+    left, bottom = 44.0, top + (220 if width > 500 else 190)
+    across = Scale(0, max(data.times_s) or 1.0, left, width - 10)
+    up = Scale(0, max(data.capacity_gib, data.peak_gib) * 1.02, bottom, top)
+    for tick in up.ticks(5):
+        y = up.px(tick)
+        marks += [Line(left, y, width - 10, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
+    for tick in across.ticks(8 if width > 500 else 4):
+        marks.append(Text(across.px(tick), bottom + 16, tick_text(tick), "small", "middle"))
+    marks += [
+        Text(0, top - 10, "GiB", "small"),
+        Text(width - 10, bottom + 32, "seconds of the step", "small", "end"),
+    ]
+    marks += _areas(data, across, up)
+    y = up.px(data.capacity_gib)
+    name = f"{gib(data.capacity_gib)} GiB of a device"
+    marks += [Line(left, y, width - 10, y, "limit"), Text(width - 10, y - 5, name, "limit-text halo", "end")]
+    marks += _peak(data, across, up, width)
+    return Picture(width, bottom + 38, "Memory of the fullest device over the step", data.says, tuple(marks))
+
+
+def _areas(data: OverStep, across: Scale, up: Scale) -> list[Mark]:
+    """State as bands; then gradients and buffers, and activations on top."""
+    marks: list[Mark] = []
+    floor = [0.0] * len(data.times_s)
+    parts = data.at_peak_gib
+    whole = parts.grads + parts.buffers or 1.0
+    for part in ("reserve", "comm_buffers", "params", "optimizer", "grads", "buffers", "activations"):
+        amount = getattr(parts, part)
+        if part == "activations":
+            levels = list(data.activations_gib)
+        elif part in WORKING:
+            levels = [w * amount / whole for w in data.working_gib]
+        else:
+            levels = [amount] * len(floor)
+        if not any(levels):
+            continue
+        roof = [f + level for f, level in zip(floor, levels, strict=True)]
+        name = next(p.name for p in PARTS if p.css == part)
+        title = f"{name}: {gib(amount)} GiB at the fullest moment"
+        marks.append(Path(_area(data.times_s, floor, roof, across, up), part, title))
+        floor = roof
+    return marks
+
+
+def _area(times: tuple[float, ...], floor: list[float], roof: list[float], across: Scale, up: Scale) -> str:
+    there = [f"{across.px(times[i]):.1f} {up.px(roof[i]):.1f}" for i in _bends(roof)]
+    back = [f"{across.px(times[i]):.1f} {up.px(floor[i]):.1f}" for i in reversed(_bends(floor))]
+    return f"M{'L'.join([*there, *back])}Z"
+
+
+def _bends(levels: list[float]) -> list[int]:
+    """Places of a curve that are drawn: all, or both ends of a level one."""
+    return list(range(len(levels))) if len(set(levels)) > 1 else [0, len(levels) - 1]
+
+
+def _peak(data: OverStep, across: Scale, up: Scale, width: float) -> list[Mark]:
+    x, y = across.px(data.peak_s), up.px(data.peak_gib)
+    text = f"fullest: {gib(data.peak_gib)} GiB at {seconds(data.peak_s)}"
+    right = x + 10 + text_px(text) < width - 10
+    limit = up.px(data.capacity_gib)
+    foot = y - 6 if not limit - 2 < y - 6 < limit + 16 else limit - 6 if x + text_px(text) < width - 200 else y + 18
+    return [
+        Circle(x, y, 4, "bad", data.says),
+        Text(x + 10 if right else x - 10, foot, text, "strong halo", "start" if right else "end"),
+    ]

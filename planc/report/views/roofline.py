@@ -1,0 +1,166 @@
+"""Roofline: each op of the slowest stage beside what the chip's compute and memory allow."""
+
+from __future__ import annotations
+
+from planc.cost.bounds import bounds
+from planc.cost.compute.flops import op_bytes, op_flops
+from planc.cost.compute.section import op_s
+from planc.cost.machine.rates import memory_bytes_per_s, peak_flops_per_s
+from planc.ir.hardware import Chip
+from planc.ir.plan import Plan
+from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
+from planc.picture.scales import LogScale
+from planc.picture.units import percent, rate, seconds
+from planc.report.data import Data, Subject
+from planc.sharding.stage_assignment import microbatches_each, sections_on
+
+MOST_NAMES = 7
+"""Points of the picture that are named: those that take the most time."""
+
+
+class OpPoint(Data):
+    """An op's forward for one microbatch on one device."""
+
+    name: str
+    section: str
+    flops: float
+    bytes: float
+    seconds: float
+    step_s: float
+    """Seconds of a step: forward and backward of every copy and microbatch on the slowest stage."""
+
+
+class Bound(Data):
+    """A closed form: a figure of the plan beside the limit where transfers take as long as the matmuls."""
+
+    axis: str
+    has: float
+    limit: float
+    side: str
+    by_compute: bool
+    what: str
+
+
+class Roofline(Data):
+    """Roofline view."""
+
+    chip: str
+    dtype: str
+    flops_per_s: float
+    """Peak of the compute dtype on one device, by the data sheet."""
+    bytes_per_s: float
+    """Memory rate that kernels reach on one device."""
+    ops: tuple[OpPoint, ...]
+    bounds: tuple[Bound, ...]
+    says: str
+
+    @property
+    def ridge(self) -> float:
+        """FLOPs for each byte above which compute binds."""
+        return self.flops_per_s / self.bytes_per_s
+
+
+def roofline(subject: Subject) -> Roofline:
+    """The ops of the slowest stage of `subject`, the longest first, and the plan's closed forms."""
+    sharded, plan = subject.costed.sharded, subject.costed.sharded.plan
+    chip, dtype = plan.cluster.chip, plan.precision.compute
+    points: list[OpPoint] = []
+    for section, copies in sections_on(plan, subject.exposed_stage).items():
+        for o in sharded.ops.get(section, ()):
+            forward = op_s(sharded, o, chip)
+            times = copies * microbatches_each(plan)
+            points.append(
+                OpPoint(
+                    name=o.op.name,
+                    section=section,
+                    flops=op_flops(sharded, o),
+                    bytes=op_bytes(sharded, o),
+                    seconds=forward,
+                    step_s=times * (forward + op_s(sharded, o, chip, backward=True)),
+                )
+            )
+    points.sort(key=lambda p: -p.step_s)
+    peak, memory_rate = _peak(plan, chip, dtype), memory_bytes_per_s(chip)
+    return Roofline(
+        chip=chip.name,
+        dtype=dtype,
+        flops_per_s=peak,
+        bytes_per_s=memory_rate,
+        ops=tuple(points),
+        bounds=tuple(
+            Bound(axis=b.axis, has=b.has, limit=b.limit, side=b.side, by_compute=b.by_compute, what=b.what)
+            for b in bounds(plan)
+        ),
+        says=_message(points, peak / memory_rate, chip.name),
+    )
+
+
+def _peak(plan: Plan, chip: Chip, dtype: str) -> float:
+    """Data-sheet FLOP/s of one device; of the narrowest dtype that a `quantize` sentence asks for."""
+    dtypes = [dtype, *(q.dtype for q in plan.quantize)]
+    return max(peak_flops_per_s(chip, d) for d in dtypes if d in chip.flops_per_s)
+
+
+def _message(points: list[OpPoint], ridge: float, chip: str) -> str:
+    total = sum(p.step_s for p in points) or 1.0
+    fed = sum(p.step_s for p in points if p.flops < ridge * p.bytes) / total
+    first = points[0] if points else None
+    longest = f" The longest is {first.name}, {seconds(first.step_s)} a step." if first else ""
+    return (
+        f"Above {ridge:,.0f} FLOPs for each byte, {chip}'s compute binds, below its memory. Ops that memory binds take"
+        f" {percent(fed)} of the ops' time.{longest}"
+    )
+
+
+def picture(data: Roofline, width: float) -> Picture | None:
+    """Reached FLOP/s over FLOPs a byte of the ops of `data` with products, in a picture of `width` pixels."""
+    ops = [p for p in data.ops if p.flops > 0 and p.bytes > 0 and p.seconds > 0]
+    if not ops:
+        return None
+    left, top, bottom = 84.0, 26.0, 280.0
+    intensities, reached = [p.flops / p.bytes for p in ops], [p.flops / p.seconds for p in ops]
+    across = LogScale(min(*intensities, data.ridge) / 3, max(*intensities, data.ridge) * 4, left, width - 12)
+    up = LogScale(min(*reached, data.flops_per_s / 10) / 2, data.flops_per_s * 2, bottom, top)
+    marks: list[Mark] = []
+    for tick in up.ticks():
+        y = up.px(tick)
+        marks += [Line(left, y, width - 12, y, "grid"), Text(left - 6, y + 4, rate(tick, "FLOP"), "small", "end")]
+    for tick in across.ticks():
+        x = across.px(tick)
+        marks += [Line(x, top, x, bottom, "grid"), Text(x, bottom + 16, f"{tick:,.6g}", "small", "middle")]
+    marks.append(Text(width - 12, bottom + 32, "FLOPs for each byte of device memory", "small", "end"))
+    ridge_x, roof_y = across.px(data.ridge), up.px(data.flops_per_s)
+    low = max(across.low, up.low / data.bytes_per_s)
+    slope = f"M{across.px(low):.1f} {up.px(low * data.bytes_per_s):.1f}L{ridge_x:.1f} {roof_y:.1f}H{width - 12:g}"
+    marks.append(Path(slope, "roof", f"{rate(data.flops_per_s, 'FLOP')}, {rate(data.bytes_per_s, 'B')}"))
+    marks.append(Text(width - 12, roof_y - 6, f"peak {rate(data.flops_per_s, 'FLOP')}", "small halo", "end"))
+    slope_name = f"memory {rate(data.bytes_per_s, 'B')}"
+    marks.append(Text(across.px(low) + 12, up.px(low * data.bytes_per_s) - 4, slope_name, "small halo"))
+    marks += _points(data, across, up, ops, width)
+    return Picture(width, bottom + 38, "Roofline of the ops of the slowest stage", data.says, tuple(marks))
+
+
+def _points(data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float) -> list[Mark]:
+    """Circles whose area is the op's share of the step, the longest ones named where there is room."""
+    most = max(p.step_s for p in ops)
+    marks: list[Mark] = []
+    taken: list[tuple[float, float, float]] = []
+    for p in ops:
+        x, y = across.px(p.flops / p.bytes), up.px(p.flops / p.seconds)
+        reached = f"{rate(p.flops / p.seconds, 'FLOP')}, {p.flops / p.bytes:,.0f} FLOPs a byte"
+        title = f"{p.name}: {reached}, {seconds(p.step_s)} a step"
+        marks.append(Circle(x, y, 3 + 9 * (p.step_s / most) ** 0.5, "accent faint", title))
+    named: list[Mark] = []
+    for p in ops[:MOST_NAMES]:
+        x, y = across.px(p.flops / p.bytes), up.px(p.flops / p.seconds)
+        wide = text_px(p.name)
+        start = x + 14 if x + 14 + wide < width - 12 else x - 14 - wide
+        foot = next((f for f in (y + 4, y + 18, y + 32, y - 12, y + 46) if _free(start, f, wide, taken)), None)
+        if foot is not None:
+            taken.append((start, foot, wide))
+            named.append(Text(start, foot, p.name, "small halo"))
+    return marks + named
+
+
+def _free(start: float, foot: float, wide: float, taken: list[tuple[float, float, float]]) -> bool:
+    return all(abs(foot - f) >= 13 or start + wide < s or s + w < start for s, f, w in taken)

@@ -1,0 +1,291 @@
+"""The step as a timeline: every action of every pipeline rank, with the seconds of its parts."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+from planc.cost.costed import CostedPlan
+from planc.cost.step.offload import offload_s
+from planc.cost.step.optimizer import optimizer_s
+from planc.cost.step.step_time import overhead_s
+from planc.picture.charts import Part, legend
+from planc.picture.marks import Line, Mark, Path, Picture, Rect, Text, text_px
+from planc.picture.scales import Scale, tick_text
+from planc.picture.units import percent, seconds
+from planc.pipeline.actions import LETTERS
+from planc.pipeline.schedule import Shape
+from planc.pipeline.simulate import ActionSpan, action_spans
+from planc.pipeline.split import action_lists, microbatch_copies, schedule_of
+from planc.report.data import Data, Subject
+from planc.sharding.stage_assignment import load_of, microbatches_each, virtual_stages
+
+MOST_ACTIONS = 14_000
+"""Actions that a timeline holds; of longer steps a shorter one with fewer microbatches is shown."""
+MOST_ROWS = 32
+MOST_ROWS_NARROW = 12
+"""Ranks that the picture draws; of more, some spread over all of them and the slowest."""
+US = 1e6
+PARTS = (
+    Part("forward", "forward"),
+    Part("backward", "backward"),
+    Part("recompute", "recompute"),
+    Part("exposed_comm", "exposed communication"),
+    Part("optimizer", "optimizer"),
+    Part("overhead", "overhead and offload"),
+    Part("bubble", "bubble"),
+)
+
+
+class StageSeconds(Data):
+    """Seconds of one microbatch on a virtual stage, by part and direction."""
+
+    stage: int
+    forward_s: float
+    backward_s: float
+    """Compute of the whole backward: inputs and weights."""
+    weight_s: float
+    """The part of it that only the weights' gradients take."""
+    recompute_s: float
+    exposed_forward_s: float
+    exposed_backward_s: float
+
+
+class Rank(Data):
+    """One pipeline rank. Its actions are columns: letter, virtual stage, microbatch, start and length."""
+
+    rank: int
+    stages: tuple[int, ...]
+    actions: str
+    """A letter an action: F forward, B backward, I and W its two parts."""
+    stage: tuple[int, ...]
+    microbatch: tuple[int, ...]
+    start_us: tuple[int, ...]
+    length_us: tuple[int, ...]
+    after_s: dict[str, float]
+    """Seconds after the last microbatch, by part."""
+
+
+class PartSeconds(Data):
+    """Seconds of the step that a part takes on the slowest rank."""
+
+    part: str
+    name: str
+    seconds: float
+    share: float
+
+
+class Cause(Data):
+    """The sentence that a part of the timeline comes from."""
+
+    part: str
+    line: int
+    sentence: str
+
+
+class Timeline(Data):
+    """Timeline view. Without microbatches left out, the last action of all ends at `makespan_s`."""
+
+    step_s: float
+    slowest: int
+    microbatches: int
+    microbatches_shown: int
+    makespan_s: float
+    """End of the last action of what is shown."""
+    parts: tuple[PartSeconds, ...]
+    """Parts of the step on the slowest rank; they sum to `step_s`."""
+    costs: tuple[StageSeconds, ...]
+    ranks: tuple[Rank, ...]
+    causes: tuple[Cause, ...]
+    says: str
+
+
+def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
+    """The simulated step of `subject`; `causes` name the sentence behind each part."""
+    costed = subject.costed
+    plan, step = costed.sharded.plan, costed.step
+    shown, spans = shown_spans(costed)
+    by_rank = {rank: list(of) for rank, of in groupby(spans, key=lambda span: span.rank)}
+    names = {"compute": "compute", "recompute": "recompute", "exposed_comm": "exposed communication"}
+    names |= {"bubble": "bubble", "optimizer": "optimizer", "offload": "offload", "overhead": "overhead"}
+    parts = tuple(
+        PartSeconds(part=part, name=name, seconds=value, share=value / step.time_s)
+        for part, name in names.items()
+        if (value := getattr(step, f"{part}_s")) > 0
+    )
+    return Timeline(
+        step_s=step.time_s,
+        slowest=costed.slowest,
+        microbatches=plan.microbatches,
+        microbatches_shown=shown,
+        makespan_s=max(span.end_s for span in spans),
+        parts=parts,
+        costs=tuple(
+            StageSeconds(
+                stage=v,
+                forward_s=c.forward_s,
+                backward_s=c.backward_s,
+                weight_s=c.weight_s,
+                recompute_s=c.recompute_s,
+                exposed_forward_s=c.exposed_forward_s,
+                exposed_backward_s=c.exposed_backward_s,
+            )
+            for v, c in enumerate(costed.timed.costs)
+        ),
+        ranks=tuple(_rank(costed, rank, by_rank.get(rank, [])) for rank in range(plan.pipeline)),
+        causes=causes,
+        says=_message(costed, parts, shown),
+    )
+
+
+def shown_spans(costed: CostedPlan) -> tuple[int, list[ActionSpan]]:
+    """The microbatches of the step that is shown, and its actions: the step of `costed`, or a shorter one of the same
+    schedule where the whole one has too many."""
+    plan = costed.sharded.plan
+    shown = microbatches_shown(costed)
+    lists = action_lists(plan.split, plan.pipeline, shown)
+    return shown, action_spans(lists, costed.timed.times)
+
+
+def microbatches_shown(costed: CostedPlan) -> int:
+    """Number of microbatches that the timeline of `costed` shows: all, or as many as it can hold."""
+    plan = costed.sharded.plan
+    each = 2 * len(plan.stages)
+    if plan.microbatches * each <= MOST_ACTIONS or (plan.split is not None and plan.split.order):
+        return plan.microbatches
+    if plan.split is None:
+        return MOST_ACTIONS // each
+    schedule, copies = schedule_of(plan.split), microbatch_copies(plan.split)
+    unit = plan.pipeline * copies
+    for times in range(max(2, MOST_ACTIONS // (each * unit)), 0, -1):
+        if schedule.need(Shape(plan.pipeline, plan.split.chunks, times * unit)) is None:
+            return min(plan.microbatches, times * unit)
+    return plan.microbatches
+
+
+def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan]) -> Rank:
+    plan = costed.sharded.plan
+    held = virtual_stages(plan, rank)
+    mine = [costed.timed.costs[v] for v in held]
+    busy_s = microbatches_each(plan) * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
+    after = {
+        "exposed_comm": costed.timed.after_s[rank],
+        "optimizer": optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks),
+        "offload": offload_s(costed.sharded, rank, busy_s),
+        "overhead": overhead_s(plan, len(mine)),
+    }
+    return Rank(
+        rank=rank,
+        stages=held,
+        actions="".join(LETTERS[span.action.kind] for span in spans),
+        stage=tuple(span.action.stage for span in spans),
+        microbatch=tuple(span.action.microbatch for span in spans),
+        start_us=tuple(round(span.start_s * US) for span in spans),
+        length_us=tuple(round((span.end_s - span.start_s) * US) for span in spans),
+        after_s={part: value for part, value in after.items() if value > 0},
+    )
+
+
+def _message(costed: CostedPlan, parts: tuple[PartSeconds, ...], shown: int) -> str:
+    plan = costed.sharded.plan
+    named = ", ".join(f"{p.name} {seconds(p.seconds)} ({percent(p.share)})" for p in parts if p.share >= 0.0005)
+    who = f"on rank {costed.slowest}, the slowest: " if plan.pipeline > 1 else ""
+    whole = f"A step takes {seconds(costed.step.time_s)}; {who}{named}."
+    if shown == plan.microbatches:
+        return whole
+    return (
+        f"{whole} The picture shows a step of {shown:,} of the {plan.microbatches:,} microbatches; the others repeat."
+    )
+
+
+# The picture.
+
+
+def rows_shown(data: Timeline, most: int = MOST_ROWS) -> list[Rank]:
+    """At most `most` of the ranks of `data`, the slowest among them."""
+    count = len(data.ranks)
+    if count <= most:
+        return list(data.ranks)
+    spread = {round(i * (count - 1) / (most - 2)) for i in range(most - 1)}
+    return [data.ranks[i] for i in sorted(spread | {data.slowest})]
+
+
+def picture(data: Timeline, width: float) -> Picture:
+    """Rows of ranks over the seconds of the step of `data`, in a picture of `width` pixels."""
+    rows = rows_shown(data, MOST_ROWS if width > 500 else MOST_ROWS_NARROW)
+    names = {r.rank: f"rank {r.rank}" if len(data.ranks) > 1 else "device" for r in rows}
+    marks, top = legend(legend_of(data), width)
+    left = max(text_px(name) for name in names.values()) + 10
+    end_s = data.makespan_s + max((sum(r.after_s.values()) for r in data.ranks), default=0.0)
+    scale = Scale(0, end_s, left, width - 8)
+    bar, gap = (22, 6) if len(rows) <= 8 else (14, 3)
+    bottom = top + len(rows) * (bar + gap)
+    for tick in scale.ticks(8 if width > 500 else 4):
+        x = scale.px(tick)
+        marks += [Line(x, top - 2, x, bottom, "grid"), Text(x, bottom + 15, tick_text(tick), "small", "middle")]
+    marks.append(Text(width - 8, bottom + 30, "seconds of the step", "small", "end"))
+    for at, row in enumerate(rows):
+        y = top + at * (bar + gap)
+        css = "strong" if row.rank == data.slowest and len(data.ranks) > 1 else ""
+        marks.append(Text(left - 8, y + bar / 2 + 4, names[row.rank], css, "end"))
+        marks.append(Rect(left, y, scale.px(data.makespan_s) - left, bar, "bubble"))
+        marks += _row(data, row, scale, y, bar)
+    return Picture(width, bottom + 36, "Timeline of the step", data.says, tuple(marks))
+
+
+def legend_of(data: Timeline) -> list[Part]:
+    """The parts that the timeline `data` has, for a legend."""
+    return [p for p in PARTS if _in_use(data, p.css)]
+
+
+def _in_use(data: Timeline, part: str) -> bool:
+    part = {"forward": "compute", "backward": "compute"}.get(part, part)
+    shares = {p.part for p in data.parts if p.share >= 0.0005}
+    return part in shares or (part == "overhead" and "offload" in shares)
+
+
+def _row(data: Timeline, row: Rank, scale: Scale, y: float, bar: float) -> list[Mark]:
+    """The spans of a rank: a broken line for each part, as thick as the row."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for part, start_s, length_s in spans_of(data, row):
+        low, high = round(scale.px(start_s)), round(scale.px(start_s + length_s))
+        runs = found.setdefault(part, [])
+        if high <= low:
+            continue
+        if runs and runs[-1][1] >= low:
+            runs[-1] = (runs[-1][0], max(high, runs[-1][1]))
+        else:
+            runs.append((low, high))
+    order = ("forward", "backward", "recompute", "exposed_comm", "optimizer", "overhead")
+    return [Path(_path(found[part], y + bar / 2), f"row{bar:g} {part}-row") for part in order if found.get(part)]
+
+
+def _path(runs: list[tuple[int, int]], y: float) -> str:
+    """Stretches of a row (pixels) as one path of relative commands."""
+    commands, at = [f"M0 {y:g}"], 0
+    for low, high in runs:
+        commands.append(f"m{low - at} 0h{high - low}")
+        at = high
+    return "".join(commands)
+
+
+def spans_of(data: Timeline, row: Rank) -> list[tuple[str, float, float]]:
+    """Part, start and length (s) of everything that a rank, `row` of `data`, does, in order of time."""
+    found: list[tuple[str, float, float]] = []
+    for letter, stage, start_us, length_us in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):
+        cost, at = data.costs[stage], start_us / US
+        whole = length_us / US
+        if letter == LETTERS["forward"]:
+            pieces = [("exposed_comm", cost.exposed_forward_s), ("forward", whole - cost.exposed_forward_s)]
+        elif letter == LETTERS["backward_weight"]:
+            pieces = [("backward", whole)]
+        else:
+            rest = whole - cost.recompute_s - cost.exposed_backward_s
+            pieces = [("recompute", cost.recompute_s), ("backward", rest), ("exposed_comm", cost.exposed_backward_s)]
+        for part, length_s in pieces:
+            found.append((part, at, length_s))
+            at += length_s
+    at = data.makespan_s
+    for part, length_s in row.after_s.items():
+        found.append(("overhead" if part == "offload" else part, at, length_s))
+        at += length_s
+    return found

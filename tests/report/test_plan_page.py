@@ -1,0 +1,257 @@
+"""The page of a plan: whole and alone, every string escaped, its numbers those of its data and of `planc check`."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tomllib
+import xml.etree.ElementTree as ElementTree
+from functools import cache
+from math import isclose
+from pathlib import Path
+
+import pytest
+
+from planc.cli import main
+from planc.driver import examine
+from planc.report.plan_page import PlanPage, plan_page
+from planc.report.render import PLAN_VIEWS, as_json, html, picture_file
+from tests.plans import ROOT
+from tests.report.pages import Read, read
+
+FOLDERS = {"plans": "", "field": "", "presets": "preset "}
+FILES = [p for p in (ROOT / "plans").rglob("*.plan") if p.parent.name in FOLDERS]
+PLANS = {FOLDERS[p.parent.name] + p.stem: p for p in FILES}
+FEW = ("tiny", "llama3_70b_h100", "deepseek_v3_h800", "llama3_70b_v5p")
+MOST_BYTES = 500_000
+REPORTED = "llama3_70b_h100"
+
+
+@cache
+def page_of(name: str) -> PlanPage:
+    return plan_page(examine(PLANS[name]), f"planc report {name}.plan -o report.html")
+
+
+@cache
+def read_of(name: str) -> Read:
+    return read(html(page_of(name)))
+
+
+def whole(name: str) -> None:
+    """A page is below its size, well formed, asks nobody for anything, and every view says and shows something."""
+    text = html(page_of(name))
+    assert len(text.encode()) < MOST_BYTES
+    page = read_of(name)
+    assert page.wrong == []
+    addresses = [
+        v for e in page.elements for k, v in e.attributes.items() if k in ("href", "src", "xlink:href", "action")
+    ]
+    assert addresses and all(a.startswith("#") for a in addresses)
+    assert re.findall(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", text) == []
+    ids = [e.attributes["id"] for e in page.elements if "id" in e.attributes]
+    assert sorted(ids) == sorted(set(ids)) and {a[1:] for a in addresses} <= set(ids)
+    views = [v.name for v in PLAN_VIEWS]
+    assert list(page.sections) == views and min(page.sections.values()) > 20
+    assert {e.attributes["role"] for e in page.of("svg")} == {"img"}
+    assert all(len(e.attributes["aria-label"]) > 40 for e in page.of("svg"))
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_a_page_is_whole(name: str) -> None:
+    whole(name)
+
+
+def _seldom(name: str) -> pytest.MarkDecorator:
+    often = not name.startswith("preset ") or name.endswith(("deepseek_v3_h100", "llama3_405b_h100"))
+    return pytest.mark.long if often else pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=_seldom(n)) for n in sorted(set(PLANS) - set(FEW))])
+def test_the_page_of_every_plan_is_whole_and_true(name: str) -> None:
+    whole(name)
+    true(name)
+
+
+def true(name: str) -> None:
+    """Numbers of the page are those of its data, and sum to what `planc check` reports."""
+    page, report = page_of(name), examine(PLANS[name]).report
+    cells = read_of(name).values
+    assert report.step and report.memory and report.collectives and page.memory and page.timeline and page.traffic
+    for stage, shown in zip(report.memory.stages, page.memory.stages, strict=True):
+        assert isclose(sum(shown.parts_gib.values), stage.per_device_gib.total, rel_tol=1e-9)
+    totals = cells["memory", "total"]
+    assert totals == [s.total_gib for s in page.memory.stages]
+    parts = [cells["memory", part] for part in type(page.memory.stages[0].parts_gib).model_fields]
+    assert all(
+        isclose(sum(row), total, rel_tol=1e-9) for row, total in zip(zip(*parts, strict=True), totals, strict=True)
+    )
+    assert isclose(sum(cells["parts", "seconds"]), report.step.time_s, rel_tol=1e-9)
+    mine = [r for r in report.collectives if r.row.stage == page.traffic.stage]
+    assert isclose(sum(cells.get(("traffic", "payload"), [0])), sum(r.row.payload_bytes for r in mine), rel_tol=1e-9)
+    assert isclose(sum(cells.get(("traffic", "exposed"), [0])), report.step.exposed_comm_s, rel_tol=1e-6, abs_tol=1e-9)
+    assert page.sentences and page.over_step
+    assert isclose(sum(cells["sentences", "seconds"]), report.step.time_s, rel_tol=1e-9)
+    assert isclose(sum(cells["sentences", "gib"]), report.memory.worst.per_device_gib.total, rel_tol=1e-9)
+    curve, most = page.over_step, report.memory.worst.per_device_gib.total
+    highest = max(a + w for a, w in zip(curve.activations_gib, curve.working_gib, strict=True)) + curve.steady_gib
+    assert isclose(highest, most, abs_tol=2e-4)
+
+
+@pytest.mark.parametrize("name", FEW)
+def test_sums_of_a_page_are_those_of_its_data_and_of_the_report(name: str) -> None:
+    true(name)
+
+
+def test_the_ten_questions_are_answered_by_the_page() -> None:
+    shown = read_of(REPORTED).numbers()
+    asked = tomllib.loads((ROOT / "tests" / "report" / "questions.toml").read_text())["question"]
+    assert len(asked) == 10
+    for question in asked:
+        for number in question["numbers"]:
+            near = max(question["within"] * number, 1e-9)
+            assert any(abs(n - number) <= near for n in shown), (question["ask"], number)
+
+
+def test_json_and_pictures_are_of_the_same_data() -> None:
+    page = page_of("tiny")
+    assert PlanPage.model_validate_json(as_json(page)) == page
+    assert json.loads(as_json(page, "memory"))["data"] == json.loads(as_json(page))["memory"]
+    sheet = picture_file(page, PLAN_VIEWS)
+    assert sheet is not None
+    root = ElementTree.fromstring(sheet)
+    assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == sum(v.picture is not None for v in PLAN_VIEWS)
+    assert picture_file(page, PLAN_VIEWS, "accuracy") is None
+
+
+@pytest.mark.parametrize("view", [v.name for v in PLAN_VIEWS])
+def test_one_view_alone(view: str) -> None:
+    page = read(html(page_of("tiny"), view))
+    assert list(page.sections) == [view] and page.wrong == []
+
+
+def test_a_device_finds_its_slices_by_the_formula_of_the_page() -> None:
+    """The script's and the page's formula, in Python: the slice of each listed device."""
+    data = page_of(REPORTED).shards
+    assert data is not None
+    tensor = next(t for t in data.tensors if t.names[0] == "layers.*.feed_forward.w1.weight")
+    tp, fsdp = data.axes["tp"], data.axes["fsdp"]
+    rows = tensor.shape[0] // tp.size // fsdp.size
+    for device, shown in enumerate(tensor.slices):
+        first = (device // tp.stride % tp.size * fsdp.size + device // fsdp.stride % fsdp.size) * rows
+        assert shown == f"[{first}:{first + rows}, 0:{tensor.shape[1]}]"
+
+
+def test_the_figures_of_accuracy_are_those_of_the_page_that_measured_them() -> None:
+    data = json.loads((ROOT / "planc" / "calibration" / "data" / "accuracy.json").read_text())
+    measured = (ROOT / "docs" / "measured" / "accuracy.md").read_text()
+    for e in data["held_out"]:
+        row = f"| {e['group']} | {e['runs']} | {e['median']:.1%} | {e['p90']:.1%} | {e['bias']:+.1%} |"
+        assert re.sub(r"(\d)%", r"\1 %", row) in measured
+    assert (
+        f"peak memory: {data['memory']['runs']} runs, median error {100 * data['memory']['median']:.1f} %" in measured
+    )
+
+
+def test_every_chip_with_published_runs_is_known() -> None:
+    from planc.report.views.accuracy import CHIPS
+
+    groups = {e["group"] for e in json.loads((ROOT / "planc/calibration/data/accuracy.json").read_text())["held_out"]}
+    assert all(f"{name}, dense" in groups or f"{name}, experts" in groups for name in CHIPS.values())
+
+
+# What a plan may hold.
+
+EVIL = "<script>alert(1)</script>"
+HOSTILE = f"""plan tiny  # {EVIL} --> ]]> </style> \u202e right to left
+model     "weird.json"
+batch     8 x 128 tokens microbatch 4   # "><img src=x onerror=alert(2)> ' onmouseover='alert(3)
+cluster   4 x cpu_local
+mesh      fsdp 2 > tp 2   # {{{{ 7 * 7 }}}} {{% raw %}} &lt;b&gt; javascript:alert(4)
+use       fsdp over fsdp
+use       tp   over tp
+optimizer adamw
+compute   fp32 reduce fp32
+"""
+CONFIG = {
+    "model_type": "llama", "architectures": [EVIL], "hidden_size": 64, "intermediate_size": 160,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 256, "rms_norm_eps": 1e-5,
+    "_name_or_path": EVIL, EVIL: 1, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def hostile_plan(folder: Path) -> Path:
+    """A plan whose comments, file name and model configuration are markup."""
+    folder.joinpath("weird.json").write_text(json.dumps(CONFIG))
+    path = folder / "a<img src=x onerror=alert(5)>&quot;.plan"
+    path.write_text(HOSTILE.replace('model     "weird.json"', 'model     from "weird.json"'))
+    return path
+
+
+def harmless(text: str) -> None:
+    """Nothing of a hostile plan has become an element or an attribute that runs."""
+    page = read(text)
+    assert page.wrong == []
+    scripts = page.of("script")
+    assert [e.attributes.get("type", "") for e in scripts].count("") == 1
+    assert not [e for e in page.elements if e.tag in ("img", "iframe", "object", "base", "link", "b")]
+    assert not [(e.tag, k) for e in page.elements for k in e.attributes if k.startswith("on")]
+    assert not set(text) & {"\u202e", "\x1b", "\x00"}
+    policy = next(e for e in page.of("meta") if e.attributes.get("http-equiv"))
+    assert (
+        "script-src 'sha256-" in policy.attributes["content"] and "default-src 'none'" in policy.attributes["content"]
+    )
+
+
+def test_a_hostile_plan_stays_text(tmp_path: Path) -> None:
+    examined = examine(hostile_plan(tmp_path))
+    assert examined.costed is not None, examined.report.diagnostics
+    page = plan_page(examined, f"planc report '{EVIL}'")
+    harmless(html(page))
+    assert "alert(1)" in read(html(page)).text
+    sheet = picture_file(page, PLAN_VIEWS)
+    assert sheet is not None and not [e for e in ElementTree.fromstring(sheet).iter() if e.tag.endswith("script")]
+
+
+def test_a_hostile_plan_with_errors_stays_text(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.plan"
+    path.write_text(f"plan wrong\nmodle {EVIL}\nbatch '\"><img src=x onerror=alert(1)>\n# \x1b[31m\u202e</pre>\n")
+    page = plan_page(examine(path), "planc report")
+    assert page.verdict.outcome == "wrong" and page.memory is None
+    harmless(html(page))
+
+
+# The command.
+
+
+def test_the_ending_picks_the_form(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plan = str(PLANS["tiny"])
+    for name, start in (("a.html", "<!doctype html>"), ("a.svg", "<svg"), ("a.json", "{")):
+        assert main(["report", plan, "-o", str(tmp_path / name)]) == 0
+        assert (tmp_path / name).read_text().startswith(start)
+    assert "tiny fits its 4 devices" in capsys.readouterr().out
+    assert main(["report", plan, "-o", str(tmp_path / "a.pdf")]) == 2
+    assert main(["report", plan, "--view", "memroy", "-o", str(tmp_path / "b.svg")]) == 2
+    assert "did you mean `memory`?" in capsys.readouterr().err
+    assert main(["report", plan, "--view", "findings", "-o", str(tmp_path / "b.svg")]) == 2
+    assert main(["report", plan]) == 2
+    assert not (tmp_path / "b.svg").exists() and not (tmp_path / "a.pdf").exists()
+
+
+def test_a_plan_that_breaks_an_expectation_has_its_page(tmp_path: Path) -> None:
+    path = tmp_path / "slow.plan"
+    path.write_text(PLANS["tiny"].read_text() + "expect    step_time <= 1 us\n")
+    assert main(["report", str(path), "-o", str(tmp_path / "a.html")]) == 1
+    assert "E0801" in (tmp_path / "a.html").read_text()
+    assert main(["report", str(tmp_path / "absent.plan"), "-o", str(tmp_path / "b.html")]) == 2
+    assert not (tmp_path / "b.html").exists()
+
+
+def test_a_check_loads_no_templates() -> None:
+    code = (
+        "import sys; from planc.cli import main; main(['check', 'plans/tiny.plan']);"
+        "sys.exit(any(m.startswith(('jinja2', 'planc.report', 'planc.picture.render')) for m in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
