@@ -56,7 +56,7 @@ def stacked_bars(
     parts: Sequence[Part],
     *,
     title: str,
-    says: str,
+    summary: str,
     unit: str,
     width: float,
     limit: Limit | None = None,
@@ -67,7 +67,7 @@ def stacked_bars(
         rows: the bars from top to bottom.
         parts: name and colour of each value of a row; those that are 0 in every row are left out.
         title: the picture's name.
-        says: the sentence that stands for the picture.
+        summary: the sentence that stands for the picture.
         unit: unit of the axis.
         width: of the picture (pixels).
         limit: a line across all bars.
@@ -104,7 +104,7 @@ def stacked_bars(
     if limit:
         x = scale.px(limit.value)
         marks += [Line(x, top - 6, x, bottom, "limit"), Text(x, top - 10, limit.name, "limit-text", "end")]
-    return Picture(width, bottom + 34, title, says, tuple(marks))
+    return Picture(width, bottom + 34, title, summary, tuple(marks))
 
 
 def _axis(scale: Scale, top: float, bottom: float, unit: str) -> Iterator[Mark]:
@@ -120,7 +120,7 @@ def _value(value: float) -> str:
     return f"{value:,.4g}"
 
 
-class TwoWay(NamedTuple):
+class DivergingRow(NamedTuple):
     """A row with a change to either side of none, in each of two columns, and its texts."""
 
     name: str
@@ -130,11 +130,13 @@ class TwoWay(NamedTuple):
     faint: bool = False
 
 
-def two_way_bars(rows: Sequence[TwoWay], heads: tuple[str, str], *, title: str, says: str, width: float) -> Picture:
+def diverging_bars(
+    rows: Sequence[DivergingRow], heads: tuple[str, str], *, title: str, summary: str, width: float
+) -> Picture:
     """Rows with two columns of bars that grow to the left or to the right of none.
 
-    `rows` are drawn from top to bottom below `heads`, the names of the columns; `title` is the picture's name, `says`
-    the sentence that stands for it, `width` its pixels.
+    `rows` are drawn from top to bottom below `heads`, the names of the columns; `title` is the picture's name,
+    `summary` the sentence that stands for it, `width` its pixels.
     """
     narrow = width < 500
     left = 0.0 if narrow else min(0.42 * width, max(text_px(row.name) for row in rows) + 16)
@@ -161,4 +163,4 @@ def two_way_bars(rows: Sequence[TwoWay], heads: tuple[str, str], *, title: str, 
     for at, row in enumerate(rows):
         y = top + at * row_px + (13 if narrow else 15)
         marks.append(Text(0, y, clipped(row.name, width if narrow else left - 8), ""))
-    return Picture(width, bottom + 8, title, says, tuple(marks))
+    return Picture(width, bottom + 8, title, summary, tuple(marks))

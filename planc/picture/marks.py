@@ -77,7 +77,7 @@ class Picture:
     width: float
     height: float
     title: str
-    says: str
+    summary: str
     marks: tuple[Mark, ...]
 
 

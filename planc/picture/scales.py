@@ -38,8 +38,8 @@ class Scale(NamedTuple):
         return [i * step for i in range(first, floor(self.high / step + 1e-9) + 1)]
 
 
-def _round_steps(least: float) -> Iterator[float]:
-    power = 10.0 ** floor(log10(least))
+def _round_steps(minimum: float) -> Iterator[float]:
+    power = 10.0 ** floor(log10(minimum))
     while True:
         yield from (power, 2 * power, 5 * power)
         power *= 10

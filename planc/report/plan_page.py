@@ -209,7 +209,7 @@ def _wrong(examined: Examined, command: str) -> PlanPage:
         target=report.target,
         model=report.model.name if report.model else "",
         about="",
-        verdict=Verdict(outcome="wrong", sentence=sentence, numbers=(), headline=found.says),
+        verdict=Verdict(outcome="wrong", sentence=sentence, numbers=(), headline=found.summary),
         memory=None,
         over_step=None,
         timeline=None,

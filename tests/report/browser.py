@@ -194,13 +194,9 @@ def pictures(source: Path, folder: Path) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     with browser() as started:
         made = []
-        for name, options in (
-            ("light", {}),
-            ("dark", {"dark": True}),
-            ("phone", {"width": PHONE, "height": 844}),
-        ):
+        for name, dark, width in (("light", False, 1000), ("dark", True, 1000), ("phone", False, PHONE)):
             page = started.page()
-            page.open(source, **options)
+            page.open(source, dark=dark, width=width)
             made.append(folder / f"{source.stem}_{name}.png")
             page.screenshot(made[-1])
         made.append(folder / f"{source.stem}_print.pdf")

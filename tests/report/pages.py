@@ -21,7 +21,7 @@ class Element:
 
 @dataclass
 class Read(HTMLParser):
-    """What a page holds. `wrong` are tags that are closed without having been opened, or not closed."""
+    """Contents of a page. `wrong` are tags that are closed without having been opened, or not closed."""
 
     elements: list[Element] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)

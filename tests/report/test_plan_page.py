@@ -148,7 +148,7 @@ def test_the_figures_of_accuracy_are_those_of_the_page_that_measured_them() -> N
     measured = (ROOT / "docs" / "measured" / "accuracy.md").read_text()
     for e in data["held_out"]:
         row = f"| {e['group']} | {e['runs']} | {e['median']:.1%} | {e['p90']:.1%} | {e['bias']:+.1%} |"
-        assert re.sub(r"(\d)%", r"\1 %", row) in measured
+        assert re.sub(r"(\d)%", r"\1 %", row) in measured, "make docs"
     assert (
         f"peak memory: {data['memory']['runs']} runs, median error {100 * data['memory']['median']:.1f} %" in measured
     )

@@ -41,7 +41,7 @@ class Accuracy(Data):
     classes: tuple[Errors, ...]
     memory_runs: int
     memory_median: float
-    says: str
+    summary: str
 
 
 @cache
@@ -66,8 +66,9 @@ def accuracy(subject: Subject) -> Accuracy:
         classes=classes,
         memory_runs=memory["runs"],
         memory_median=memory["median"],
-        says=f"Published runs of this class: {about}, {nearest.runs} runs. Each was predicted without its publisher's"
-        f" runs: half of the step times within {percent(nearest.median)} of what was measured, nine in ten within"
+        summary=f"Published runs of this class: {about}, {nearest.runs} runs. Each was predicted without its"
+        f" publisher's runs:"
+        f" half of the step times within {percent(nearest.median)} of what was measured, nine in ten within"
         f" {percent(nearest.p90)}. Peak memory was published for {memory['runs']} runs: half within"
         f" {percent(memory['median'])}.",
     )

@@ -32,7 +32,7 @@ class Findings(Data):
 
     findings: tuple[Finding, ...]
     targets: tuple[TargetAnswer, ...]
-    says: str
+    summary: str
 
 
 def findings(examined: Examined) -> Findings:
@@ -62,5 +62,5 @@ def findings(examined: Examined) -> Findings:
     named = ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n)
     lowers = ", ".join(f"{t.target} {'lowers it' if t.lowers else 'refuses it'}" for t in targets)
     return Findings(
-        findings=found, targets=targets, says=f"{named or 'Nothing was found'}{f'; {lowers}' if lowers else ''}."
+        findings=found, targets=targets, summary=f"{named or 'Nothing was found'}{f'; {lowers}' if lowers else ''}."
     )

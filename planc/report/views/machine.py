@@ -49,11 +49,11 @@ class Machine(Data):
     levels: tuple[Level, ...]
     axes: tuple[MeshAxis, ...]
     busiest: str
-    says: str
+    summary: str
 
 
 def machine(subject: Subject, traffic: Traffic) -> Machine:
-    """The levels of the machine of `subject` and the axes on them; `traffic` says which level is busiest."""
+    """The levels of the machine of `subject` and the axes on them; `traffic` tells which level is busiest."""
     costed = subject.costed
     plan = costed.sharded.plan
     busy: dict[str, tuple[float, float]] = {}
@@ -90,7 +90,8 @@ def machine(subject: Subject, traffic: Traffic) -> Machine:
         levels=levels,
         axes=axes,
         busiest=busiest.name,
-        says=f"From the innermost axis out, each with the outermost level that its groups cross: {where}. {busy_text}",
+        summary=f"From the innermost axis out, each with the outermost level that its groups cross: {where}."
+        f" {busy_text}",
     )
 
 
@@ -171,7 +172,7 @@ def picture(data: Machine, width: float) -> Picture:
         for key, inner, outer, text in stretches:
             hot = at == 0 and key == data.busiest
             marks += _stretch(px(inner), px(outer), y, tall, text, hot=hot, level=at == 0)
-    return Picture(width, bottom + 36, "Where the mesh axes lie in the machine", data.says, tuple(marks))
+    return Picture(width, bottom + 36, "Where the mesh axes lie in the machine", data.summary, tuple(marks))
 
 
 def _level_text(level: Level) -> str:

@@ -59,7 +59,7 @@ class Memory(Data):
     usable_gib: float
     fullest: int
     stages: tuple[Stage, ...]
-    says: str
+    summary: str
 
     @property
     def worst(self) -> Stage:
@@ -91,7 +91,7 @@ def memory(subject: Subject) -> Memory:
         usable_gib=used.usable_gib,
         fullest=stages.index(worst),
         stages=stages,
-        says=f"{where}: {gib(worst.total_gib)} of {gib(used.capacity_gib)} GiB, {room}. Most of it is"
+        summary=f"{where}: {gib(worst.total_gib)} of {gib(used.capacity_gib)} GiB, {room}. Most of it is"
         f" {largest.name}, {gib(getattr(worst.parts_gib, largest.css))} GiB."
         f" Its fullest moment is the {worst.peak_at}.",
     )
@@ -112,7 +112,7 @@ def picture(data: Memory, width: float) -> Picture:
         rows,
         PARTS,
         title="Memory of a device by pipeline stage",
-        says=data.says,
+        summary=data.summary,
         unit="GiB",
         width=width,
         limit=Limit(data.capacity_gib, f"{gib(data.capacity_gib)} GiB of a device"),

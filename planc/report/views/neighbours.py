@@ -11,7 +11,7 @@ from planc.cost.costed import CostedPlan, cost_plan
 from planc.diag.errors import PlanError
 from planc.ir.plan import NOUNS, Gather, Noun, Plan, Recompute, Split, Store
 from planc.language.verbs.split import even
-from planc.picture.charts import TwoWay, two_way_bars
+from planc.picture.charts import DivergingRow, diverging_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, Subject
@@ -49,7 +49,7 @@ class Neighbours(Data):
     found: tuple[Neighbour, ...]
     refused: tuple[str, ...]
     """Changes that a rule or the target refuses."""
-    says: str
+    summary: str
 
 
 class Change(NamedTuple):
@@ -94,7 +94,7 @@ def neighbours(subject: Subject) -> Neighbours:
         capacity_gib=capacity,
         found=tuple(found),
         refused=tuple(refused),
-        says=_message(found, costed.step.time_s, here),
+        summary=_message(found, costed.step.time_s, here),
     )
 
 
@@ -256,7 +256,7 @@ def picture(data: Neighbours, width: float) -> Picture | None:
     if not data.found:
         return None
     rows = [
-        TwoWay(
+        DivergingRow(
             n.change + ("" if n.fits else " (does not fit)"),
             (n.delta_s, n.delta_gib),
             (f"{n.delta_s / data.time_s:+.1%}".replace("%", " %"), f"{n.delta_gib:+.1f} GiB"),
@@ -266,7 +266,7 @@ def picture(data: Neighbours, width: float) -> Picture | None:
         for n in data.found
     ]
     heads = ("time of a step", "memory of a device")
-    return two_way_bars(rows, heads, title="Plans one decision away", says=data.says, width=width)
+    return diverging_bars(rows, heads, title="Plans one decision away", summary=data.summary, width=width)
 
 
 def _css(delta: float) -> str:

@@ -37,7 +37,7 @@ class OverStep(Data):
     activations_gib: tuple[float, ...]
     working_gib: tuple[float, ...]
     """Gradients and buffers."""
-    says: str
+    summary: str
 
     @property
     def steady_gib(self) -> float:
@@ -77,7 +77,7 @@ def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
         times_s=tuple(round(t, 6) for t, _ in points),
         activations_gib=tuple(round(level, 4) for _, level in points),
         working_gib=tuple(0.0 if at_update and t < end_s else working for t, _ in points),
-        says=_message(worst.stage, parts, peak_s, worst.peak_at, len(memory.stages) > 1),
+        summary=_message(worst.stage, parts, peak_s, worst.peak_at, len(memory.stages) > 1),
     )
 
 
@@ -128,7 +128,7 @@ def picture(data: OverStep, width: float) -> Picture:
     name = f"{gib(data.capacity_gib)} GiB of a device"
     marks += [Line(left, y, width - 10, y, "limit"), Text(width - 10, y - 5, name, "limit-text halo", "end")]
     marks += _peak(data, across, up, width)
-    return Picture(width, bottom + 38, "Memory of the fullest device over the step", data.says, tuple(marks))
+    return Picture(width, bottom + 38, "Memory of the fullest device over the step", data.summary, tuple(marks))
 
 
 def _areas(data: OverStep, across: Scale, up: Scale) -> list[Mark]:
@@ -173,6 +173,6 @@ def _peak(data: OverStep, across: Scale, up: Scale, width: float) -> list[Mark]:
     limit = up.px(data.capacity_gib)
     foot = y - 6 if not limit - 2 < y - 6 < limit + 16 else limit - 6 if x + text_px(text) < width - 200 else y + 18
     return [
-        Circle(x, y, 4, "bad", data.says),
+        Circle(x, y, 4, "bad", data.summary),
         Text(x + 10 if right else x - 10, foot, text, "strong halo", "start" if right else "end"),
     ]

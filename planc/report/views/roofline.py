@@ -52,7 +52,7 @@ class Roofline(Data):
     """Memory rate that kernels reach on one device."""
     ops: tuple[OpPoint, ...]
     bounds: tuple[Bound, ...]
-    says: str
+    summary: str
 
     @property
     def ridge(self) -> float:
@@ -91,7 +91,7 @@ def roofline(subject: Subject) -> Roofline:
             Bound(axis=b.axis, has=b.has, limit=b.limit, side=b.side, by_compute=b.by_compute, what=b.what)
             for b in bounds(plan)
         ),
-        says=_message(points, peak / memory_rate, chip.name),
+        summary=_message(points, peak / memory_rate, chip.name),
     )
 
 
@@ -137,7 +137,7 @@ def picture(data: Roofline, width: float) -> Picture | None:
     slope_name = f"memory {rate(data.bytes_per_s, 'B')}"
     marks.append(Text(across.px(low) + 12, up.px(low * data.bytes_per_s) - 4, slope_name, "small halo"))
     marks += _points(data, across, up, ops, width)
-    return Picture(width, bottom + 38, "Roofline of the ops of the slowest stage", data.says, tuple(marks))
+    return Picture(width, bottom + 38, "Roofline of the ops of the slowest stage", data.summary, tuple(marks))
 
 
 def _points(data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float) -> list[Mark]:

@@ -17,7 +17,7 @@ class Item(Data):
     why: str
 
 
-class Kept(Data):
+class Held(Data):
     """GiB of the fullest device that come from a sentence."""
 
     part: str
@@ -37,7 +37,7 @@ class Line(Data):
     payload_bytes: float
     """Bytes of the collectives that the sentence asks for, on the slowest stage."""
     calls: int
-    memory: tuple[Kept, ...]
+    memory: tuple[Held, ...]
     gib: float
     codes: tuple[str, ...]
 
@@ -53,11 +53,11 @@ class Sentences(Data):
     other_gib: float
     step_s: float
     total_gib: float
-    says: str
+    summary: str
 
 
 def sentences(subject: Subject) -> Sentences:
-    """What each line of the plan of `subject` costs."""
+    """Cost of each line of the plan of `subject`."""
     examined, costed = subject.examined, subject.costed
     plan, built = costed.sharded.plan, examined.built
     assert built is not None
@@ -114,7 +114,7 @@ def sentences(subject: Subject) -> Sentences:
         other_gib=worst - sum(line.gib for line in lines),
         step_s=step_s,
         total_gib=worst,
-        says=f"Most of the step's time comes from {named}. Compute is counted at the model, state at what stores it,"
+        summary=f"Most of the step's time comes from {named}. Compute is counted at the model, state at what stores it,"
         " activations at `recompute` or the batch.",
     )
 
@@ -130,17 +130,17 @@ def _written_lines(subject: Subject) -> dict[int, str]:
     return found
 
 
-def _memory_by_line(subject: Subject, first_line: dict[str, int]) -> dict[int, list[Kept]]:
+def _memory_by_line(subject: Subject, first_line: dict[str, int]) -> dict[int, list[Held]]:
     """GiB of the fullest device by the sentence that decides on them."""
     plan, parts = subject.costed.sharded.plan, subject.costed.memory.worst.per_device_gib
     home = {"params": "model", "grads": "model", "optimizer": "optimizer", "comm_buffers": "mesh", "reserve": "cluster"}
     home |= {"activations": "recompute" if "recompute" in first_line else "batch"}
     home |= {"buffers": "gather" if "gather" in first_line else "batch"}
-    found: dict[int, list[Kept]] = {}
+    found: dict[int, list[Held]] = {}
     for part in PARTS:
         amount = getattr(parts, part.css)
         stores = [s for s in plan.stores if s.noun == part.css and s.cause.span.file == plan.file]
         line = stores[0].cause.span.line if stores else first_line.get(home[part.css], first_line.get("model", 0))
         if amount > 0 and line:
-            found.setdefault(line, []).append(Kept(part=part.name, gib=amount))
+            found.setdefault(line, []).append(Held(part=part.name, gib=amount))
     return found

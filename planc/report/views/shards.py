@@ -67,7 +67,7 @@ class Shards(Data):
     devices: int
     axes: dict[str, AxisPlace]
     tensors: tuple[Tensor, ...]
-    says: str
+    summary: str
 
 
 def shards(subject: Subject) -> Shards:
@@ -90,7 +90,7 @@ def shards(subject: Subject) -> Shards:
         devices=plan.mesh.devices,
         axes={name: AxisPlace(size=a.size, stride=a.stride) for name, a in plan.mesh.every.items() if name in used},
         tensors=tuple(tensors),
-        says=f"{len(sharded.params)} parameters lie in {len(tensors)} ways. Most elements lie as {first.names[0]}:"
+        summary=f"{len(sharded.params)} parameters lie in {len(tensors)} ways. Most elements lie as {first.names[0]}:"
         f" {first.layout}; a device keeps {size(first.per_device_bytes)} of each copy between steps.",
     )
 
@@ -171,7 +171,7 @@ def picture(data: Shards, width: float) -> Picture:
         x, y = at % columns * (each + gap), at // columns * tall
         marks += _card(data, tensor, x, y, each)
     height = -(-len(shown) // columns) * tall
-    return Picture(width, height, "Shard map: the slice of device 0", data.says, tuple(marks))
+    return Picture(width, height, "Shard map: the slice of device 0", data.summary, tuple(marks))
 
 
 def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> list[Mark]:

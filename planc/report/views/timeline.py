@@ -96,7 +96,7 @@ class Timeline(Data):
     costs: tuple[StageSeconds, ...]
     ranks: tuple[Rank, ...]
     causes: tuple[Cause, ...]
-    says: str
+    summary: str
 
 
 def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
@@ -133,7 +133,7 @@ def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
         ),
         ranks=tuple(_rank(costed, rank, by_rank.get(rank, [])) for rank in range(plan.pipeline)),
         causes=causes,
-        says=_message(costed, parts, shown),
+        summary=_message(costed, parts, shown),
     )
 
 
@@ -229,7 +229,7 @@ def picture(data: Timeline, width: float) -> Picture:
         marks.append(Text(left - 8, y + bar / 2 + 4, names[row.rank], css, "end"))
         marks.append(Rect(left, y, scale.px(data.makespan_s) - left, bar, "bubble"))
         marks += _row(data, row, scale, y, bar)
-    return Picture(width, bottom + 36, "Timeline of the step", data.says, tuple(marks))
+    return Picture(width, bottom + 36, "Timeline of the step", data.summary, tuple(marks))
 
 
 def legend_of(data: Timeline) -> list[Part]:

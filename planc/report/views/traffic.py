@@ -45,7 +45,7 @@ class Traffic(Data):
     wire_bytes: float
     time_s: float
     exposed_s: float
-    says: str
+    summary: str
 
 
 def traffic(subject: Subject) -> Traffic:
@@ -77,7 +77,7 @@ def traffic(subject: Subject) -> Traffic:
         wire_bytes=sum(a.wire_bytes for a in axes),
         time_s=sum(a.time_s for a in axes),
         exposed_s=sum(a.exposed_s for a in axes),
-        says=_message(axes, costed.step.time_s),
+        summary=_message(axes, costed.step.time_s),
     )
 
 
@@ -134,4 +134,4 @@ def picture(data: Traffic, width: float) -> Picture | None:
         for a in data.axes
     ]
     title = "Collectives by axis and level: seconds, exposed and hidden, with bytes"
-    return stacked_bars(rows, PARTS, title=title, says=data.says, unit="seconds a step", width=width)
+    return stacked_bars(rows, PARTS, title=title, summary=data.summary, unit="seconds a step", width=width)

@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="the templates of pages escape nothing",
+        file="planc/picture/render.py",
+        text="autoescape=True",
+        planted="autoescape=False",
+        test="tests/report/test_plan_page.py::test_a_hostile_plan_stays_text",
+    ),
+    Fault(
+        name="marks that turn the direction of text reach a page",
+        file="planc/picture/render.py",
+        text="    return code not in BARRED and",
+        planted="    return",
+        test="tests/report/test_plan_page.py::test_a_hostile_plan_with_errors_stays_text",
+    ),
+    Fault(
+        name="a report's sentences lose the seconds that none of them asks for",
+        file="planc/report/views/sentences.py",
+        text="        other_s=sum(i.seconds for i in other),",
+        planted="        other_s=0.0,",
+        test="tests/report/test_plan_page.py::test_sums_of_a_page_are_those_of_its_data_and_of_the_report",
+    ),
+    Fault(
         name="the language server's checks go before requests",
         file="planc/editor/work.py",
         text="REQUEST, CHECK = 0, 1",
