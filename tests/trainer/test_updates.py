@@ -21,7 +21,9 @@ from planc.trainer.run.lr_schedule import learning_rate
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "plans" / "presets" / "tiny.toml"
 Array = NDArray[np.float64]
-SETTINGS = Settings(optimizer="muon", decay_groups=(("*.wq.*", 0.5), ("norm.weight", 0.25)))
+SETTINGS = Settings(
+    optimizer="muon", decay_groups=(("*.wq.*", 0.5), ("layers.*.attention.*", 0.75), ("norm.weight", 0.25))
+)
 LR, STEPS = 0.01, 3
 SHAPES = {
     "layers.*.attention.wq.weight": (2, 12, 8),  # a stack of two layers
@@ -68,7 +70,7 @@ def reference(name: str, *, muon: bool, decay: float) -> Array:
 
 
 EXPECTED = {
-    "layers.*.attention.wq.weight": (True, 0.5),
+    "layers.*.attention.wq.weight": (True, 0.75),  # two groups fit: the last one counts
     "layers.*.feed_forward.w2.weight": (True, 0.1),
     "layers.*.ffn_norm.weight": (False, 0.0),
     "tok_embeddings.weight": (False, 0.1),

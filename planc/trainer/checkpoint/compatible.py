@@ -88,12 +88,17 @@ def _changed_settings(
     here: Mapping[str, Any], manifest: Manifest, span: Span, allowed: set[str]
 ) -> Iterator[Diagnostic]:
     there = manifest.course
-    changed = [n for n in {**here, **there} if here.get(n) != there.get(n) and n not in allowed]
+    changed = [n for n in {**here, **there} if not _same(here.get(n), there.get(n)) and n not in allowed]
     if changed:
         said = ", ".join(f"{n} was {_value_text(there, n)} and is {_value_text(here, n)}" for n in changed)
         names = ", ".join(f'"{n}"' for n in changed)
         help_text = f"write the old values, or `allow = [{names}]` under [checkpoint] to go on with the new ones"
         yield Diagnostic("E1024", f"the run would not be the one that was saved: {said}", span, help=help_text)
+
+
+def _same(one: Any, other: Any) -> bool:
+    """True for equal settings; groups of parameters in another order are not."""
+    return bool(one == other) and (not isinstance(one, dict) or list(one) == list(other))
 
 
 def _value_text(values: Mapping[str, Any], name: str) -> str:

@@ -128,7 +128,7 @@ DATA_KEYS = {
 
 COURSE = (
     "seed", "lr", "warmup_steps", "schedule", "min_lr", "steps", "betas", "eps", "weight_decay", "clip_norm",
-    "optimizer", "momentum", "decay_groups", "decay_steps",
+    "optimizer", "momentum", "decay_groups", "decay_steps", "balance_loss",
     "batch_sequences", "sequence_tokens", "data",
 )  # fmt: skip
 """Settings that a resumed run may not change unless allowed: each would change the losses."""
