@@ -27,8 +27,17 @@ from planc.trainer.checkpoint.hugging_face import exported, imported
 
 SIZES = {
     "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 4, "num_hidden_layers": 4, "head_dim": 8,
-    "intermediate_size": 182, "vocab_size": 134, "tie_word_embeddings": False,
+    "intermediate_size": 182, "vocab_size": 134, "tie_word_embeddings": True,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
 }  # fmt: skip
+OF_KIND: dict[str, dict[str, Any]] = {
+    "Llama": {},
+    "Mistral": {"sliding_window": 16, "tie_word_embeddings": False},
+    "Qwen3": {
+        "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1,
+    },
+}  # fmt: skip
+"""Where a kind differs from its class's defaults beside the sizes."""
 PLAN = """plan own
 model from "config.json"
 batch 4 x 24 tokens microbatch 2
@@ -47,7 +56,7 @@ def logits(model: Any, tokens: torch.Tensor) -> torch.Tensor:
 
 def main(root: Path, kind: str) -> None:
     torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**SIZES)
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **OF_KIND[kind]})
     theirs = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
     theirs.save_pretrained(root / "theirs", max_shard_size="200KB")
     (root / "own.plan").write_text(PLAN.replace("config.json", "theirs/config.json"))

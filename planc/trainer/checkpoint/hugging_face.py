@@ -147,9 +147,23 @@ def _config(model: Model) -> dict[str, Any]:
         "vocab_size": s["vocab"],
         "rms_norm_eps": model.norm_eps,
         "rope_theta": model.rope_theta,
-        "tie_word_embeddings": False,
+        **({"rope_scaling": model.rope_scaling} if model.rope_scaling else {}),
+        **_window_fields(model),
+        "tie_word_embeddings": model.tied,
         "torch_dtype": "float32",
     }
+
+
+def _window_fields(model: Model) -> dict[str, Any]:
+    """The fields of windows: the readers of some families slide by 4096 tokens when they are left out."""
+    of = {kind: next(op.window for op in model.ops[kind] if op.kind == "attention") for kind in model.blocks}
+    window = max(of.values())
+    if model.family == "mistral":
+        return {"sliding_window": window or None}
+    if not window:
+        return {}
+    kinds = ["sliding_attention" if of[kind] else "full_attention" for kind in model.kinds]
+    return {"use_sliding_window": True, "sliding_window": window, "layer_types": kinds}
 
 
 def _tensor_places(folder: Path, span: Span) -> dict[str, Place]:
@@ -201,15 +215,16 @@ def _compare(model: Model, places: Mapping[str, Place], folder: Path, span: Span
         if name in places and places[name].shape != shape
     ]
     wrong += [f"{name} is not there" for name in wanted if name not in places]
-    wrong += [f"{name} is not in the model" for name in places if name not in wanted and not _derived(name)]
+    others = [name for name in places if name not in wanted and not _derived(model, name)]
+    wrong += [f"{name} is not in the model" for name in others]
     if wrong:
         more = f", and {len(wrong) - 1} more" if len(wrong) > 1 else ""
         raise PlanError([Diagnostic("E1031", f"{folder} is not {model.name}: {wrong[0]}{more}", span)])
 
 
-def _derived(name: str) -> bool:
-    """Tables that old files hold and that follow from the config."""
-    return name.endswith("rotary_emb.inv_freq")
+def _derived(model: Model, name: str) -> bool:
+    """Tables that old files hold and that follow from the config; of a tied model the head's copy of the embedding."""
+    return name.endswith("rotary_emb.inv_freq") or (model.tied and name == their_name("output.weight"))
 
 
 def _no_table(model: Model, span: Span) -> Diagnostic:

@@ -43,6 +43,48 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/trainer/test_resume.py::test_settings_of_the_preset_and_of_the_command_line_go_together",
     ),
     Fault(
+        name="an exported config has the base of positions that most have",
+        file="planc/trainer/checkpoint/hugging_face.py",
+        text='"rope_theta": model.rope_theta,',
+        planted='"rope_theta": 10000.0,',
+        test="tests/trainer/test_hugging_face.py::test_logits_are_equal_before_and_after_a_step",
+    ),
+    Fault(
+        name="an exported config leaves the window to its reader",
+        file="planc/trainer/checkpoint/hugging_face.py",
+        text='return {"sliding_window": window or None}',
+        planted="return {}",
+        test="tests/trainer/test_hugging_face.py::test_logits_are_equal_before_and_after_a_step",
+    ),
+    Fault(
+        name="of two groups that fit a parameter the first one counts",
+        file="planc/ir/updates.py",
+        text="return fitting[-1]",
+        planted="return fitting[0]",
+        test="tests/trainer/test_updates.py::test_torch_updates_as_the_reference_does",
+    ),
+    *(
+        Fault(
+            name=f"a checkpoint's course has no {setting}",
+            file="planc/trainer/checkpoint/compatible.py",
+            text=text,
+            planted="names += []",
+            test=f"tests/trainer/test_course.py::test_another_value_is_refused[{setting}]",
+        )
+        for setting, text in (
+            ("balance_loss", 'names += ["balance_loss"] if train.balance_loss else []'),
+            ("momentum", 'names += [] if train.optimizer == "adamw" else ["optimizer", "momentum"]'),
+            ("decay_groups", 'names += ["decay_groups"] if train.decay_groups else []'),
+        )
+    ),
+    Fault(
+        name="groups in another order are the same course",
+        file="planc/trainer/checkpoint/compatible.py",
+        text=" and (not isinstance(one, dict) or list(one) == list(other))",
+        planted="",
+        test="tests/trainer/test_course.py::test_groups_in_another_order_are_another_course",
+    ),
+    Fault(
         name="a token that goes to another expert counts as two",
         file="planc/trainer/receipt/routing.py",
         text="    return sum(abs(a - b) for a, b in pairs) // 2",
