@@ -40,8 +40,6 @@ def _missing(model: Model, target: str) -> str:
     """The features that the target's modules lack for this model, in words; empty when they have all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
-    if model.tied:
-        return f"its {model.family} module has an output weight of its own, and here it is the embedding's"
     if model.rope_scaling:
         return f"its {model.family} module does not scale rotary positions ({model.rope_scaling['rope_type']})"
     return ""

@@ -70,7 +70,7 @@ class Cuda(CommonBackend):
         from planc.backends.cuda.runtime.hf_adapter import bound
 
         emitted = program.load()
-        named = bound(model, program.plan.batch.sequence_tokens)
+        named = bound(model, program.plan.batch.sequence_tokens, tied=program.plan.model.tied)
         return emitted.parallelize(named, emitted.build_mesh())
 
     def shardings(self, program: Program, tree: Any) -> Any:

@@ -25,6 +25,7 @@ FAMILY = "llama"
 SIZES: dict[str, Size] = {
     "llama_tiny": Size(layers=4, embed=256, heads=8, kv_heads=4, ffn=688, vocab=256),
     "llama_micro": Size(layers=4, embed=64, heads=8, kv_heads=4, ffn=182, vocab=134),
+    "llama_micro_tied": Size(layers=4, embed=64, heads=8, kv_heads=4, ffn=182, vocab=138, tied=True),
     "llama2_7b": Size(layers=32, embed=4096, heads=32, kv_heads=32, ffn=11008, vocab=32000),
     "llama2_13b": Size(layers=40, embed=5120, heads=40, kv_heads=40, ffn=13824, vocab=32000),
     "llama2_70b": Size(layers=80, embed=8192, heads=64, kv_heads=8, ffn=28672, vocab=32000),
@@ -35,7 +36,7 @@ SIZES: dict[str, Size] = {
     "llama3_2_3b": Size(layers=28, embed=3072, heads=24, kv_heads=8, ffn=8192, vocab=128256, rope_theta=5e5, tied=True),
 }
 """`llama_tiny` trains on a laptop in minutes; `llama_micro` is for parity tests: its vocab and ffn
-are no multiples of 4 and its heads are grouped."""
+are no multiples of 4 and its heads are grouped. In `llama_micro_tied` the head uses the embedding's weight."""
 SIZES |= {
     "llama3_1_8b": SIZES["llama3_8b"],
     "llama3_1_70b": SIZES["llama3_70b"],

@@ -34,6 +34,18 @@ SIZES: dict[str, Size] = {
     "qwen3_micro": Size(
         layers=4, embed=64, heads=8, kv_heads=4, head_dim=16, ffn=182, vocab=134, rope_theta=1e6, norm_eps=1e-6
     ),
+    "qwen3_micro_tied": Size(
+        layers=4,
+        embed=64,
+        heads=8,
+        kv_heads=4,
+        head_dim=16,
+        ffn=182,
+        vocab=138,
+        rope_theta=1e6,
+        norm_eps=1e-6,
+        tied=True,
+    ),
     "qwen3_0_6b": _published(28, 1024, 16, 3072, tied=True),
     "qwen3_1_7b": _published(28, 2048, 16, 6144, tied=True),
     "qwen3_4b": _published(36, 2560, 32, 9728, tied=True),

@@ -40,7 +40,7 @@ def untrained(folder: Path, model: str, target: Target) -> list[tuple[str, int, 
 
 @pytest.mark.parametrize(
     ("model", "says"),
-    [("model llama4_scout", "no module of the llama4 family"), ("model llama3_2_1b", "it is the embedding's")],
+    [("model llama4_scout", "no module of the llama4 family"), ("model mpt_7b", "no module of the mpt family")],
 )
 def test_it_is_refused_at_the_sentence(tmp_path: Path, model: str, says: str) -> None:
     ((code, line, message),) = refusals(tmp_path, model, "xla")
@@ -57,9 +57,10 @@ def test_a_program_is_lowered_for_a_module_of_the_users_own(tmp_path: Path) -> N
     assert refusals(tmp_path, "model llama4_scout(layers = 8)", "cuda") == []
 
 
-def test_tied_weights_are_not_lowered(tmp_path: Path) -> None:
-    ((code, line, message),) = refusals(tmp_path, "model llama3_2_1b", "cuda")
-    assert (code, line) == ("E0901", 2) and "is the embedding's" in message
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("model", ["llama3_2_1b", "llama3_2_3b", "qwen3_0_6b", "qwen3_1_7b", "qwen3_4b"])
+def test_tied_weights_are_lowered(tmp_path: Path, target: Target, model: str) -> None:
+    assert refusals(tmp_path, f"model {model}", target) == []
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -94,6 +94,7 @@ CONTEXT: dict[str, tuple[str, ...]] = {
     "cp_recompute": ("fsdp 2 > cp 2", FSDP, CP, "recompute attention.core"),
     "cp_tp": ("cp 2 > tp 2", CP, TP, SP),
     "cp_pp": ("pp 2 > cp 2", PP.format("1f1b"), "store optimizer over cp", CP),
+    "cp_end_alone": ("pp 2 > cp 2", PP.format("gpipe stages [embed + 4, head]"), CP),
     "ring": ("cp 4", RING),
     "ring_in_order": (
         "dp 2 > cp 2",
@@ -165,27 +166,71 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """Further bundled families; the model's name is in the layout's."""
 
+TIED: dict[str, tuple[str, ...]] = {
+    "tied_fsdp": ("fsdp 4", FSDP),
+    "tied_hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "gather params per step"),
+    "tied_zero1": ("dp 4", "use zero1 over dp", BF16),
+    "tied_dp_tp": ("dp 2 > tp 2", "use ddp over dp", TP),
+    "tied_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
+    "tied_tp_no_vocab": ("dp 2 > tp 2", "use zero1 over dp", "shard heads, ffn over tp", SP),
+    "tied_embed": ("fsdp 2 > tp 2", FSDP, "shard embed over tp in embedding", "shard embed over tp in head"),
+    "tied_cp": ("fsdp 2 > cp 2", FSDP, RING),
+    "tied_1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP),
+    "tied_gpipe_four": ("pp 4", PP.format("gpipe")),
+    "tied_interleaved_tp": ("pp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), TP, SP),
+    "tied_zbv": ("pp 2 > fsdp 2", PP.format("zbv"), FSDP, STEP),
+    "tied_dualpipev_tp": ("pp 2 > tp 2", PP.format("dualpipev"), TP, SP),
+    "tied_qwen3_micro": ("pp 2 > fsdp 2", PP.format("1f1b stages [embed, 4 + head]"), FSDP),
+}
+"""A head that uses the embedding's weight."""
+
+TIED_3D: dict[str, tuple[str, ...]] = {
+    "tied_pp_fsdp": ("pp 4 > fsdp 2", PP.format("1f1b"), FSDP),
+    "tied_pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("zbv"), FSDP, STEP, TP, SP),
+}
+"""The same on eight ranks."""
+
 SELDOM = {
     *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
     *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
+    *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
-    *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise"),
+    *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **FLOAT8, **COMPILED, **THREE_D, **MODELS}
+LAYOUTS = {
+    **ONE,
+    **STATE,
+    **TENSOR,
+    **PIPELINE,
+    **CONTEXT,
+    **BLOCKS,
+    **FLOAT8,
+    **COMPILED,
+    **THREE_D,
+    **MODELS,
+    **TIED,
+    **TIED_3D,
+}
+
+
+TWO_AT_A_TIME = ("zero_bubble", "zbv", "dualpipev", "eight", "ring_in_order", "tied_pp")
+"""Parts of the names of layouts with two sequences a microbatch, and so more microbatches."""
 
 
 def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
-    microbatch = 2 if name in STATE or name.startswith(("zero_bubble", "zbv", "dualpipev", "eight", "ring_in")) else 4
+    microbatch = 2 if name in STATE or any(part in name for part in TWO_AT_A_TIME) else 4
     model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
-    tokens = 24 if model == "llama_micro" else 32
+    if name.startswith("tied"):
+        model = f"{model}_tied"
+    tokens = 24 if "llama_micro" in model else 32
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

@@ -49,6 +49,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "mixtral_fsdp": ("fsdp 4", FSDP),
     "mixtral_heads": ("fsdp 2 > tp 2", FSDP, HEADS),
 }
+TIED = ("llama_pipeline", "llama_recompute")
+"""Layouts of models whose head uses the embedding's weight."""
 
 
 def model_of(name: str) -> Any:
@@ -59,7 +61,7 @@ def model_of(name: str) -> Any:
         if kind == "Qwen3"
         else {"num_local_experts": 4, "intermediate_size": 184}
         if kind == "Mixtral"
-        else {}
+        else {"tie_word_embeddings": name in TIED}
     )
     torch.manual_seed(0)
     return getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**{**SIZES, **more}))

@@ -8,12 +8,27 @@ import pytest
 
 from tests.launches import Row, case, tier
 
-from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, MODELS, ONE, PIPELINE, QUICK, SELDOM, STATE, TENSOR, THREE_D
+from .cases import (
+    BLOCKS,
+    COMPILED,
+    CONTEXT,
+    FLOAT8,
+    MODELS,
+    ONE,
+    PIPELINE,
+    QUICK,
+    SELDOM,
+    STATE,
+    TENSOR,
+    THREE_D,
+    TIED,
+    TIED_3D,
+)
 
 BUDGET = 1e-5
 NARROW = {"gradient": 2**-4, "loss": 1e-3, "norm": 1e-2, "evaluated": 1e-3}
 """Where bf16 sums are taken in another order than one process takes them: a few roundings of 2^-8 each."""
-LAUNCH = {"one": "cuda-1", "compiled": "cuda-4-compiled", "three_d": "cuda-8"}
+LAUNCH = {"one": "cuda-1", "compiled": "cuda-4-compiled", "three_d": "cuda-8", "tied_3d": "cuda-8"}
 """Four processes for all others."""
 GROUPS = {
     "one": ONE,
@@ -26,12 +41,14 @@ GROUPS = {
     "compiled": COMPILED,
     "models": MODELS,
     "three_d": THREE_D,
+    "tied": TIED,
+    "tied_3d": TIED_3D,
 }
 
 
 def params(*left_out: str) -> list[Any]:
     """Layouts of all groups but those left out; eight processes and compiling are slow on two cores."""
-    slow = {*THREE_D, *COMPILED, *SELDOM}
+    slow = {*THREE_D, *TIED_3D, *COMPILED, *SELDOM}
     return [
         case(LAUNCH.get(group, "cuda-4"), name, *tier(name, slow, QUICK))
         for group, layouts in GROUPS.items()

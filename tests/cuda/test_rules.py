@@ -29,13 +29,15 @@ MIB = 2**20
 FSDP = ("fsdp {} > tp 8", "use fsdp over fsdp", TP, SP)
 
 
-def rows_of(layers: int, mesh: str, *sentences: str, ranks: int = 8) -> tuple[Collective, ...]:
+def rows_of(
+    layers: int, mesh: str, *sentences: str, ranks: int = 8, model: str = "llama3_8b"
+) -> tuple[Collective, ...]:
     """Realised rows of an 8B-shaped model with one microbatch."""
     plan = plan_of(
         "measured",
         mesh,
         *sentences,
-        model=f"llama3_8b(layers = {layers})",
+        model=f"{model}(layers = {layers})",
         batch=f"{ranks} x 8192 tokens microbatch 1",
     )
     sharded = propagated(plan)
@@ -65,6 +67,21 @@ def test_calls_of_fsdp_and_tp(layers: int) -> None:
         ("all_reduce", "tp"): 2 * layers + 5,
         ("all_reduce", "fsdp"): 1,
     }
+
+
+def test_a_tied_table_is_gathered_and_reduced_once() -> None:
+    """One group of both ends; between the ends of a pipeline one sum of what rests, in fp32."""
+    mesh, *sentences = FSDP
+    found = calls(rows_of(4, mesh.format(8), *sentences, model="llama3_2_1b"))
+    assert found["all_gather", "fsdp"] == 2 * 4 + 1 and found["reduce_scatter", "fsdp"] == 4 + 1
+    stages = ("pp 4 > fsdp 2", "use fsdp over fsdp", "split layers over pp as 1f1b", "compute bf16 reduce bf16")
+    rows = rows_of(4, *stages, ranks=8, model="llama3_2_1b")
+    sums = [r for r in rows if r.section == "step" and r.carries == "grad"]
+    assert [(r.stage, r.op, r.group_size, r.dtype, r.count) for r in sums] == [
+        (stage, "all_reduce", 2, "fp32", 1) for stage in (0, 3)
+    ]
+    assert {r.payload_bytes for r in sums} == {128256 * 2048 * 4 / 2}
+    assert [r.buffer_bytes / 4 for r in rows if r.tensor == "grad_norm" and r.axis == "fsdp"] == [10, 9, 9, 10]
 
 
 def test_recompute_repeats_gathers_and_all_but_the_last_scatter() -> None:

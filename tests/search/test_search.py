@@ -250,13 +250,13 @@ def best_for_target(path: Path, target: Target) -> Found:
 
 def test_the_target_is_the_cluster_s_unless_it_refuses_the_space(tmp_path: Path) -> None:
     found = {}
-    for name in ("fsdp_tp", "torus", "tied"):
+    for name in ("fsdp_tp", "torus", "two_ways"):
         path = tmp_path / f"{name}.plan"
         path.write_text(SPACES[name])
         found[name] = planc.search(path)
-    assert {name: f.target for name, f in found.items()} == {"fsdp_tp": "cuda", "torus": "xla", "tied": None}
-    with pytest.raises(PlanError, match="gemma3") as refused:
-        planc.search(tmp_path / "tied.plan", target="cuda")
+    assert {name: f.target for name, f in found.items()} == {"fsdp_tp": "cuda", "torus": "xla", "two_ways": None}
+    with pytest.raises(PlanError, match="dualpipe") as refused:
+        planc.search(tmp_path / "two_ways.plan", target="cuda")
     assert {d.code for d in refused.value.diagnostics} == {"E0901"}
 
 

@@ -61,7 +61,7 @@ def test_another_value_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["balance_loss", "decay_groups"])
 def test_what_is_set_later_is_refused(name: str) -> None:
-    unset = {"balance_loss": 0.0, "decay_groups": {}}
+    unset: dict[str, Any] = {"balance_loss": 0.0, "decay_groups": {}}
     (found,) = said(preset(**{name: unset[name]}), preset())
     assert f"{name} was not set and is " in found
 

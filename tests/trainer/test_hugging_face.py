@@ -30,7 +30,7 @@ WORKER = Path(__file__).with_name("hugging_face_round.py")
 @pytest.mark.launch
 def test_logits_are_equal_before_and_after_a_step(kind: str) -> None:
     pytest.importorskip("transformers")
-    """Of models that differ from the defaults of their readers: in the base of positions, window, and tied head."""
+    """Models differ from the defaults of their readers: in the base of positions, the window, the tied head."""
     done = subprocess.run([sys.executable, str(WORKER), kind], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr[-3000:]
     row = rows_of(done.stdout)[0]

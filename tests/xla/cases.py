@@ -58,6 +58,10 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
+    "tied_fsdp_tp_sp": FSDP_TP,
+    "tied_zero1": ("dp 4", "use zero1 over dp"),
+    "tied_gpipe": ("pp 2 > fsdp 2", FSDP, "use pp over pp as gpipe"),
+    "tied_circular_tp": ("pp 2 > tp 2", TP, SP, "split layers over pp as circular(chunks = 2)"),
     "override": (
         *FSDP_TP,
         "override layers.*.attention.wo = replicated",
@@ -68,7 +72,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
-    *("recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
+    *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
@@ -85,8 +89,9 @@ QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring"}
 
 
 def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:
-    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch."""
-    return cpu_plan(name, mesh, *sentences, batch=batch, **more)
+    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch; `tied` in its name is of its model."""
+    model = "llama_micro_tied" if name.startswith("tied") else "llama_micro"
+    return cpu_plan(name, mesh, *sentences, batch=batch, **{"model": model, **more})
 
 
 def sharded(name: str) -> Sharded:

@@ -79,6 +79,12 @@ class Boundary:
         return None
 
     @property
+    def given_weight(self) -> bool:
+        """True if another module holds its weight: the head of a model that uses the embedding's."""
+        params = self.o.op.params
+        return bool(params) and params[0].rpartition(".")[0] != self.o.op.module
+
+    @property
     def linear(self) -> bool:
         """A matrix stored [out, in], as torch's linear layer has it."""
         op, tensor = self.o.op, self.sharded.model.tensor

@@ -78,11 +78,21 @@ class Rank:
         self.sharded, self.plan, self.rank, self.flying = sharded, sharded.plan, rank, flying
         self.roles = Roles(sharded)
         self.sections = sections_on(self.plan, rank)
-        held = [(p, copies_on(self.plan, p.param, self.sections)) for p in sharded.params]
+        held = [(p, self._copies(p)) for p in sharded.params]
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.on_host = bool(offloaded(self.plan))
+
+    def _copies(self, p: ParamSharding) -> int:
+        """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
+        twice = self.roles.pipeline and p in self.sharded.tied and {"first", "last"} <= self.sections.keys()
+        return 2 if twice else copies_on(self.plan, p.param, self.sections)
+
+    @property
+    def _ends_together(self) -> bool:
+        """True if both ends are one group, gathered from the lookup to the end of the backward."""
+        return bool(self.sharded.tied) and not self.roles.pipeline
 
     def peak(self) -> TensorBytes:
         """The fullest moment, with the state that is always there."""
@@ -185,7 +195,8 @@ class Rank:
             return whole if earlier else 0.0
         if earlier or self.on_host:
             return self._state_bytes()
-        return sum(self._share(p) * FP32 for p, _ in self.held if begun and "last" in p.param.sections)
+        ended = begun and not self._ends_together
+        return sum(self._share(p) * FP32 for p, _ in self.held if ended and "last" in p.param.sections)
 
     def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""
@@ -202,7 +213,13 @@ class Rank:
         made = share if rows == share else rows + share
         blocks = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
         reducing = 0.0 if self._accumulates_whole or not self.roles.uses_fsdp else max([self._group("first"), *blocks])
-        return self._gathered("first") + made * self.computed + reducing * self.reduced
+        return self._gathered("first") + made * self.computed + self._head_gradient() + reducing * self.reduced
+
+    def _head_gradient(self) -> float:
+        """The head's part of a tied weight's gradient, which waits for that of the lookup."""
+        if self._accumulates_whole or not self._ends_together:
+            return 0.0
+        return sum(self._unsharded_elements(p) for p in self.sharded.tied) * self.computed
 
     # Activations.
 
@@ -291,7 +308,8 @@ class Rank:
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         gathered = BLOCKS_GATHERED * max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max((self._saved_without_recompute(kind) - self._of_section(kind) for kind in blocks), default=0.0)
-        return gathered + back + self._reducing()
+        ends = self._gathered("first") if self._ends_together else 0.0
+        return gathered + back + ends + self._head_gradient() + self._reducing()
 
     def _reducing(self) -> float:
         """The largest group's gradients: as computed, and as they are reduced."""
@@ -301,7 +319,8 @@ class Rank:
 
     def _group(self, section: Section) -> float:
         """Elements of what is gathered and reduced together, after tensor parallelism."""
-        return sum(self._unsharded_elements(p) for p, _ in self.held if section in p.param.sections)
+        sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
+        return sum(self._unsharded_elements(p) for p, _ in self.held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
         """A pipeline's buffers for what each microbatch receives, there for the whole step."""

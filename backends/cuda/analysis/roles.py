@@ -69,6 +69,18 @@ class Roles:
         return self.plan.mesh.in_order((self.plan.split.axis,)) if self.plan.split else ()
 
     @cached_property
+    def modules_of_both_ends(self) -> tuple[str, ...]:
+        """The modules of the first section whose weights the last one uses too, where a pipeline keeps two copies."""
+        tied = {p.param.name for p in self.sharded.tied}
+        ops = self.sharded.ops["first"] if self.pipeline else ()
+        return tuple(dict.fromkeys(o.op.module for o in ops if tied & set(o.op.params)))
+
+    @property
+    def ends_name(self) -> str:
+        """The dimension of the mesh of the first and the last rank of a pipeline."""
+        return f"{self.name('pipeline')}_ends"
+
+    @cached_property
     def tensor(self) -> tuple[str, ...]:
         """The axes that divide an op's index space in another dim than the batch, but at the experts."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))

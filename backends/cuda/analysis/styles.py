@@ -111,6 +111,8 @@ class Styler:
             return self._shared(b, b.shared_input)
         if not b.o.op.params:
             return self._undivided(b, prepared_by_parent)
+        if b.given_weight:
+            return self._given_weight(b)
         if b.rows:
             return self._sequence(b) if _keeps_its_rows(b) else self._divided(b, prepared_by_parent)
         if b.weight == WHOLE:
@@ -200,6 +202,32 @@ class Styler:
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
         said = list(dict.fromkeys(self._comment(m) for m in redistributions))
         return self._style_of(b, b.path, name, arguments, [*said, self._comment(b.settle)])
+
+    def _given_weight(self, b: Boundary) -> Style | None:
+        """A module that is called with another one's weight, already a DTensor where that divides it."""
+        whole = b.weight == WHOLE
+        arguments: list[tuple[str, str]] = []
+        if b.move() is not None or not whole:
+            arguments += [
+                ("input_layouts", f"({b.resting()}, None)"),
+                ("desired_input_layouts", f"({b.needed()}, None)"),
+            ]
+        if whole and arguments:
+            arguments.append(("use_local_input" if b.settle is not None else "use_local_output", "True"))
+        if not whole:
+            made = "Partial()" if set(b.o.partial) & set(self.roles.tensor) else str(b.made)
+            feeds = self._feeds_loss(b)
+            left = "Shard(-1)" if feeds else str(b.left)
+            arguments += [("output_layouts", left if feeds else made), ("desired_output_layouts", left)]
+            arguments += [("use_local_output", "False")] if feeds else []
+        elif b.settle is not None:
+            arguments += [("output_layouts", str(b.made)), ("desired_output_layouts", str(b.left))]
+        if not arguments:
+            return None
+        both = "input_layouts" in dict(arguments), "output_layouts" in dict(arguments)
+        name = "PrepareModule" + "Input" * both[0] + "Output" * both[1]
+        said = [self._comment(b.move(), b.summed_back()), self._comment(b.settle)]
+        return self._style_of(b, b.path, name, arguments, said)
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
         """One move for all children that read the parent's input; undivided ones take a plain tensor."""

@@ -50,10 +50,11 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
     """`mesh`, which an `emitted` program builds, and those that the program makes of it for some collectives."""
-    return (mesh, *(getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name)))
+    made = (getattr(emitted, name)(mesh) for name in MADE if hasattr(emitted, name))
+    return (mesh, *(m for m in made if m is not None))
 
 
-MADE = ("context_mesh", "build_expert_mesh")
+MADE = ("context_mesh", "build_expert_mesh", "ends_mesh")
 """Functions of an emitted program that give another mesh over the same ranks."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.source_writer import fill, lines
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit import tied
 from planc.diag.quoting import python_string
 
 
@@ -71,6 +72,7 @@ def clip(roles: Roles) -> str:
         def clip_grad_norm(<argument>, mesh: DeviceMesh, max_norm: float) -> torch.Tensor:
             """Scale gradients so that their global L2 norm is at most `max_norm`; the norm before that."""
             parameters = <parameters>
+            <copies>
             <norm>
             <pipeline>
             <scale>
@@ -80,13 +82,23 @@ def clip(roles: Roles) -> str:
         parameters="[p for stage in stages for p in stage.parameters()]"
         if roles.pipeline
         else "list(model.parameters())",
-        norm=MIXED_NORM if mixed else TOTAL + (".full_tensor()" if divided else ""),
+        copies=tied.left_out_of_the_norm(roles, by_mesh=mixed),
+        norm=_norm(roles, mixed=mixed, divided=divided),
         pipeline=pipeline if roles.pipeline else "",
         scale=MIXED_SCALE if mixed else "torch.nn.utils.clip_grads_with_norm_(parameters, max_norm, norm)",
     )
 
 
+def _norm(roles: Roles, *, mixed: bool, divided: bool) -> str:
+    """Code for the norm of this rank's gradients; those of copies are counted where their weights come from."""
+    tied = bool(roles.modules_of_both_ends)
+    if mixed:
+        return MIXED_NORM.replace("for p in group if", "for p in group if p not in copies and") if tied else MIXED_NORM
+    return (TOTAL_OF_COUNTED if tied else TOTAL) + (".full_tensor()" if divided else "")
+
+
 TOTAL = "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
+TOTAL_OF_COUNTED = "norm = torch.nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])"
 
 MIXED_NORM = """\
 # Not all parameters lie on the same mesh: one norm a mesh.

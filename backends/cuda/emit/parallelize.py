@@ -337,20 +337,35 @@ def _why_gathered(roles: Roles) -> str:
 
 def _groups(roles: Roles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
+    if roles.sharded.tied:
+        return lines(BLOCK_GROUPS, ENDS_GATHERED_ONCE if _gathers_in_backward(roles) else ENDS_IN_ONE_GROUP)
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
     return fill(
         """
         <first>
-        for block in model.layers.values():
-            fully_shard(block, **config)
+        <blocks>
         <last>
         fully_shard(model, **config)
         """,
+        blocks=BLOCK_GROUPS,
         first=lines(*(_if_present(roles, m, f"fully_shard(model.{m}, **config)") for m in first)),
         last=_last_group(roles, last),
     )
+
+
+BLOCK_GROUPS = """\
+for block in model.layers.values():
+    fully_shard(block, **config)"""
+
+ENDS_GATHERED_ONCE = """\
+# The head uses the embedding's weight: one group of both ends, gathered from the lookup to the head's backward.
+fully_shard(model, **(config | {"reshard_after_forward": False}))"""
+
+ENDS_IN_ONE_GROUP = """\
+# The head uses the embedding's weight: both ends are one group.
+fully_shard(model, **config)"""
 
 
 def _last_group(roles: Roles, modules: list[str]) -> str:

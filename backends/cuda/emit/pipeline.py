@@ -74,6 +74,8 @@ def split(roles: Roles) -> str:
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
+    shared = roles.modules_of_both_ends
+    first = [m for m in first if m not in shared]
     axis = roles.name("pipeline")
     doc, value = HELD[SCHEDULES[_split(roles).schedule].layout]
     return fill(
@@ -81,7 +83,8 @@ def split(roles: Roles) -> str:
         axis=python_string(axis),
         doc=doc,
         value=value.replace("<axis>", python_string(axis)),
-        first=lines(*(f"stage.{m} = None" for m in first)),
+        first=_without("if index > 0:", first),
+        between=_without(BETWEEN, list(shared)),
         last=lines(*(f"stage.{m} = None" for m in last)),
     )
 
@@ -102,13 +105,21 @@ def split_stages(model: nn.Module, mesh: DeviceMesh) -> list[nn.Module]:
         for name in list(stage.layers):
             if not begin <= int(name) < end:
                 del stage.layers[name]
-        if index > 0:
-            <first>
+        <first>
         if index < len(STAGES) - 1:
             <last>
+        <between>
         stages.append(stage)
     return stages
 '''
+
+BETWEEN = "if 0 < index < len(STAGES) - 1:  # the head uses the embedding's weight: both ends have it"
+
+
+def _without(condition: str, modules: list[str]) -> str:
+    """Code by which a stage lets these `modules` go, where it does not have them."""
+    gone = lines(*(f"stage.{m} = None" for m in modules))
+    return fill("<condition>\n    <gone>", condition=condition, gone=gone) if modules else ""
 
 
 def schedule(roles: Roles) -> str:

@@ -21,6 +21,7 @@ from planc.backends.cuda.emit import (
     pipeline,
     quantize,
     step,
+    tied,
 )
 from planc.backends.cuda.versions import TORCH
 from planc.diag.quoting import python_comment, python_docstring, python_string
@@ -72,6 +73,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         step.loss(styler),
         pipeline.schedule(roles),
         global_ops.sum_gradients(roles),
+        tied.functions(roles),
         step.step(roles, styler),
         step.evaluate(roles, styler),
         step.mean_loss(roles, styler),

@@ -104,6 +104,9 @@ def _modules(sharded: Sharded, roles: Roles, q: Quantize) -> Iterator[Refusal]:
             if o.op.region == EXPERTS:
                 yield q.cause, f"{o.op.name} multiplies the rows of all experts at once", "leave the experts wide"
                 return
+            if section == "last" and sharded.tied:
+                yield q.cause, f"{o.op.name} multiplies by the embedding's weight", "leave the head wide"
+                return
             if not Boundary(o, section, sharded, roles).linear:
                 yield q.cause, f"{o.op.name} is no linear layer of its own", "name the linear layers alone"
                 return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from planc.backends.common.source_writer import because, fill, lines
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import global_ops, pipeline
+from planc.backends.cuda.emit import global_ops, pipeline, tied
 from planc.diag.quoting import python_string
 
 
@@ -32,7 +32,7 @@ def step(roles: Roles, styler: Styler) -> str:
             PIPELINED_STEP,
             **_own_tokens(roles),
             run=_scheduled(styler, "step"),
-            sums="sum_gradients(parameters)" if global_ops.sums_left(roles) else "",
+            sums=lines("sum_gradients(parameters)" if global_ops.sums_left(roles) else "", tied.in_the_step(roles)),
             parameters="parameters = [p for stage in stages for p in stage.parameters()]"
             if global_ops.sums_left(roles)
             else "",

@@ -35,15 +35,27 @@ class Llama(nn.Module):
         make = block or _block
         self.layers = nn.ModuleDict({str(i): make(model, kind) for i, kind in enumerate(model.kinds)})
         self.norm = nn.RMSNorm(sizes["embed"], eps=model.norm_eps)
-        self.output = nn.Linear(sizes["embed"], sizes["vocab"], bias=False)
+        self.output = TiedHead() if model.tied else nn.Linear(sizes["embed"], sizes["vocab"], bias=False)
+        self.tied = model.tied
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = tokens if self.tok_embeddings is None else self.tok_embeddings(tokens)
+        hidden = tokens if tokens.is_floating_point() else self.tok_embeddings(tokens)
         for block in self.layers.values():
             hidden = block(hidden)
         hidden = hidden if self.norm is None else self.norm(hidden)
-        logits: Tensor = hidden if self.output is None else self.output(hidden)
+        given = (self.tok_embeddings.weight,) if self.tied and self.tok_embeddings is not None else ()
+        logits: Tensor = hidden if self.output is None else self.output(hidden, *given)
         return logits
+
+
+class TiedHead(nn.Module):
+    """Hidden states [B, S, D] to logits [B, S, V] by the embedding's weight [V, D], which it is given.
+
+    It has no weight of its own: a copy in two modules would be stored, gathered and updated twice.
+    """
+
+    def forward(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return F.linear(hidden, weight)
 
 
 class Block(nn.Module):

@@ -39,10 +39,15 @@ def _unsupported_sentences(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _tied_embedding(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """fully_shard and the parallel styles want one module for each parameter."""
-    if sharded.model.tied:
-        what = "its output weight is the embedding's, and one module would be divided twice"
-        yield sharded.model.cause, what, "a model with an output weight of its own can be lowered"
+    """A weight that the lookup and the head use is one DTensor, divided in one way."""
+    tied = {p.param.name for p in sharded.tied}
+    heads = [b for b in Styler(sharded, roles).section("last") if tied & set(b.o.op.params)] if roles.tensor else []
+    for b in heads:
+        name = b.o.op.params[0]
+        lookup = used(roles, sharded.param[name])
+        if b.rows or b.weight != lookup:
+            what = f"{name} is the head's weight too, which {_joined_by_and(roles.tensor)} would divide in another way"
+            yield _cause(b, next(iter(b.divided), "vocab")), what, "divide vocab in both, or in neither"
 
 
 def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -289,7 +294,6 @@ def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:
 
 RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _unsupported_sentences,
-    _tied_embedding,
     _stores_apart,
     _store_dtypes,
     _stored_dims,
@@ -298,6 +302,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _heads_and_rows,
     _attention,
     _tensor_axes,
+    _tied_embedding,
     _tensor_dims,
     _grouped_heads,
     _kinds,

@@ -8,7 +8,7 @@ not their one norm.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from planc.backends.cuda.analysis.roles import Factor, Roles
 from planc.backends.cuda.rules.rule import Rows, changed, over
@@ -64,11 +64,16 @@ def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     held = sections_on(roles.plan, stage)
     counts: Counter[bool] = Counter()
     for p in roles.sharded.params:
-        if apart(roles, p):
+        if apart(roles, p) or _counted_by_first_stage(roles, p, held):
             continue
         on_tensor = bool(set(roles.tensor) & {*p.axes(), *p.grad_partial})
         counts[on_tensor] += copies_on(roles.plan, p.param, held)
     return [n for on_tensor, n in counts.items() if n and (on_tensor or factor.role != "tensor")]
+
+
+def _counted_by_first_stage(roles: Roles, p: ParamSharding, held: Mapping[str, int]) -> bool:
+    """True for the last stage's copy of a weight that both ends use."""
+    return bool(roles.pipeline) and p in roles.sharded.tied and "first" not in held
 
 
 def _losses_of_stages(roles: Roles, rows: Rows) -> Iterator[Collective]:

@@ -32,7 +32,8 @@ def _counted(roles: Roles, row: Collective) -> Collective:
     plan = roles.plan
     if row.carries == "grad":
         return changed(row, NAME, per="step", count=sections_on(plan, row.stage)[row.section])
-    if FsdpPolicy.of(plan).gather_per != "pass" or row.section == "last":
+    kept = ("first", "last") if roles.sharded.tied else ("last",)
+    if FsdpPolicy.of(plan).gather_per != "pass" or row.section in kept:
         once = sections_on(plan, row.stage)[row.section] if row.phase == "forward" else 0
         return changed(row, NAME, per="step", count=once)
     gathers = gathers_of_rank(plan, row.stage)

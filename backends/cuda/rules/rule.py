@@ -25,8 +25,8 @@ def over(row: Collective, roles: Roles, axes: tuple[str, ...]) -> dict[str, Any]
 
 def of_state(row: Collective, roles: Roles) -> bool:
     """True if fully_shard issues this row: a parameter or gradient over the data axes alone, or of experts on a mesh of
-    their own."""
-    if row.carries not in ("param", "grad"):
+    their own. What stages of a pipeline sum is of the `step`."""
+    if row.carries not in ("param", "grad") or row.section == "step":
         return False
     return of_experts(row, roles) or not set(row.axes) & set(roles.tensor)
 

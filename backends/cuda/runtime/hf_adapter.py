@@ -39,11 +39,12 @@ BLOCKS: dict[str, dict[str, str]] = {
 """By `model_type` of the config: the modules of a block. Norms of queries and keys have our names already."""
 
 
-def bound(model: Any, sequence_tokens: int) -> Any:
+def bound(model: Any, sequence_tokens: int, *, tied: bool = False) -> Any:
     """The model as the emitted file expects it; a model that is not from transformers is returned as it is.
 
-    `sequence_tokens` are those of a whole sequence, of which a stage of a pipeline may be given a share.
-    Raises ValueError for a family without a table, or for weights that are tied.
+    `sequence_tokens` are those of a whole sequence, of which a stage of a pipeline may be given a share; `tied` says
+    that the plan's head uses the embedding's weight.
+    Raises ValueError for a family without a table, or for a head that is not the plan's.
     """
     config = getattr(model, "config", None)
     kind = getattr(config, "model_type", None)
@@ -51,8 +52,8 @@ def bound(model: Any, sequence_tokens: int) -> Any:
         return model
     if kind not in BLOCKS:
         raise ValueError(f"no table of names for {kind} models; there are {', '.join(BLOCKS)}")
-    if getattr(config, "tie_word_embeddings", False):
-        raise ValueError("the output weight is the embedding's: two modules of one weight cannot be divided")
+    if (theirs := bool(getattr(config, "tie_word_embeddings", False))) != tied:
+        raise ValueError(f"tie_word_embeddings is {theirs} in the model's config, and {tied} in the plan's model")
     return _bound(model, BLOCKS[kind], sequence_tokens)
 
 
@@ -73,6 +74,8 @@ def _bound(model: Any, names: dict[str, str], sequence_tokens: int) -> Any:
     import torch
     from torch import nn
 
+    from planc.backends.cuda.models.llama import TiedHead
+
     class Bound(nn.Module):
         """Tokens [B, S] to logits [B, S, V]; a stage without an embedding takes hidden states [B, S, D]."""
 
@@ -84,18 +87,22 @@ def _bound(model: Any, names: dict[str, str], sequence_tokens: int) -> Any:
             super().__init__()
             for theirs, ours in ENDS.items():
                 setattr(self, ours, model.get_submodule(theirs))
+            self.tied = bool(model.config.tie_word_embeddings)
+            if self.tied:
+                self.output = TiedHead()
             self.layers = nn.ModuleDict({str(i): block for i, block in enumerate(model.model.layers)})
             self.rotary = model.model.rotary_emb
 
         def forward(self, tokens: Any) -> Any:
-            hidden = tokens if self.tok_embeddings is None else self.tok_embeddings(tokens)
-            length = sequence_tokens if self.tok_embeddings is None else tokens.shape[1]
+            hidden = tokens if tokens.is_floating_point() else self.tok_embeddings(tokens)
+            length = sequence_tokens if tokens.is_floating_point() else tokens.shape[1]
             positions = torch.arange(length, device=tokens.device)[None]
             turns = self.rotary(hidden, position_ids=positions)
             for block in self.layers.values():
                 hidden = block(hidden, position_embeddings=turns, attention_mask=None, use_cache=False)
             hidden = hidden if self.norm is None else self.norm(hidden)
-            return hidden if self.output is None else self.output(hidden)
+            given = (self.tok_embeddings.weight,) if self.tied and self.tok_embeddings is not None else ()
+            return hidden if self.output is None else self.output(hidden, *given)
 
     for block in model.model.layers:
         _rename(block, names)

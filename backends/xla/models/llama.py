@@ -77,7 +77,8 @@ def headed(model: Model, hooks: Hooks, params: Params, x: jax.Array) -> jax.Arra
     """Hidden states `x` [B, S, E] to logits [B, S, V]."""
     x = rms_norm(x, hooks.weight("norm.weight", params["norm.weight"]), model.norm_eps)
     x = hooks.constrain("head.in", x)
-    return hooks.constrain("logits", hooks.linear("output.weight", x, params["output.weight"]))
+    name = "tok_embeddings.weight" if model.tied else "output.weight"
+    return hooks.constrain("logits", hooks.linear(name, x, params[name]))
 
 
 def dense_block(model: Model, hooks: Hooks, kind: Section) -> Block:

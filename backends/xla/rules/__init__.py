@@ -15,6 +15,7 @@ from planc.backends.xla.rules import (
     all_reduce_then_slice,
     all_reduce_thin_shards,
     all_reduce_whole_torus,
+    each_use_of_a_tied_table,
     embedding_and_head_on_all_ranks,
     exchange_gate_weights,
     expert_capacity_slots,
@@ -26,6 +27,7 @@ from planc.backends.xla.rules import (
     gather_per_reader,
     gather_updated_params,
     hoist_invariant_gathers,
+    one_gather_of_a_tied_table,
     pad_scattered_rows,
     permute_each_iteration,
     promote_bf16,
@@ -46,6 +48,7 @@ ORDER = (
     gather_embedding_table,
     fp32_embedding_sum,
     hoist_invariant_gathers,
+    each_use_of_a_tied_table,
     regather_saved_activations,
     gather_per_reader,
     reduce_per_reader,
@@ -60,6 +63,7 @@ ORDER = (
     permute_each_iteration,
     embedding_and_head_on_all_ranks,
     promote_bf16,
+    one_gather_of_a_tied_table,
 )
 """A rule may rely on those before it."""
 

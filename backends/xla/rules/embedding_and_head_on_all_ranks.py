@@ -27,10 +27,15 @@ def apply(sharded: Sharded, rows: Rows) -> Rows:
     plan = sharded.plan
     if not pipelined(plan):
         return rows
-    inside = [row for row in rows if row.section not in ENDS]
+    inside = [row for row in rows if row.section not in ENDS and not _sums_copies(row)]
     kept = [_shared_by_ranks(plan, row) for row in rows if row.section in ENDS and row.carries != "grad"]
     kept += [row for p in sharded.params if p.param.section in ENDS for row in _gradient_sums(sharded, p)]
     return (*inside, *(replace(row, stage=stage) for stage in range(plan.pipeline) for row in kept))
+
+
+def _sums_copies(row: Collective) -> bool:
+    """True for the sum of a weight's gradients that the plan has between both ends: here it is one parameter."""
+    return row.carries == "grad" and row.section == "step"
 
 
 def _shared_by_ranks(plan: Plan, row: Collective) -> Collective:
@@ -48,6 +53,8 @@ def _gradient_sums(sharded: Sharded, p: ParamSharding) -> Iterator[Collective]:
     matmul = any(o.op.kind == "matmul" and p.param.name in o.op.params for o in sharded.op.values())
     elements: float = param_elements(plan, p)
     scattered = summed & set(p.stored["grads"])
+    if p in sharded.tied:  # the lookup's part is summed by itself
+        yield _gradient_sum(sharded, p, "all_reduce", summed | {plan.split.axis}, elements)
     if matmul and own_gradient(plan) and scattered and cut(plan, p, "grads") is not None:
         op: CollectiveOp = "reduce_scatter" if platform(sharded) == "tpu" else "all_reduce"
         yield _gradient_sum(sharded, p, op, summed, elements)

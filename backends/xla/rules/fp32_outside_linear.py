@@ -15,8 +15,11 @@ NAME = "fp32_outside_linear"
 
 
 def apply(sharded: Sharded, rows: Rows) -> Rows:
-    narrow = {p for o in sharded.op.values() if o.op.kind == "matmul" or _cast_first(sharded, o) for p in o.op.params}
-    return tuple(_in_fp32(row) if _is_param_in_16_bits(row) and row.tensor not in narrow else row for row in rows)
+    uses = [(section, o) for section, ops in sharded.ops.items() for o in ops]
+    narrow = {(s, p) for s, o in uses if o.op.kind == "matmul" or _cast_first(sharded, o) for p in o.op.params}
+    return tuple(
+        _in_fp32(row) if _is_param_in_16_bits(row) and (row.section, row.tensor) not in narrow else row for row in rows
+    )
 
 
 def _cast_first(sharded: Sharded, o: OpSharding) -> bool:

@@ -56,10 +56,10 @@ def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
         Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
         Tensor(name="loss", dims=(), region="head", dtype="fp32"),
     )
-    module = EMBEDDING if tied else "output"
+    table = EMBEDDING if tied else ""
     return (
         norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm)
-        + matmul("head", "head", module, (("vocab",), ("embed",)), "head.in", logits)
+        + matmul("head", "head", "output", (("vocab",), ("embed",)), "head.in", logits, weight_of=table)
         + Part(tensors=ends, ops=(loss,))
     )
 

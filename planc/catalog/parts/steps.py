@@ -52,14 +52,15 @@ def matmul(
     biased: bool = False,
     whole: tuple[str, ...] = (),
     param_region: str = "",
+    weight_of: str = "",
 ) -> Part:
-    """A linear layer. Its input is saved, for the weight's gradient.
+    """A linear layer. Its input is saved, for the weight's gradient. `weight_of` names the module whose weight it uses.
 
     A bias here is one over the dims that the layer makes; one that is added to a sum over a divided
     dim belongs into the `add` behind it.
     """
     made = tuple(group for group in shape_dims if set(group) <= set(target.dims))
-    params = [weight(module, shape_dims, region=param_region)]
+    params = [weight(weight_of or module, shape_dims, region=param_region)]
     if biased:
         params.append(bias(module, made, region=param_region))
     op = Op(

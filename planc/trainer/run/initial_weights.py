@@ -69,7 +69,7 @@ def init_sha256(model: Model, values: Initial) -> str:
 
 
 def _std(model: Model, param: Param) -> float:
-    if param.section == "last" and "vocab" in param.dims:
+    if "last" in param.sections and "vocab" in param.dims:
         fan_in = model.shape(param)[-1]
         return min(STD, LOGIT_STD / sqrt(fan_in))
     return STD

@@ -216,4 +216,25 @@ FAULTS: tuple[Fault, ...] = (
         planted="inside = not tensor and",
         test="tests/cuda/test_rules.py::test_an_update_is_gathered_over_one_axis_after_the_other[two]",
     ),
+    Fault(
+        name="the gradients of a tied weight's two copies are not summed",
+        file="backends/cuda/emit/tied.py",
+        text='return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""',
+        planted='return ""',
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[tied_1f1b]",
+    ),
+    Fault(
+        name="the norm counts both copies of a tied weight",
+        file="backends/cuda/emit/tied.py",
+        text='"counted = [p for p in parameters if p not in copies]"',
+        planted='"counted = parameters"',
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[tied_1f1b]",
+    ),
+    Fault(
+        name="the gradients of a tied weight's copies are predicted in the dtype of reductions",
+        file="backends/cuda/rules/gather_both_ends_together.py",
+        text='changed(row, NAME, dtype="fp32", buffer_bytes',
+        planted="changed(row, NAME, buffer_bytes",
+        test="tests/cuda/test_rules.py::test_a_tied_table_is_gathered_and_reduced_once",
+    ),
 )

@@ -1,0 +1,83 @@
+"""The functions that keep two copies of a weight alike: a pipeline's last stage uses the first one's embedding."""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import fill, lines, tuple_of
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.pipeline import in_a_v
+from planc.diag.quoting import python_string
+
+
+def functions(roles: Roles) -> str:
+    """head_copies and sum_shared_gradients, and the mesh of the two ends; empty where no stage has a copy."""
+    if not roles.modules_of_both_ends:
+        return ""
+    weights = tuple_of([f"stage.{m}.weight" for m in roles.modules_of_both_ends])
+    copies = fill(HEAD_COPIES, weights=weights)
+    if in_a_v(roles.plan):
+        firsts = tuple_of([f"stages[0].{m}.weight" for m in roles.modules_of_both_ends])
+        return "\n\n\n".join((copies, fill(SUM_ON_ONE_RANK, firsts=firsts)))
+    between = roles.plan.pipeline > 2
+    group = "ends.get_group()" if between else f"mesh.get_group({python_string(roles.name('pipeline'))})"
+    sums = fill(SUM_OVER_RANKS, weights=weights, group=group, made="ends = ends_mesh(mesh)" if between else "")
+    return "\n\n\n".join((copies, *([_ends_mesh(roles)] if between else []), sums))
+
+
+def in_the_step(roles: Roles) -> str:
+    """The call after the last microbatch's backward."""
+    return "sum_shared_gradients(stages, mesh)" if roles.modules_of_both_ends else ""
+
+
+def left_out_of_the_norm(roles: Roles, *, by_mesh: bool) -> str:
+    """Code for the parameters whose gradients another stage counts; `by_mesh`: the norm is taken mesh by mesh."""
+    if not roles.modules_of_both_ends:
+        return ""
+    copies = "copies = set(head_copies(stages, mesh))  # counted where the first stage is"
+    return copies if by_mesh else lines(copies, "counted = [p for p in parameters if p not in copies]")
+
+
+HEAD_COPIES = '''
+def head_copies(stages: list[nn.Module], mesh: DeviceMesh) -> list[nn.Parameter]:
+    """The last stage's copies of weights of the first stage: the head uses the embedding's weight."""
+    held = zip(stage_indices(mesh), stages, strict=True)
+    last = [stage for index, stage in held if index == len(STAGES) - 1]
+    return [weight for stage in last for weight in <weights>]
+'''
+
+SUM_ON_ONE_RANK = '''
+def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
+    """Give both copies of the embedding's weight the sum of their gradients, once a step."""
+    for last in head_copies(stages, mesh):
+        for first in <firsts>:
+            first.grad += last.grad
+            last.grad.copy_(first.grad)
+'''
+
+
+def _ends_mesh(roles: Roles) -> str:
+    return fill(
+        ENDS_MESH,
+        dim=str([f.role for f in roles.factors].index("pipeline")),
+        size=str(roles.plan.pipeline),
+        name=python_string(roles.ends_name),
+    )
+
+
+ENDS_MESH = '''
+@cache
+def ends_mesh(mesh: DeviceMesh) -> DeviceMesh | None:
+    """The ranks of the first and the last stage; None on the others."""
+    ranks = mesh.mesh.movedim(<dim>, -1).reshape(-1, <size>)[:, [0, -1]]
+    group, _ = dist.new_subgroups_by_enumeration(ranks.tolist(), group_desc=<name>)
+    return group and DeviceMesh.from_group(group, mesh.device_type, mesh_dim_names=(<name>,))
+'''
+
+SUM_OVER_RANKS = '''
+def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
+    """All-reduce, once a step, the gradients of the embedding's weight: both ends hold it."""
+    <made>
+    for index, stage in zip(stage_indices(mesh), stages, strict=True):
+        for weight in <weights> if index in (0, len(STAGES) - 1) else ():
+            grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
+            dist.all_reduce(grad, group=<group>)
+'''

@@ -1,0 +1,47 @@
+"""A weight that the lookup and the head use is stored, gathered and reduced once, in one group with the last norm.
+
+fully_shard lets no two groups have one parameter: the emitted program gives both ends to the model's own group, which
+is gathered when the forward begins and let go when the backward ends. In a pipeline each end has a copy: the two
+copies' gradients are summed in fp32, as they rest, and the norm counts the first one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.pad_dim0 import padded_elements
+from planc.backends.cuda.rules.rule import Rows, changed, of_state
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.sharding.local import param_elements
+
+NAME = "gather_both_ends_together"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    if not roles.sharded.tied:
+        return rows
+    return tuple(new for row in rows for new in _realised(roles, row))
+
+
+def _realised(roles: Roles, row: Collective) -> Iterator[Collective]:
+    tied = row.tensor in {p.param.name for p in roles.sharded.tied}
+    if tied and row.carries == "grad" and row.section == "step":
+        yield _between_ends(roles, row)
+    elif roles.pipeline or row.section not in ("first", "last") or not of_state(row, roles):
+        yield row
+    elif row.carries == "grad":
+        yield replace(row, section="first")
+    elif row.phase == "forward" and not (tied and row.section == "last"):
+        yield changed(row, NAME, section="first")
+
+
+def _between_ends(roles: Roles, row: Collective) -> Collective:
+    """The largest share of a rank: rows that do not divide leave some ranks less."""
+    p = roles.sharded.param[row.tensor]
+    elements = param_elements(roles.plan, p)
+    if roles.uses_fsdp:
+        elements = padded_elements(roles, row.tensor) // roles.plan.mesh.size(*stored_over(roles, p))
+    return changed(row, NAME, dtype="fp32", buffer_bytes=elements * DTYPE_BYTES["fp32"])
