@@ -48,7 +48,9 @@ from planc.ir.plan import Plan
 from planc.ir.probe import Probe
 from planc.ir.report import Report
 from planc.ir.target import Target
+from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
+from planc.report.search_page import SearchPage
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.experiments.records import Record
 from planc.trainer.receipt.crosscheck import CrossCheck
@@ -274,6 +276,10 @@ def schemas() -> dict[str, Schema]:
             "planc.report.plan/1",
             "The page of a plan as data, `planc report PLAN -o PAGE.json`; views are null where the plan is wrong.",
             PlanPage,
+        ),
+        _of_pydantic("planc.report.diff/1", "The page of two plans as data, `planc diff A B -o PAGE.json`.", DiffPage),
+        _of_pydantic(
+            "planc.report.search/1", "The page of a search as data, `planc search FILE -o PAGE.json`.", SearchPage
         ),
         _answer(
             "planc.report.view/1",

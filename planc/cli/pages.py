@@ -2,50 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from planc.cli.common import did_you_mean
+from planc.cli.common import did_you_mean, print_json
 from planc.files import write_atomically
 
 if TYPE_CHECKING:
-    from planc.report.render import Page, View
+    from planc.report.render import Page
 
 Form = Literal["html", "svg", "json"]
 FORMS: dict[str, Form] = {".html": "html", ".htm": "html", ".svg": "svg", ".json": "json"}
 
 
-def ending(path: str) -> tuple[Form, str]:
-    """The form that the ending of `path` picks, and what is wrong with it: an empty string, or a message."""
-    form = FORMS.get(Path(path).suffix.lower())
-    if form is None:
-        return "html", f"{path}: the ending picks the form: .html, .svg or .json"
-    return form, ""
+def is_page(path: str) -> bool:
+    """True if the ending of `path` is that of a page."""
+    return Path(path).suffix.lower() in FORMS
 
 
-def known_view(name: str, views: Sequence[View]) -> str:
-    """An empty string for the name of one of `views` or none; else a message that `name` is not one of them."""
-    names = [v.name for v in views]
-    if name in ("", *names):
+def wrong_page(options: argparse.Namespace) -> str:
+    """Message about a page that cannot be written as `options` say (`command`, `output`, `view`); empty if it can."""
+    from planc.report.render import view_names
+
+    if options.output and not is_page(options.output):
+        return f"{options.output}: the ending picks the form: .html, .svg or .json"
+    names = view_names(options.command)
+    if options.view in ("", *names):
         return ""
-    return f"--view {name}: {did_you_mean(name, names) or f'one of {chr(44).join(names)}'}"
+    known = f"one of {', '.join(names)}"
+    return f"--view {options.view}: {did_you_mean(options.view, names) or known}"
 
 
-def write_page(page: Page, views: tuple[View, ...], view: str, path: Path | None) -> int | None:
-    """Write a `page`, or one `view` of its `views`, in the form that the ending of `path` picks; returns its bytes.
+def page_command(options: argparse.Namespace) -> str:
+    """The command that makes a page again: files and settings of `options`, quoted for a shell."""
+    given = vars(options)
+    words = ["planc", options.command, *(given.get("files") or [w for n in ("a", "b", "file") if (w := given.get(n))])]
+    for name in ("set", "to"):
+        words += [w for key, value in given.get(name) or () for w in (f"--{name}", f"{key}={value}")]
+    names = ("target", "cluster", "view", "top", "sequences", "memory", "seconds")
+    words += [w for name in names if given.get(name) not in (None, "") for w in (f"--{name}", str(given[name]))]
+    return shlex.join([*words, "-o", options.output or "report.html"])
 
-    None, and no file, where a picture is wanted and there is none. Without a path the JSON is printed.
-    """
+
+def save_page(page: Page, options: argparse.Namespace, status: int) -> int:
+    """Write `page`, or its view, where `options` say, and tell so; returns `status`, or 2 where a picture is wanted of
+    what has none. Without a path the JSON is printed."""
     from planc.report.render import as_json, html, picture_file
 
-    if path is None:
-        print(as_json(page, view))
-        return 0
-    form, _ = ending(str(path))
-    text = {"json": as_json, "html": html, "svg": lambda p, v: picture_file(p, views, v)}[form](page, view)
+    if not options.output:
+        print(as_json(page, options.view))
+        return status
+    form = FORMS[Path(options.output).suffix.lower()]
+    text = {"json": as_json, "html": html, "svg": picture_file}[form](page, options.view)
     if text is None:
-        return None
+        print(f"planc {options.command}: {options.view or 'it'} has no picture: write html or json", file=sys.stderr)
+        return 2
     data = text.encode("utf-8", "backslashreplace")
-    write_atomically(path, data)
-    return len(data)
+    write_atomically(Path(options.output), data)
+    if options.format == "json":
+        facts = {"page": options.output, "bytes": len(data), "headline": page.verdict.headline}
+        print_json(facts, "planc.page_file/1")
+    else:
+        print(f"{options.output}: {page.verdict.sentence} {len(data) / 1e3:,.0f} kB")
+    return status

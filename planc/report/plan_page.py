@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from planc import __version__
+from planc.cost.costed import CostedPlan
 from planc.driver import Examined
 from planc.picture.units import count, gib, percent, seconds
 from planc.report.data import Data, Subject
@@ -91,7 +92,7 @@ def plan_page(examined: Examined, command: str) -> PlanPage:
         plan_sha256=report.plan_sha256,
         target=report.target,
         model=plan.model.name,
-        about=_about(subject),
+        about=about(examined.costed),
         verdict=_verdict(subject),
         memory=by_stage,
         over_step=over_step(subject, by_stage, over_time),
@@ -128,8 +129,9 @@ def _causes(lines: Sentences) -> tuple[Cause, ...]:
     return tuple(cause for _, cause in most.values())
 
 
-def _about(subject: Subject) -> str:
-    plan, cluster = subject.costed.sharded.plan, subject.costed.cluster
+def about(costed: CostedPlan) -> str:
+    """A line about the plan of `costed`: model, machine, mesh and batch."""
+    plan, cluster = costed.sharded.plan, costed.cluster
     mesh = " > ".join(f"{name} {n}" for name, n in plan.mesh.sizes.items())
     return (
         f"{plan.model.name} ({count(plan.model.parameters)} parameters) on {cluster.devices:,} devices"

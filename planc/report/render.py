@@ -7,17 +7,24 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from planc.picture.charts import Part
 from planc.picture.marks import NARROW, WIDE, Picture
 from planc.picture.render import clean, environment, sheet, svg
 from planc.picture.units import count, gib, percent, rate, seconds, size
+from planc.report import diff_page, search_page
 from planc.report.data import Data
+from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
+from planc.report.search_page import SearchPage
 from planc.report.views import machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
+
+Page = PlanPage | DiffPage | SearchPage
+"""Every kind of page."""
 
 
 class View(NamedTuple):
@@ -46,6 +53,46 @@ PLAN_VIEWS: tuple[View, ...] = (
 """The views of a plan's page in the order in which they are read."""
 
 
+DIFF_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("step", "Time of a step", diff_page.step_picture),
+    View("memory", "Memory of the fullest device", diff_page.memory_picture),
+    View("decisions", "Decisions"),
+    View("collectives", "Collectives"),
+    View("shards", "Layouts of tensors"),
+    View("losses", "Are losses comparable?"),
+    View("checkpoint", "Does the checkpoint load?"),
+    View("lines", "Both plans"),
+    View("command", "This page again"),
+)
+"""The views of a page of two plans."""
+SEARCH_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("pareto", "Time against memory", search_page.pareto_picture),
+    View("steps", "The best layouts", search_page.steps_picture),
+    View("rejected", "Why other meshes were rejected"),
+    View("text", "What was searched"),
+    View("command", "This page again"),
+)
+"""The views of a page of a search."""
+
+
+def html(page: Page, view: str = "") -> str:
+    """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
+    if isinstance(page, DiffPage):
+        views = [v for v in DIFF_VIEWS if view in ("", v.name)]
+        parts = {"step_parts": _names(diff_page.STEP_PARTS), "memory_parts": _names(memory.PARTS)}
+        return written("diff.html.j2", page, views, **parts)
+    if isinstance(page, SearchPage):
+        shown = [v for v in SEARCH_VIEWS if view in ("", v.name) and _shown(page, v)]
+        return written("search.html.j2", page, shown)
+    return plan_html(page, view)
+
+
+def _names(parts: Sequence[Part]) -> list[tuple[str, str]]:
+    return [(part.name, part.css) for part in parts]
+
+
 def plan_html(page: PlanPage, view: str = "") -> str:
     """The page of a plan as one file of HTML; with `view` that view alone."""
     views = [v for v in PLAN_VIEWS if view in ("", v.name) and _shown(page, v)]
@@ -56,7 +103,7 @@ def plan_html(page: PlanPage, view: str = "") -> str:
     )
 
 
-def _shown(page: PlanPage, view: View) -> bool:
+def _shown(page: Page, view: View) -> bool:
     return getattr(page, view.name, None) is not None
 
 
@@ -104,9 +151,21 @@ def _both(view: View, data: Any) -> list[str]:
     return [svg(picture) for picture in drawn if picture is not None]
 
 
-def picture_file(page: Page, views: tuple[View, ...], name: str = "") -> str | None:
-    """The pictures of a `page` with these `views` as one SVG, or the one of view `name`; None where there is none."""
-    chosen = [v for v in views if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None]
+def views_of(page: Page) -> tuple[View, ...]:
+    """The views of a `page` in the order in which they are read."""
+    return DIFF_VIEWS if isinstance(page, DiffPage) else SEARCH_VIEWS if isinstance(page, SearchPage) else PLAN_VIEWS
+
+
+def view_names(command: str) -> list[str]:
+    """Names of the views of the page that a `command` writes."""
+    return [v.name for v in {"diff": DIFF_VIEWS, "search": SEARCH_VIEWS}.get(command, PLAN_VIEWS)]
+
+
+def picture_file(page: Page, name: str = "") -> str | None:
+    """The pictures of a `page` as one SVG, or the one of view `name`; None where there is none."""
+    chosen = [
+        v for v in views_of(page) if v.picture and name in ("", v.name) and getattr(page, v.name, None) is not None
+    ]
     drawn = [(v.heading, v.picture(getattr(page, v.name), WIDE)) for v in chosen if v.picture]
     found = [(heading, picture) for heading, picture in drawn if picture is not None]
     return sheet(page.title, found) if found else None
@@ -157,12 +216,3 @@ def _zoom_data(data: timeline.Timeline) -> str:
 def _steps(column: tuple[int, ...]) -> list[int]:
     """The differences from one number to the next, which pack well."""
     return [b - a for a, b in zip((0, *column), column, strict=False)]
-
-
-def html(page: Page, view: str = "") -> str:
-    """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
-    return plan_html(page, view)
-
-
-Page = PlanPage
-"""Every kind of page."""

@@ -90,6 +90,8 @@ ANSWERS = [
     ("planc.report.plan/1", 1, "report bad.plan"),
     ("planc.report.view/1", 0, "report tiny.plan --view memory"),
     ("planc.page_file/1", 0, "report tiny.plan -o tiny.html"),
+    ("planc.page_file/1", 1, "diff tiny.plan other.plan -o page.json"),
+    ("planc.page_file/1", 0, "search free.plan -o page.json"),
     ("planc.accuracy/1", 0, "report --accuracy a.json b.json"),
     ("planc.crosscheck/1", 0, "crosscheck a.json a.json"),
     ("planc.crosscheck/1", 1, "crosscheck a.json b.json"),
@@ -121,7 +123,9 @@ ACCURACY = Accuracy(
     traces=Sweep(4, 2, 0.1, 1, 0.05, 3, 2.5, 2),
     dropped={"no step time": 2},
 )
-BUILT = {"planc.experiment/1", "planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
+PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.search/1": "search free.plan"}
+"""Formats of pages as data, and the commands that write them."""
+BUILT = {*PAGES, "planc.experiment/1", "planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
 """Formats of files, and of commands that start processes: their values are made here."""
 
 
@@ -184,6 +188,13 @@ def test_an_answer_agrees_with_its_schema(
 ) -> None:
     assert main([*words.split(), "--format", "json"]) == status
     assert valid_text(capsys.readouterr().out) == format
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("format", PAGES)
+def test_a_page_agrees_with_its_schema(format: str) -> None:
+    assert main([*PAGES[format].split(), "-o", "page.json"]) in (0, 1)
+    assert valid_text(Path("page.json").read_text()) == format
 
 
 def total(count: int) -> Total:

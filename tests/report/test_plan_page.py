@@ -118,11 +118,11 @@ def test_json_and_pictures_are_of_the_same_data() -> None:
     page = page_of("tiny")
     assert PlanPage.model_validate_json(as_json(page)) == page
     assert json.loads(as_json(page, "memory"))["data"] == json.loads(as_json(page))["memory"]
-    sheet = picture_file(page, PLAN_VIEWS)
+    sheet = picture_file(page)
     assert sheet is not None
     root = ElementTree.fromstring(sheet)
     assert len(root.findall("{http://www.w3.org/2000/svg}svg")) == sum(v.picture is not None for v in PLAN_VIEWS)
-    assert picture_file(page, PLAN_VIEWS, "accuracy") is None
+    assert picture_file(page, "accuracy") is None
 
 
 @pytest.mark.parametrize("view", [v.name for v in PLAN_VIEWS])
@@ -210,7 +210,7 @@ def test_a_hostile_plan_stays_text(tmp_path: Path) -> None:
     page = plan_page(examined, f"planc report '{EVIL}'")
     harmless(html(page))
     assert "alert(1)" in read(html(page)).text
-    sheet = picture_file(page, PLAN_VIEWS)
+    sheet = picture_file(page)
     assert sheet is not None and not [e for e in ElementTree.fromstring(sheet).iter() if e.tag.endswith("script")]
 
 

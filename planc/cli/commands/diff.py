@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.common import DIAGNOSTICS, add_costed_target, add_set, exit_status, print_diagnostics, print_json
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
+from planc.cli.pages import page_command, save_page, wrong_page
 from planc.driver import Examined, examine
 from planc.ir.target import NO_TARGET
 
@@ -22,6 +23,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     help = 'machines of B, such as "2 x tpu_v5p(4x4x4)"; those of A too, where it is another system\'s file'
     parser.add_argument("--cluster", metavar="CLUSTER", help=help)
     add_foreign(parser, cluster=False)
+    parser.add_argument("-o", "--output", metavar="PAGE", help="both plans side by side: .html, .svg or .json")
+    parser.add_argument("--view", metavar="NAME", default="", help="one view of the page: step, memory, ...")
     add_set(parser, "--to", "change a number that `let` names, in B alone")
     add_costed_target(parser)
     add_set(parser)
@@ -32,6 +35,9 @@ def run(options: argparse.Namespace) -> int:
 
     if options.b is None and options.cluster is None and not options.to:
         print("planc diff: two plans are compared, or one with what --cluster or --to change", file=sys.stderr)
+        return 2
+    if options.output and (wrong := wrong_page(options)):
+        print(f"planc diff: {wrong}", file=sys.stderr)
         return 2
     if wrong := check_system(options.system):
         print(f"planc diff: --from: {wrong}", file=sys.stderr)
@@ -49,10 +55,18 @@ def run(options: argparse.Namespace) -> int:
     from planc.compare.diff import diff
 
     found = diff(a.costed, b.costed, names=_names(options))
+    if options.output:
+        from planc.report.diff_page import diff_page
+
+        return save_page(diff_page(a, b, found, page_command(options)), options, _status(found))
     if options.format == "json":
         print_json(found.to_json())
     else:
         _show(found)
+    return _status(found)
+
+
+def _status(found: Diff) -> int:
     return 1 if found.changes or found.apart else 0
 
 

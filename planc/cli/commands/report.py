@@ -5,17 +5,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, refused
-from planc.driver import Examined, examine
+from planc.driver import examine
 from planc.files import write_atomically
-
-if TYPE_CHECKING:
-    from planc.report.plan_page import PlanPage
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,42 +44,20 @@ def run(options: argparse.Namespace) -> int:
 
 def _page(options: argparse.Namespace) -> int:
     """Write the page, or print it as JSON. A plan with errors has a page of them."""
-    from planc.cli.pages import ending, known_view, write_page
-    from planc.report.render import PLAN_VIEWS
+    from planc.cli.pages import page_command, save_page, wrong_page
 
-    wrong = known_view(options.view, PLAN_VIEWS) or (options.output and ending(options.output)[1])
-    if wrong:
+    if wrong := wrong_page(options):
         print(f"planc report: {wrong}", file=sys.stderr)
         return 2
     checked = examine(options.files[0], set=dict(options.set), target=options.target)
     status = exit_status(checked.report.diagnostics)
     if status == 2:
         return refused(checked.report.diagnostics, options.format, checked.sources)
-    page = _made(checked, options)
-    if not options.output:
-        write_page(page, PLAN_VIEWS, options.view, None)
-        return status
-    written = write_page(page, PLAN_VIEWS, options.view, Path(options.output))
-    if written is None:
-        print(f"planc report: {options.view or 'this plan'} has no picture: write html or json", file=sys.stderr)
-        return 2
-    if options.format == "json":
-        print_json({"page": options.output, "bytes": written, "headline": page.verdict.headline}, "planc.page_file/1")
-        return status
-    if checked.report.diagnostics:
+    if options.output and options.format == "text" and checked.report.diagnostics:
         print_diagnostics(checked.report.diagnostics, checked.sources)
-    print(f"{options.output}: {page.verdict.sentence} {written / 1e3:,.0f} kB")
-    return status
-
-
-def _made(checked: Examined, options: argparse.Namespace) -> PlanPage:
     from planc.report.plan_page import plan_page
 
-    words = ["planc", "report", options.files[0], "-o", options.output or "report.html"]
-    words += [w for name, value in options.set for w in ("--set", f"{name}={value}")]
-    words += ["--target", options.target] if options.target else []
-    words += ["--view", options.view] if options.view else []
-    return plan_page(checked, shlex.join(words))
+    return save_page(plan_page(checked, page_command(options)), options, status)
 
 
 def _trace(options: argparse.Namespace) -> int:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, print_json, refused
+from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import seconds, strong
 from planc.cli.views.table import table
@@ -37,8 +38,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sequences", type=int, metavar="N", help="the largest batch, for `batch ?`")
     parser.add_argument("--memory", type=float, metavar="GIB", help="what a device may hold (the chip's memory)")
     parser.add_argument("--seconds", type=_seconds, metavar="S", help="end after so long with the best so far")
-    about = "write the plans found, and the files they read, into a folder"
+    about = "write the plans found, and the files they read, into a folder; or a page, PAGE.html, .svg or .json"
     parser.add_argument("-o", dest="folder", metavar="FOLDER", help=about)
+    parser.add_argument("--view", metavar="NAME", default="", help="one view of the page: pareto, rejected, ...")
     add_costed_target(parser)
     add_set(parser)
 
@@ -46,6 +48,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from planc.driver import search
 
+    options.output = options.folder if is_page(options.folder or "") else None
+    if options.output and (wrong := wrong_page(options)):
+        print(f"planc search: {wrong}", file=sys.stderr)
+        return 2
     try:
         with Progress("search") as progress, _interrupts() as interrupted:
             found = search(
@@ -62,6 +68,12 @@ def run(options: argparse.Namespace) -> int:
             )
     except PlanError as error:
         return refused(error.diagnostics, options.format, {})
+    if options.output:
+        from planc.report.search_page import search_page
+
+        given, most = dict(options.set), options.sequences
+        page = search_page(Path(options.file), given, most, found, page_command(options))
+        return save_page(page, options, _status(found))
     if options.folder:
         try:
             write_plans(Path(options.folder), Path(options.file), [c.text for c in found.best])

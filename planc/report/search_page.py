@@ -1,0 +1,363 @@
+"""The page of a search, `planc.report.search/1`: the best layouts, time against memory, why meshes were rejected."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from planc import __version__
+from planc.checks import check_plan
+from planc.cost.costed import cost_plan
+from planc.diag.errors import PlanError
+from planc.lowering import realise_for
+from planc.picture.charts import Bar, stacked_bars
+from planc.picture.marks import Circle, Line, Mark, Picture, Text
+from planc.picture.marks import Path as Curve
+from planc.picture.scales import Scale, tick_text
+from planc.picture.units import gib, percent, seconds
+from planc.report.data import Data
+from planc.report.diff_page import STEP_PARTS, StepParts
+from planc.report.plan_page import Number
+from planc.search import Candidate, Found
+from planc.search.lower_bounds import Bounds
+from planc.search.space import Point, Space
+from planc.sharding.propagate import propagate
+
+MOST_MESHES = 24
+"""Rejected meshes that are costed; of more, some spread over the space."""
+
+
+class Layout(Data):
+    """A layout that was costed."""
+
+    rank: int
+    """Place among the best; 0 for one of the front alone."""
+    label: str
+    time_s: float
+    step: StepParts
+    mfu: float
+    memory_gib: float
+    why: str
+    text: str
+    """The plan file."""
+
+
+class Mesh(Data):
+    """A mesh that is not among the best, with the best layout's other choices, and why."""
+
+    mesh: str
+    reason: Literal["rule", "target", "memory", "slower"]
+    why: str
+    time_s: float | None
+    memory_gib: float | None
+
+
+class SearchVerdict(Data):
+    """One sentence and four numbers."""
+
+    sentence: str
+    numbers: tuple[Number, ...]
+    headline: str
+
+
+class Front(Data):
+    """Time against memory: the best layouts, the front, and rejected meshes that fit."""
+
+    best: tuple[Layout, ...]
+    front: tuple[Layout, ...]
+    others: tuple[Mesh, ...]
+    room_gib: float
+    summary: str
+
+
+class Steps(Data):
+    """Parts of the step of each of the best layouts."""
+
+    best: tuple[Layout, ...]
+    summary: str
+
+
+class Rejected(Data):
+    """Meshes that were rejected."""
+
+    meshes: tuple[Mesh, ...]
+    of: int
+    """Meshes of the space."""
+    summary: str
+
+
+class SearchPage(Data):
+    """Everything that a page about a search shows."""
+
+    format: Literal["planc.report.search/1"] = "planc.report.search/1"
+    planc_version: str
+    file: str
+    target: str | None
+    verdict: SearchVerdict
+    pareto: Front | None
+    steps: Steps | None
+    rejected: Rejected
+    text: str
+    """The file with its free places."""
+    command: str
+
+    @property
+    def title(self) -> str:
+        """The page's title: the file and the best layout."""
+        return f"{self.file}: {self.verdict.headline}"
+
+
+def search_page(
+    source: Path, given: dict[str, int], most_sequences: int | None, found: Found, command: str
+) -> SearchPage:
+    """The page of a search.
+
+    Args:
+        source: the plan file with free places.
+        given: values of its `let` numbers.
+        most_sequences: the largest batch that was asked for.
+        found: the search's result.
+        command: what makes the page again.
+    """
+    space = Space(source, given, most_sequences)
+    if found.target is not None and found.target in space.on_targets:
+        space = Space(source, given, most_sequences, found.target)
+    best = tuple(_layout(i, c) for i, c in enumerate(found.best, 1))
+    known = {layout.text: layout.rank for layout in best}
+    front = tuple(_layout(known.get(c.text, 0), c) for c in found.pareto)
+    meshes = tuple(_rejected(space, found))
+    return SearchPage(
+        planc_version=__version__,
+        file=source.name,
+        target=found.target,
+        verdict=_verdict(source.name, found),
+        pareto=_front(best, front, meshes, found.room_gib) if best else None,
+        steps=Steps(best=best, summary=_steps_message(best)) if best else None,
+        rejected=Rejected(meshes=meshes, of=space.meshes, summary=_rejected_message(meshes, space.meshes)),
+        text=space.text,
+        command=command,
+    )
+
+
+def _layout(rank: int, c: Candidate) -> Layout:
+    return Layout(
+        rank=rank,
+        label=c.label,
+        time_s=c.time_s,
+        step=StepParts(**{name: getattr(c.step, name) for name in StepParts.model_fields}),
+        mfu=c.step.mfu,
+        memory_gib=c.memory_gib,
+        why=c.why,
+        text=c.text,
+    )
+
+
+def _verdict(file: str, found: Found) -> SearchVerdict:
+    decided = (
+        f"{found.decided:,} layouts {'met' if found.cut_short else 'decided'}, {found.fully_costed:,} of them costed"
+    )
+    if not found.best:
+        near = found.nearest_miss
+        least = f" The least that one needs is {gib(near.memory_gib)} GiB: {near.label}." if near else ""
+        sentence = f"No layout of {file} fits {gib(found.room_gib)} GiB; {decided}.{least}"
+        return SearchVerdict(sentence=sentence, numbers=(), headline="no layout fits")
+    first = found.best[0]
+    tokens = first.step.tokens_per_s_per_device
+    numbers = (
+        Number(
+            name="Time of a step", value=first.time_s, unit="s", text=seconds(first.time_s), of="of the fastest layout"
+        ),
+        Number(
+            name="Memory of the fullest device",
+            value=first.memory_gib,
+            unit="GiB",
+            text=f"{gib(first.memory_gib)} GiB",
+            of=f"of {gib(found.room_gib)} GiB",
+        ),
+        Number(
+            name="MFU",
+            value=first.step.mfu,
+            unit="share",
+            text=percent(first.step.mfu),
+            of=f"{tokens:,.0f} tokens/s a device",
+        ),
+        Number(
+            name="Layouts decided",
+            value=found.decided,
+            unit="",
+            text=f"{found.decided:,}",
+            of=f"{found.fully_costed:,} costed in {seconds(found.seconds)}",
+        ),
+    )
+    sentence = (
+        f"The fastest layout that fits: {first.label}. A step takes {seconds(first.time_s)} at"
+        f" {percent(first.step.mfu)} of the peak, with {gib(first.memory_gib)} of {gib(found.room_gib)} GiB; {decided}."
+    )
+    headline = f"{seconds(first.time_s)} a step, {gib(first.memory_gib)} GiB, MFU {percent(first.step.mfu)}"
+    return SearchVerdict(sentence=sentence, numbers=numbers, headline=headline)
+
+
+def _front(best: tuple[Layout, ...], front: tuple[Layout, ...], meshes: tuple[Mesh, ...], room_gib: float) -> Front:
+    leanest = min(front, key=lambda c: c.memory_gib, default=None)
+    said = f"{len(front)} layouts near the fastest are beaten by none in time and memory."
+    if leanest is not None and leanest.memory_gib < best[0].memory_gib:
+        more = leanest.time_s / best[0].time_s - 1
+        said += f" The leanest needs {gib(leanest.memory_gib)} GiB for {percent(more)} more time."
+    return Front(
+        best=best,
+        front=front,
+        others=tuple(m for m in meshes if m.reason == "slower"),
+        room_gib=room_gib,
+        summary=said,
+    )
+
+
+def _steps_message(best: tuple[Layout, ...]) -> str:
+    if len(best) == 1:
+        return "One layout was asked for or fits."
+    return f"The best {len(best)} layouts lie within {percent(best[-1].time_s / best[0].time_s - 1)} of the fastest."
+
+
+# Meshes that are not among the best.
+
+
+def _rejected(space: Space, found: Found) -> list[Mesh]:
+    """Meshes spread over the space, each with the choices of the best layout."""
+    taken = {c.point.sizes for c in (*found.best, *found.pareto)}
+    every = [sizes for sizes in _some(space) if sizes not in taken]
+    chosen = every[:: -(-len(every) // MOST_MESHES) or 1]
+    bounds = Bounds(space)
+    return [_mesh(space, bounds, sizes, found) for sizes in chosen]
+
+
+def _some(space: Space) -> list[tuple[int, ...]]:
+    """Meshes of the space; of very many the first ones."""
+    found: list[tuple[int, ...]] = []
+    for sizes in space.sizes():
+        found.append(sizes)
+        if len(found) == 20_000:
+            break
+    return found
+
+
+def _mesh(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) -> Mesh:
+    text = " > ".join(f"{name} {n}" for name, n in zip(space.axes, sizes, strict=True))
+    made = _point(space, bounds, sizes, found)
+    if isinstance(made, str):
+        return Mesh(mesh=text, reason="rule", why=made, time_s=None, memory_gib=None)
+    try:
+        checked = check_plan(space.plan_of(made))
+    except PlanError as error:
+        first = error.diagnostics[0]
+        return Mesh(mesh=text, reason="rule", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
+    try:
+        costed = cost_plan(propagate(checked), realise=realise_for(found.target))
+    except PlanError as error:
+        first = error.diagnostics[0]
+        return Mesh(mesh=text, reason="target", why=f"{first.code}: {first.message}", time_s=None, memory_gib=None)
+    used, time_s = costed.memory.per_device_gib.total, costed.step.time_s
+    if used > found.room_gib:
+        why = f"{gib(used)} GiB, {gib(used - found.room_gib)} too much, of stage {costed.memory.worst.stage}"
+        return Mesh(mesh=text, reason="memory", why=why, time_s=time_s, memory_gib=used)
+    why = f"{seconds(time_s)} a step"
+    if found.best:
+        why += (
+            f", {percent(time_s / found.best[0].time_s - 1)} more than the fastest; bound by {costed.limits.bound_by}"
+        )
+    return Mesh(mesh=text, reason="slower", why=why, time_s=time_s, memory_gib=used)
+
+
+def _point(space: Space, bounds: Bounds, sizes: tuple[int, ...], found: Found) -> Point | str:
+    """The point of a mesh whose other choices are those of the best layout; a message where there is none."""
+    like = found.best[0].point if found.best else None
+    variant = like.variant if like else 0
+    data_parallel = bounds.data_parallel(variant, sizes)
+    batches = space.batches(data_parallel)
+    if not batches:
+        return f"the batch does not divide over {data_parallel:,} data-parallel ranks"
+    pipelines = space.pipelines(bounds.ranks(sizes))
+    if not pipelines:
+        return f"the layers do not reach for {bounds.ranks(sizes)} pipeline ranks"
+    batch = next((b for b in batches if like and b[1] == like.microbatch), batches[0])
+    wanted = like.pipeline.text if like and like.pipeline else ""
+    pipeline = next((p for p in pipelines if p is not None and p.text == wanted), pipelines[0])
+    return Point(variant, sizes, *batch, pipeline)
+
+
+def _rejected_message(meshes: tuple[Mesh, ...], of: int) -> str:
+    if not meshes:
+        return "No other mesh is in the space."
+    counts = {reason: sum(m.reason == reason for m in meshes) for reason in ("rule", "target", "memory", "slower")}
+    words = {"rule": "break a rule", "target": "are refused by the target", "memory": "need too much memory"}
+    words["slower"] = "fit and are slower"
+    named = ", ".join(f"{n} {words[reason]}" for reason, n in counts.items() if n)
+    among = f"{len(meshes)} of those that are not among the best, with the best layout's other choices"
+    return f"Of {of:,} meshes, {among}: {named}."
+
+
+# Pictures.
+
+
+def pareto_picture(data: Front, width: float) -> Picture:
+    """Seconds of a step against GiB of a device for the layouts in `data`, in a picture of `width` pixels."""
+    points = [(c.time_s, c.memory_gib) for c in (*data.best, *data.front)]
+    points += [(m.time_s, m.memory_gib) for m in data.others if m.time_s is not None and m.memory_gib is not None]
+    left, top, bottom = 44.0, 40.0, 300.0
+    low, high = min(t for t, _ in points), max(t for t, _ in points)
+    least, most = min(g for _, g in points), max(data.room_gib, *(g for _, g in points))
+    pad = 0.06 * (high - low) or 0.1 * high
+    across = Scale(low - pad, high + pad, left, width - 12)
+    up = Scale(max(0.0, least - 0.3 * (most - least)), most, bottom, top)
+    marks: list[Mark] = []
+    for tick in up.ticks(5):
+        marks += [
+            Line(left, up.px(tick), width - 12, up.px(tick), "grid"),
+            Text(left - 6, up.px(tick) + 4, tick_text(tick), "small", "end"),
+        ]
+    for tick in across.ticks(7 if width > 500 else 4):
+        marks.append(Text(across.px(tick), bottom + 16, tick_text(tick), "small", "middle"))
+    y = up.px(data.room_gib)
+    marks += [
+        Text(0, 14, "GiB of the fullest device", "small"),
+        Text(width - 12, bottom + 32, "seconds of a step", "small", "end"),
+        Line(left, y, width - 12, y, "limit"),
+        Text(width - 12, y - 5, f"{gib(data.room_gib)} GiB", "limit-text halo", "end"),
+    ]
+    for m in data.others:
+        if m.time_s is not None and m.memory_gib is not None:
+            marks.append(Circle(across.px(m.time_s), up.px(m.memory_gib), 4, "quiet", f"{m.mesh}: {m.why}"))
+    line = "L".join(f"{across.px(c.time_s):.1f} {up.px(c.memory_gib):.1f}" for c in data.front)
+    marks.append(Curve(f"M{line}", "front"))
+    marks += _points(data, across, up)
+    return Picture(width, bottom + 38, "Time against memory", data.summary, tuple(marks))
+
+
+def _points(data: Front, across: Scale, up: Scale) -> list[Mark]:
+    """A point for each layout; those that lie on one another share a name of their ranks."""
+    marks: list[Mark] = []
+    places: dict[tuple[float, float], list[int]] = {}
+    for c in {c.text: c for c in (*data.front, *data.best)}.values():
+        x, y = across.px(c.time_s), up.px(c.memory_gib)
+        marks.append(Circle(x, y, 5, "accent", f"{c.label}: {seconds(c.time_s)}, {gib(c.memory_gib)} GiB"))
+        near = next((at for at in places if abs(at[0] - x) < 12 and abs(at[1] - y) < 12), (x, y))
+        places.setdefault(near, []).extend([c.rank] if c.rank else [])
+    for (x, y), ranks in places.items():
+        if ranks:
+            foot = y - 8 if y - 24 > up.px(data.room_gib) else y + 16
+            marks.append(Text(x + 8, foot, _ranks_text(sorted(ranks)), "strong halo"))
+    return marks
+
+
+def _ranks_text(ranks: list[int]) -> str:
+    whole = len(ranks) > 2 and ranks == list(range(ranks[0], ranks[-1] + 1))
+    return f"{ranks[0]} to {ranks[-1]}" if whole else ", ".join(map(str, ranks))
+
+
+def steps_picture(data: Steps, width: float) -> Picture:
+    """Parts of the steps of the layouts in `data`, in a picture of `width` pixels."""
+    rows = [
+        Bar(f"{c.rank}", c.step.values, f"{seconds(c.time_s)}, {gib(c.memory_gib)} GiB", strong=c.rank == 1)
+        for c in data.best
+    ]
+    title = "Steps of the best layouts"
+    return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
