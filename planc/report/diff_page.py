@@ -96,7 +96,7 @@ class Bars(Data):
 
 
 class Losses(Data):
-    """Whether losses of both are comparable, and why not."""
+    """Answer whether losses of both are comparable, and why not."""
 
     comparable: bool
     reasons: tuple[Changed, ...]
