@@ -16,6 +16,7 @@ from planc.ir.plan import NOUNS, Plan
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.target import Target
 from planc.lowering import load_backend
+from planc.picture.notebook import InNotebook, Shown
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
@@ -44,7 +45,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Diff:
+class Diff(InNotebook):
     """The answer. `checkpoint` is None between models that have no checkpoint in common."""
 
     a: str
@@ -54,6 +55,11 @@ class Diff:
     changes: tuple[Change, ...]
     apart: tuple[Apart, ...]
     checkpoint: ReshardingBytes | None
+
+    def _shown(self) -> Shown:
+        from planc.compare.notebook import diff_shown
+
+        return diff_shown(self)
 
     @property
     def comparable(self) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.target import Target
+from planc.picture.notebook import InNotebook, Shown
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Program:
+class Program(InNotebook):
     """Program that `lower` returns. `text` is a Python file that imports its framework and no planc.
 
     >>> import planc
@@ -33,6 +34,11 @@ class Program:
     backend: Backend
     sharded: Sharded
     text: str
+
+    def _shown(self) -> Shown:
+        from planc.ir.notebook import program_shown
+
+        return program_shown(self)
 
     @property
     def plan(self) -> Plan:

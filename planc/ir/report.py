@@ -10,6 +10,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
 from planc.ir.collective import Collective
 from planc.ir.target import Target
+from planc.picture.notebook import InNotebook, Shown
 
 FLOPS_CONVENTION = "6N + causal attention, no recompute, against the dense peak of the compute dtype"
 
@@ -174,7 +175,7 @@ class TargetAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report(Value):
+class Report(Value, InNotebook):
     """Everything planc says about a plan. The costed fields are None when the plan has errors.
 
     Field names carry units: seconds (`_s`), GiB (`_gib`), bytes (`_bytes`).
@@ -209,6 +210,11 @@ class Report(Value):
     step: Step | None = None
     collectives: tuple[TimedCollective, ...] | None = None
     goodput: Goodput | None = None
+
+    def _shown(self) -> Shown:
+        from planc.ir.notebook import report_shown
+
+        return report_shown(self)
 
     @property
     def ok(self) -> bool:

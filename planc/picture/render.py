@@ -59,6 +59,12 @@ def svg(picture: Picture) -> str:
     return rendered("picture.svg.j2", picture=picture, y=None)
 
 
+@cache
+def picture_css() -> str:
+    """The styles of pictures, for light, dark and print."""
+    return environment("planc.picture").get_template("picture.css").render()
+
+
 def sheet(title: str, pictures: Sequence[tuple[str, Picture]]) -> str:
     """Pictures with their headings below each other as one SVG, a file of its own with its styles."""
     placed, y = [], 30.0

@@ -9,23 +9,13 @@ from planc import __version__
 from planc.compare.diff import Diff
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
-from planc.picture.charts import Bar, Limit, Part, stacked_bars
+from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
+from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
 from planc.report.data import Data
 from planc.report.plan_page import Number, about
-from planc.report.views.memory import PARTS as MEMORY_PARTS
 from planc.report.views.memory import Parts
-
-STEP_PARTS = (
-    Part("compute", "compute"),
-    Part("recompute", "recompute"),
-    Part("exposed_comm", "exposed communication"),
-    Part("bubble", "bubble"),
-    Part("optimizer", "optimizer"),
-    Part("offload", "offload"),
-    Part("overhead", "overhead"),
-)
 
 
 class StepParts(Data):

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
+from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
 from planc.picture.charts import Part
 from planc.picture.marks import NARROW, WIDE, Picture
 from planc.picture.render import clean, environment, sheet, svg
@@ -81,7 +82,7 @@ def html(page: Page, view: str = "") -> str:
     """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
     if isinstance(page, DiffPage):
         views = [v for v in DIFF_VIEWS if view in ("", v.name)]
-        parts = {"step_parts": _names(diff_page.STEP_PARTS), "memory_parts": _names(memory.PARTS)}
+        parts = {"step_parts": _names(STEP_PARTS), "memory_parts": _names(MEMORY_PARTS)}
         return written("diff.html.j2", page, views, **parts)
     if isinstance(page, SearchPage):
         shown = [v for v in SEARCH_VIEWS if view in ("", v.name) and _shown(page, v)]

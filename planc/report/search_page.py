@@ -9,6 +9,7 @@ from planc import __version__
 from planc.checks import check_plan
 from planc.cost.costed import cost_plan
 from planc.diag.errors import PlanError
+from planc.ir.notebook import STEP_PARTS
 from planc.lowering import realise_for
 from planc.picture.charts import Bar, stacked_bars
 from planc.picture.marks import Circle, Line, Mark, Picture, Text
@@ -16,7 +17,7 @@ from planc.picture.marks import Path as Curve
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data
-from planc.report.diff_page import STEP_PARTS, StepParts
+from planc.report.diff_page import StepParts
 from planc.report.plan_page import Number
 from planc.search import Candidate, Found
 from planc.search.lower_bounds import Bounds

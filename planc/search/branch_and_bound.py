@@ -30,6 +30,7 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.realised import Realise
 from planc.ir.report import Step
 from planc.ir.target import Target
+from planc.picture.notebook import InNotebook, Shown
 from planc.search.constraints import Constraints
 from planc.search.explain import reasons
 from planc.search.lower_bounds import Bounds, Family, Shape
@@ -103,7 +104,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Found(Sequence[Candidate]):
+class Found(Sequence[Candidate], InNotebook):
     """`planc.search/1`: the best layouts, fastest first.
 
     `decided` counts the layouts of the space, `fully_costed` those of them that were costed.
@@ -127,6 +128,11 @@ class Found(Sequence[Candidate]):
     `decided` counts the layouts that were met. Empty: all were decided."""
     most_layouts: int = 0
     """Upper bound on the layouts of the space."""
+
+    def _shown(self) -> Shown:
+        from planc.search.notebook import found_shown
+
+        return found_shown(self)
 
     def __len__(self) -> int:
         return len(self.best)

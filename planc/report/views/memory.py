@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
+from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.charts import Bar, Limit, Part, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import gib
 from planc.report.data import Data, Subject
-
-PARTS = (
-    Part("params", "parameters"),
-    Part("grads", "gradients"),
-    Part("optimizer", "optimizer"),
-    Part("activations", "activations"),
-    Part("buffers", "buffers"),
-    Part("comm_buffers", "communicators"),
-    Part("reserve", "reserve"),
-)
-"""Parts of a device's memory in the order in which they are stacked."""
 
 
 class Parts(Data):

@@ -6,13 +6,14 @@ from itertools import accumulate
 
 from planc.cost.memory.activations import saved_by_section
 from planc.cost.memory.peak import GIB
+from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.charts import legend
 from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, seconds
 from planc.pipeline.actions import KINDS
 from planc.report.data import Data, Subject
-from planc.report.views.memory import PARTS, Memory, Parts
+from planc.report.views.memory import Memory, Parts
 from planc.report.views.timeline import US, Timeline
 from planc.sharding.stage_assignment import sections_of
 

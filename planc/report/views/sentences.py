@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from planc.cost.explain import explain
+from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.units import percent
 from planc.report.data import Data, Subject
-from planc.report.views.memory import PARTS
 
 
 class Item(Data):

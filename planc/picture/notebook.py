@@ -1,0 +1,94 @@
+"""Values that show themselves in notebooks: text, a fragment of HTML without script, SVG and JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from functools import cached_property
+from typing import Any
+
+from planc.diag.fast_dataclass import dataclass
+from planc.picture.marks import Picture
+
+SCOPE = "planc-shown"
+"""Class of the element below which the styles of a fragment hold."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shown:
+    """What a notebook shows of a value: a sentence, a table, pictures, or code."""
+
+    title: str
+    summary: str
+    pictures: tuple[tuple[str, Picture], ...] = ()
+    heads: tuple[str, ...] = ()
+    rows: tuple[tuple[str, ...], ...] = ()
+    code: str = ""
+
+
+class InNotebook:
+    """Base of values that notebooks show. A subclass says what with `_shown`, and has `to_json`."""
+
+    def _shown(self) -> Shown:
+        raise NotImplementedError
+
+    def to_json(self) -> dict[str, Any]:
+        """The value as plain JSON."""
+        raise NotImplementedError
+
+    @cached_property
+    def _bundle(self) -> dict[str, Any]:
+        return bundle(self._shown(), self.to_json())
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        """Every form by its type; `include` and `exclude` choose types."""
+        left_out = set(exclude or ())
+        return {k: v for k, v in self._bundle.items() if (not include or k in include) and k not in left_out}
+
+    def _repr_html_(self) -> str:
+        html: str = self._bundle["text/html"]
+        return html
+
+    def _repr_svg_(self) -> str | None:
+        return self._bundle.get("image/svg+xml")
+
+
+def bundle(shown: Shown, json: dict[str, Any]) -> dict[str, Any]:
+    """The forms of a value by their types: `shown` as text, HTML and SVG, and the value's `json`."""
+    from planc.picture.render import picture_css, rendered, sheet
+
+    css = scoped(picture_css(), f".{SCOPE}")
+    found: dict[str, Any] = {
+        "text/plain": "\n".join(_lines(shown)),
+        "text/html": rendered("notebook.html.j2", shown=shown, css=css, scope=SCOPE),
+        "application/json": json,
+    }
+    if shown.pictures:
+        found["image/svg+xml"] = sheet(shown.title, shown.pictures)
+    return found
+
+
+def _lines(shown: Shown) -> list[str]:
+    if shown.code:
+        return [f"{shown.title}: {shown.summary}", "", shown.code.rstrip()]
+    if not shown.rows:
+        return [shown.summary]
+    table = (shown.heads, *shown.rows)
+    widths = [max(len(row[i]) for row in table) for i in range(len(shown.heads))]
+    return [shown.summary, "", *("  ".join(map(str.ljust, row, widths)).rstrip() for row in table)]
+
+
+def scoped(css: str, scope: str) -> str:
+    """Styles (`css`) that hold below the elements of the selector `scope` alone; `:root` becomes that element.
+
+    >>> scoped(":root{--a:1}.b,.c .d{fill:red}@media print{.b{fill:blue}}", ".s")
+    '.s{--a:1}.s .b,.s .c .d{fill:red}@media print{.s .b{fill:blue}}'
+    """
+
+    def rule(match: re.Match[str]) -> str:
+        selectors = (s.strip() for s in match[1].split(","))
+        return f"{','.join(scope if s == ':root' else f'{scope} {s}' for s in selectors)}{{"
+
+    return re.sub(r"(?<![@\w])([.:][^{}@;]*)\{", rule, css)

@@ -1,0 +1,31 @@
+"""Layouts that a search found, as notebooks show them."""
+
+from __future__ import annotations
+
+from planc.picture.charts import Bar, Part, stacked_bars
+from planc.picture.marks import WIDE
+from planc.picture.notebook import Shown
+from planc.picture.units import gib, percent, seconds
+from planc.search.branch_and_bound import Found
+from planc.search.explain import PARTS
+
+STEP_PARTS = tuple(Part(name.removesuffix("_s"), said) for name, said in PARTS.items())
+
+
+def found_shown(found: Found) -> Shown:
+    """The layouts `found`: a table, and the parts of their steps."""
+    summary = (
+        f"{len(found)} layouts, the fastest first; {found.decided:,} decided, {found.fully_costed:,} costed in"
+        f" {seconds(found.seconds)}"
+    )
+    rows = tuple(
+        (str(i), c.label, seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
+        for i, c in enumerate(found, 1)
+    )
+    heads = ("", "layout", "step", "MFU", "GiB", "than the next")
+    if not rows:
+        return Shown(title="search", summary=f"no layout fits {gib(found.room_gib)} GiB")
+    bars = [Bar(str(i), [getattr(c.step, p) for p in PARTS], seconds(c.time_s)) for i, c in enumerate(found, 1)]
+    title = "Steps of the best layouts"
+    picture = stacked_bars(bars, STEP_PARTS, title=title, summary=summary, unit="seconds", width=WIDE)
+    return Shown(title="search", summary=summary, pictures=((title, picture),), heads=heads, rows=rows)
