@@ -16,7 +16,7 @@ SCOPE = "planc-shown"
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a notebook shows of a value: a sentence, a table, pictures, or code."""
+    """Content of a value for a notebook: a sentence, a table, pictures, or code."""
 
     title: str
     summary: str

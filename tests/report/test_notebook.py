@@ -1,4 +1,4 @@
-"""What notebooks show: text, HTML without script whose styles stay inside, SVG, JSON; made once."""
+"""Values in notebooks: text, HTML without script whose styles stay inside, SVG and JSON, each made once."""
 
 from __future__ import annotations
 
