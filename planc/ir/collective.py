@@ -14,7 +14,8 @@ Per = Literal["microbatch", "step"]
 Carries = Literal["activation", "param", "grad", "update", "scalar"]
 """`update`: a matrix that Muon makes orthogonal, gathered for that."""
 
-DTYPE_BYTES: dict[str, int] = {"fp32": 4, "bf16": 2, "fp16": 2, "float8": 1, "int8": 1, "int32": 4, "int64": 8}
+NARROW_BYTES = {"float8": 1, "int8": 1}
+DTYPE_BYTES: dict[str, int] = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2, "int32": 4, "int64": 8, **NARROW_BYTES}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

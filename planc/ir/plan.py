@@ -85,6 +85,10 @@ class Store(Value):
     cause: Cause
 
 
+BACKWARD_IN_TWO_PARTS = ("dualpipe", "dualpipev", "interleaved_zero_bubble", "zbv")
+"""Schedules whose gradients of weights may come later than those of inputs; a weight's is found while it is whole."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Gather(Value):
     """`gather params per PERIOD`: how long gathered params live."""
@@ -395,10 +399,11 @@ class Plan(Value):
 
     @property
     def gather_per(self) -> Period:
-        """`pass` unless said otherwise; `step` when params are not stored divided."""
+        """`pass` unless said otherwise; `step` when params are not stored divided, or a schedule needs them to stay."""
         if self.gather is not None:
             return self.gather.per
-        return "pass" if self.store("params") else "step"
+        stay = self.split is not None and self.split.schedule in BACKWARD_IN_TWO_PARTS
+        return "pass" if self.store("params") and not stay else "step"
 
     @cached_property
     def pipeline(self) -> int:

@@ -16,6 +16,7 @@ def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: A
 
 
 TP = "shard heads, ffn, vocab over tp"
+NO_VOCAB = "shard heads, ffn over tp"
 SP = "shard sequence over tp in residual"
 
 PP = "split layers over pp as {}"
@@ -71,11 +72,11 @@ PIPELINE: dict[str, tuple[str, ...]] = {
     "1f1b_recompute": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "recompute blocks", "gather params per step"),
     "interleaved_1f1b": ("pp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), TP, SP),
     "looped_bfs": ("pp 2 > dp 2", PP.format("looped_bfs(chunks = 2)"), "use zero1 over dp"),
-    "zero_bubble": ("pp 2 > fsdp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), FSDP, STEP),
+    "zero_bubble": ("pp 2 > fsdp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), FSDP),
     "zero_bubble_tp": ("pp 2 > tp 2", PP.format("interleaved_zero_bubble(chunks = 2)"), TP, SP),
     "zbv": ("pp 2 > fsdp 2", PP.format("zbv"), FSDP, STEP),
     "zbv_tp": ("pp 2 > tp 2", PP.format("zbv"), TP, SP),
-    "dualpipev": ("pp 2 > fsdp 2", PP.format("dualpipev"), FSDP, STEP),
+    "dualpipev": ("pp 2 > fsdp 2", PP.format("dualpipev"), FSDP),
     "dualpipev_uneven": ("pp 2 > tp 2", PP.format("dualpipev stages [embed, 2, 1, 1 + head]"), TP, SP),
     "1f1b_uneven": ("pp 4", PP.format("1f1b stages [embed, 1, 2, 1 + head]")),
     "interleaved_uneven": ("pp 2 > dp 2", PP.format("interleaved_1f1b stages [embed + 2, 1, 1, head]"), ZERO2),
@@ -142,6 +143,16 @@ COMPILED: dict[str, tuple[str, ...]] = {
 FLOAT8: dict[str, tuple[str, ...]] = {
     "float8_rowwise": ("fsdp 4", FSDP, BF16, "quantize ffn, attention as float8(rowwise) except layers 0"),
     "float8_tensorwise": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, BF16, "quantize ffn, head as float8(tensorwise)"),
+    "float8_rowwise_tp": (
+        "fsdp 2 > tp 2",
+        FSDP,
+        NO_VOCAB,
+        SP,
+        BF16,
+        "quantize ffn, attention as float8(rowwise) except layers 0",
+        "recompute blocks every 2 layers",
+    ),
+    "float8_tensorwise_tp": ("pp 2 > tp 2", PP.format("1f1b"), NO_VOCAB, BF16, "quantize ffn as float8(tensorwise)"),
 }
 """Matmuls in float8, against one process that multiplies the same way."""
 

@@ -17,7 +17,11 @@ REFUSED = {
     "params without optimizer": (("dp 4", "shard batch over dp", "store params over dp"), 8, "optimizer"),
     "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
     "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
-    "a backward in two parts": (("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP), 7, "per step"),
+    "a backward in two parts": (
+        ("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP, "gather params per pass"),
+        7,
+        "per pass",
+    ),
     "a schedule of another stack": (("pp 2", "split layers over pp as circular"), 7, "zbv"),
     "tokens in unequal pieces": (("fsdp 2 > cp 8", FSDP, "use cp over cp"), 8, "balance = none"),
     "a ring with a window": (("cp 4", "use cp over cp as ring"), 7, "all_gather"),
@@ -60,7 +64,11 @@ REFUSED = {
         "overlap tp",
     ),
     "overlap of two batches": (("tp 4", TP, SP, "overlap tp as dual_batch"), 9, "async_matmul"),
-    "narrow over other ranks": (("tp 4", "shard heads over tp", BF16, "quantize ffn as float8"), 9, "without it"),
+    "narrow inside a dim": (
+        ("tp 2", "shard head_dim over tp in projection", BF16, "quantize attention as float8"),
+        9,
+        "leave the op wide",
+    ),
     "narrow out of fp32": (("fsdp 4", FSDP, "quantize ffn as float8"), 8, "bf16"),
     "narrow by block": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(tile = 8)"), 9, "rowwise"),
     "rows that do not divide": (

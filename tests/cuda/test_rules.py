@@ -137,6 +137,29 @@ def test_an_update_is_gathered_over_one_axis_after_the_other(name: str) -> None:
     assert set(predicted(sharded, 0))
 
 
+ROWS, EMBED = 8192, 4096
+MAXIMA = {
+    "rowwise": {"backward": (10, 5 * ROWS + 5 * EMBED), "forward": (4, 2 * ROWS + 2 * EMBED)},
+    "tensorwise": {"backward": (5 * 3 + 2 * 2, 5 * 3 + 2 * 2), "forward": (5 + 2 * 2, 5 + 2 * 2)},
+}
+"""All-reduces of a layer and microbatch, and the numbers in them. Five linear layers have their outputs divided, which
+the input's gradient sums over, and two their inputs; by tensor each product that a divided factor has takes one."""
+
+
+@pytest.mark.parametrize("recipe", MAXIMA)
+def test_scales_of_float8_are_those_of_all_ranks(recipe: str) -> None:
+    mesh, *sentences = FSDP
+    narrow = f"quantize ffn, attention as float8({recipe}) except layers 0"
+    rows = rows_of(4, mesh.format(8), *sentences, narrow, "recompute blocks every 2 layers")
+    found: dict[str, tuple[int, float]] = {}
+    for row in (r for r in rows if r.dtype == "fp64"):
+        count, numbers = found.get(row.phase, (0, 0.0))
+        found[row.phase] = count + row.count, numbers + row.payload_bytes / 8
+    layers = {"forward": 3, "backward": 3, "recompute": 1}  # of layers 1 to 3 the replay runs layer 2
+    expected = {**MAXIMA[recipe], "recompute": MAXIMA[recipe]["forward"]}
+    assert found == {phase: (n * layers[phase], of * layers[phase]) for phase, (n, of) in expected.items()}
+
+
 def test_every_changed_row_names_its_rules() -> None:
     mesh, *sentences = FSDP
     names = [rule.NAME for rule in ORDER]

@@ -10,18 +10,22 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch.distributed.fsdp import MixedPrecisionPolicy
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
+from planc.backends.cuda.runtime.reference import DTYPES
 from planc.backends.cuda.runtime.start_up import start, start_single
 from planc.checks import check_plan
 from planc.ir.audit import compared, differences
@@ -137,6 +141,32 @@ def reference(plan: Plan, program: Program, settings: Settings, build: Build, kn
     return known[key]
 
 
+def in_fp64(plan: Plan, module: Any) -> Plan:
+    """A plan whose float8 products are summed in fp64, as its emitted `module` does from now on.
+
+    A sum of tensor parallelism that is rounded otherwise moves a number to the next float8, and all that follows.
+    """
+    module.MixedPrecisionPolicy = lambda **policy: MixedPrecisionPolicy(
+        **(policy | {"param_dtype": torch.float64, "reduce_dtype": torch.float64})
+    )
+    multiply_in_fp64()
+    wide: Any = "fp64"
+    return replace(plan, precision=replace(plan.precision, compute=wide, reduce=wide))
+
+
+@cache
+def multiply_in_fp64() -> None:
+    """Let torchao multiply what it has cast to float8 in fp64, in this process, from now on."""
+    from torchao.float8 import float8_ops  # type: ignore[import-untyped]
+
+    def product(op: Any, args: Any, kwargs: Any = None) -> torch.Tensor:
+        wide = [x._data.double() / x._scale.double() for x in args]
+        return torch.mm(*wide).to(args[0]._orig_dtype)
+
+    float8_ops.FLOAT8_OPS_TABLE[torch.ops.aten.mm.default] = product
+    DTYPES["fp64"] = torch.float64
+
+
 def compare(name: str, references: References) -> None:
     """Train a layout on all ranks and as one process on rank 0, which prints the differences."""
     began = time.monotonic()
@@ -147,6 +177,10 @@ def compare(name: str, references: References) -> None:
     if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
         module: Any = program.load()
         module.COMPILER = "aot_eager"
+    if plan.quantize and Roles(sharded).tensor:
+        plan = in_fp64(plan, program.load())
+        sharded = propagated(plan)
+        program = replace(program, sharded=sharded)
     session = start(program, settings, initial, build)
     observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
     # torch compiles nothing while a dispatch mode watches: these collectives are those of the plain blocks.

@@ -34,7 +34,9 @@ DTYPES = {
     torch.float32: "fp32",
     torch.bfloat16: "bf16",
     torch.float16: "fp16",
+    torch.float64: "fp64",
     torch.float8_e4m3fn: "float8",
+    torch.float8_e5m2: "float8",
     torch.int32: "int32",
     torch.int64: "int64",
 }

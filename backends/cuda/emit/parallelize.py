@@ -9,7 +9,7 @@ from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.diag.quoting import python_string
-from planc.ir.plan import Plan
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -332,7 +332,13 @@ def _why_gathered(roles: Roles) -> str:
     """When parameters are gathered, which `reshard_after_forward` decides."""
     gather = roles.plan.gather
     said = COMMENTS[FsdpPolicy.of(roles.plan).gather_per] if roles.shard else ""
+    if said and gather is None and roles.plan.store("params") and _gathered_for_schedule(roles.plan):
+        said += ", which a backward in two parts needs"
     return because(gather.cause if gather else None, said)
+
+
+def _gathered_for_schedule(plan: Plan) -> bool:
+    return plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS
 
 
 def _groups(roles: Roles) -> str:

@@ -18,13 +18,11 @@ Layout = Literal["one", "loop", "v"]
 class Schedule:
     """torch's class for a schedule, and where a rank's stages lie.
 
-    `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back. `split_backward`:
-    the gradients of the weights may come later than those of the inputs.
+    `one` stage a rank; a `loop` goes round the ranks; a `v` goes down the ranks and back.
     """
 
     name: str
     layout: Layout = "loop"
-    split_backward: bool = False
 
     @property
     def single(self) -> bool:
@@ -36,9 +34,9 @@ SCHEDULES: dict[str, Schedule] = {
     "1f1b": Schedule("Schedule1F1B", "one"),
     "interleaved_1f1b": Schedule("ScheduleInterleaved1F1B"),
     "looped_bfs": Schedule("ScheduleLoopedBFS"),
-    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble", split_backward=True),
-    "zbv": Schedule("ScheduleZBVZeroBubble", "v", split_backward=True),
-    "dualpipev": Schedule("ScheduleDualPipeV", "v", split_backward=True),
+    "interleaved_zero_bubble": Schedule("ScheduleInterleavedZeroBubble"),
+    "zbv": Schedule("ScheduleZBVZeroBubble", "v"),
+    "dualpipev": Schedule("ScheduleDualPipeV", "v"),
 }
 
 HELD = {

@@ -89,9 +89,6 @@ def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield q.cause, "torchao trains linear layers in float8 by tensor or by row", "`float8(rowwise)`"
         elif sharded.plan.precision.compute != "bf16":
             yield q.cause, f"a float8 matmul gives bf16, not {sharded.plan.precision.compute}", "`compute bf16`"
-        elif roles.tensor:
-            what = "the scale of what tensor parallelism divides is another rank's too, which torchao does not ask for"
-            yield q.cause, what, "quantize plans without it, or lower without the sentence"
         else:
             yield from _modules(sharded, roles, q)
 
@@ -107,6 +104,11 @@ def _modules(sharded: Sharded, roles: Roles, q: Quantize) -> Iterator[Refusal]:
             if section == "last" and sharded.tied:
                 yield q.cause, f"{o.op.name} multiplies by the embedding's weight", "leave the head wide"
                 return
-            if not Boundary(o, section, sharded, roles).linear:
+            b = Boundary(o, section, sharded, roles)
+            if not b.linear:
                 yield q.cause, f"{o.op.name} is no linear layer of its own", "name the linear layers alone"
+                return
+            if b.rows or b.weight.inner:
+                what = f"tensor parallelism divides {b.rows[0] if b.rows else 'inside a dim'} at {o.op.name}"
+                yield q.cause, what, "divide heads, ffn or vocab, or leave the op wide"
                 return

@@ -8,8 +8,8 @@ from planc.backends.cuda.analysis.attention import KERNELS
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, saved_op_kinds, saves_whole_op_kinds
 from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
-from planc.backends.cuda.emit.pipeline import SCHEDULES
 from planc.ir.base import Cause
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS
 from planc.ir.sharding import Sharded
 
 Refusal = tuple[Cause | None, str, str]
@@ -70,11 +70,7 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield sentence.cause, what, "leave it out"
         if roles.context:
             yield sentence.cause, "attention over other ranks' keys breaks the block's graph", "leave one of them out"
-        if (
-            plan.split is not None
-            and plan.split.schedule in SCHEDULES
-            and SCHEDULES[plan.split.schedule].split_backward
-        ):
+        if plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
             what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
             yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
         if plan.recompute.ops and not plan.recompute.blocks and roles.tensor:

@@ -16,7 +16,7 @@ from planc.backends.cuda.refusals import blocks, experts
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
-from planc.ir.plan import NOUNS
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -264,10 +264,9 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if split.schedule not in SCHEDULES:
         yield split.cause, f"it has no schedule {split.schedule}", f"one of {', '.join(SCHEDULES)}"
-    elif SCHEDULES[split.schedule].split_backward and FsdpPolicy.of(sharded.plan).gather_per == "pass":
-        # A weight's gradient is looked for after its parameter has been let go (torch 2.13).
+    elif split.schedule in BACKWARD_IN_TWO_PARTS and FsdpPolicy.of(sharded.plan).gather_per == "pass":
         what = "a backward in two parts loses the gradients of parameters that each pass lets go"
-        yield split.cause, what, "add `gather params per step`, or split the layers as interleaved_1f1b"
+        yield split.cause, what, "leave `gather params per pass` out, or split the layers as interleaved_1f1b"
     if any(end <= begin for begin, end in split.stages[1:-1]):
         yield split.cause, "a stage between the first and the last has no layer", "give each at least one"
 

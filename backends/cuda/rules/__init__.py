@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules import (
+    all_reduce_float8_scales,
     all_reduce_last,
     all_reduce_scalars_per_dim,
     dtensor_gradients,
@@ -43,6 +44,7 @@ ORDER = (
     gather_whole_updates,
     group_state,
     all_reduce_scalars_per_dim,
+    all_reduce_float8_scales,
 )
 """A rule may rely on those before it."""
 

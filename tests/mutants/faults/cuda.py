@@ -13,6 +13,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_predictions.py::test_golden_of_the_predictions",
     ),
     Fault(
+        name="layers that are left in bf16 reduce scales of float8 too",
+        file="backends/cuda/rules/all_reduce_float8_scales.py",
+        text="for n in range(*plan.stages[v]) if n not in wide)",
+        planted="for n in range(*plan.stages[v]))",
+        test="tests/cuda/test_rules.py::test_scales_of_float8_are_those_of_all_ranks",
+    ),
+    Fault(
+        name="a scale of float8 is of a rank's tokens alone, and not of its weight's rows too",
+        file="backends/cuda/rules/all_reduce_float8_scales.py",
+        text="for n in (rows, round(width))]",
+        planted="for n in (rows,)]",
+        test="tests/cuda/test_rules.py::test_scales_of_float8_are_those_of_all_ranks",
+    ),
+    Fault(
         name="a smaller world keeps the whole batch",
         file="backends/common/shrunk.py",
         text="sequences=plan.batch.sequences // share",
