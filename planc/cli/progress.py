@@ -40,18 +40,18 @@ class Progress:
             self._write("\r\033[K")
 
     @contextmanager
-    def during(self, text: str) -> Iterator[None]:
-        """Print `text` now and then for as long as the body runs, which reports nothing itself."""
-        ended = Event()
+    def during(self, text: str) -> Iterator[Callable[[str], None]]:
+        """Print `text` now and then for as long as the body runs, or the last text that the body has given."""
+        ended, texts = Event(), [text]
 
         def tick() -> None:
             while not ended.wait(TICK_S):
-                self.show(text)
+                self.show(texts[-1])
 
         ticker = Thread(target=tick, daemon=True)
         ticker.start()
         try:
-            yield
+            yield texts.append
         finally:
             ended.set()
             ticker.join()

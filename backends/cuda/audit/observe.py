@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -78,9 +78,18 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(t, DTensor) for t in types):
             return NotImplemented  # DTensor turns itself into plain tensors and collectives first
+        self.see(func, args, kwargs)
+        return func(*args, **(kwargs or {}))
+
+    def see(self, func: Any, args: Any, kwargs: Any = None) -> None:
+        """Count the call of `func` if it is a collective."""
         if func.namespace in ("c10d", "_c10d_functional"):
             self._count(func._schema.name.split("::")[1], [args, kwargs or {}])
-        return func(*args, **(kwargs or {}))
+
+    def repeat(self, calls: Iterable[tuple[Key, int]]) -> None:
+        """Count `calls` that were made before, each with its payload in bytes, once more."""
+        for key, payload in calls:
+            self._add(key, payload)
 
     def _count(self, name: str, arguments: Any) -> None:
         if name in SILENT:
@@ -98,6 +107,9 @@ class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "all_to_all_single":  # and here how the output is split
             rows = sum(arguments[0][1])
             payload = max(payload, rows * tensors[0].shape[1:].numel() * tensors[0].element_size())
+        self._add(key, payload)
+
+    def _add(self, key: Key, payload: int) -> None:
         self.log.append((key, payload))
         self.calls[key] += 1
         self.payload[key] += payload

@@ -1,25 +1,96 @@
-"""Traces in processes of their own, each from one that has loaded torch already.
+"""Traces in processes of their own, each from one that has loaded torch already, and kept by content.
 
 DTensor remembers meshes for as long as a process lives, and with them the groups of an earlier trace.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ProcessPoolExecutor
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from os import cpu_count
+from pathlib import Path
 
-from planc.backends.cuda.audit.trace import Traced, trace
+from planc.backends.cuda.audit.traced import Traced, UnlikeError
+from planc.cache import cache_folder
+from planc.files import write_atomically
 from planc.ir.program import Program
 
+SOURCES = Path(__file__).parents[1]
+"""All that decides what a trace finds, besides the program and torch."""
 
-def traces(program: Program, stages: list[int]) -> list[Traced]:
-    """One trace for each of the pipeline `stages`, as many at a time as there are cores."""
-    workers = max(1, min(len(stages), cpu_count() or 1))
-    with ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool:
-        return list(pool.map(trace, [program] * len(stages), stages))
+
+def traces(program: Program, stages: list[int], show: Callable[[str], None] = lambda text: None) -> list[Traced]:
+    """One trace for each of the pipeline `stages`, as many at a time as there are cores; `show` is given the progress.
+
+    Traces of the same program by the same torch are read from planc's cache.
+    """
+    found = {stage: saved for stage in stages if (saved := _read(program, stage)) is not None}
+    left = [stage for stage in reversed(stages) if stage not in found]  # the last one, with the loss, takes longest
+    if left:
+        workers = max(1, min(len(left), cpu_count() or 1))
+        with ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool:
+            futures = {pool.submit(_trace, program, stage): stage for stage in left}
+            for future in as_completed(futures):
+                traced = _with_all_run(pool, program, futures[future], future)
+                found[traced.stage] = traced
+                _save(program, traced)
+                show(f"{len(found)} of {len(stages)} pipeline stages traced")
+    return [found[stage] for stage in stages]
+
+
+def _trace(program: Program, stage: int, whole: bool = False) -> Traced:
+    from planc.backends.cuda.audit.trace import trace
+
+    return trace(program, stage, whole=whole)
+
+
+def _with_all_run(pool: ProcessPoolExecutor, program: Program, stage: int, future: Future[Traced]) -> Traced:
+    """The result of a trace; where microbatches that it counted turned out to differ, that of one which runs all."""
+    try:
+        return future.result()
+    except UnlikeError:
+        return pool.submit(_trace, program, stage, True).result()
+
+
+def _read(program: Program, stage: int) -> Traced | None:
+    path = _path(program, stage)
+    if path is not None:
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            return Traced.from_json(json.loads(path.read_text()))
+    return None
+
+
+def _save(program: Program, traced: Traced) -> None:
+    path = _path(program, traced.stage)
+    if path is not None:
+        path.parent.mkdir(exist_ok=True)
+        write_atomically(path, json.dumps(traced.to_json()))
+
+
+def _path(program: Program, stage: int) -> Path | None:
+    """The file of a trace; None where it cannot be show from its content, for a model of the user's own."""
+    try:
+        torch = version("torch")
+    except PackageNotFoundError:
+        return None
+    if not (SOURCES / "models" / f"{program.plan.model.family}.py").is_file():
+        return None
+    facts = [program.text, program.plan.sha256, stage, torch, _sources()]
+    return cache_folder() / "audits" / f"cuda-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}.json"
+
+
+@cache
+def _sources() -> str:
+    """A hash of this backend's files."""
+    files = sorted(SOURCES.rglob("*.py"))
+    return hashlib.sha256(b"\0".join(path.read_bytes() for path in files)).hexdigest()
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from planc.backends.common.shrunk import shrunk, size_changes
 from planc.backends.cuda.audit.predict import predicted
-from planc.backends.cuda.audit.trace import Traced
+from planc.backends.cuda.audit.traced import Traced
 from planc.checks import assume_checked, check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.peak import GIB
@@ -20,7 +20,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
     Raises PlanError when the plan cannot be lowered, and for `options` that only a compiler's audit has.
     """
-    from planc.backends.cuda.audit.pool import traces
+    from planc.backends.cuda.audit.pool import traces  # processes, which only an audit needs
 
     if options.topology is not None or options.timeout_s is not None:
         message = "an audit on cuda asks no compiler: leave --topology and --timeout-s out"
@@ -31,7 +31,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         checked if small is plan else assume_checked(small), "cuda", version="installed"
     )  # fewer ranks than the cluster
     sharded = program.sharded
-    traced = traces(program, list(range(small.pipeline)))
+    traced = traces(program, list(range(small.pipeline)), options.show)
     return Audit(
         plan=plan.name,
         plan_sha256=plan.sha256,
@@ -40,8 +40,20 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         traced_devices=small.mesh.devices,
         rows=tuple(r for t in traced for r in compared(t.stage, predicted(sharded, t.stage), t.totals)),
         memory=_memory(sharded, traced),
-        normalisations=size_changes(plan, small),
+        normalisations=(*size_changes(plan, small), *_counted(traced, small.microbatches)),
         unparsed=tuple(sorted({name for t in traced for name in t.unparsed})),
+    )
+
+
+def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:
+    """A sentence about microbatches that were not run, if there are any."""
+    counted = sorted({m for t in traced for m in t.counted})
+    if not counted:
+        return ()
+    alike = "calls, bytes left behind and the most held while they ran were equal on every stage"
+    return (
+        f"{microbatches - len(counted)} of {microbatches} microbatches were run; the others are counted like two of "
+        f"them, whose {alike}",
     )
 
 

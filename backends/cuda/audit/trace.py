@@ -6,7 +6,7 @@ What runs is the emitted file. A device of the wrong kind does no harm: the coll
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -19,15 +19,18 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as pipelining
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.attention import attention_kernel
+from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.balance import balanced
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, meshes_of
+from planc.backends.cuda.audit.repeats import Repeats
+from planc.backends.cuda.audit.traced import Traced
 from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.optimizer import optimizer_of
-from planc.diag.fast_dataclass import dataclass
-from planc.ir.audit import Totals
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS
 from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
@@ -36,22 +39,13 @@ from planc.sharding.local import local_length
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-@dataclass(frozen=True, kw_only=True)
-class Traced:
-    """One optimizer step of one rank."""
-
-    stage: int
-    totals: Totals
-    unparsed: tuple[str, ...]
-    peak_bytes: int
-    peak_at: str
-    """The operation after which that much was alive."""
-
-
-def trace(program: Program, stage: int) -> Traced:
+def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
     """A step of the first rank of a pipeline stage: its collectives and its peak memory.
 
-    The optimizer has its state before the step that is traced. No process group may be initialised.
+    The optimizer has its state before the step that is traced. No process group may be initialised. Microbatches that
+    repeat others are counted, unless the `whole` step is to run.
+
+    Raises UnlikeError when microbatches that would be counted differ from each other.
     """
     sharded = program.sharded
     emitted = program.load()
@@ -59,15 +53,17 @@ def trace(program: Program, stage: int) -> Traced:
         mesh = emitted.build_mesh("cpu")
         divided = emitted.parallelize(_on_meta(program), mesh)
         modules = divided if isinstance(divided, list) else [divided]
-        observer, tracker = Observer(*meshes_of(emitted, mesh)), MemoryTracker()
-        with FakeTensorMode(allow_non_fake_inputs=True):
+        observer = Observer(*meshes_of(emitted, mesh))
+        tracker = MemoryTracker(observer)
+        repeats = Repeats(tracker, observer, whole=whole or not _has_equal_microbatches(sharded))
+        shortened = repeats.within(emitted) if hasattr(emitted, "build_schedule") else nullcontext()
+        with FakeTensorMode(allow_non_fake_inputs=True), shortened:
             for module in modules:
                 module.to_empty(device="cpu")
             step = _Step(program, emitted, divided, modules, mesh)
-            with tracker, one_kernel_norms(tracker):
+            with tracker, one_kernel_norms(tracker), _fused(sharded, tracker):
                 tracker.hold(step.state())
-                with observer:
-                    step()
+                step()
         roles = Roles(sharded)
         sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
         return Traced(
@@ -76,7 +72,24 @@ def trace(program: Program, stage: int) -> Traced:
             unparsed=tuple(sorted(observer.unparsed)),
             peak_bytes=tracker.peak,
             peak_at=tracker.peak_at,
+            counted=tuple(sorted(repeats.counted)),
         )
+
+
+def _fused(sharded: Sharded, tracker: MemoryTracker) -> AbstractContextManager[None]:
+    """A context in which attention is one kernel, unless the plan asks for none."""
+    return nullcontext() if attention_kernel(sharded) is None else one_kernel_attention(tracker)
+
+
+def _has_equal_microbatches(sharded: Sharded) -> bool:
+    """True if what a microbatch does cannot depend on what another one did just before it on its stage.
+
+    It can where parameters are let go between microbatches, and where gradients of weights come later than those of
+    inputs.
+    """
+    roles, split = Roles(sharded), sharded.plan.split
+    stay = not roles.uses_fsdp or FsdpPolicy.of(sharded.plan).gather_per != "pass"
+    return split is not None and stay and split.schedule not in BACKWARD_IN_TWO_PARTS
 
 
 class _Step:

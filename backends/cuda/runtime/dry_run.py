@@ -10,8 +10,12 @@ from planc.ir.program import Program
 def dry_run(program: Program) -> dict[str, Any]:
     """Collectives and peak memory of a step on the first rank of `program`, traced on fake devices. Loads torch."""
     from planc.backends.cuda.audit.trace import trace
+    from planc.backends.cuda.audit.traced import UnlikeError
 
-    traced = trace(program, 0)
+    try:
+        traced = trace(program, 0)
+    except UnlikeError:
+        traced = trace(program, 0, whole=True)
     return {
         "collectives": [
             {"op": op, "axis": axis, "dtype": dtype, "count": total.count, "bytes": total.bytes}

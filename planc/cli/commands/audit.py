@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.cli.progress import Progress
@@ -60,9 +61,9 @@ def run(options: argparse.Namespace) -> int:
     try:
         with (
             Progress("audit") as progress,
-            progress.during(f"compiling {options.file} for {options.target}"),
+            progress.during(f"compiling {options.file} for {options.target}") as show,
         ):
-            found = _audited(options)
+            found = _audited(options, show)
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     if options.format == "json":
@@ -72,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if found.ok else 1
 
 
-def _audited(options: argparse.Namespace) -> Audit:
+def _audited(options: argparse.Namespace, show: Callable[[str], None]) -> Audit:
     from planc.checks import check_plan
     from planc.driver import load, target_of
     from planc.lowering import lower_to_train
@@ -81,7 +82,7 @@ def _audited(options: argparse.Namespace) -> Audit:
     plan = load(options.file, set=dict(options.set), target=target)
     backend = lower_to_train(check_plan(plan), target).backend
     try:
-        return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s))
+        return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s, show))
     except ModuleNotFoundError as error:
         raise missing_framework(error, target, plan.mesh.cause.span) from None
 
