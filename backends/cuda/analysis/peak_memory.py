@@ -8,7 +8,9 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import replace
 
+from planc.backends.cuda.analysis.block_backward import most_bytes, products_inside
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -19,7 +21,7 @@ from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
-from planc.ir.plan import Plan
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 from planc.ir.updates import moments_of
@@ -69,6 +71,13 @@ class Moment:
     grads: float = 0.0
     activations: float = 0.0
     buffers: float = 0.0
+    copies: float = 0.0
+    """Gathered parameters, where they come and go between microbatches."""
+
+    @property
+    def total(self) -> float:
+        """All of it (bytes)."""
+        return self.grads + self.activations + self.buffers + self.copies
 
 
 class Rank:
@@ -96,9 +105,9 @@ class Rank:
 
     def peak(self) -> TensorBytes:
         """The fullest moment, with the state that is always there."""
-        fullest = max(self._moments(), key=lambda m: m.grads + m.activations + m.buffers)
+        fullest = max(self._moments(), key=lambda m: m.total)
         return TensorBytes(
-            params=self._state_bytes() + self._resident_copies(),
+            params=self._state_bytes() + self._resident_copies() + fullest.copies,
             grads=fullest.grads,
             optimizer=self._optimizer(),
             activations=fullest.activations,
@@ -107,14 +116,8 @@ class Rank:
         )
 
     def _moments(self) -> list[Moment]:
-        saved = self._saved()
         found = [
-            Moment(
-                name="backward of the last block",
-                grads=self._grads(),
-                activations=saved - self._saved_by_loss(),
-                buffers=self._of_blocks(),
-            ),
+            *self._moments_of_blocks(),
             Moment(name=UPDATE, grads=self._state_bytes(), buffers=self._state_bytes()),
         ]
         if "first" in self.sections:
@@ -124,19 +127,55 @@ class Rank:
                     grads=self._grads_after_backward(),
                     activations=self._saved(done=1),
                     buffers=self._of_embedding(),
+                    copies=self._all_copies() if self._copies_come_and_go else 0.0,
                 )
             )
         if "last" in self.sections:
-            first = self.flying.get(len(self.plan.stages) - 1, 0) == self.plan.microbatches  # and no backward before
-            found.append(
-                Moment(
-                    name="backward of the loss",
-                    grads=0.0 if first else self._grads(begun=False),
-                    activations=saved,
-                    buffers=self._loss_buffers() + self._gathered("last"),
-                )
-            )
+            found.extend(self._moments_of_loss())
         return found
+
+    def _moments_of_blocks(self) -> list[Moment]:
+        """The backward of the last block with all microbatches in flight, and the one after it.
+
+        A schedule with all forwards first has no gradients at the first of them.
+        """
+        moment = Moment(
+            name="backward of the last block",
+            grads=0.0 if self._all_forwards_first else self._grads(),
+            activations=self._saved() - self._saved_by_loss(),
+            buffers=self._of_blocks(),
+            copies=self._copies_in_backward(),
+        )
+        if not self.roles.pipeline:
+            return [moment]
+        found = [moment]
+        if self._copies_come_and_go:
+            inside = self._of_blocks() - self._inside_blocks()
+            found.append(replace(moment, buffers=inside, copies=self._copies_in_backward(landing=True)))
+        if sum(self.flying.values()) > 1:
+            copies = self._all_copies() if self._copies_come_and_go else 0.0
+            activations = self._saved(done=1) - self._saved_by_loss()
+            found.append(replace(moment, grads=self._grads(), activations=activations, copies=copies))
+        return found
+
+    @property
+    def _all_forwards_first(self) -> bool:
+        """True if every microbatch of a pipeline is in flight at once: no backward has begun then."""
+        return bool(self.roles.pipeline) and all(n == self.plan.microbatches for n in self.flying.values())
+
+    def _moments_of_loss(self) -> list[Moment]:
+        first = self.flying.get(len(self.plan.stages) - 1, 0) == self.plan.microbatches  # and no backward before
+        moment = Moment(
+            name="backward of the loss",
+            grads=0.0 if first else self._grads(begun=False),
+            activations=self._saved(),
+            buffers=self._loss_buffers() + self._gathered("last"),
+            copies=self._copies_in_backward() if self._copies_come_and_go else 0.0,
+        )
+        if not first or self.plan.microbatches == 1:
+            return [moment]
+        later = replace(moment, grads=self._grads(begun=False), activations=self._saved(done=1))
+        return [moment, replace(later, copies=self._all_copies() if self._copies_come_and_go else 0.0)]
 
     # State.
 
@@ -163,8 +202,36 @@ class Rank:
 
     @property
     def _has_resident_copies(self) -> bool:
-        """True if gathered parameters stay: a pipeline's schedule does not reshard after a backward."""
-        return self.roles.uses_fsdp and (bool(self.roles.pipeline) or FsdpPolicy.of(self.plan).gather_per != "pass")
+        """True if gathered parameters stay from the first forward on."""
+        return self.roles.uses_fsdp and FsdpPolicy.of(self.plan).gather_per != "pass"
+
+    @property
+    def _copies_come_and_go(self) -> bool:
+        """True if a forward lets gathered parameters go and a backward leaves them: a pipeline's schedule does not
+        reshard after a backward."""
+        return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
+
+    def _all_copies(self) -> float:
+        """Compute copies of all that this rank holds (bytes)."""
+        return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
+
+    def _copies_in_backward(self, *, landing: bool = False) -> float:
+        """Bytes of copies, where they come and go, when the first backward of the last block begins: its own, the
+        buffer in which that of the group before it lands, and that of the head, which no forward lets go. Just before
+        that its own is in its buffer too (`landing`).
+
+        A rank of several virtual stages has those of the others too, and a buffer beside.
+        """
+        if not self._copies_come_and_go:
+            return 0.0
+        groups = {section: self._group(section) * self.computed for section in self.sections if section != "step"}
+        blocks = [groups[kind] for kind in self.sharded.model.blocks if kind in groups]
+        block = max(blocks, default=0.0)
+        if len(self.flying) > 1:
+            return self._all_copies() + block
+        several = sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
+        before = block if several or landing else groups.get("first", 0.0)
+        return block + before + groups.get("last", 0.0)
 
     @property
     def _accumulates_whole(self) -> bool:
@@ -175,15 +242,11 @@ class Rank:
         return accumulates and (self.plan.microbatches > 1 or bool(self.roles.pipeline))
 
     def _resident_copies(self) -> float:
-        return (
-            sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
-            if self._has_resident_copies
-            else 0.0
-        )
+        return self._all_copies() if self._has_resident_copies else 0.0
 
     def _gathered(self, section: Section) -> float:
         """Compute copies that come and go with a section; none where they stay (`_resident_copies`)."""
-        if self._has_resident_copies or not self.roles.uses_fsdp:
+        if self._has_resident_copies or self._copies_come_and_go or not self.roles.uses_fsdp:
             return 0.0
         return self._group(section) * self.computed
 
@@ -191,12 +254,30 @@ class Rank:
         """Gradients; `begun`: the backward of this microbatch has come past the head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
-            whole = sum(n * self._unsharded_elements(p) for p, n in self.held) * self.reduced
-            return whole if earlier else 0.0
+            whole = sum(n * self._accumulated_elements(p) for p, n in self.held) * self.reduced
+            return whole + self._unconverted() if earlier else 0.0
         if earlier or self.on_host:
             return self._state_bytes()
         ended = begun and not self._ends_together
         return sum(self._share(p) * FP32 for p, _ in self.held if ended and "last" in p.param.sections)
+
+    def _accumulated_elements(self, p: ParamSharding) -> float:
+        """Number of elements of the gradient that fully_shard adds up: every row of a table that DTensor divides."""
+        if "first" in p.param.sections and self.roles.tensor and p.compute and p.compute[0]:
+            return self.sharded.model.elements(p.param)
+        return self._unsharded_elements(p)
+
+    def _unconverted(self) -> float:
+        """Bytes of gradients in the compute dtype: those that come apart from a backward wait for the next one to be
+        added in the dtype of the reduction."""
+        if not self._splits_backward or self.reduced == self.computed:
+            return 0.0
+        return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
+
+    @property
+    def _splits_backward(self) -> bool:
+        """True if gradients of weights may come later than those of inputs."""
+        return self.plan.split is not None and self.plan.split.schedule in BACKWARD_IN_TWO_PARTS
 
     def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""
@@ -210,7 +291,7 @@ class Rank:
         tables = [p for p, _ in self.held if "first" in p.param.sections]
         share = sum(param_elements(self.plan, p) for p in tables)
         rows = sum(self.sharded.model.elements(p.param) for p in tables)
-        made = share if rows == share else rows + share
+        made = share if rows == share else rows + (0.0 if self._accumulates_whole else share)
         blocks = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
         reducing = 0.0 if self._accumulates_whole or not self.roles.uses_fsdp else max([self._group("first"), *blocks])
         return self._gathered("first") + made * self.computed + self._head_gradient() + reducing * self.reduced
@@ -226,9 +307,24 @@ class Rank:
     def _saved(self, done: int = 0) -> float:
         """Saved activations of the microbatches in flight, less `done` that have finished their backward (bytes)."""
         return sum(
-            max(0, microbatches - done) * sum(n * self._of_section(s) for s, n in sections_of(self.plan, stage).items())
+            max(0, microbatches - done)
+            * (sum(n * self._of_section(s) for s, n in sections.items()) + self._at_ends(sections))
             for stage, microbatches in self.flying.items()
+            for sections in (sections_of(self.plan, stage),)
         )
+
+    def _at_ends(self, sections: dict[Section, int]) -> float:
+        """Bytes of hidden states that a microbatch leaves on a virtual stage beyond those that its blocks save: they
+        count what came in, for which there are buffers (`_passed_on`), and not what goes out."""
+        if not self.roles.pipeline:
+            return 0.0
+        return (("first" in sections) - ("last" in sections)) * self._hidden()
+
+    def _hidden(self) -> float:
+        """Bytes of one microbatch's hidden states between stages."""
+        last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
+        dims = self.sharded.model.tensor[last].dims
+        return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
 
     def _of_section(self, section: Section) -> float:
         ops = self.sharded.model.ops[section]
@@ -266,8 +362,8 @@ class Rank:
 
     def _of_op(self, op: Op, layout: Layout) -> float:
         dims = self.sharded.model.tensor[op.output].dims
-        if op.kind == "elementwise" and len(op.inputs) > 1:  # silu(gate) is made before it is multiplied
-            return local_elements(self.plan, dims, restrict(layout, dims)) * self.computed
+        if op.kind == "elementwise":
+            return products_inside(op, dims) * local_elements(self.plan, dims, restrict(layout, dims)) * self.computed
         if op.kind == "rope":  # a cosine and a sine for each position and pair, in fp32
             angles = ("sequence", *op.whole)
             return local_elements(self.plan, angles, restrict(layout, angles)) * FP32
@@ -309,7 +405,12 @@ class Rank:
         gathered = BLOCKS_GATHERED * max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max((self._saved_without_recompute(kind) - self._of_section(kind) for kind in blocks), default=0.0)
         ends = self._gathered("first") if self._ends_together else 0.0
-        return gathered + back + ends + self._head_gradient() + self._reducing()
+        return gathered + back + ends + self._head_gradient() + max(self._inside_blocks(), self._reducing())
+
+    def _inside_blocks(self) -> float:
+        """Gradients on their way through a block (bytes)."""
+        blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        return max((most_bytes(self.sharded, kind, self._splits_backward) for kind in blocks), default=0.0)
 
     def _reducing(self) -> float:
         """The largest group's gradients: as computed, and as they are reduced."""
@@ -327,7 +428,7 @@ class Rank:
         split = self.plan.split
         if split is None or not self.roles.pipeline:
             return 0.0
-        last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
-        layout = self.sharded.declared(last)
-        one = local_elements(self.plan, self.sharded.model.tensor[last].dims, layout) * self.computed
-        return _neighbours(self.plan, self.rank) * self.plan.microbatches * one
+        left = 0
+        if self._splits_backward:  # gradients of what came in stay beside it
+            left = sum(self.plan.microbatches - n for stage, n in self.flying.items() if stage)
+        return (_neighbours(self.plan, self.rank) * self.plan.microbatches + left) * self._hidden()
