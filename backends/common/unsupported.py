@@ -41,9 +41,9 @@ def _nouns(plan: Plan) -> Sentences:
 
 
 def _shards(plan: Plan) -> Sentences:
-    """Divisions of latents."""
+    """Divisions of latents, and dims kept whole but for keys, which any rank may have all of."""
     yield from (s.cause for s in plan.shards if s.dim in ("q_lora", "kv_lora"))
-    yield from (r.cause for r in plan.replicates)
+    yield from (r.cause for r in plan.replicates if r.dim != "kv_heads")
 
 
 def _state(plan: Plan) -> Sentences:

@@ -108,12 +108,19 @@ def _grad_partial(o: OpSharding, name: str, dims: tuple[str, ...]) -> tuple[str,
     """Axes over which the gradient of an input is an unreduced sum.
 
     Only an op that mixes dims does this: a matmul sums over its output's divided dims, attention over
-    the rows that looked at a key. A ring brings each block of keys its whole gradient.
+    the rows and the heads that looked at a key. A ring brings each block of keys its whole gradient.
     """
     if o.op.kind == "matmul":
         return outside(o.layout, dims)
     whole = () if o.ring else o.op.whole_of.get(name, ())
-    return tuple(a for d in whole for a in o.layout.get(d, ()))
+    rows = tuple(a for d in whole for a in o.layout.get(d, ()))
+    return (*rows, *shared_over(o, dims)) if o.op.kind == "attention" else rows
+
+
+def shared_over(o: OpSharding, dims: tuple[str, ...]) -> tuple[str, ...]:
+    """Axes that divide the query heads of attention and not its keys, which have these `dims`."""
+    held = {a for d in dims for a in o.layout.get(d, ())}
+    return tuple(a for a in outside(o.layout, dims) if a not in held)
 
 
 def _ring(sharded: Sharded, o: OpSharding, phase: Phase) -> Iterator[Call]:

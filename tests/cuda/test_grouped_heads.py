@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -39,6 +40,23 @@ def test_a_kernel_that_takes_no_grouped_heads_is_given_a_key_for_each(kernel: st
     assert torch.equal(given[0], q) and torch.equal(given[1], -given[2])
     assert [h for h in range(heads) if torch.equal(given[1][:, :, h], k[:, :, h * 4 // heads])] == list(range(heads))
     assert given[1].shape[2] == heads
+
+
+@pytest.mark.parametrize(("key_heads", "ranks"), [(2, 4), (1, 2), (4, 4), (4, 2)])
+def test_each_rank_takes_the_keys_of_its_heads(key_heads: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 query heads over the ranks, and all keys on each of them."""
+    sentences = (f"tp {ranks}", "shard heads over tp", "replicate kv_heads over tp")
+    plan = plan_of("whole_keys", *sentences, model=f"llama_micro(kv_heads = {key_heads})")
+    emitted: Any = lower_plan(check_plan(plan), "cuda").load()
+    plain = SimpleNamespace(to_local=lambda grad_placements: keys)
+    monkeypatch.setattr(emitted, "DTensor", SimpleNamespace(from_local=lambda *given, **named: plain))
+    keys = torch.arange(key_heads).view(1, 1, key_heads, 1).expand(1, 3, key_heads, 8)
+    own = 8 // ranks
+    for rank in range(ranks):
+        mesh = SimpleNamespace(size=lambda: ranks, get_local_rank=lambda rank=rank: rank)
+        _, taken, _ = emitted.SharedKeys()._take(mesh, None, (torch.empty(1, 3, own, 8), keys, keys))
+        used = [head * key_heads // 8 for head in range(rank * own, (rank + 1) * own)]
+        assert taken[0, 0, :, 0].tolist() == sorted(set(used))
 
 
 class Attended(TorchFunctionMode):

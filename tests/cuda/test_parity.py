@@ -8,6 +8,7 @@ import pytest
 
 from tests.launches import Row, case, tier
 
+<<<<<<< HEAD
 from .cases import (
     BLOCKS,
     COMPILED,
@@ -24,6 +25,9 @@ from .cases import (
     TIED,
     TIED_3D,
 )
+=======
+from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, KEYS, MODELS, ONE, PIPELINE, QUICK, SELDOM, STATE, TENSOR, THREE_D
+>>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
 
 BUDGET = 1e-5
 NARROW = {"gradient": 2**-4, "loss": 1e-3, "norm": 1e-2, "evaluated": 1e-3}
@@ -40,6 +44,7 @@ GROUPS = {
     "float8": FLOAT8,
     "compiled": COMPILED,
     "models": MODELS,
+    "keys": KEYS,
     "three_d": THREE_D,
     "tied": TIED,
     "tied_3d": TIED_3D,

@@ -40,6 +40,7 @@ REFUSED = {
     "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "every matmul"),
     "ops but for one": (("fsdp 4", FSDP, f"recompute {MATMULS} except attention.out"), 8, "blocks except"),
     "a kernel without a reference": (("fsdp 4", FSDP, "attention.core as flex"), 8, "flash"),
+    "keys of some ranks": (("a 2 > b 2", "shard heads over a, b", "replicate kv_heads over b"), 8, "together"),
     "a kernel for GPUs alone": (("fsdp 4", FSDP, "attention.core as efficient"), 8, "flash"),
     "a kernel and a window": (("fsdp 4", FSDP, "attention.core as flash"), 8, "efficient"),
     "a kernel and other ranks' keys": (

@@ -135,7 +135,7 @@ def reference(plan: Plan, program: Program, settings: Settings, build: Build, kn
     limited = plan.route.method == "capacity"
     places = (plan.route, plan.axes_of("sequence", "residual"), plan.attention) if limited else ()
     narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
-    key = repr((plan.model.name, plan.model.layers, batch, plan.precision, places, narrow, settings.balance_loss))
+    key = repr((plan.model.name, plan.model.sizes, batch, plan.precision, places, narrow, settings.balance_loss))
     if key not in known:
         known[key] = train(start_single(program, settings, initial, build), plan)
     return known[key]

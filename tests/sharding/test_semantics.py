@@ -151,6 +151,19 @@ def test_the_order_of_axes_changes_no_bytes() -> None:
     assert there["all_to_all", ("ep",), "forward"] == 2 * 2 * rows * width  # two layers, there and back
 
 
+def test_gradients_of_whole_keys_are_summed_over_the_ranks_of_their_heads() -> None:
+    """Each rank has a part of the query heads and all keys: the gradients of keys and values are summed, by hand."""
+    sentences = ("shard heads over tp", "replicate kv_heads over tp")
+    plan = cpu_plan("one", "tp 4", *sentences, model="llama_micro(kv_heads = 2)", batch="2 x 16 tokens")
+    rows = [r for r in semantic_collectives(propagated(plan)) if r.tensor in ("attention.k_rotated", "attention.v")]
+    assert {(r.op, r.axes, r.phase, r.tensor) for r in rows} == {
+        ("all_reduce", ("tp",), "backward", "attention.k_rotated"),
+        ("all_reduce", ("tp",), "backward", "attention.v"),
+    }
+    layers, tokens, width = 4, 16, 2 * 8 * 4  # two microbatches of one sequence; two heads of 8 numbers in fp32
+    assert {(r.count, r.buffer_bytes) for r in rows} == {(2 * layers, tokens * width)}
+
+
 def test_keeping_everything_replays_nothing() -> None:
     plan = load("plans/llama3_70b_h100.plan")
     assert close(plan.model, plan.model.ops["block"], set()).ops == ()

@@ -33,6 +33,8 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "fsdp4_tp_sp": ("fsdp 4 > tp 2", FSDP, TP, SP),
     "hsdp_tp_sp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, SP),
     "tp_outside": ("tp 2 > fsdp 2", FSDP, TP, SP),
+    "whole_keys": ("tp 8", "shard heads over tp", "replicate kv_heads over tp"),
+    "keys_of_two_ranks": ("a 4 > b 2", "shard heads over a, b", "replicate kv_heads over b"),
     "heads_only": ("fsdp 2 > tp 2", FSDP, "shard heads over tp", SP),
     "ffn_vocab_only": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp"),
     "recompute_blocks": (*FSDP_TP, "recompute blocks"),
@@ -73,6 +75,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
+    "whole_keys",
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 

@@ -14,6 +14,7 @@ from planc.backends.cuda.analysis.placements import Groups, Placement, folded, p
 from planc.backends.cuda.analysis.roles import Roles
 from planc.ir.model import Section
 from planc.ir.sharding import Layout, Move, OpSharding, Sharded
+from planc.sharding.activation_collectives import shared_over
 from planc.sharding.redistribute import restrict, steps_between
 
 
@@ -66,6 +67,14 @@ class Boundary:
             return None
         whole = self.o.op.whole_of
         return next((i for i, t in enumerate(self.o.op.inputs) if any(self.divides(d) for d in whole.get(t, ()))), None)
+
+    @property
+    def shares_keys(self) -> bool:
+        """True for attention whose keys are whole on every rank of the tensor axes, which divide its query heads."""
+        if self.o.op.kind != "attention":
+            return False
+        shared = shared_over(self.o, self._dims(self.o.op.inputs[1]))
+        return bool(set(shared) & set(self.roles.tensor))
 
     @cached_property
     def gatherer(self) -> Boundary | None:

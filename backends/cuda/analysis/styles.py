@@ -23,7 +23,7 @@ from planc.ir.base import Cause
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
-DIVIDED, SHARED = "Divided", "Shared"
+DIVIDED, SHARED, SHARED_KEYS = "Divided", "Shared", "SharedKeys"
 """The styles that the emitted file brings with it."""
 
 
@@ -109,6 +109,9 @@ class Styler:
     def _style(self, b: Boundary, *, prepared_by_parent: bool) -> Style | None:
         if b.shared_input is not None:
             return self._shared(b, b.shared_input)
+        if b.shares_keys:
+            said = f"all-reduce of the gradients over {' + '.join(self.roles.tensor)} in the backward"
+            return Style(b.path, SHARED_KEYS, collective=said, cause=self._weight_cause(b))
         if not b.o.op.params:
             return self._undivided(b, prepared_by_parent)
         if b.given_weight:

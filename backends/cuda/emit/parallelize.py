@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, beside, call, causes, f
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
-from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, Style, Styler
+from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.diag.quoting import python_string
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
@@ -132,7 +132,27 @@ class Shared(ParallelStyle):
         return placed.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()])
 '''
 
-OWN_STYLES = {DIVIDED: DIVIDED_STYLE, SHARED: SHARED_STYLE}
+SHARED_KEYS_STYLE = '''
+class SharedKeys(ParallelStyle):
+    """Attention with a part of the query heads and all keys: it takes those of its heads, [B, S, heads, head_dim].
+
+    The gradients of keys and values are sums over the ranks.
+    """
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        module.register_forward_pre_hook(partial(self._take, device_mesh))
+        return module
+
+    def _take(self, mesh: DeviceMesh, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+        q, *given = inputs
+        heads, first = q.shape[2], mesh.get_local_rank() * q.shape[2]
+        each = heads * mesh.size() // given[0].shape[2]
+        mine = slice(first // each, (first + heads - 1) // each + 1)
+        whole = (DTensor.from_local(x, mesh, [Replicate()], run_check=False) for x in given)
+        return q, *(x.to_local(grad_placements=[Partial()])[:, :, mine] for x in whole)
+'''
+
+OWN_STYLES = {DIVIDED: DIVIDED_STYLE, SHARED: SHARED_STYLE, SHARED_KEYS: SHARED_KEYS_STYLE}
 """The text of each style that the emitted file brings with it."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planc.backends.common.refusal import refused
+from planc.backends.cuda.analysis.attention import grouped
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
@@ -98,14 +99,14 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """Several axes of tensor parallelism work as one, so each use must name all of them."""
+    """Several axes of tensor parallelism work as one, so each use must name all of them, or leave all of them out."""
     whole = set(roles.tensor)
-    for shard in sharded.plan.shards:
-        used = whole & set(shard.axes)
+    tensor, named = _joined_by_and(roles.tensor), ", ".join(roles.tensor)
+    for sentence in (*sharded.plan.shards, *sharded.plan.replicates):
+        used = whole & set(sentence.axes)
         if used and used != whole:
-            tensor, named = _joined_by_and(roles.tensor), _joined_by_and(used)
-            what = f"{tensor} are one dimension of torch's mesh, and this names {named} only"
-            yield shard.cause, what, f"divide over {', '.join(roles.tensor)} together, or merge the axes"
+            what = f"{tensor} are one dimension of torch's mesh, and this names {_joined_by_and(used)} only"
+            yield sentence.cause, what, f"name {named} together, or merge the axes"
 
 
 def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -238,13 +239,23 @@ def _cause(b: Boundary, dim: str) -> Cause | None:
 
 
 def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    for ops in sharded.ops.values():
+    """Keys are divided as their query heads are, or whole: then the heads of a rank share one, or use each alike."""
+    sizes, ranks = sharded.model.sizes, sharded.plan.mesh.size(*roles.tensor)
+    for kind, ops in sharded.ops.items():
         for o in ops:
-            grouped = any("kv_heads" in sharded.model.tensor[t].dims for t in o.op.inputs)
+            if o.op.kind != "attention" or not grouped(sharded.model, o.op):
+                continue
             divided = {d for d, axes in o.layout.items() if set(axes) & set(roles.tensor)}
-            if o.op.kind == "attention" and grouped and ("heads" in divided) != ("kv_heads" in divided):
-                cause = sharded.plan.cause_of_shard("heads", roles.tensor[0], o.op.region)
+            cause = sharded.plan.cause_of_shard("heads", roles.tensor[0], o.op.region) if roles.tensor else None
+            if "kv_heads" in divided and "heads" not in divided:
                 yield cause, "heads and kv_heads must be divided alike", "divide both, or neither"
+            elif "heads" in divided and "kv_heads" not in divided:
+                each, own = sizes["heads"] // sizes["kv_heads"], sizes["heads"] // ranks
+                if own % each and each % own:
+                    what = f"a rank's {own} heads would use their keys unevenly, of which {each} heads share one"
+                    yield cause, what, "divide the heads over another number of ranks"
+                elif not Boundary(o, kind, sharded, roles).alone:
+                    yield cause, f"{o.op.name} has no module of its own", "divide heads and kv_heads alike"
 
 
 def _kinds(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

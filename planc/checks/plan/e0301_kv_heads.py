@@ -23,7 +23,8 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             "E0301",
             f"{heads} key-value heads over {' x '.join(axes)} = {ranks} ranks: {heads / ranks:g} heads each",
             cause.span if cause else plan.mesh.cause.span,
-            help=f"legal sizes of {axes[-1]}: {', '.join(map(str, legal))}",
+            help=f"legal sizes of {axes[-1]}: {', '.join(map(str, legal))}; or `replicate kv_heads over"
+            f" {', '.join(axes)}`, and every rank makes all keys",
             fix=resize(plan, axes[-1], legal) if len(axes) == 1 else None,
         )
 

@@ -55,6 +55,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_moe.py::test_a_sentence_writes_what_it_needs",
     ),
     Fault(
+        name="cuda: the gradient of keys that all ranks have is one rank's heads' alone",
+        file="backends/cuda/emit/parallelize.py",
+        text="x.to_local(grad_placements=[Partial()])[:, :, mine]",
+        planted="x.to_local()[:, :, mine]",
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[one_key]",
+    ),
+    Fault(
+        name="cuda: a rank uses the keys of the first ranks' heads",
+        file="backends/cuda/emit/parallelize.py",
+        text="first = q.shape[2], mesh.get_local_rank() * q.shape[2]",
+        planted="first = q.shape[2], 0",
+        test="tests/cuda/test_grouped_heads.py::test_each_rank_takes_the_keys_of_its_heads",
+    ),
+    Fault(
+        name="gradients of whole keys are not summed over the ranks that divide their heads",
+        file="planc/sharding/activation_collectives.py",
+        text='return (*rows, *shared_over(o, dims)) if o.op.kind == "attention" else rows',
+        planted="return rows",
+        test="tests/sharding/test_semantics.py::test_gradients_of_whole_keys_are_summed_over_the_ranks_of_their_heads",
+    ),
+    Fault(
         name="cuda: memory-efficient attention is given grouped heads",
         file="backends/cuda/emit/blocks.py",
         text="repeats = chosen.method not in GROUPED and",
