@@ -233,8 +233,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="gradients of gathered keys are not summed over the rows",
         file="planc/sharding/activation_collectives.py",
-        text="return tuple(a for d in whole for a in o.layout.get(d, ()))",
-        planted="return ()",
+        text="rows = tuple(a for d in whole for a in o.layout.get(d, ()))",
+        planted="rows = ()",
         test="tests/sharding/test_context.py::test_keys_and_values_are_gathered",
     ),
     Fault(
