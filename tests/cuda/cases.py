@@ -177,7 +177,6 @@ MODELS: dict[str, tuple[str, ...]] = {
 }
 """Further bundled families; the model's name is in the layout's."""
 
-<<<<<<< HEAD
 TIED: dict[str, tuple[str, ...]] = {
     "tied_fsdp": ("fsdp 4", FSDP),
     "tied_hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "gather params per step"),
@@ -201,7 +200,7 @@ TIED_3D: dict[str, tuple[str, ...]] = {
     "tied_pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("zbv"), FSDP, STEP, TP, SP),
 }
 """The same on eight ranks."""
-=======
+
 WHOLE_KEYS = "replicate kv_heads over tp"
 KEYS: dict[str, tuple[str, ...]] = {
     "two_keys": ("tp 4", "shard heads over tp", WHOLE_KEYS),
@@ -210,25 +209,21 @@ KEYS: dict[str, tuple[str, ...]] = {
     "one_key_qwen3_micro": ("pp 2 > tp 2", PP.format("1f1b"), TP, SP, WHOLE_KEYS),
 }
 """More ranks of tensor parallelism than key heads, as many as the name says."""
->>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
 
 SELDOM = {
     *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
     *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
-<<<<<<< HEAD
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
-=======
     *("two_keys", "one_key_cp"),
->>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
-<<<<<<< HEAD
     *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
+    "one_key",
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
@@ -245,18 +240,12 @@ LAYOUTS = {
     **MODELS,
     **TIED,
     **TIED_3D,
+    **KEYS,
 }
 
 
 TWO_AT_A_TIME = ("zero_bubble", "zbv", "dualpipev", "eight", "ring_in_order", "tied_pp")
 """Parts of the names of layouts with two sequences a microbatch, and so more microbatches."""
-=======
-    *("one_key", "1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise"),
-}
-"""One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
-
-LAYOUTS = {**ONE, **STATE, **TENSOR, **PIPELINE, **CONTEXT, **BLOCKS, **FLOAT8, **COMPILED, **THREE_D, **MODELS, **KEYS}
->>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
 
 
 def case(name: str) -> Plan:
@@ -264,13 +253,9 @@ def case(name: str) -> Plan:
     mesh, *sentences = LAYOUTS[name]
     microbatch = 2 if name in STATE or any(part in name for part in TWO_AT_A_TIME) else 4
     model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
-<<<<<<< HEAD
     if name.startswith("tied"):
         model = f"{model}_tied"
     tokens = 24 if "llama_micro" in model else 32
-=======
-    tokens = 24 if model == "llama_micro" else 32
     if name in KEYS:
         model += f"(kv_heads = {'12'[name.startswith('two')]})"
->>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

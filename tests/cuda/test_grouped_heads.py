@@ -48,9 +48,9 @@ def test_each_rank_takes_the_keys_of_its_heads(key_heads: int, ranks: int, monke
     sentences = (f"tp {ranks}", "shard heads over tp", "replicate kv_heads over tp")
     plan = plan_of("whole_keys", *sentences, model=f"llama_micro(kv_heads = {key_heads})")
     emitted: Any = lower_plan(check_plan(plan), "cuda").load()
+    keys = torch.arange(key_heads).view(1, 1, key_heads, 1).expand(1, 3, key_heads, 8)
     plain = SimpleNamespace(to_local=lambda grad_placements: keys)
     monkeypatch.setattr(emitted, "DTensor", SimpleNamespace(from_local=lambda *given, **named: plain))
-    keys = torch.arange(key_heads).view(1, 1, key_heads, 1).expand(1, 3, key_heads, 8)
     own = 8 // ranks
     for rank in range(ranks):
         mesh = SimpleNamespace(size=lambda: ranks, get_local_rank=lambda rank=rank: rank)

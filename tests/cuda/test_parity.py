@@ -8,12 +8,12 @@ import pytest
 
 from tests.launches import Row, case, tier
 
-<<<<<<< HEAD
 from .cases import (
     BLOCKS,
     COMPILED,
     CONTEXT,
     FLOAT8,
+    KEYS,
     MODELS,
     ONE,
     PIPELINE,
@@ -25,9 +25,6 @@ from .cases import (
     TIED,
     TIED_3D,
 )
-=======
-from .cases import BLOCKS, COMPILED, CONTEXT, FLOAT8, KEYS, MODELS, ONE, PIPELINE, QUICK, SELDOM, STATE, TENSOR, THREE_D
->>>>>>> b1a845c (cuda, xla: more ranks of tensor parallelism than key-value heads, by replicate kv_heads)
 
 BUDGET = 1e-5
 NARROW = {"gradient": 2**-4, "loss": 1e-3, "norm": 1e-2, "evaluated": 1e-3}

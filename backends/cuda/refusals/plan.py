@@ -17,7 +17,7 @@ from planc.backends.cuda.refusals import blocks, experts
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, Replicate, Shard
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -102,7 +102,8 @@ def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Several axes of tensor parallelism work as one, so each use must name all of them, or leave all of them out."""
     whole = set(roles.tensor)
     tensor, named = _joined_by_and(roles.tensor), ", ".join(roles.tensor)
-    for sentence in (*sharded.plan.shards, *sharded.plan.replicates):
+    sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
+    for sentence in sentences:
         used = whole & set(sentence.axes)
         if used and used != whole:
             what = f"{tensor} are one dimension of torch's mesh, and this names {_joined_by_and(used)} only"

@@ -114,7 +114,8 @@ def _uneven_shards(sharded: Sharded) -> Iterator[Diagnostic]:
         "sequence": plan.batch.sequence_tokens,
     }
     for shard in plan.shards:
-        parts = plan.mesh.size(*plan.mesh.in_order(shard.axes))
+        whole = {a for r in plan.replicates if r.dim == shard.dim and r.region in ("", shard.region) for a in r.axes}
+        parts = plan.mesh.size(*plan.mesh.in_order(set(shard.axes) - whole))
         length = lengths.get(shard.dim, parts)
         if length % parts:
             why = f"it divides {shard.dim} evenly, and {length} is no multiple of {parts}"
