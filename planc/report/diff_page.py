@@ -13,7 +13,7 @@ from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
 from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
-from planc.report.data import Data
+from planc.report.data import Data, View
 from planc.report.plan_page import Number, about
 from planc.report.views.memory import Parts
 
@@ -299,3 +299,18 @@ def memory_picture(data: Bars, width: float) -> Picture:
     limit = Limit(low, f"{gib(low)} GiB of a device{'' if same else ', the smaller one'}")
     title = "Memory of the fullest device of both plans"
     return stacked_bars(rows, MEMORY_PARTS, title=title, summary=data.summary, unit="GiB", width=width, limit=limit)
+
+
+DIFF_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("step", "Time of a step", step_picture),
+    View("memory", "Memory of the fullest device", memory_picture),
+    View("decisions", "Decisions"),
+    View("collectives", "Collectives"),
+    View("shards", "Layouts of tensors"),
+    View("losses", "Are losses comparable?"),
+    View("checkpoint", "Does the checkpoint load?"),
+    View("lines", "Both plans"),
+    View("command", "This page again"),
+)
+"""The views of a page of two plans."""

@@ -10,30 +10,23 @@ import zlib
 from collections.abc import Callable, Sequence
 from functools import cache
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
 from planc.picture.charts import Part
-from planc.picture.marks import NARROW, WIDE, Picture
+from planc.picture.marks import NARROW, WIDE
 from planc.picture.render import clean, environment, sheet, svg
 from planc.picture.units import count, gib, percent, rate, seconds, size
-from planc.report import diff_page, search_page
-from planc.report.data import Data
-from planc.report.diff_page import DiffPage
+from planc.report.data import Data, View
 from planc.report.plan_page import PlanPage
-from planc.report.search_page import SearchPage
 from planc.report.views import machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
 
-Page = PlanPage | DiffPage | SearchPage
+if TYPE_CHECKING:
+    from planc.report.diff_page import DiffPage
+    from planc.report.search_page import SearchPage
+
+Page: TypeAlias = "PlanPage | DiffPage | SearchPage"
 """Every kind of page."""
-
-
-class View(NamedTuple):
-    """A view of a page: its name for `--view`, its heading, and its picture, if it has one."""
-
-    name: str
-    heading: str
-    picture: Callable[[Any, float], Picture | None] | None = None
 
 
 PLAN_VIEWS: tuple[View, ...] = (
@@ -54,58 +47,28 @@ PLAN_VIEWS: tuple[View, ...] = (
 """The views of a plan's page in the order in which they are read."""
 
 
-DIFF_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("step", "Time of a step", diff_page.step_picture),
-    View("memory", "Memory of the fullest device", diff_page.memory_picture),
-    View("decisions", "Decisions"),
-    View("collectives", "Collectives"),
-    View("shards", "Layouts of tensors"),
-    View("losses", "Are losses comparable?"),
-    View("checkpoint", "Does the checkpoint load?"),
-    View("lines", "Both plans"),
-    View("command", "This page again"),
-)
-"""The views of a page of two plans."""
-SEARCH_VIEWS: tuple[View, ...] = (
-    View("verdict", "Verdict"),
-    View("pareto", "Time against memory", search_page.pareto_picture),
-    View("steps", "The best layouts", search_page.steps_picture),
-    View("rejected", "Why other meshes were rejected"),
-    View("text", "What was searched"),
-    View("command", "This page again"),
-)
-"""The views of a page of a search."""
-
-
 def html(page: Page, view: str = "") -> str:
     """A `page` as one file of HTML that asks nobody for anything; with `view` that view alone."""
-    if isinstance(page, DiffPage):
-        views = [v for v in DIFF_VIEWS if view in ("", v.name)]
-        parts = {"step_parts": _names(STEP_PARTS), "memory_parts": _names(MEMORY_PARTS)}
-        return written("diff.html.j2", page, views, **parts)
-    if isinstance(page, SearchPage):
-        shown = [v for v in SEARCH_VIEWS if view in ("", v.name) and _shown(page, v)]
+    shown = [v for v in views_of(page) if view in ("", v.name) and getattr(page, v.name, None) is not None]
+    if page.format == "planc.report.plan/1":
+        return _plan_html(page, shown)
+    if page.format == "planc.report.search/1":
         return written("search.html.j2", page, shown)
-    return plan_html(page, view)
+    return written("diff.html.j2", page, shown, step_parts=_names(STEP_PARTS), memory_parts=_names(MEMORY_PARTS))
 
 
 def _names(parts: Sequence[Part]) -> list[tuple[str, str]]:
     return [(part.name, part.css) for part in parts]
 
 
-def plan_html(page: PlanPage, view: str = "") -> str:
-    """The page of a plan as one file of HTML; with `view` that view alone."""
-    views = [v for v in PLAN_VIEWS if view in ("", v.name) and _shown(page, v)]
-    packed = _zoom_data(page.timeline) if page.timeline else ""
-    legend = timeline.legend_of(page.timeline) if page.timeline else []
-    return written(
-        "plan.html.j2", page, views, data=packed, legend=legend, **(_shard_data(page.shards) if page.shards else {})
-    )
-
-
-def _shown(page: Page, view: View) -> bool:
-    return getattr(page, view.name, None) is not None
+def _plan_html(page: PlanPage, views: list[View]) -> str:
+    """The page of a plan, with what its script reads."""
+    more: dict[str, Any] = {"data": "", "legend": []}
+    if page.timeline:
+        more |= {"data": _zoom_data(page.timeline), "legend": timeline.legend_of(page.timeline)}
+    if page.shards:
+        more |= _shard_data(page.shards)
+    return written("plan.html.j2", page, views, **more)
 
 
 def written(template: str, page: Data, views: list[View], **more: Any) -> str:
@@ -154,12 +117,25 @@ def _both(view: View, data: Any) -> list[str]:
 
 def views_of(page: Page) -> tuple[View, ...]:
     """The views of a `page` in the order in which they are read."""
-    return DIFF_VIEWS if isinstance(page, DiffPage) else SEARCH_VIEWS if isinstance(page, SearchPage) else PLAN_VIEWS
+    return _views(page.format.split(".")[-1].partition("/")[0])
 
 
 def view_names(command: str) -> list[str]:
     """Names of the views of the page that a `command` writes."""
-    return [v.name for v in {"diff": DIFF_VIEWS, "search": SEARCH_VIEWS}.get(command, PLAN_VIEWS)]
+    return [v.name for v in _views(command)]
+
+
+def _views(kind: str) -> tuple[View, ...]:
+    """The views of a page of two plans (`diff`), of a `search`, or else of a plan."""
+    if kind == "diff":
+        from planc.report.diff_page import DIFF_VIEWS
+
+        return DIFF_VIEWS
+    if kind == "search":
+        from planc.report.search_page import SEARCH_VIEWS
+
+        return SEARCH_VIEWS
+    return PLAN_VIEWS
 
 
 def picture_file(page: Page, name: str = "") -> str | None:

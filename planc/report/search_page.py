@@ -16,7 +16,7 @@ from planc.picture.marks import Circle, Line, Mark, Picture, Text
 from planc.picture.marks import Path as Curve
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, percent, seconds
-from planc.report.data import Data
+from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
 from planc.report.plan_page import Number
 from planc.search import Candidate, Found
@@ -362,3 +362,14 @@ def steps_picture(data: Steps, width: float) -> Picture:
     ]
     title = "Steps of the best layouts"
     return stacked_bars(rows, STEP_PARTS, title=title, summary=data.summary, unit="seconds", width=width)
+
+
+SEARCH_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("pareto", "Time against memory", pareto_picture),
+    View("steps", "The best layouts", steps_picture),
+    View("rejected", "Why other meshes were rejected"),
+    View("text", "What was searched"),
+    View("command", "This page again"),
+)
+"""The views of a page of a search."""

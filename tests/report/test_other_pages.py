@@ -11,9 +11,9 @@ import pytest
 from planc.cli import main
 from planc.compare.diff import diff
 from planc.driver import examine, search
-from planc.report.diff_page import DiffPage, diff_page
-from planc.report.render import DIFF_VIEWS, SEARCH_VIEWS, as_json, html, picture_file
-from planc.report.search_page import SearchPage, search_page
+from planc.report.diff_page import DIFF_VIEWS, DiffPage, diff_page
+from planc.report.render import as_json, html, picture_file
+from planc.report.search_page import SEARCH_VIEWS, SearchPage, search_page
 from tests.report.pages import read
 from tests.report.test_plan_page import EVIL, MOST_BYTES, PLANS, harmless, hostile_plan
 

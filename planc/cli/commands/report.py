@@ -4,6 +4,7 @@ and other viewers; `--accuracy RECEIPT...`: predicted beside measured."""
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 from pathlib import Path
@@ -57,7 +58,13 @@ def _page(options: argparse.Namespace) -> int:
         print_diagnostics(checked.report.diagnostics, checked.sources)
     from planc.report.plan_page import plan_page
 
-    return save_page(plan_page(checked, page_command(options)), options, status)
+    enabled = gc.isenabled()
+    gc.disable()  # many small values and no cycles
+    try:
+        return save_page(plan_page(checked, page_command(options)), options, status)
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _trace(options: argparse.Namespace) -> int:

@@ -18,8 +18,10 @@ from planc.report.data import Data, Subject
 from planc.schedules import schedules
 from planc.sharding.propagate import propagate
 
-MOST = 12
-"""Neighbours that are costed."""
+MOST, MOST_OF_LARGE = 12, 7
+"""Neighbours that are costed; fewer of a plan that takes long."""
+LARGE = 100
+"""Parameters times pipeline ranks of such a plan."""
 SAME = 0.002
 """Relative change below which a neighbour takes as long."""
 
@@ -68,7 +70,8 @@ def neighbours(subject: Subject) -> Neighbours:
     capacity = costed.memory.capacity_gib
     found: list[Neighbour] = []
     refused: list[str] = []
-    for change in spread(list(changes(plan))):
+    large = len(costed.sharded.params) * plan.pipeline > LARGE
+    for change in spread(list(changes(plan)), MOST_OF_LARGE if large else MOST):
         other = _costed(change.plan, costed)
         if other is None:
             refused.append(change.change)
@@ -105,13 +108,13 @@ def _costed(plan: Plan, costed: CostedPlan) -> CostedPlan | None:
         return None
 
 
-def spread(found: list[Change]) -> list[Change]:
-    """At most `MOST` of the changes `found`: of every kind of sentence the first ones, in turn."""
+def spread(found: list[Change], most: int) -> list[Change]:
+    """At most `most` of the changes `found`: of every kind of sentence the first ones, in turn."""
     kinds: dict[str, list[Change]] = {}
     for change in found:
         kinds.setdefault(change.sentence.split()[0], []).append(change)
-    rounds = [of[i] for i in range(MOST) for of in kinds.values() if i < len(of)]
-    chosen = {id(c) for c in rounds[:MOST]}
+    rounds = [of[i] for i in range(most) for of in kinds.values() if i < len(of)]
+    chosen = {id(c) for c in rounds[:most]}
     return [c for c in found if id(c) in chosen]
 
 
