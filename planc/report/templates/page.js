@@ -167,7 +167,5 @@
     const packed = $("timeline-data"), map = $("shards-data");
     if (packed && $("zoom") && "DecompressionStream" in window) unpack(packed.textContent).then(zoom);
     if (map && $("device")) devices(JSON.parse(map.textContent));
-    addEventListener("beforeprint", () => { for (const d of document.querySelectorAll("details")) d.dataset.print = d.open ? "" : "1", d.open = true; });
-    addEventListener("afterprint", () => { for (const d of document.querySelectorAll("details[data-print='1']")) d.open = false; });
   });
 })();

@@ -262,7 +262,7 @@ def picture(data: Neighbours, width: float) -> Picture | None:
         DivergingRow(
             n.change + ("" if n.fits else " (does not fit)"),
             (n.delta_s, n.delta_gib),
-            (f"{n.delta_s / data.time_s:+.1%}".replace("%", " %"), f"{n.delta_gib:+.1f} GiB"),
+            (_signed(f"{100 * n.delta_s / data.time_s:+.1f}") + " %", _signed(f"{n.delta_gib:+.1f}") + " GiB"),
             (_css(n.delta_s), _css(n.delta_gib)),
             faint=not n.fits,
         )
@@ -270,6 +270,11 @@ def picture(data: Neighbours, width: float) -> Picture | None:
     ]
     heads = ("time of a step", "memory of a device")
     return diverging_bars(rows, heads, title="Plans one decision away", summary=data.summary, width=width)
+
+
+def _signed(text: str) -> str:
+    """A change as text, without a sign where it is none."""
+    return text if float(text) else text[1:]
 
 
 def _css(delta: float) -> str:

@@ -185,11 +185,9 @@ def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> lis
         Text(x, y + 30, clipped(" x ".join(f"{n:,}" for n in tensor.shape) + f", {tensor.dtype}", width), "small"),
         Rect(x, top, box_w, box_h, "light", title),
     ]
-    rows, columns = shape[-2:]
-    at_rows, at_columns = len(tensor.shape) - min(2, len(tensor.shape)), len(tensor.shape) - 1
-    if len(tensor.shape) == 1:
-        at_rows, at_columns = 0, -1
-    first = _first_box(data, tensor)
+    at_rows, at_columns = _drawn_dims(data, tensor)
+    rows, columns = shape[at_rows], shape[at_columns] if at_columns >= 0 else 1
+    first = _first_box(tensor)
     low_r, high_r = first.get(at_rows, (0, rows))
     low_c, high_c = first.get(at_columns, (0, columns))
     marks.append(
@@ -229,12 +227,17 @@ def _cuts(data: Shards, tensor: Tensor, dim: int) -> int:
     return prod(data.axes[name].size for cut in tensor.cuts[dim] for name in cut.axes)
 
 
-def _first_box(data: Shards, tensor: Tensor) -> dict[int, tuple[int, int]]:
+def _drawn_dims(data: Shards, tensor: Tensor) -> tuple[int, int]:
+    """The storage dimensions drawn down and across: divided ones before others; -1 where there is no second."""
+    dims = range(len(tensor.shape))
+    if len(tensor.shape) == 1:
+        return 0, -1
+    divided = [d for d in dims if _cuts(data, tensor, d) > 1 or (d == tensor.stored_on and tensor.stored_over)]
+    down, across = sorted([*divided, *(d for d in dims if d not in divided)][:2])
+    return down, across
+
+
+def _first_box(tensor: Tensor) -> dict[int, tuple[int, int]]:
     """First run of device 0's slice, by storage dimension."""
-    found = {}
-    for dim, length in enumerate(tensor.shape):
-        part = -(-length // _cuts(data, tensor, dim))
-        if dim == tensor.stored_on and tensor.stored_over:
-            part = -(-part // prod(data.axes[name].size for name in tensor.stored_over))
-        found[dim] = (0, part)
-    return found
+    runs = [text.partition(" + ")[0].partition(":") for text in tensor.slices[0].strip("[]").split(", ")]
+    return {dim: (int(a), int(b)) if b else (0, 0) for dim, (a, _, b) in enumerate(runs)}
