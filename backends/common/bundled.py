@@ -40,6 +40,23 @@ def _missing(model: Model, target: str) -> str:
     """The features that the target's modules lack for this model, in words; empty when they have all."""
     if not (HERE / target / "models" / f"{model.family}.py").is_file():
         return f"it has no module of the {model.family} family yet"
-    if model.rope_scaling:
+    if model.rope_scaling and not _scales(model):
         return f"its {model.family} module does not scale rotary positions ({model.rope_scaling['rope_type']})"
     return ""
+
+
+SCALED: dict[str, frozenset[str]] = {
+    "linear": frozenset({"rope_type", "factor"}),
+    "llama3": frozenset(
+        {"rope_type", "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}
+    ),
+}
+"""Scalings of rotary positions that the bundled modules do, with their fields."""
+OWN_POSITIONS = ("deepseek",)
+"""Families whose modules have rotary positions of their own, without scaling."""
+
+
+def _scales(model: Model) -> bool:
+    """True if the family's module scales rotary positions as `model` says."""
+    known = SCALED.get(str(model.rope_scaling["rope_type"]))
+    return model.family not in OWN_POSITIONS and known == frozenset(model.rope_scaling)

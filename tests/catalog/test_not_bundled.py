@@ -63,12 +63,26 @@ def test_tied_weights_are_lowered(tmp_path: Path, target: Target, model: str) ->
     assert refusals(tmp_path, f"model {model}", target) == []
 
 
+SCALINGS: dict[str, tuple[dict[str, object], str]] = {
+    "llama3": (CONFIGS["llama3_2_1b"]["rope_scaling"], ""),
+    "linear": ({"rope_type": "linear", "factor": 4.0}, ""),
+    "yarn": ({"rope_type": "yarn", "factor": 4.0}, "does not scale rotary positions (yarn)"),
+    "dynamic": ({"rope_type": "dynamic", "factor": 4.0}, "does not scale rotary positions (dynamic)"),
+}
+
+
 @pytest.mark.parametrize("target", TARGETS)
-def test_scaled_positions_are_not_trained(tmp_path: Path, target: Target) -> None:
-    config = {**CONFIGS["llama3_2_1b"], "tie_word_embeddings": False}
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_positions_are_scaled_as_a_module_can(tmp_path: Path, target: Target, kind: str) -> None:
+    scaling, says = SCALINGS[kind]
+    config = {**CONFIGS["llama3_2_1b"], "rope_scaling": scaling}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    ((code, _, message),) = untrained(tmp_path, 'model from "config.json"', target)
-    assert code == "E0901" and "does not scale rotary positions (llama3)" in message
+    sentence = 'model from "config.json"'
+    if not says:
+        assert lower_to_train(check_plan(load(write(tmp_path, sentence))), target).text
+        return
+    ((code, _, message),) = untrained(tmp_path, sentence, target)
+    assert code == "E0901" and says in message
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -31,8 +31,16 @@ SIZES = {
     "rope_parameters": {"rope_type": "default", "rope_theta": 5e5},
 }  # fmt: skip
 OF_KIND: dict[str, dict[str, Any]] = {
-    "Llama": {},
-    "Mistral": {"sliding_window": 16, "tie_word_embeddings": False},
+    "Llama": {
+        "rope_parameters": {
+            "rope_type": "llama3", "rope_theta": 5e3, "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16,
+        },
+    },
+    "Mistral": {
+        "sliding_window": 16, "tie_word_embeddings": False, "max_position_embeddings": 64,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 5e5, "factor": 4.0},
+    },
     "Qwen3": {
         "use_sliding_window": True, "sliding_window": 12, "max_window_layers": 1,
     },

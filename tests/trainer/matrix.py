@@ -32,6 +32,8 @@ from tests.cuda.cases import plan_of
 from tests.seeded import batches, initial
 from tests.trainer.test_checkpoint import history
 
+MODEL = "llama_micro_tied"
+"""The head uses the embedding's weight: one tensor of a checkpoint, of which a pipeline on cuda has two copies."""
 SAVED, STEPS, LR = 2, 4, 2e-4
 LONGEST_S = 400.0
 """Four times what a launch takes; less than the test waits."""
@@ -66,8 +68,13 @@ def pairs(stack: Target) -> list[tuple[str, str]]:
     return list(dict.fromkeys(within)) + [(a, b) for b in here[:2] for a in CROSS[stack]]
 
 
+def layout(stack: Target, name: str) -> Plan:
+    """The plan of a layout of a stack."""
+    return plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2", model=MODEL)
+
+
 def session_of(stack: Target, name: str) -> tuple[Plan, Session]:
-    plan = plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2")
+    plan = layout(stack, name)
     program = lower_plan(check_plan(plan), stack)
     runtime = load_backend(stack).runtime()
     start = runtime.start_single if name == "single" else runtime.start

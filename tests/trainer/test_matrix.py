@@ -18,9 +18,8 @@ from planc.ir.target import Target
 from planc.trainer.checkpoint.directory import read_manifest, stored_checkpoints
 from planc.trainer.run.launch import run
 from tests.compare.pieces import pieces_of
-from tests.cuda.cases import plan_of
 from tests.rows import rows_of
-from tests.trainer.matrix import LAYOUTS, pairs
+from tests.trainer.matrix import LAYOUTS, layout, pairs
 
 WORKER = Path(__file__).with_name("matrix.py")
 PROCESSES = {"cuda": 4, "xla": 1}
@@ -77,7 +76,7 @@ def test_a_diff_knows_the_pieces(rows: Rows, root: Path, stack: Target, name: st
     """The boxes that `planc diff` counts a checkpoint in are those that each layout saved."""
     saved = read_manifest(stored_checkpoints(root / name)[-1].path).tensors
     boxes = {tensor: {(b.offset, b.size) for b in stored.boxes} for tensor, stored in saved.items()}
-    assert boxes == pieces_of(plan_of(name, *LAYOUTS[stack][name], batch="16 x 24 tokens microbatch 2"), stack)
+    assert boxes == pieces_of(layout(stack, name), stack)
 
 
 def test_there_are_enough_pairs() -> None:

@@ -7,7 +7,9 @@ stage is this module with some children set to None. Runs on torch 2.9 and later
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -95,7 +97,7 @@ class Attention(nn.Module):
         self.wk = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
         self.wv = nn.Linear(embed, sizes["kv_heads"] * self.head_dim, bias=False)
         self.wo = nn.Linear(sizes["heads"] * self.head_dim, embed, bias=False)
-        self.rotary = Rotary(self.head_dim, model.rope_theta)
+        self.rotary = Rotary(self.head_dim, model.rope_theta, model.rope_scaling)
         self.core = Core(next(op.window for op in model.ops[kind] if op.kind == "attention"))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -147,13 +149,14 @@ class Rotary(nn.Module):
 
     The angles are worked out from the configuration on each call: S * E/2 numbers, and no buffer
     that a meta-device build could lose. `positions` are those of the rows it is given; None: all tokens.
+    `scaling` is that of a config, for contexts longer than the first ones: `linear`, or Llama 3's.
     """
 
     positions: Tensor | None = None
 
-    def __init__(self, head_dim: int, theta: float) -> None:
+    def __init__(self, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None) -> None:
         super().__init__()
-        self.head_dim, self.theta = head_dim, theta
+        self.head_dim, self.theta, self.scaling = head_dim, theta, dict(scaling or {})
 
     def forward(self, x: Tensor) -> Tensor:
         cos, sin = self._rotations(x.shape[1], x.device)
@@ -165,8 +168,27 @@ class Rotary(nn.Module):
         """Cosine and sine of each angle, [S, 1, E/2], fp32."""
         even = torch.arange(0, self.head_dim, 2, device=device, dtype=torch.float32)
         positions = torch.arange(tokens, device=device) if self.positions is None else self.positions
-        angles = torch.outer(positions.float(), self.theta ** (-even / self.head_dim))[:, None, :]
+        frequencies = self._scaled(self.theta ** (-even / self.head_dim))
+        angles = torch.outer(positions.float(), frequencies)[:, None, :]
         return angles.cos(), angles.sin()
+
+    def _scaled(self, frequencies: Tensor) -> Tensor:
+        """`frequencies` [E/2] (radians a token) as the model's context was made longer.
+
+        Llama 3's leaves those that turn often in the first context, divides those that turn seldom, and goes from one
+        to the other between (Llama Team 2024, "The Llama 3 Herd of Models", and the code published with 3.1).
+        """
+        told = self.scaling
+        if not told:
+            return frequencies
+        divided: Tensor = frequencies / told["factor"]
+        if told["rope_type"] == "linear":
+            return divided
+        turns = told["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+        low, high = told["low_freq_factor"], told["high_freq_factor"]
+        share = ((turns - low) / (high - low)).clamp(0, 1)
+        mixed: Tensor = (1 - share) * divided + share * frequencies
+        return mixed
 
 
 class FeedForward(nn.Module):

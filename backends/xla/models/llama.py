@@ -9,8 +9,8 @@ F ffn, V vocab, L layers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -132,7 +132,7 @@ def build_attention(model: Model, hooks: Hooks, kind: Section = "block", *, norm
         return hooks.constrain(f"attention.{part}", y.reshape(*y.shape[:-1], -1, head_dim))
 
     def attention(x: jax.Array, layer: Params) -> jax.Array:
-        angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta)
+        angles = rotary_angles(hooks.positions(x.shape[1]), head_dim, model.rope_theta, model.rope_scaling)
         q, k, v = (heads(part, x, layer) for part in "qkv")
         if normed:
             q, k = head_norm("q", q, layer), head_norm("k", k, layer)
@@ -175,10 +175,29 @@ def rms_norm(x: jax.Array, w: jax.Array, eps: float) -> jax.Array:
     return (wide * scale * w).astype(x.dtype)
 
 
-def rotary_angles(positions: jax.Array, head_dim: int, theta: float) -> jax.Array:
-    """Each of `positions` [S] times each frequency `theta`^(-2i / D), [S, D / 2], fp32, for D `head_dim`."""
+def rotary_angles(
+    positions: jax.Array, head_dim: int, theta: float, scaling: Mapping[str, Any] | None = None
+) -> jax.Array:
+    """Each of `positions` [S] times each frequency `theta`^(-2i / D), [S, D / 2], fp32, for D `head_dim`.
+
+    `scaling` is that of a config, for contexts longer than the first ones: `linear`, or Llama 3's.
+    """
     frequencies = theta ** (-jnp.arange(0, head_dim, 2, dtype=jnp.float32) / head_dim)
+    if scaling:
+        frequencies = _scaled(frequencies, scaling)
     return positions.astype(jnp.float32)[:, None] * frequencies
+
+
+def _scaled(frequencies: jax.Array, told: Mapping[str, Any]) -> jax.Array:
+    """`frequencies` (radians a token) as a longer context has them: see the twin in torch."""
+    divided: jax.Array = frequencies / told["factor"]
+    if told["rope_type"] == "linear":
+        return divided
+    turns = told["original_max_position_embeddings"] * frequencies / (2 * jnp.pi)
+    low, high = told["low_freq_factor"], told["high_freq_factor"]
+    share = jnp.clip((turns - low) / (high - low), 0, 1)
+    mixed: jax.Array = (1 - share) * divided + share * frequencies
+    return mixed
 
 
 def rotate(x: jax.Array, angles: jax.Array) -> jax.Array:

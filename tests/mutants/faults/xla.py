@@ -89,4 +89,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="@functools.partial(jax.checkpoint, policy=jax.checkpoint_policies.everything_saveable)",
         test="tests/xla/test_held.py::test_more_microbatches_hold_no_more_weights",
     ),
+    Fault(
+        name="positions that turn often are scaled, too",
+        file="backends/xla/models/llama.py",
+        text="(1 - share) * divided + share * frequencies",
+        planted="divided",
+        test="tests/xla/test_twins.py::test_positions_are_scaled_alike[llama3]",
+    ),
+    Fault(
+        name="a tied table is gathered for the head once more",
+        file="backends/xla/rules/__init__.py",
+        text="    promote_bf16,\n    one_gather_of_a_tied_table,\n)",
+        planted="    promote_bf16,\n)",
+        test="tests/xla/test_rules.py::test_the_rules_give_what_was_compiled[tied_fsdp_tp_sp]",
+    ),
 )
