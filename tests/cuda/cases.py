@@ -130,6 +130,12 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "every_other_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.core, ffn.down every 2 layers"),
     "offload": ("fsdp 4", FSDP, "offload params, optimizer to host"),
     "offload_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "offload params, optimizer to host"),
+    "replay_attention": ("fsdp 4", FSDP, "recompute attention"),
+    "replay_ffn_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute ffn"),
+    "replay_light_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.norm, ffn.norm, ffn.swiglu"),
+    "replay_swiglu_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute ffn.swiglu every 2 layers"),
+    "keep_matmul_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, f"recompute blocks except {MATMULS}"),
+    "keep_attention_cp": ("fsdp 2 > cp 2", FSDP, CP, "recompute blocks except attention.core"),
 }
 """Layouts by what they do to blocks and state besides dividing them."""
 
@@ -137,6 +143,9 @@ COMPILED: dict[str, tuple[str, ...]] = {
     "compile_fsdp": ("fsdp 4", FSDP, "recompute blocks", "compile blocks, loss"),
     "compile_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "compile blocks as inductor"),
     "compile_overlap": ("fsdp 2 > tp 2", FSDP, TP, SP, "compile blocks as inductor", "overlap tp as async_matmul"),
+    "compile_cp": ("fsdp 2 > cp 2", FSDP, CP, "recompute blocks", "compile blocks"),
+    "compile_ring_tp": ("cp 2 > tp 2", RING, NO_VOCAB, SP, "compile blocks"),
+    "compile_loss_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "compile loss"),
 }
 """Compiled blocks: a minute of tracing on two cores."""
 
@@ -216,6 +225,7 @@ SELDOM = {
     *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
+    *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""

@@ -15,7 +15,12 @@ from .cases import BF16, FSDP, LAYOUTS, MATMULS, SP, TP, case, plan_of
 REFUSED = {
     "state over the tensor axis": (("fsdp 2 > tp 2", TP, "store optimizer over tp"), 8, "batch"),
     "params without optimizer": (("dp 4", "shard batch over dp", "store params over dp"), 8, "optimizer"),
-    "an op without a module": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "recompute blocks"),
+    "parts of blocks under other ranks' keys": (
+        ("cp 4", "use cp over cp", "recompute ffn.swiglu"),
+        8,
+        "recompute blocks",
+    ),
+    "parts of a compiled block": (("fsdp 4", FSDP, "recompute ffn.swiglu", "compile blocks"), 8, "recompute blocks"),
     "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
     "a backward in two parts": (
         ("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP, "gather params per pass"),
@@ -31,13 +36,13 @@ REFUSED = {
         8,
         "rotate",
     ),
-    "matmuls kept under tp": (
-        ("fsdp 2 > tp 2", FSDP, TP, SP, f"recompute blocks except {MATMULS}"),
-        10,
-        "attention.core",
+    "attention of a ring kept": (
+        ("cp 4", "use cp over cp as ring", "recompute blocks except attention.core"),
+        8,
+        "all_gather",
     ),
     "blocks run to their end": (("fsdp 4", FSDP, "recompute whole_blocks"), 8, "recompute blocks"),
-    "one op kept": (("fsdp 4", FSDP, "recompute blocks except ffn.down"), 8, "every matmul"),
+    "an activation kept": (("fsdp 4", FSDP, "recompute blocks except ffn.swiglu"), 8, "except matmuls"),
     "ops but for one": (("fsdp 4", FSDP, f"recompute {MATMULS} except attention.out"), 8, "blocks except"),
     "a kernel without a reference": (("fsdp 4", FSDP, "attention.core as flex"), 8, "flash"),
     "keys of some ranks": (("a 2 > b 2", "shard heads over a, b", "replicate kv_heads over b"), 8, "together"),
@@ -48,8 +53,11 @@ REFUSED = {
         8,
         "all_gather",
     ),
-    "a compiled loss over a divided vocab": (("tp 4", TP, "compile loss"), 8, "leave the vocab whole"),
-    "a compiled ring": (("cp 4", "use cp over cp as ring", "compile blocks"), 8, "one of them"),
+    "replay inside a block around a ring": (
+        ("cp 4", "use cp over cp as ring", "recompute attention.core", "compile blocks"),
+        9,
+        "blocks",
+    ),
     "compiled in two parts": (("pp 2 > tp 2", "split layers over pp as zbv", TP, "compile blocks"), 9, "1f1b"),
     "replay inside a compiled block": (
         ("tp 4", "shard heads over tp", "recompute attention.core", "compile blocks"),

@@ -23,7 +23,7 @@ from planc.schedules import schedules
 from planc.sharding.collectives import semantic_collectives
 from tests.plans import propagated
 
-from .cases import SP, TP, plan_of
+from .cases import MATMULS, SP, TP, plan_of
 
 MIB = 2**20
 FSDP = ("fsdp {} > tp 8", "use fsdp over fsdp", TP, SP)
@@ -135,6 +135,25 @@ def test_an_update_is_gathered_over_one_axis_after_the_other(name: str) -> None:
         found[row.axis] += round(row.payload_bytes) if row.carries == "update" else 0
     assert +found == seen
     assert set(predicted(sharded, 0))
+
+
+@pytest.mark.parametrize(
+    ("sentence", "gathers"),
+    [
+        ("recompute attention", 1),  # of the input of q, k and v
+        ("recompute ffn", 1),  # of the input of gate and up
+        ("recompute attention.norm, ffn.norm, ffn.swiglu", 2),
+        ("recompute ffn.norm", 0),  # a module of its own: what is gathered of its output stays
+        ("recompute ffn.swiglu", 0),
+        (f"recompute blocks except {MATMULS}", 2),
+    ],
+)
+def test_a_replay_gathers_what_it_makes_anew(sentence: str, gathers: int) -> None:
+    """Per layer, over the tensor axis: the product that reads it may be kept all the same."""
+    mesh, *sentences = FSDP
+    rows = [r for r in rows_of(4, mesh.format(8), *sentences, sentence) if r.phase == "recompute"]
+    assert sum(r.count for r in rows if r.op == "all_gather" and r.axis == "tp") == 4 * gathers
+    assert sum(r.count for r in rows if r.op == "reduce_scatter") == (4 if sentence == "recompute attention" else 0)
 
 
 ROWS, EMBED = 8192, 4096

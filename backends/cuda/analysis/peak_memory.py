@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, products_inside
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
+from planc.backends.cuda.analysis.replays import replay
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
@@ -26,7 +27,7 @@ from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, param_elements
-from planc.sharding.recompute import close, replay
+from planc.sharding.recompute import close
 from planc.sharding.redistribute import restrict
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on, virtual_stages
 
@@ -333,7 +334,7 @@ class Rank:
             return self._saved_bytes(tuple(names), section) + (
                 self._saved_by_loss_and_logits() if section == "last" else 0.0
             )
-        again = replay(self.plan, section)
+        again = replay(self.sharded, section)
         some = self._saved_bytes(again.saved, section) + self._saved_inside_ops(section, frozenset(again.ops))
         every = self.plan.recompute.every
         return some if every == 1 else (some + (every - 1) * self._saved_without_recompute(section)) / every

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from planc.backends.common.source_writer import because, call, fill, lines
+from planc.backends.common.source_writer import because, call, fill, lines, tuple_of
+from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, grouped
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
@@ -77,7 +78,7 @@ def selected(sharded: Sharded) -> str:
 def again(sharded: Sharded) -> str:
     """`again = ...`: torch's checkpoint, and what it keeps all the same."""
     fixed = ["checkpoint", "use_reentrant=False", "preserve_rng_state=False"]
-    kinds = saved_op_kinds(sharded)
+    kinds = () if replays.is_selective(sharded) else saved_op_kinds(sharded)
     if not kinds:
         return call("again = partial(", fixed, depth=1)
     names = [f"torch.ops.aten.{name}" for kind in kinds for name in SAVED[kind]]
@@ -86,6 +87,54 @@ def again(sharded: Sharded) -> str:
         "contexts = partial(create_selective_checkpoint_contexts, kept)",
         call("again = partial(", [*fixed, "context_fn=contexts"], depth=1),
     )
+
+
+def saved_outputs(sharded: Sharded) -> str:
+    """KEPT and the class Outputs, if a replay takes some outputs by module."""
+    if not replays.is_selective(sharded):
+        return ""
+    table: dict[str, tuple[str, ...]] = {}
+    for kind in sharded.model.blocks:
+        table |= replays.saved_in(sharded, kind)
+    kinds = list(dict.fromkeys(table.values()))
+    sets = {names: f"{'_AND_'.join(names).upper()}" for names in kinds}
+    made = [_op_set(sets[names], names) for names in kinds]
+    rows = [f"{python_string(path)}: {sets[names]}" for path, names in table.items()]
+    return lines(*made, call("KEPT = {", rows), "\n", OUTPUTS.strip())
+
+
+def _op_set(name: str, kinds: tuple[str, ...]) -> str:
+    return call(f"{name} = {{", [f"torch.ops.{op}" for kind in kinds for op in OPS[kind]])
+
+
+OPS = {kind: tuple(f"aten.{name}" for name in names) for kind, names in SAVED.items()} | {
+    "all_gather": ("_c10d_functional.all_gather_into_tensor.default",),
+    "reduce_scatter": ("_c10d_functional.reduce_scatter_tensor.default",),
+    "all_reduce": ("_c10d_functional.all_reduce.default",),
+}
+"""torch ops of what `planc.backends.cuda.analysis.replays` keeps."""
+
+OUTPUTS = '''
+class Outputs:
+    """Outputs that a block's replay takes as they were: of the ops of `KEPT`, made inside the modules at its paths."""
+
+    def __init__(self, block: nn.Module) -> None:
+        self.inside = ""
+        for path, module in block.named_modules():
+            if path in KEPT:
+                module.register_forward_pre_hook(partial(self._enter, path), prepend=True)
+                module.register_forward_hook(self._leave)
+
+    def _enter(self, path: str, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        self.inside = path
+
+    def _leave(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+        self.inside = ""
+
+    def policy(self, context, op, *inputs, **named) -> CheckpointPolicy:
+        kept = op in KEPT.get(self.inside, ())
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+'''
 
 
 def saved_op_kinds(sharded: Sharded) -> tuple[str, ...]:
@@ -133,6 +182,39 @@ def compiling(roles: Roles) -> str:
         cause=because(sentence.cause),
         mesh=mesh,
         overlap="\n".join(overlaps),
+        region="Compile each block around what stays eager"
+        if eager_modules(roles)
+        else "Compile each block as one region",
+        eager=_left_eager(roles),
+        whole="" if eager_modules(roles) else ", fullgraph=True",
+    )
+
+
+def eager_modules(roles: Roles) -> dict[str, str]:
+    """Paths in a block of the modules that stay eager where blocks are compiled, with torch's reason."""
+    found: dict[str, str] = {}
+    for kind in roles.sharded.model.blocks:
+        for o in roles.sharded.ops[kind]:
+            if o.op.kind == "attention" and set(o.layout.get("sequence", ())) & set(roles.context):
+                found[relative(o.op.module)] = "other ranks' keys come by calls on process groups, which are not traced"
+    return found
+
+
+def _left_eager(roles: Roles) -> str:
+    eager = eager_modules(roles)
+    return (
+        fill(
+            """
+        for path, module in block.named_modules():
+            if path in <paths>:
+                <why>
+                module.forward = torch.compiler.disable(module.forward)
+        """,
+            paths=tuple_of([python_string(path) for path in eager]),
+            why=lines(*(f"# {said.capitalize()}." for said in dict.fromkeys(eager.values()))),
+        )
+        if eager
+        else ""
     )
 
 
@@ -149,21 +231,22 @@ COMPILER = <method>
 
 
 def apply_compile(model: nn.Module<mesh>) -> None:
-    """Compile each block as one region."""
+    """<region>."""
     <overlap>
     <cause>
     for block in model.layers.values():
-        block.forward = torch.compile(block.forward, backend=COMPILER, fullgraph=True)
+        <eager>
+        block.forward = torch.compile(block.forward, backend=COMPILER<whole>)
 '''
 
 
 def recompute_inside(roles: Roles) -> bool:
     """True if a block is compiled after recompute has wrapped it, so that the compiler sees the recomputation.
 
-    torch 2.13 fails to trace a checkpoint around DTensors: with tensor parallelism the compiled block is wrapped, not
-    the other way round. The emitted file asks for that version.
+    torch 2.13 fails to trace a checkpoint around DTensors or around a break in its graph: there the compiled block is
+    wrapped, not the other way round. The emitted file asks for that version.
     """
-    return not roles.tensor
+    return not roles.tensor and not eager_modules(roles)
 
 
 def in_order(roles: Roles, module: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from planc.backends.common.source_writer import because, beside, call, causes, fill, lines, tuple_of
+from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
@@ -189,8 +190,9 @@ def recompute(sharded: Sharded) -> str:
     """apply_recompute, if the plan asks for it."""
     if not sharded.plan.recompute.ops:
         return ""
-    whole = sharded.plan.recompute.blocks
-    return fill(
+    selective = replays.is_selective(sharded)
+    whole = sharded.plan.recompute.blocks or selective
+    text = fill(
         '''
         def apply_recompute(model: nn.Module) -> None:
             """Keep the inputs of <what> only, and run <their> forward again in the backward."""
@@ -200,15 +202,21 @@ def recompute(sharded: Sharded) -> str:
             <selected>
                 <wraps>
         ''',
-        what="each block" if whole else "these modules",
+        what="each block and the outputs in KEPT" if selective else "each block" if whole else "these modules",
         their="its" if whole else "their",
         cause=because(sharded.plan.recompute.cause),
         again=blocks.again(sharded),
         why=BLOCKS_WRAPPED if whole else MODULES_WRAPPED,
         selected=blocks.selected(sharded),
-        wraps=_checkpoint_wrapper(sharded),
+        wraps=SELECTED.strip() if selective else _checkpoint_wrapper(sharded),
     )
+    return "\n\n\n".join(part for part in (blocks.saved_outputs(sharded), text) if part)
 
+
+SELECTED = """
+contexts = partial(create_selective_checkpoint_contexts, Outputs(block).policy)
+block.forward = partial(again, block.forward, context_fn=contexts)
+"""
 
 BLOCKS_WRAPPED = "# Not `checkpoint_wrapper`: it would add a module to every path."
 

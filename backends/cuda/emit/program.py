@@ -47,7 +47,7 @@ IMPORTS: tuple[tuple[str, str], ...] = (
     ),
     ("torch.distributed.tensor.placement_types", STRIDED),
     ("torch.nn.attention", "SDPBackend sdpa_kernel"),
-    ("torch.utils.checkpoint", "checkpoint create_selective_checkpoint_contexts"),
+    ("torch.utils.checkpoint", "CheckpointPolicy checkpoint create_selective_checkpoint_contexts"),
     ("torchao.float8", "Float8LinearConfig convert_to_float8_training"),
 )
 """Every torch name that an emitted file may use. All but one are public."""

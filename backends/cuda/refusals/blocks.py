@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.attention import KERNELS
+from planc.backends.cuda.analysis.expert_mesh import routed
+from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.blocks import MASKED, saved_op_kinds, saves_whole_op_kinds
+from planc.backends.cuda.emit.blocks import MASKED, recompute_inside
 from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
 from planc.ir.base import Cause
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS
@@ -41,40 +43,53 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """Inside a replay torch knows kinds of op alone, and keeps their outputs."""
-    recompute = sharded.plan.recompute
-    if not recompute.kept:
-        return
-    if not recompute.blocks:
+    """A replay keeps outputs that torch's policy is asked about: those of single ops, which it knows by their kind."""
+    plan = sharded.plan
+    recompute = plan.recompute
+    if is_selective(sharded):
+        yield from _selective(sharded, roles)
+    elif recompute.kept and not recompute.blocks:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
-    elif not saves_whole_op_kinds(sharded):
-        what = "a replay keeps all ops of a kind, attention or matmul, and no other ones"
-        yield recompute.cause, what, "`recompute blocks except attention.core`, or except every matmul of a block"
-    elif roles.tensor and "matmul" in saved_op_kinds(sharded):
-        what = "what lies between kept matmuls is moved again over " + " and ".join(roles.tensor)
-        yield recompute.cause, what, "`recompute blocks except attention.core`"
-    elif roles.context:
-        what = "what attention is given from other ranks would be gathered again"
-        yield recompute.cause, what, "`recompute blocks`"
+    elif recompute.kept and any(o.ring for o in attentions(roles)):
+        what = "a ring is one `autograd.Function`, of which torch's policies see no output"
+        yield recompute.cause, what, "`recompute blocks`, or `use cp over ... as all_gather`"
+
+
+def _selective(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """A replay that keeps outputs of matmuls and attention by their modules."""
+    plan = sharded.plan
+    cause, blocks = plan.recompute.cause, "`recompute blocks`"
+    ops = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind]]
+    light = [op for op in ops if plan.recompute.blocks and op.kind not in HEAVY and not named_again(sharded, op)]
+    if light:
+        what = f"a replay keeps outputs of matmuls and attention, and not of {light[0].name}"
+        yield cause, what, "`recompute blocks except attention.core`, or except matmuls"
+    if len({named_again(sharded, op) for op in ops if routed(op)}) > 1:
+        yield cause, "tokens are laid out by expert anew, or not at all", "recompute all of `moe`, or none of it"
+    if any(routed(op) and not named_again(sharded, op) for op in ops):
+        yield cause, "a replay would send tokens to their experts again", blocks
+    if roles.context:
+        yield cause, "what attention is given from other ranks would be gathered again", blocks
+    if plan.quantize:
+        yield cause, "a float8 product is one `autograd.Function`, whose output torch's policies do not see", blocks
+    if plan.compiled("blocks"):
+        yield cause, "torch's policies see no ops inside a compiled block", blocks
 
 
 def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """A block is compiled whole, without breaks in its graph."""
+    """A block is compiled with its backward in one piece."""
     plan = sharded.plan
-    if (sentence := plan.compiled("loss")) and sharded.ops["last"][-1].layout.get("vocab"):
-        what = "the loss over a divided vocab is made of DTensor's own ops, which are not traced"
-        yield sentence.cause, what, "`compile blocks`, or leave the vocab whole"
     if sentence := plan.compiled("blocks"):
         if any(o.op.kind == "route" for ops in sharded.ops.values() for o in ops):
             what = "how many tokens an expert is given is known only when it runs, which breaks the block's graph"
             yield sentence.cause, what, "leave it out"
-        if roles.context:
-            yield sentence.cause, "attention over other ranks' keys breaks the block's graph", "leave one of them out"
         if plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
             what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
             yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
-        if plan.recompute.ops and not plan.recompute.blocks and roles.tensor:
-            what = "recompute inside a compiled block fails with tensor parallelism (torch 2.13)"
+        if plan.recompute.ops and not plan.recompute.blocks and not recompute_inside(roles):
+            what = (
+                "recompute inside a compiled block fails with tensor parallelism or parts that stay eager (torch 2.13)"
+            )
             yield sentence.cause, what, "`recompute blocks`, which wraps the compiled block"
 
 

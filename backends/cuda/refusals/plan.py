@@ -19,7 +19,6 @@ from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, Replicate, Shard
 from planc.ir.sharding import Sharded
-from planc.sharding.recompute import names_op
 
 Refusal = tuple[Cause | None, str, str]
 """The sentence, what cannot be done with it, and what can."""
@@ -284,19 +283,10 @@ def _pipeline(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _recompute(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """An op is wrapped through its module, which must do nothing else."""
+    """A replay ends when the backward has what it needs."""
     plan = sharded.plan
     if plan.recompute.whole:
         yield plan.recompute.cause, "torch stops a replay when the backward has what it needs", "`recompute blocks`"
-    if plan.recompute.blocks:
-        return
-    styler = Styler(sharded, roles)
-    shared = [b.o.op for kind in sharded.model.blocks for b in styler.section(kind) if not b.alone]
-    for word in plan.recompute.ops:
-        for op in shared:
-            if names_op(word, op):
-                what = f"{op.name} has no module of its own in {sharded.model.family}"
-                yield plan.recompute.cause, what, "recompute blocks, or ops with a module of their own"
 
 
 def _joined_by_and(names: tuple[str, ...] | list[str] | set[str]) -> str:

@@ -15,6 +15,7 @@ from planc.backends.cuda.rules import (
     exchange_token_counts,
     expert_rows_per_rank,
     gather_both_ends_together,
+    gather_for_saved,
     gather_per_sibling,
     gather_whole_updates,
     group_state,
@@ -30,6 +31,7 @@ from planc.ir.sharding import Sharded
 
 ORDER = (
     replay_in_order,
+    gather_for_saved,
     gather_per_sibling,
     expert_rows_per_rank,
     exchange_gate_weights,

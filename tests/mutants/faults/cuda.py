@@ -13,6 +13,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_predictions.py::test_golden_of_the_predictions",
     ),
     Fault(
+        name="a replay that keeps a product is not told that it gathers its input again",
+        file="backends/cuda/rules/gather_for_saved.py",
+        text="return (*rows, *(new for row in rows for new in _again(roles, row, again.get(row.section, set()))))",
+        planted="return rows",
+        test="tests/cuda/test_rules.py::test_a_replay_gathers_what_it_makes_anew",
+    ),
+    Fault(
+        name="a replay keeps what the plan recomputes",
+        file="backends/cuda/analysis/replays.py",
+        text="if routed(b.o.op) or b.o.op.kind not in HEAVY or named_again(sharded, b.o.op):",
+        planted="if routed(b.o.op) or b.o.op.kind not in HEAVY:",
+        test="tests/cuda/test_replays.py::test_what_a_replay_keeps",
+    ),
+    Fault(
+        name="memory of a replay forgets that it runs norms again that the plan does not name",
+        file="backends/cuda/analysis/replays.py",
+        text=" or (op.kind not in HEAVY and op.name not in gathered)}",
+        planted="}",
+        test="tests/cuda/test_replays.py::test_what_a_replay_saves",
+    ),
+    Fault(
         name="layers that are left in bf16 reduce scales of float8 too",
         file="backends/cuda/rules/all_reduce_float8_scales.py",
         text="for n in range(*plan.stages[v]) if n not in wide)",

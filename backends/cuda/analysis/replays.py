@@ -1,0 +1,104 @@
+"""A replay of blocks that takes some outputs as they are: torch's selective checkpoint, by module and kind of op.
+
+torch's policy is asked at every op whether its output is kept. It knows no tensors of the plan, and a replay runs
+the block from its beginning: so the outputs of matmuls and of attention are kept unless the plan recomputes them, and
+what lies between them (norms, rotations, activations, sums) is run again whether the plan names it or not. Source:
+`create_selective_checkpoint_contexts`, https://docs.pytorch.org/docs/stable/checkpoint.html.
+"""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.expert_mesh import routed
+from planc.backends.cuda.analysis.module_placements import Boundary, relative
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.ir.model import Op, Section
+from planc.ir.sharding import Sharded
+from planc.sharding.recompute import Replay, close, names_op
+from planc.sharding.recompute import replay as plain_replay
+
+HEAVY = ("matmul", "attention")
+"""Kinds of op whose outputs a selective replay keeps, unless the plan recomputes them."""
+
+SavedOutputs = dict[str, tuple[str, ...]]
+"""By a module's path in its block, the kinds of torch op whose outputs are kept there: a kind of op of the plan, or a
+collective that ends or begins the module."""
+
+
+def named_again(sharded: Sharded, op: Op) -> bool:
+    """True if the plan's sentence recomputes `op`, needed or not."""
+    recompute = sharded.plan.recompute
+    named = recompute.blocks or any(names_op(word, op) for word in recompute.ops)
+    return bool(named and not any(names_op(word, op) for word in recompute.kept))
+
+
+def is_selective(sharded: Sharded) -> bool:
+    """True if blocks are replayed with some outputs kept by module, and not whole modules or whole kinds of op."""
+    recompute = sharded.plan.recompute
+    if not recompute.ops or recompute.whole:
+        return False
+    roles = Roles(sharded)
+    if recompute.blocks:
+        kept = [o.op for kind in sharded.model.blocks for o in sharded.ops[kind] if not named_again(sharded, o.op)]
+        kinds = {op.kind for op in kept}
+        all_of_kinds = all(
+            not named_again(sharded, o.op)
+            for kind in sharded.model.blocks
+            for o in sharded.ops[kind]
+            if o.op.kind in kinds
+        )
+        by_kind = kinds <= set(HEAVY) and all_of_kinds and not (roles.tensor and "matmul" in kinds)
+        return bool(kept) and not by_kind
+    styler = Styler(sharded, roles)
+    shared = [b.o.op for kind in sharded.model.blocks for b in styler.section(kind) if not b.alone]
+    return any(named_again(sharded, op) for op in shared)
+
+
+def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
+    """The outputs that a selective replay of one kind of block keeps, by module."""
+    roles = Roles(sharded)
+    styler = Styler(sharded, roles)
+    found: dict[str, list[str]] = {}
+    producers = {o.op.output: o.op for o in sharded.ops[section]}
+    last = _last_product(sharded, section)
+    for b in styler.section(section):
+        if routed(b.o.op) or b.o.op.kind not in HEAVY or named_again(sharded, b.o.op):
+            continue
+        move = b.move()
+        if move is not None and _saved_gathered(sharded, b, producers):
+            found.setdefault(relative(styler.shared_parent(b)) or b.path, []).append(move.steps[0].kind)
+        if b.o.op.name != last:
+            found.setdefault(b.path, []).append(b.settle.steps[0].kind if b.settle else b.o.op.kind)
+    return {path: tuple(dict.fromkeys(kinds)) for path, kinds in found.items()}
+
+
+def _saved_gathered(sharded: Sharded, b: Boundary, producers: dict[str, Op]) -> bool:
+    """True if the input of a kept op stays as it was gathered: what made it is not recomputed by the plan."""
+    maker = producers.get(b.o.op.inputs[0])
+    return maker is not None and not named_again(sharded, maker)
+
+
+def _last_product(sharded: Sharded, section: Section) -> str:
+    """The block's last matmul: a replay ends before it."""
+    return next((o.op.name for o in reversed(sharded.ops[section]) if o.op.kind == "matmul"), "")
+
+
+def replay(sharded: Sharded, section: Section) -> Replay:
+    """Saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint makes them."""
+    if not is_selective(sharded):
+        return plain_replay(sharded.plan, section)
+    roles = Roles(sharded)
+    styler = Styler(sharded, roles)
+    producers = {o.op.output: o.op for o in sharded.ops[section]}
+    gathered = {
+        producers[b.o.op.inputs[0]].name
+        for b in styler.section(section)
+        if not routed(b.o.op)
+        and b.o.op.kind in HEAVY
+        and not named_again(sharded, b.o.op)
+        and b.move() is not None
+        and _saved_gathered(sharded, b, producers)
+    }
+    ops = sharded.model.ops[section]
+    again = {op.name for op in ops if named_again(sharded, op) or (op.kind not in HEAVY and op.name not in gathered)}
+    return close(sharded.model, ops, again)

@@ -1,0 +1,51 @@
+"""A replay gathers anew what it makes anew, also for an op whose own output it keeps.
+
+The semantic rows hold the redistributions of ops that are run again. An op that is not still needs its input for its
+backward: where the replay remakes that, it also moves it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.expert_mesh import routed
+from planc.backends.cuda.analysis.replays import is_selective, named_again
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.rules.rule import Rows, changed
+from planc.ir.collective import Collective
+from planc.sharding.stage_assignment import microbatches_each, replayed_on, sections_on
+
+NAME = "gather_for_saved"
+
+
+def apply(roles: Roles, rows: Rows) -> Rows:
+    recompute = roles.plan.recompute
+    if not (recompute.kept or is_selective(roles.sharded)):
+        return rows
+    again = {section: _gathered_again(roles, section) for section in roles.plan.model.blocks}
+    return (*rows, *(new for row in rows for new in _again(roles, row, again.get(row.section, set()))))
+
+
+def _gathered_again(roles: Roles, section: str) -> set[str]:
+    """Tensors that are made again for an op that is not."""
+    sharded = roles.sharded
+    ops = [o for o in sharded.ops[section] if not routed(o.op)]
+    makers = {o.op.output: o.op for o in ops}
+    read_again = {t for o in ops if named_again(sharded, o.op) for t in o.op.inputs}
+    return {
+        name
+        for o in ops
+        if not named_again(sharded, o.op)
+        for name, move in zip(o.op.inputs, o.redistributions, strict=True)
+        if move is not None and name in makers and named_again(sharded, makers[name]) and name not in read_again
+    }
+
+
+def _again(roles: Roles, row: Collective, tensors: set[str]) -> Iterator[Collective]:
+    """The row of a replay beside that of a forward's redistribution of one of the `tensors`."""
+    settled = row.op in ("reduce_scatter", "all_reduce")
+    if row.phase == "forward" and row.carries == "activation" and row.tensor in tensors and not settled:
+        copies = sections_on(roles.plan, row.stage)[row.section]
+        replayed = replayed_on(roles.plan, row.stage, row.section, copies)
+        each = row.count // (copies * microbatches_each(roles.plan))
+        yield changed(row, NAME, phase="recompute", count=each * replayed * microbatches_each(roles.plan))
