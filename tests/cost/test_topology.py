@@ -362,3 +362,23 @@ def test_groups_are_counted_as_enumeration_counts_them(sizes: list[int], chosen:
     assert group.outside == len({r // 8 for r in ranks})
     spine = [p for p in group.levels if p.name == "spine"]
     assert (spine[0].members if spine else 1) == len({r // (8 * leaf) for r in ranks})
+
+
+def test_a_ring_through_three_levels_waits_at_each_of_its_steps() -> None:
+    """By hand: a ring of 4 x 3 x 2 devices has 23 steps, 18 in a leaf, 4 over a spine and 1 beyond."""
+    waits = (1e-6, 10e-6, 100e-6)
+
+    def ring_of(waits: tuple[float, ...]) -> DeviceGroup:
+        sizes = zip(("leaf", "spine", "core"), (4, 3, 2), (1, 4, 12), waits, strict=True)
+        levels = tuple(
+            GroupLevel(n, members=m, below=b, bytes_per_s=50e9, latency_s=s, network=True) for n, m, b, s in sizes
+        )
+        return DeviceGroup(24, levels, "core")
+
+    group, large = ring_of(waits), 1e12
+    assert algorithm("all_gather", group, large) == algorithm("all_gather", ring_of((0.0, 0.0, 0.0)), large) == "ring"
+    waited = collective_s("all_gather", large, group) - collective_s("all_gather", large, ring_of((0.0, 0.0, 0.0)))
+    assert waited == pytest.approx(18 * 1e-6 + 4 * 10e-6 + 1 * 100e-6, rel=1e-6)
+    one_step = ring_of((1e-6, 1e-6, 1e-6))
+    steps = collective_s("all_gather", large, one_step) - collective_s("all_gather", large, ring_of((0.0, 0.0, 0.0)))
+    assert steps == pytest.approx(23 * 1e-6, rel=1e-6)

@@ -231,6 +231,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/sharding/test_experts.py::test_tokens_go_to_experts_and_back",
     ),
     Fault(
+        name="a ring waits for the members of the next level alone",
+        file="planc/cost/machine/collective_time.py",
+        text="outside *= p.members\n    return total",
+        planted="outside = p.members\n    return total",
+        test="tests/cost/test_topology.py::test_a_ring_through_three_levels_waits_at_each_of_its_steps",
+    ),
+    Fault(
         name="gradients of gathered keys are not summed over the rows",
         file="planc/sharding/activation_collectives.py",
         text="rows = tuple(a for d in whole for a in o.layout.get(d, ()))",
