@@ -35,6 +35,8 @@ class AttentionKernel:
     """A window of tokens is a mask over scores that are all computed, and no shorter loop."""
     repeats_keys: bool = False
     """Grouped keys and values are written out once for each query head before the kernel reads them."""
+    pads_values: bool = False
+    """Values that are narrower than keys are padded with zeros to their width, and multiplied so."""
     repeats_windowed_keys: bool = False
     """The same where attention has a window."""
 

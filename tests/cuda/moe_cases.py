@@ -70,6 +70,8 @@ DEEPSEEK: dict[str, tuple[str, ...]] = {
     ),
     "deepseek_tp_pipeline": ("pp 2 > tp 2", PP.format("1f1b"), "use tp over tp", SP, "use ep over tp"),
     "deepseek_tp_cp": ("cp 2 > tp 2", "use cp over cp", "use tp over tp", SP),
+    "deepseek_ring": ("cp 4", "use cp over cp as ring"),
+    "deepseek_tp_ring": ("cp 2 > tp 2", "use cp over cp as ring", "use tp over tp", SP),
     "deepseek_tp_sequence": ("ep 2 > tp 2", "use ddp over ep", SP, EP),
 }
 """A dense first layer, latent attention, and a shared expert beside the routed ones. Tensor parallelism divides the
@@ -94,7 +96,7 @@ def moe_case(name: str) -> Plan:
     """The plan of a named layout. Its name begins with the model's, if that is not Mixtral."""
     mesh, *sentences = MOE[name]
     model = next((m for m in ("qwen3_moe", "deepseek") if name.startswith(m)), "mixtral") + "_micro"
-    small = name.startswith("deepseek_tp")
+    small = name.startswith(("deepseek_tp", "deepseek_ring"))
     layers, sequences = ("(layers = 2)", 8) if small else ("", 16)
     batch = f"{sequences} x 24 tokens microbatch 2"
     return plan_of(f"case_{name}", mesh, *sentences, model=model + layers, batch=batch)

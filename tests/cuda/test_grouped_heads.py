@@ -22,6 +22,7 @@ from planc.lowering import lower_plan
 from tests.plans import propagated
 
 from .cases import FSDP, plan_of
+from .moe_cases import moe_case
 
 
 def laid_out(kernel: str) -> Sharded:
@@ -96,3 +97,30 @@ def test_repeated_keys_are_kept_and_take_time() -> None:
     times = [attention_s(s, s.op["attention.core"], chip, backward=False) for s in (grouped, repeated)]
     moved = 2 * (8 + 4) * one_head
     assert times[1] - times[0] == pytest.approx(moved / memory_bytes_per_s(chip))
+
+
+def test_a_ring_of_narrow_values_is_plain_attention() -> None:
+    """Keys of 12 numbers and values of 8: one part of a ring beside autograd's own."""
+    emitted: Any = lower_plan(check_plan(moe_case("deepseek_ring")), "cuda").load()
+    q, k = (torch.randn(2, 3, 6, 12, dtype=torch.float64).requires_grad_() for _ in range(2))
+    v = torch.randn(2, 3, 6, 8, dtype=torch.float64).requires_grad_()
+    scores = (q @ k.transpose(2, 3) * 12**-0.5).masked_fill(torch.ones(6, 6).triu(1) > 0, float("-inf"))
+    plain, grad = scores.softmax(-1) @ v, torch.randn(2, 3, 6, 8, dtype=torch.float64)
+    plain.backward(grad)
+    out, log_sum = emitted.attend_part(q.detach(), k.detach(), v.detach(), True)
+    torch.testing.assert_close(out, plain.detach())
+    torch.testing.assert_close(log_sum, scores.logsumexp(-1).detach().to(log_sum.dtype))
+    found = emitted.attend_part_backward(grad, q.detach(), k.detach(), v.detach(), out, log_sum, True)
+    for mine, given in zip(found, (q, k, v), strict=True):
+        torch.testing.assert_close(mine, given.grad)
+
+
+def test_padded_values_take_time() -> None:
+    """By hand: 12 + 12 columns are multiplied where keys have 12 and values 8."""
+    sharded = propagated(moe_case("deepseek_ring"))
+    o, chip = sharded.op["attention.core"], sharded.plan.cluster.chip
+    kernel = attention_kernel(sharded)
+    assert kernel is not None and kernel.pads_values
+    wide, narrow = (replace(sharded, attention=replace(kernel, pads_values=pads)) for pads in (True, False))
+    times = [attention_s(s, o, chip, backward=False) - chip.launch_s for s in (wide, narrow)]
+    assert times[0] / times[1] == pytest.approx(24 / 20)

@@ -75,7 +75,7 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
 SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
-    "whole_keys",
+    *("whole_keys", "keys_of_two_ranks"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 

@@ -32,9 +32,16 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
     if chosen is not None and chosen.method == "unfused":
         return None
     named = chosen is not None and chosen.method in KERNELS
-    return replace(FUSED, repeats_keys=named and chosen is not None and chosen.method not in GROUPED)
+    ring = chosen is not None and chosen.method == "ring"
+    return replace(FUSED, pads_values=ring, repeats_keys=named and chosen is not None and chosen.method not in GROUPED)
 
 
 def grouped(model: Model, op: Op) -> bool:
     """True if several query heads of the attention `op` of `model` share a key."""
     return any("kv_heads" in model.tensor[t].dims for t in op.inputs)
+
+
+def value_padding(model: Model, op: Op) -> int:
+    """Numbers by which the keys of the attention `op` of `model` are wider than its values, a head."""
+    keys, values = (model.sizes[model.tensor[t].dims[-1]] for t in (op.inputs[1], op.inputs[2]))
+    return keys - values

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.common.source_writer import because, call, fill, lines
+from planc.backends.cuda.analysis.attention import value_padding
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.versions import gather_with_gradient
@@ -56,13 +57,40 @@ def context(roles: Roles) -> str:
         if gathers(roles)
         else "",
         _gathered(roles) if gathers(roles) else "",
-        fill(RING, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(), gradients=_gradient_dtype(roles))
-        if ring
-        else "",
+        _ring(roles, divided) if ring else "",
         EXCHANGE if any(exchanges(roles)) else "",
         _apply(roles, divided, ring=ring),
     ]
     return "\n\n\n".join(p.strip() for p in parts if p)
+
+
+def _ring(roles: Roles, divided: list[OpSharding]) -> str:
+    """The functions of ring attention. Flash attention wants values as wide as keys: narrower ones are padded."""
+    flash = "torch.ops.aten._scaled_dot_product_flash_attention"
+    padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
+    gpu, cpu = f"{flash}(q, k, v, 0.0, causal)", f"{flash}_for_cpu(q, k, v, 0.0, causal)"
+    return fill(
+        RING,
+        seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(),
+        gradients=_gradient_dtype(roles),
+        widened=WIDENED.strip() if padded else "",
+        gpu=f"out, log_sum = {gpu}[:2]\nreturn out[..., :width], log_sum" if padded else f"return {gpu}[:2]",
+        cpu=f"out, log_sum = {cpu}\nreturn out[..., :width], log_sum" if padded else f"return {cpu}",
+        kept=KEPT_WIDE.strip() if padded else "",
+        values="dv[..., :width]" if padded else "dv",
+    )
+
+
+WIDENED = """
+# Flash attention takes values as wide as keys: the rest of them is zero.
+width = v.shape[3]
+v = F.pad(v, (0, q.shape[3] - width))
+"""
+
+KEPT_WIDE = """
+width = v.shape[3]
+grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))
+"""
 
 
 def gathers(roles: Roles) -> bool:
@@ -209,9 +237,10 @@ def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tupl
 def attend_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    <widened>
     if q.device.type == "cuda":
-        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal)[:2]
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal)
+        <gpu>
+    <cpu>
 
 
 def attend_part_backward(
@@ -226,6 +255,7 @@ def attend_part_backward(
     """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
     heads = k.shape[1]
     k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
+    <kept>
     given = [x.contiguous() for x in (grad, q, k, v, out, log_sum)]
     if q.device.type == "cuda":
         seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
@@ -234,7 +264,7 @@ def attend_part_backward(
         dq, dk, dv = op(*given, *lengths, 0.0, causal, seed, seed)
     else:
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)
-    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))]
+    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, <values>))]
 
 
 class Ring(torch.autograd.Function):
@@ -247,7 +277,7 @@ class Ring(torch.autograd.Function):
     def forward(ctx, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
         q, k, v = (x.contiguous() for x in (q, k, v))
         rank = mesh.get_local_rank()
-        out = torch.zeros_like(q, dtype=torch.float32)
+        out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
         log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
         for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
             if (meet := seen(rank, source, q.shape[2])) is None:

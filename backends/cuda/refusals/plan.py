@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planc.backends.common.refusal import refused
-from planc.backends.cuda.analysis.attention import grouped
+from planc.backends.cuda.analysis.attention import grouped, value_padding
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
@@ -166,8 +166,8 @@ def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     if kernel.rotate != "p2p":
         yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
     for o in context_parallel.attentions(roles):
-        widths = {sharded.model.tensor[t].dims[-1] for t in (*o.op.inputs, o.op.output)}
-        if o.ring and (o.op.window or o.op.params or len(widths) > 1):
+        narrow_keys = value_padding(sharded.model, o.op) < 0
+        if o.ring and (o.op.window or o.op.params or narrow_keys):
             what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
             yield kernel.cause, what, "`attention.core as all_gather`"
             return

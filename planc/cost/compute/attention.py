@@ -51,6 +51,9 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
     masked = kernel is not None and kernel.windows_by_mask and o.op.window
     flops = _product_flops(sharded, o, _scores(sharded, o)) if masked else op_flops(sharded, o)
+    if kernel is not None and kernel.pads_values:
+        query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
+        flops *= 2 * max(query, value) / (query + value)
     arithmetic = times * flops / (peak * attention_efficiency(sharded, o, chip))
     traffic_s = times * op_bytes(sharded, o) / memory_bytes_per_s(chip)
     repeated_s = repeated_bytes(sharded, o) / memory_bytes_per_s(chip)

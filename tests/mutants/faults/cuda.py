@@ -97,6 +97,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/sharding/test_semantics.py::test_gradients_of_whole_keys_are_summed_over_the_ranks_of_their_heads",
     ),
     Fault(
+        name="cuda: a ring's gradient forgets that values were padded",
+        file="backends/cuda/emit/context_parallel.py",
+        text="grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))",
+        planted="grad, v, out = (F.pad(x, (q.shape[3] - width, 0)) for x in (grad, v, out))",
+        test="tests/cuda/test_grouped_heads.py::test_a_ring_of_narrow_values_is_plain_attention",
+    ),
+    Fault(
+        name="cuda: values that a ring pads are multiplied for nothing",
+        file="planc/cost/compute/attention.py",
+        text="flops *= 2 * max(query, value) / (query + value)",
+        planted="flops *= 1",
+        test="tests/cuda/test_grouped_heads.py::test_padded_values_take_time",
+    ),
+    Fault(
         name="cuda: memory-efficient attention is given grouped heads",
         file="backends/cuda/emit/blocks.py",
         text="repeats = chosen.method not in GROUPED and",
