@@ -79,7 +79,7 @@ heads, and the narrow projections by the sequence where it is divided, or not at
 
 CI = (
     *("ep_fsdp", "ep_recomputed", "ep_pipeline", "ep_etp_view", "capacity_etp", "qwen3_moe_view"),
-    *("deepseek_pipeline", "deepseek_tp_ep", "deepseek_tp_pipeline"),
+    *("deepseek_pipeline", "deepseek_tp_ep", "deepseek_tp_pipeline", "deepseek_ring"),
 )
 """Those that CI trains."""
 QUICK = ("ep_fsdp", "deepseek_tp_ep")
