@@ -138,3 +138,19 @@ def test_another_torch_is_warned_of(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "__version__", "2.9.0+cu128")
     with pytest.raises(RuntimeError, match=r"torch 2\.9\.0\+cu128 is too old: on 2\.9 tensor parallelism"):
         lower_plan(check_plan(case("hsdp")), "cuda").load()
+
+
+def test_a_stage_of_an_end_alone_needs_no_positions() -> None:
+    """A stage of the embedding or the head alone rotates nothing under context parallelism; one with a block must."""
+    emitted = lower_plan(check_plan(case("cp_end_alone")), "cuda", version="installed").load()
+
+    class Mesh:
+        def __getitem__(self, name: str) -> str:
+            return name
+
+    stage = torch.nn.Module()
+    stage.layers = torch.nn.ModuleDict()
+    emitted.apply_cp(stage, Mesh())
+    stage.layers["0"] = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="no module of the model has an attribute `positions`"):
+        emitted.apply_cp(stage, Mesh())

@@ -344,7 +344,7 @@ def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
 
 POSITIONS = """
 placed = [module for module in model.modules() if hasattr(module, "positions")]
-if not placed:
+if <rotating>not placed:
     raise ValueError("no module of the model has an attribute `positions`, the places of its rows")
 for module in placed:
     module.positions = sequence_rows(mesh)
@@ -371,11 +371,16 @@ def _apply(roles: Roles, divided: list[OpSharding], *, ring: bool) -> str:
             <blocks>
         ''',
         doc="Tell the model which tokens this rank has, and let attention see the others' keys.",
-        positions=POSITIONS.strip() if _rotates_rows(roles) else "",
+        positions=_positions(roles) if _rotates_rows(roles) else "",
         cause=cause,
         cp="cp = context_mesh(mesh)" if blocks else "",
         blocks=blocks,
     )
+
+
+def _positions(roles: Roles) -> str:
+    """Code that places the rows of rotary positions; a stage of an end alone has none."""
+    return fill(POSITIONS, rotating="model.layers and " if roles.pipeline else "")
 
 
 def _rotates_rows(roles: Roles) -> bool:

@@ -294,6 +294,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_parity.py::test_trains_as_one_process[tied_1f1b]",
     ),
     Fault(
+        name="a pipeline's stage without a layer must have rotary positions",
+        file="backends/cuda/emit/context_parallel.py",
+        text='rotating="model.layers and " if roles.pipeline else ""',
+        planted='rotating=""',
+        test="tests/cuda/test_emit.py::test_a_stage_of_an_end_alone_needs_no_positions",
+    ),
+    Fault(
         name="the norm counts both copies of a tied weight",
         file="backends/cuda/emit/tied.py",
         text='"counted = [p for p in parameters if p not in copies]"',
