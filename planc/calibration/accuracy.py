@@ -13,7 +13,8 @@ from functools import cache
 from statistics import median
 from typing import Any
 
-from planc.calibration import gpt_memory
+from planc.calibration import gpt_plans
+from planc.calibration.allocated import Peak, differences, peaks
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.plans import unusable
 from planc.calibration.predict import Predicted, predicted, prepare, timed
@@ -57,6 +58,10 @@ class Accuracy:
     not_fitted: tuple[Errors, ...]
     memory: tuple[Errors, ...]
     """Memory errors of the runs that print a peak: all together, then each."""
+    allocated: tuple[Errors, ...]
+    """Errors of the allocated peaks of the second collection: all together, then by framework."""
+    one_flag: Errors
+    """Errors of the differences between two of those runs that differ in one field."""
     closed_forms: tuple[Errors, ...]
     """Memory errors against published closed forms."""
     validation: tuple[Errors, ...]
@@ -94,6 +99,8 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         in_use=by_group(used),
         not_fitted=by_group(plain),
         memory=memory_errors(used),
+        allocated=() if rows else allocated_errors(found := peaks()),
+        one_flag=errors("differences", [] if rows else [d.error for d in differences(found)]),
         closed_forms=() if rows else closed_forms(),
         validation=() if rows else tuple(one_row(predicted(prepare(row))) for row in validation_rows()),
         refused=refused(used),
@@ -171,6 +178,14 @@ def memory_errors(found: Sequence[Predicted]) -> tuple[Errors, ...]:
     return (errors("all", [e for _, e in known if e is not None]), *each) if known else ()
 
 
+def allocated_errors(found: Sequence[Peak]) -> tuple[Errors, ...]:
+    """Errors of the allocated peaks `found`: all together, then by framework."""
+    groups: dict[str, list[float]] = {"all": [p.error for p in found]}
+    for p in sorted(found, key=lambda p: str(p.row.facts["framework"])):
+        groups.setdefault(str(p.row.facts["framework"]), []).append(p.error)
+    return tuple(errors(name, values) for name, values in groups.items())
+
+
 def refused(found: Sequence[Predicted]) -> tuple[Refused, ...]:
     """False alarms among the rows `found`, which all ran: all together, then by publisher and kind of chip."""
     groups: dict[str, list[Predicted]] = {"all": list(found)}
@@ -186,12 +201,11 @@ def _refused(group: str, found: Sequence[Predicted]) -> Refused:
 
 
 def closed_forms() -> tuple[Errors, ...]:
-    """Published state and activation bytes of GPT models (Korthikanti et al. 2022), beside those of `gpt_memory`."""
+    """Published state and activation bytes of GPT models (Korthikanti et al. 2022), beside what planc's memory of their
+    plans is (`gpt_plans`)."""
     found = []
     for asked in bundled("memory.json"):
-        options = dict(asked["args"])
-        shape = gpt_memory.GptShape(**options.pop("shape"))
-        value = getattr(gpt_memory, asked["call"])(shape, **options) / (2**30 if asked["unit"] == "GiB" else 1)
+        value = gpt_plans.asked_of_planc(asked) / (2**30 if asked["unit"] == "GiB" else 1)
         error = value / asked["answer"] - 1
         found.append(Errors(asked["id"], 1, abs(error), abs(error), error))
     return tuple(found)

@@ -19,6 +19,7 @@ from planc.calibration.rows import Row, missing
 from planc.catalog import build_model
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
 from planc.frameworks.maxtext import CUSTOM
 from planc.frameworks.megatron import MODULES
 from planc.ir.model import Op
@@ -120,7 +121,8 @@ def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
     yield from _experts(fields, layout, used)
     yield from _pipeline(fields, layout)
     yield "optimizer adamw"
-    yield f"compute bf16 reduce {'bf16' if _narrow_gradients(fields) else 'fp32'}"
+    own = framework(framework_of(fields)).reduce
+    yield f"compute bf16 reduce {'bf16' if _narrow_gradients(fields) else own}"
     yield from _kernels(fields, used)
     yield from _compiled(fields)
     yield from recompute_words(fields)
@@ -134,10 +136,10 @@ def _sentences(fields: Fields, layout: Layout) -> Iterator[str]:
 def layout_of(fields: Fields) -> Layout:
     """The mesh axes of the row in `fields`, from its source's own option names."""
     row, value = fields.row, fields.size
-    framework = framework_of(fields)
+    system = framework_of(fields)
     zero = fields.parallel("zero")
     zero = fields.option("zero") if zero is None else zero
-    if framework == "maxtext":
+    if system == "maxtext":
         slices, tp = value("dcn_dp"), value("tp") * value("ici_tp")
         cp = value("cp") * value("ici_cp")
         inside = (2 if row.chip in TWO_DEVICES else 1) * row.devices // (slices * tp * cp)
@@ -353,6 +355,8 @@ def _experts(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[s
     dtype = str(fields.option("dtype") or "")
     drops = "capacity factor 1.25" in dtype or "token-drop" in str(row.facts.get("notes", ""))
     yield f"route experts as {'capacity(factor = 1.25)' if drops else 'dropless'}"
+    if layout.ep * layout.etp == 1 and "tp" in used:
+        yield "use etp over tp"  # the width of an expert is divided as that of a feed-forward is
     overlapped = fields.option("ep_overlap") or fields.flag("overlap-moe-expert-parallel-comm")
     if layout.ep * layout.etp == 1:
         return
@@ -403,7 +407,8 @@ def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
     backend = str(fields.option("attention_backend") or "auto")
     kept = fields.option("flash_attention")
     before_flash = kept is None and str(fields.option("dtype")).startswith("fp16")
-    if kept is False or before_flash or backend in ("unfused", "local"):
+    local = backend == "auto" and fields.flag("transformer-impl") == "local" and not fields.flag("use-flash-attn")
+    if kept is False or before_flash or local or backend in ("unfused", "local"):
         yield "attention.core as unfused"
     elif backend == "flash" and "cp" not in used:
         yield "attention.core as flash"
@@ -422,7 +427,8 @@ def _compiled(fields: Fields) -> Iterator[str]:
     """The `compile` sentence; `compile: "blocks"` is all but the loss."""
     compiled = fields.option("compile")
     if compiled:
-        yield f"compile {compiled if isinstance(compiled, str) else 'blocks, loss'}"
+        own = framework(framework_of(fields)).compiles
+        yield f"compile {compiled if isinstance(compiled, str) else own}"
 
 
 def _narrow_dtype(fields: Fields) -> str:
@@ -444,8 +450,8 @@ def recompute_words(fields: Fields) -> Iterator[str]:
     row = fields.row
     given = fields.option("recompute")
     words = str(fields.option("activation_checkpointing") if given is None else given)
-    framework = framework_of(fields)
-    if framework == "maxtext":
+    system = framework_of(fields)
+    if system == "maxtext":
         yield from _maxtext(row, words)
     elif words.startswith("full") or words.lower() == "true":
         yield "recompute blocks"

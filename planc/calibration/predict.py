@@ -54,7 +54,7 @@ class Predicted:
     predicted_s: float
     memory_gib: float
     needed_gib: float = 0.0
-    """Memory of the fullest device as `planc check` counts it, with what no tensor is in."""
+    """The least that the fullest device holds, by which `planc check` says that a plan does not fit."""
     capacity_gib: float = 0.0
     rules_broken: bool = False
     """True if a rule about the plan alone finds an error."""
@@ -99,7 +99,7 @@ def predicted(one: Prepared) -> Predicted:
         one.measured_s,
         costed.step.time_s,
         worst.total - worst.comm_buffers - context,
-        needed_gib=worst.total,
+        needed_gib=costed.memory.reserved_gib.low,
         capacity_gib=costed.memory.capacity_gib,
         rules_broken=breaks(one.sharded.plan),
     )

@@ -35,6 +35,7 @@ FLAGS = (
     *("moe-shared-expert-intermediate-size", "multi-latent-attention", "q-lora-rank", "kv-lora-rank", "qk-head-dim"),
     *("qk-pos-emb-head-dim", "v-head-dim", "cross-entropy-loss-fusion", "fp8-recipe", "recompute-granularity"),
     *("recompute-modules", "use-tp-pp-dp-mapping", "microbatch-group-size-per-virtual-pipeline-stage"),
+    *("use-flash-attn", "disable-bias-linear", "untie-embeddings-and-output-weights"),
     *("rotary-base", "use-rotary-position-embeddings", "rotary-percent", "squared-relu", "no-position-embedding"),
 )
 """Flags of Megatron-LM that a row's other fields say, that change no kernel and no byte, or that a framework's rules

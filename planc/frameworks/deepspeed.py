@@ -2,4 +2,4 @@
 
 from planc.frameworks.framework import Framework
 
-FRAMEWORK = Framework(name="deepspeed", title="DeepSpeed", whole_blocks=True)
+FRAMEWORK = Framework(name="deepspeed", title="DeepSpeed", whole_blocks=True, keeps_outputs=("attention.core",))

@@ -9,10 +9,9 @@ from typing import Literal
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model
 
-Loss = Literal["any", "eager", "in_place", "fused"]
-"""How the loss keeps logits for its backward: as planc's own programs do (`any`); op by op in fp32; in one fp32 copy
-that its backward overwrites (Megatron-LM, megatron/core/tensor_parallel/cross_entropy.py); in the logits' own dtype, by
-one kernel."""
+Loss = Literal["ops", "fp32_in_place", "gradient", "in_place"]
+"""What the loss keeps beside the logits for its backward: fp32 tensors, op by op (`ops`); one fp32 copy that its
+backward overwrites; their gradient alone, by one kernel; nothing, where the gradient takes the logits' place."""
 AMPERE = ("a100", "a100_40")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
 
@@ -47,6 +46,35 @@ class Framework:
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times the size of tensor parallelism."""
 
+    reduce: str = "fp32"
+    """The dtype in which its own configurations reduce gradients."""
+    grads_as_reduced: bool = False
+    """True where gradients are kept in the dtype that they are reduced in; else they are fp32."""
+    loss: Loss = "ops"
+    compiles: str = "blocks"
+    """What its own switch for compilation compiles, in the words of a `compile` sentence."""
+    whole_logits: bool = False
+    """True where the head's output is gathered over tensor parallelism before the loss."""
+    dropout: tuple[str, ...] = ()
+    """Families whose models have dropout by default: masks of a byte an element are kept, and of unfused attention also
+    the scores after it."""
+    saves_narrow: bool = False
+    """True where a product in a narrow dtype keeps its input in that dtype for the backward, whatever the scales."""
+    saves_divided: bool = False
+    """True where a product keeps its input as it was before it was gathered, and gathers it again in the backward
+    (Korthikanti et al. 2022, section 4.2.2)."""
+    keeps_outputs: tuple[str, ...] = ()
+    """Ops that run again in a checkpoint that is a function, whose output the next op keeps; the output of others is
+    discarded and made again."""
+    prefetched: int = 2
+    """Blocks whose gathered parameters are there at once: the one in use and the next."""
+    spread: float = 0.15
+    """Share of the tensors' bytes by which a published peak may be below the predicted one: 15 % where no peaks of the
+    framework's runs are known."""
+    workspace_bytes: float = 0.0
+    """Bytes of libraries' workspaces and buffers, whatever the plan."""
+    sums_live_sets: bool = True
+    """False where the memory of the blocks' and of the loss's backward is not added up on TPUs."""
     lost_across_nodes: float = 0.0
     """Share beyond the tensors' bytes that torch's allocator reserves in the framework's scripts for several nodes,
     whose segments cannot grow; 0 where it is the chip's `fragmentation` as in one node."""

@@ -1,7 +1,8 @@
 """MaxText: JAX on TPUs, and on GPUs with cuDNN's attention (`attention=cudnn_flash_te`).
 
 XLA hides the transfers of tensor parallelism in windowed products on TPUs; on GPUs its collective matmul is on in the
-published scripts.
+published scripts. The casts around the loss are fused, and the logits' gradient takes their place; a block that runs
+again is not live beside them; parameters of one block are gathered at a time, in the body of a loop over layers.
 """
 
 from planc.frameworks.framework import AMPERE, BLACKWELL, Framework
@@ -42,5 +43,8 @@ FRAMEWORK = Framework(
     title="MaxText",
     kernel_on=dict.fromkeys(GPUS, "cudnn"),
     tp_overlap="async_matmul",
+    prefetched=1,
+    loss="in_place",
+    sums_live_sets=False,
     tp_overlap_torus="windowed_einsum",
 )

@@ -2,4 +2,4 @@
 
 from planc.frameworks.framework import Framework
 
-FRAMEWORK = Framework(name="planc", title="planc")
+FRAMEWORK = Framework(name="planc", title="planc", spread=0.0)

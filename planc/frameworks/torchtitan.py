@@ -24,8 +24,10 @@ def by_list(model: Model, kernel: str) -> tuple[str, ...]:
 
 FRAMEWORK = Framework(
     name="torchtitan",
+    spread=0.1,
     title="torchtitan",
     kernel_on=dict.fromkeys(BLACKWELL, "cudnn"),
     selective=by_list,
+    compiles="blocks, loss",
     lost_across_nodes=0.1,
 )

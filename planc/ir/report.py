@@ -69,6 +69,18 @@ class MemoryParts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Reserved:
+    """GiB that the fullest device's allocator and runtime hold at the peak, between `low` and `high`.
+
+    `low` is what the tensors take if nothing is lost between them, less the share by which the published peaks of a
+    framework that `realise as` names may be below the prediction; `high` has what torch's allocator may lose.
+    """
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageMemory:
     stage: int
     layers: int
@@ -83,6 +95,9 @@ class Memory:
     usable_gib: float
     per_device_gib: MemoryParts
     stages: tuple[StageMemory, ...]
+    allocated_gib: float = 0.0
+    """Peak of the tensors on the fullest device, as `max_memory_allocated` counts them."""
+    reserved_gib: Reserved = Reserved(low=0.0, high=0.0)
 
     @property
     def worst(self) -> StageMemory:

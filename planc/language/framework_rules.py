@@ -7,7 +7,7 @@ from dataclasses import replace
 from planc.frameworks import OWN, framework
 from planc.frameworks.framework import Framework
 from planc.ir.model import Model
-from planc.ir.plan import Kernel, Overlap, Plan, RealisedAs
+from planc.ir.plan import Kernel, Overlap, Plan, RealisedAs, Store
 
 
 def filled(plan: Plan) -> Plan:
@@ -23,8 +23,12 @@ def filled(plan: Plan) -> Plan:
     vocab = plan.model.sizes["vocab"]
     padded = rules.padded_vocab(vocab, plan.mesh.size(*plan.axes_of("vocab")))
     whole = plan.recompute.ops == ("blocks",) and rules.runs_whole_blocks(plan.cluster.chip.name)
+    narrow = rules.grads_as_reduced and plan.precision.reduce == "bf16"
+    held = any(s.noun == "grads" and s.dtype for s in plan.stores)
+    kept = Store(noun="grads", dtype="bf16", cause=realise.cause)
     return replace(
         plan,
+        stores=(*plan.stores, kept) if narrow and not held else plan.stores,
         attention=_kernel(plan, rules, realise),
         overlaps=_overlaps(plan, rules, realise),
         recompute=replace(plan.recompute, ops=("whole_blocks",)) if whole else plan.recompute,
@@ -45,6 +49,7 @@ def as_own_program(plan: Plan) -> Plan:
     return replace(
         plan,
         attention=None if kernel is not None and kernel.cause == realise.cause else kernel,
+        stores=tuple(s for s in plan.stores if s.cause != realise.cause),
         overlaps=tuple(o for o in plan.overlaps if o.cause != realise.cause),
         recompute=replace(plan.recompute, ops=("blocks",)) if realise.whole_blocks else plan.recompute,
         realise=None,

@@ -7,13 +7,23 @@ from statistics import fmean, median
 
 import pytest
 
-from planc.calibration.accuracy import closed_forms, errors, fitted, left_out, not_fitted
+from planc.calibration import gpt_memory, gpt_plans
+from planc.calibration.accuracy import (
+    allocated_errors,
+    closed_forms,
+    errors,
+    fitted,
+    left_out,
+    not_fitted,
+    refused,
+)
+from planc.calibration.allocated import peaks
 from planc.calibration.fit import rounded, shown, solved, with_field
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.plans import unusable
-from planc.calibration.predict import Predicted, Prepared, predicted, prepare, timed
+from planc.calibration.predict import Predicted, Prepared, predict, predicted, prepare, timed
 from planc.calibration.ranking import correlation, ranking, ranks
-from planc.calibration.rows import Row, missing, training_rows, validation_rows
+from planc.calibration.rows import Row, bundled, missing, training_rows, validation_rows
 from planc.cli import main
 from tests.plans import ROOT, cluster_of
 
@@ -102,6 +112,30 @@ def test_published_peaks_of_memory() -> None:
 def test_closed_forms_of_memory_are_met() -> None:
     found = closed_forms()
     assert len(found) == 14 and max(e.median for e in found) < 0.02
+
+
+def test_the_compiler_meets_the_closed_forms_tensor_by_tensor() -> None:
+    """The published figures are rounded; the paper's own sums are met to a thousandth, biases and norms apart."""
+    for asked in bundled("memory.json"):
+        options = dict(asked["args"])
+        shape = gpt_memory.GptShape(**options.pop("shape"))
+        wanted = getattr(gpt_memory, asked["call"])(shape, **options)
+        assert gpt_plans.asked_of_planc(asked) == pytest.approx(wanted, rel=1e-3), asked["id"]
+
+
+def test_allocated_peaks_of_the_second_collection() -> None:
+    """Megatron-LM's functional tests print the last rank's peak to the byte: half are within 1.5 %, where nothing was
+    fitted but 0.1 GiB for workspaces."""
+    found = {e.group: e for e in allocated_errors(peaks())}
+    assert found["megatron"].rows == 23 and found["megatron"].median < 0.015
+    assert found["all"].rows == 38 and found["all"].median < 0.05
+
+
+def test_few_runs_that_ran_are_called_out_of_memory() -> None:
+    """At most 3 of 100, of every fourth run; before the frameworks' rules it was every third."""
+    runs = [row for row in training_rows() if not unusable(row)]
+    every = refused(predict(runs[::4]))[0]
+    assert every.rows == 81 and every.memory <= 0.03 * every.rows and every.rules == 0
 
 
 def row_of(seconds: float) -> Row:

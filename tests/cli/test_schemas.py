@@ -116,7 +116,10 @@ ANSWERS = [
 ]
 ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
 ACCURACY = Accuracy(
-    **dict.fromkeys(("held_out", "in_use", "not_fitted", "memory", "closed_forms", "validation"), (ERRORS,)),
+    **dict.fromkeys(
+        ("held_out", "in_use", "not_fitted", "memory", "allocated", "closed_forms", "validation"), (ERRORS,)
+    ),
+    one_flag=ERRORS,
     refused=(Refused("all", 5, 2, 1, 0, 0),),
     sweep=ERRORS,
     rankings=(Ranking(5, 0.9, 0.02),),

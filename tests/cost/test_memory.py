@@ -1,9 +1,11 @@
 """Memory that comes and goes on a device: two moments compete, and the allocator takes its share."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from planc.checks.cost import e0501_memory, w0508_margin
 from planc.cost import cost_plan
 from planc.cost.memory.activations import replay_buffers, replays_of
 from planc.cost.memory.peak import at_the_fullest, with_reserve
@@ -93,3 +95,22 @@ def test_the_reserve_is_a_share_of_what_is_taken(tmp_path: Path) -> None:
     taken = (small.total - small.reserve) * GIB
     assert with_reserve(chip, taken) == pytest.approx(small.total * GIB)
     assert with_reserve(chip, 0.0) == chip.runtime_bytes > 0
+
+
+def test_between_the_ends_of_what_is_held_a_plan_is_warned_of(tmp_path: Path) -> None:
+    """E0501 where even the lower end does not fit; W0508 between it and the prediction; nothing with room."""
+    costed = cost_plan(sharded_of(tmp_path, DATA))
+    memory = costed.memory
+    low, total, high = memory.reserved_gib.low, memory.per_device_gib.total, memory.reserved_gib.high
+    assert (
+        memory.allocated_gib == pytest.approx(memory.per_device_gib.tensors)
+        and memory.allocated_gib < low < total < high
+    )
+
+    def codes(capacity_gib: float) -> list[str]:
+        smaller = replace(costed, memory=replace(memory, capacity_gib=capacity_gib))
+        return [d.code for check in (e0501_memory.check, w0508_margin.check) for d in check(smaller)]
+
+    assert codes(low - 0.01) == ["E0501"]
+    assert codes((low + total) / 2) == ["W0508"] and codes(total + 0.01) == ["W0508"]
+    assert codes(1.1 * total) == []

@@ -21,7 +21,8 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory, plan = costed.memory, costed.sharded.plan
     worst = memory.worst
     need = worst.per_device_gib
-    if need.total <= memory.capacity_gib:
+    least = memory.reserved_gib.low
+    if least <= memory.capacity_gib:
         return
     parts = {k: v for k, v in asdict(need).items() if k != "total" and v >= 0.05}
     shown = ", ".join(f"{name} {gib:.1f}" for name, gib in sorted(parts.items(), key=lambda p: -p[1]))
@@ -29,13 +30,21 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"
     yield Diagnostic(
         "E0501",
-        f"{stage} needs {need.total:.1f} GiB of {memory.capacity_gib:.1f} GiB at the {worst.peak_at}",
+        f"{stage} needs {need.total:.1f} GiB of {memory.capacity_gib:.1f} GiB at the {worst.peak_at}"
+        f"{_at_least(costed)}",
         plan.cluster.cause.span,
         label=f"{plan.cluster.chip.name}: {memory.capacity_gib:.0f} GiB",
         help=f"parts: {shown}. {help}",
         related=(Related(plan.batch.cause.span, f"{plan.batch.microbatch_sequences} sequences a microbatch"),),
         fix=fix,
     )
+
+
+def _at_least(costed: CostedPlan) -> str:
+    """The lower end of what is held, where it is not near the prediction."""
+    memory = costed.memory
+    least = memory.reserved_gib.low
+    return "" if least > 0.94 * memory.per_device_gib.total else f", and {least:.1f} GiB at the least"
 
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:
@@ -69,7 +78,8 @@ RULE = Rule(
     title="does not fit in memory",
     reads="cost",
     why="""The sum of parameters, gradients, optimizer state, activations, buffers and what the
-runtime holds is more than the device has, at the named moment of the fullest stage. The help shows
+runtime holds is more than the device has, at the named moment of the fullest stage, even if the allocator
+loses nothing between tensors; a plan that fits so, and not otherwise, is a warning (W0508). The help shows
 the parts and changes that help, each costed like the plan itself: the fastest that fits first, several
 together where one is not enough.""",
     bad="""plan example

@@ -19,9 +19,20 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     memory = costed.memory
     worst = memory.worst
     total, capacity = worst.per_device_gib.total, memory.capacity_gib
-    if not capacity * (1 - LEFT) < total <= capacity:
+    held = memory.reserved_gib
+    if total <= capacity * (1 - LEFT) or held.low > capacity:
         return
     stage = f"stage {worst.stage}" if len(memory.stages) > 1 else "a device"
+    if total > capacity:
+        yield Diagnostic(
+            "W0508",
+            f"{stage} may need {total:.1f} of {capacity:.1f} GiB at the {worst.peak_at}: between {held.low:.1f} and"
+            f" {held.high:.1f} GiB are held, and {capacity - held.low:.1f} GiB are left at the best",
+            costed.sharded.plan.cluster.cause.span,
+            help="the lower end is what the tensors take if the allocator loses nothing between them; `recompute`, a"
+            " smaller microbatch or a wider axis to store over makes room",
+        )
+        return
     yield Diagnostic(
         "W0508",
         f"{stage} needs {total:.1f} of {capacity:.1f} GiB at the {worst.peak_at}: {capacity - total:.1f} GiB are left",

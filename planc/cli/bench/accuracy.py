@@ -102,8 +102,16 @@ def sentences(found: Accuracy) -> Iterator[str]:
         runs = [e.median for e in found.memory[1:]]
         both = [*runs, *(e.median for e in found.closed_forms)]
         words = f"peak memory: {len(runs)} runs, median error {_percent(median(runs))}"
-        more = f"; with {len(found.closed_forms)} published closed forms {_percent(median(both))}"
+        more = f"; with {len(found.closed_forms)} closed forms of planc {_percent(median(both))}"
         yield words + (more if found.closed_forms else "")
+    if found.allocated:
+        peak, apart = found.allocated[0], found.one_flag
+        each = ", ".join(f"{e.group} {_percent(e.median)} of {e.rows}" for e in found.allocated[1:])
+        yield (
+            f"peak allocated memory of the second collection: {peak.rows} runs, median error {_percent(peak.median)}, "
+            f"90th percentile {_percent(peak.p90)} (medians: {each}); {apart.rows} differences between two runs that"
+            f" differ in one field: median {_percent(apart.median)}"
+        )
     if found.validation:
         sizes = [e.median for e in found.validation]
         mean = sum(sizes) / len(sizes)

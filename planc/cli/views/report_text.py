@@ -88,6 +88,8 @@ def _memory(report: Report) -> list[str]:
         f"{strong('memory')} GiB on each device, of {memory.capacity_gib:.1f}",
         *table(("stage", "layers", *heads), rows, left=1),
         f"fullest at the {memory.worst.peak_at}",
+        f"peak allocated {gib(memory.allocated_gib)} GiB, reserved {gib(memory.reserved_gib.low)} to"
+        f" {gib(memory.reserved_gib.high)} GiB",
     ]
 
 

@@ -50,7 +50,7 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
     masked = kernel is not None and kernel.windows_by_mask and o.op.window
-    flops = _product_flops(sharded, o, _scores(sharded, o)) if masked else op_flops(sharded, o)
+    flops = _product_flops(sharded, o, scores_of(sharded, o)) if masked else op_flops(sharded, o)
     if kernel is not None and kernel.pads_values:
         query, value = (sharded.model.sizes[sharded.model.tensor[t].dims[-1]] for t in (o.op.inputs[0], o.op.output))
         flops *= 2 * max(query, value) / (query + value)
@@ -112,7 +112,7 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
     The backward has four products, or five and the softmax once more where the block's replay did not make the
     probabilities again: a replay keeps tensors that have names, and probabilities have none.
     """
-    scores = _scores(sharded, o)
+    scores = scores_of(sharded, o)
     times, score_bytes = 1.0, kernel.forward_bytes
     if backward:
         again = o.ring or o.op.name not in _replayed(sharded, o)
@@ -123,8 +123,8 @@ def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: Attent
     return arithmetic_s + traffic / memory_bytes_per_s(chip) + 2 * times * chip.launch_s
 
 
-def _scores(sharded: Sharded, o: OpSharding) -> float:
-    """Scores of a microbatch that one device computes, masked ones too.
+def scores_of(sharded: Sharded, o: OpSharding) -> float:
+    """Number of scores of a microbatch that one device computes in the attention op `o` of `sharded`, masked ones too.
 
     A ring whose ranks have one piece from each end of a sequence leaves out the half of its later turns.
     """

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Container
 
+from planc.cost.compute.attention import scores_of
 from planc.cost.compute.quantize import quantized
 from planc.cost.memory.state import by_xla
 from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
@@ -17,6 +19,7 @@ from planc.sharding.local import tensor_bytes
 from planc.sharding.recompute import replay, saved_without_recompute
 from planc.sharding.redistribute import restrict
 
+FLOAT4_BYTES = 0.5
 LOSS_COPIES = {"eager": 3, "divided": 4, "xla": 2}
 """fp32 tensors like the logits in the backward of an eager loss: log-probabilities, their gradient and that of the
 logits; with a divided vocab the backward is several ops (`torch.distributed.tensor.parallel.loss`). XLA takes
@@ -45,7 +48,8 @@ def replays_of(sharded: Sharded) -> Replays:
     (16.0, 2004.0)
     """
     blocks = {kind: _replayed(sharded, kind) for kind in sharded.plan.model.blocks}
-    return Replays(blocks, _logits(sharded), loss_bytes(sharded), by_xla(sharded.plan))
+    together = by_xla(sharded.plan) and framework(sharded.plan.framework).sums_live_sets
+    return Replays(blocks, _logits(sharded), loss_bytes(sharded), together)
 
 
 def replay_buffers(replays: Replays, sections: Container[Section]) -> tuple[float, float]:
@@ -76,7 +80,10 @@ def _logits(sharded: Sharded) -> float:
     """Bytes of the saved logits, in the compute dtype."""
     loss = sharded.ops["last"][-1]
     name = loss.op.inputs[0]
-    return tensor_bytes(sharded.plan, name, restrict(loss.layout, sharded.model.tensor[name].dims))
+    layout = restrict(loss.layout, sharded.model.tensor[name].dims)
+    if framework(sharded.plan.framework).whole_logits:
+        layout = {dim: axes for dim, axes in layout.items() if dim != "vocab"}
+    return tensor_bytes(sharded.plan, name, layout)
 
 
 def loss_bytes(sharded: Sharded) -> float:
@@ -87,9 +94,14 @@ def loss_bytes(sharded: Sharded) -> float:
     True
     """
     plan, one = sharded.plan, _logits(sharded)
+    kept = framework(plan.framework).loss
     if plan.compiled("loss"):
         return one
-    divided = bool(sharded.ops["last"][-1].layout.get("vocab"))
+    if kept == "gradient":
+        return one
+    if kept != "ops":
+        return 0.0 if kept == "in_place" else one * 4 / DTYPE_BYTES[plan.precision.compute]
+    divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not framework(plan.framework).whole_logits
     made_by = "xla" if by_xla(plan) else "divided" if divided else "eager"
     return LOSS_COPIES[made_by] * one * 4 / DTYPE_BYTES[plan.precision.compute]
 
@@ -116,13 +128,47 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
     """Bytes kept of one block for one microbatch; `everything` as if nothing were recomputed."""
     kept = saved_without_recompute(sharded.model, kind) if everything else replay(sharded.plan, kind).saved
     saved, away = _saved_bytes(sharded, kind), offloaded(sharded.plan)
-    return sum([saved[name] for name in kept if name not in away])
+    again: Container[str] = () if everything else replay(sharded.plan, kind).ops
+    beside = 0.0
+    if sharded.plan.framework != OWN:
+        kept = (*kept, *(t for t in _kept_outputs(sharded, kind, again) if t not in kept))
+        beside = _saved_beside(sharded, kind, again)
+    return sum([saved[name] for name in kept if name not in away]) + beside
+
+
+def _kept_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
+    """Outputs of ops in `again` that other ops of the block save, where the framework's checkpoint keeps them."""
+    keeping = framework(sharded.plan.framework).keeps_outputs
+    ops = [o.op for o in sharded.ops[kind]]
+    made = {op.output for op in ops if op.name in again and op.name in keeping}
+    return tuple(dict.fromkeys(t for op in ops if op.name not in again for t in op.saves if t in made))
+
+
+def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> float:
+    """Bytes that a framework keeps of one block beside the tensors of any correct program: masks of dropout after the
+    two sums, and the scores of unfused attention (Korthikanti et al. 2022, section 4).
+
+    Ops in `again` run again and keep nothing.
+    """
+    plan = sharded.plan
+    dropout = plan.model.family in framework(plan.framework).dropout
+    size = DTYPE_BYTES[plan.precision.compute]
+    total = 0.0
+    for o in sharded.ops[kind]:
+        if o.op.name in again or (plan.recompute.blocks and again):
+            continue
+        if o.op.kind == "add" and dropout:
+            total += tensor_bytes(plan, o.op.output, restrict(o.layout, sharded.model.tensor[o.op.output].dims)) / size
+        if o.op.kind == "attention" and plan.attention is not None and plan.attention.method == "unfused":
+            total += scores_of(sharded, o) * (2 * size + 1 if dropout else size)
+    return total
 
 
 def _section_saved(sharded: Sharded, section: str) -> float:
     names = dict.fromkeys(t for o in sharded.ops.get(section, ()) for t in o.op.saves)
     saved = _saved_bytes(sharded, section)
-    return sum([saved[name] for name in names])
+    whole = _logits(sharded) - saved["logits"] if section == "last" and sharded.plan.framework != OWN else 0.0
+    return sum([saved[name] for name in names]) + whole
 
 
 @cached_on(lambda sharded, section: (sharded.plan.cache, section))
@@ -143,13 +189,17 @@ def _narrow_factor(sharded: Sharded, section: str, name: str) -> float:
     dtypes = {_tiled(sharded.plan, op) or _before_tiled(sharded, section, op) for op in savers}
     if len(dtypes) != 1 or "" in dtypes:
         return 1.0
-    return DTYPE_BYTES[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
+    return {**DTYPE_BYTES, "float4": FLOAT4_BYTES}[dtypes.pop()] / DTYPE_BYTES[sharded.plan.precision.compute]
 
 
 def _tiled(plan: Plan, op: Op) -> str:
-    """The dtype of a matmul whose inputs are scaled by tile; an empty string for another op."""
+    """The dtype of a matmul whose inputs are scaled by tile, or that keeps them narrow all the same; an empty string
+    for another op."""
     chosen = quantized(plan, op)
-    return chosen.dtype if chosen is not None and (chosen.tile or chosen.recipe == "blockwise") else ""
+    if chosen is None:
+        return ""
+    narrow = chosen.tile or chosen.recipe == "blockwise" or framework(plan.framework).saves_narrow
+    return chosen.dtype if narrow else ""
 
 
 def _before_tiled(sharded: Sharded, section: str, op: Op) -> str:

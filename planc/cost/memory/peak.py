@@ -19,7 +19,7 @@ from planc.ir.hardware import Chip
 from planc.ir.model import Section
 from planc.ir.plan import Plan
 from planc.ir.realised import Realised, TensorBytes, during
-from planc.ir.report import Memory, MemoryParts, StageMemory
+from planc.ir.report import Memory, MemoryParts, Reserved, StageMemory
 from planc.ir.sharding import Sharded
 from planc.pipeline.timeline import Timeline
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on
@@ -48,11 +48,38 @@ def memory(sharded: Sharded, timeline: Timeline, realised: Realised | None, rows
     capacity = chip.memory_bytes / chip.devices
     tensors = realised.peak_memory(timeline.in_flight) if realised else required_tensor_bytes(sharded, timeline, rows)
     stages = tuple(_stage(sharded, rank, held) for rank, held in enumerate(tensors))
+    worst = max(stages, key=lambda s: s.per_device_gib.total).per_device_gib
     return Memory(
         capacity_gib=capacity / GIB,
         usable_gib=(capacity - chip.runtime_bytes) / (1 + chip.runtime_fraction) / GIB,
-        per_device_gib=max(stages, key=lambda s: s.per_device_gib.total).per_device_gib,
+        per_device_gib=worst,
         stages=stages,
+        allocated_gib=worst.tensors,
+        reserved_gib=reserved(sharded.plan, worst, foreign=realised is None),
+    )
+
+
+MOST_LOST = 0.1
+"""Share beyond the tensors' bytes that torch's allocator held at most in published runs, where its segments cannot
+grow."""
+
+
+def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
+    """What the fullest device holds of its memory, in GiB, from least to most.
+
+    `worst` are its parts. The spread is that of the framework of `plan` where the plan is costed as it realises it
+    (`foreign`), none for a target's program.
+
+    >>> held = reserved(plan, costed.memory.per_device_gib, foreign=True)
+    >>> f"{held.low:.1f} to {held.high:.1f} GiB"
+    '53.9 to 58.9 GiB'
+    """
+    chip = plan.cluster.chip
+    outside = worst.comm_buffers + chip.runtime_bytes / GIB
+    spread = framework(plan.framework).spread if foreign else 0.0
+    lost = max(MOST_LOST, chip.runtime_fraction) if plan.cluster.kind == "node" else chip.runtime_fraction
+    return Reserved(
+        low=worst.tensors * (1 - spread) + outside, high=max(worst.total, worst.tensors * (1 + lost) + outside)
     )
 
 
@@ -112,7 +139,8 @@ def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    parts = {**resting(sharded, held, whole=whole), "buffers": at_the_fullest(*moments)}
+    buffers = at_the_fullest(*moments) + framework(plan.framework).workspace_bytes
+    parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
     return parts, loss_is_fullest(*moments)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planc.cost.step.offload import offloaded
+from planc.frameworks import framework
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Section
 from planc.ir.plan import Noun, Plan
@@ -12,8 +13,6 @@ from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import param_elements, stored_elements
 
-PREFETCHED = 2
-"""Blocks whose gathered parameters are there at once: the one in use and the next."""
 LANDING = 1
 """Buffers of the size of a gathered block that torch keeps beside: a gather lands in one that belongs to the stream of
 transfers, and is copied out (`torch.distributed.fsdp`, `_fsdp_collectives.py`). XLA gathers in place."""
@@ -103,10 +102,12 @@ PassingBytes = tuple[float, float]
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
     """Transient bytes of `params` by the section that uses them: gathered copies, and the whole gradient.
 
-    A plan that gathers parameters in each pass holds `PREFETCHED` blocks and, with torch, `LANDING` more.
+    A plan that gathers parameters in each pass holds the blocks that its framework prefetches and, with torch,
+    `LANDING` more.
     """
     plan = sharded.plan
-    blocks = (PREFETCHED + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    at_once = framework(plan.framework).prefetched
+    blocks = (at_once + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
     found: dict[Section, PassingBytes] = {}
     for p in params:

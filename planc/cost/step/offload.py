@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
-from planc.ir.sharding import Layout, Sharded
+from planc.ir.sharding import Layout, OpSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import stored_elements, tensor_bytes
 from planc.sharding.recompute import replay
@@ -90,4 +91,12 @@ def _saved_layouts(sharded: Sharded, tensor: str, section: str) -> list[Layout]:
     dims = sharded.model.tensor[tensor].dims
     ops = sharded.ops[section]
     later = [o for o in ops if tensor in o.op.saves] or [o for o in ops if tensor in o.op.inputs]
-    return list({repr(layout): layout for o in later for layout in [o.needs(tensor, dims)]}.values())
+    divided = framework(sharded.plan.framework).saves_divided
+    found = [_before_gather(o, tensor) if divided else None for o in later]
+    layouts = [o.needs(tensor, dims) if before is None else before for o, before in zip(later, found, strict=True)]
+    return list({repr(layout): layout for layout in layouts}.values())
+
+
+def _before_gather(o: OpSharding, tensor: str) -> Layout | None:
+    """The layout of `tensor` before it was brought to the one that `o` takes; None where it was so already."""
+    return next((m.before for m in o.redistributions if m is not None and m.tensor == tensor), None)
