@@ -205,7 +205,7 @@ def closed_forms() -> tuple[Errors, ...]:
     plans is (`gpt_plans`)."""
     found = []
     for asked in bundled("memory.json"):
-        value = gpt_plans.asked_of_planc(asked) / (2**30 if asked["unit"] == "GiB" else 1)
+        value = gpt_plans.compiled_figure(asked) / (2**30 if asked["unit"] == "GiB" else 1)
         error = value / asked["answer"] - 1
         found.append(Errors(asked["id"], 1, abs(error), abs(error), error))
     return tuple(found)

@@ -16,7 +16,7 @@ from planc.calibration.predict import Prepared, prepare
 from planc.calibration.rows import Row, bundled
 from planc.diag.fast_dataclass import dataclass
 
-LEAST_GIB = 0.2
+MIN_GIB = 0.2
 """Differences below it are near the constant overhead's own changes."""
 
 
@@ -84,7 +84,7 @@ def _printed(row: Row) -> float | None:
 
 
 def differences(found: Sequence[Peak]) -> tuple[Difference, ...]:
-    """Every two of the peaks `found` whose runs differ in one field, and in memory by more than `LEAST_GIB`."""
+    """Every two of the peaks `found` whose runs differ in one field, and in memory by more than `MIN_GIB`."""
     return tuple(_differences(found))
 
 
@@ -94,7 +94,7 @@ def _differences(found: Sequence[Peak]) -> Iterator[Difference]:
         a, b = facts[id(one)], facts[id(other)]
         unlike = [name for name in sorted({*a, *b}) if a.get(name) != b.get(name)]
         apart = other.measured_gib - one.measured_gib
-        if len(unlike) == 1 and abs(apart) > LEAST_GIB:
+        if len(unlike) == 1 and abs(apart) > MIN_GIB:
             yield Difference(one.row, other.row, unlike[0], apart, other.predicted_gib - one.predicted_gib)
 
 
@@ -114,7 +114,7 @@ IRRELEVANT = (
 
 
 def _flat(row: Row) -> dict[str, Any]:
-    """What a row's memory follows from, by field."""
+    """The fields of a row that its memory follows from."""
     found: dict[str, Any] = {"framework": row.facts["framework"]}
     for section in ("model", "parallel", "batch", "options"):
         for key, value in row.facts[section].items():

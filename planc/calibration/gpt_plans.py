@@ -70,14 +70,14 @@ def state_bytes(shape: GptShape) -> float:
     return sum(resting(sharded, held).values())
 
 
-def asked_of_planc(asked: dict[str, Any]) -> float:
-    """The answer to a published figure (`asked`, a row of `data/memory.json`): bytes, or percent of the bytes without
+def compiled_figure(row: dict[str, Any]) -> float:
+    """The answer to a published figure (`row` of `data/memory.json`): bytes, or percent of the bytes without
     recomputation and without sequence parallelism."""
-    options = dict(asked["args"])
+    options = dict(row["args"])
     shape = GptShape(**options.pop("shape"))
     recompute, divided = options.get("recompute", "none"), bool(options.get("sequence_parallel"))
-    if asked["call"] == "state_bytes":
+    if row["call"] == "state_bytes":
         return state_bytes(shape)
-    if asked["call"] == "first_stage_activation_bytes":
+    if row["call"] == "first_stage_activation_bytes":
         return first_stage_bytes(shape, recompute, sequence_parallel=divided)
     return 100 * block_bytes(shape, recompute, sequence_parallel=divided) / block_bytes(shape)

@@ -10,8 +10,9 @@ from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model
 
 Loss = Literal["ops", "fp32_in_place", "gradient", "in_place"]
-"""What the loss keeps beside the logits for its backward: fp32 tensors, op by op (`ops`); one fp32 copy that its
-backward overwrites; their gradient alone, by one kernel; nothing, where the gradient takes the logits' place."""
+"""Ways of the loss to keep what its backward needs beside the logits: fp32 tensors, op by op (`ops`); one fp32 copy
+that its backward overwrites; their gradient alone, by one kernel; nothing, where the gradient takes the logits'
+place."""
 AMPERE = ("a100", "a100_40")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
 
@@ -52,7 +53,7 @@ class Framework:
     """True where gradients are kept in the dtype that they are reduced in; else they are fp32."""
     loss: Loss = "ops"
     compiles: str = "blocks"
-    """What its own switch for compilation compiles, in the words of a `compile` sentence."""
+    """Regions that its own switch for compilation compiles, in the words of a `compile` sentence."""
     whole_logits: bool = False
     """True where the head's output is gathered over tensor parallelism before the loss."""
     dropout: tuple[str, ...] = ()

@@ -120,7 +120,7 @@ def test_the_compiler_meets_the_closed_forms_tensor_by_tensor() -> None:
         options = dict(asked["args"])
         shape = gpt_memory.GptShape(**options.pop("shape"))
         wanted = getattr(gpt_memory, asked["call"])(shape, **options)
-        assert gpt_plans.asked_of_planc(asked) == pytest.approx(wanted, rel=1e-3), asked["id"]
+        assert gpt_plans.compiled_figure(asked) == pytest.approx(wanted, rel=1e-3), asked["id"]
 
 
 def test_allocated_peaks_of_the_second_collection() -> None:

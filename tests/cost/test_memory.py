@@ -7,7 +7,7 @@ import pytest
 
 from planc.checks.cost import e0501_memory, w0508_margin
 from planc.cost import cost_plan
-from planc.cost.memory.activations import replay_buffers, replays_of
+from planc.cost.memory.activations import replay_buffers, replays_of, saved_by_section
 from planc.cost.memory.peak import at_the_fullest, with_reserve
 from planc.cost.memory.state import state_buffers
 from planc.ir.report import MemoryParts
@@ -114,3 +114,44 @@ def test_between_the_ends_of_what_is_held_a_plan_is_warned_of(tmp_path: Path) ->
     assert codes(low - 0.01) == ["E0501"]
     assert codes((low + total) / 2) == ["W0508"] and codes(total + 0.01) == ["W0508"]
     assert codes(1.1 * total) == []
+
+
+GPT = """plan gpt
+model     gpt3_175b(layers = 8, embed = 1024, heads = 16, head_dim = 64, ffn = 4096, vocab = 51200, positions = 1024)
+batch     64 x 1024 tokens microbatch 2
+cluster   1 x h100_node
+mesh      dp 4 > tp 2
+use       zero1 over dp
+use       tp over tp
+compute   bf16 reduce bf16
+"""
+HIDDEN = 2 * 1024 * 1024.0
+"""Elements of a microbatch's hidden state."""
+
+
+def saved_of(folder: Path, *more: str) -> float:
+    """Bytes that a block of the GPT saves."""
+    return saved_by_section(sharded_of(folder, GPT + "".join(f"{line}\n" for line in more)))["block"]
+
+
+def test_megatron_keeps_masks_of_dropout_and_unfused_scores(tmp_path: Path) -> None:
+    """Two masks of a byte; softmax, mask and dropped scores of 8 of 16 heads: 5 bytes each."""
+    plain, megatron = saved_of(tmp_path), saved_of(tmp_path, "realise as megatron")
+    assert megatron - plain == 2 * HIDDEN
+    unfused = saved_of(tmp_path, "realise as megatron", "attention.core as unfused")
+    assert unfused - megatron == 5 * 2 * 8 * 1024 * 1024
+
+
+def test_megatron_keeps_the_divided_input_of_a_product(tmp_path: Path) -> None:
+    """With sequence parallelism the two inputs that are gathered are kept as halves: 2 bytes an element."""
+    both = [saved_of(tmp_path, "use sp over tp", *more) for more in ((), ("realise as megatron",))]
+    assert both[0] - both[1] == 2 * HIDDEN - 2 * HIDDEN / 2  # two halves of 2 bytes less, two divided masks more
+
+
+def test_gradients_are_kept_as_they_are_reduced(tmp_path: Path) -> None:
+    """Megatron's buffer has the dtype of the reduction, other programs' are fp32."""
+    held = [cost_plan(sharded_of(tmp_path, GPT + more)).memory.worst.per_device_gib.grads for more in ("", MEGATRON)]
+    assert held[1] == pytest.approx(held[0] / 2, rel=0.02)  # the padded vocabulary
+
+
+MEGATRON = "realise as megatron\n"

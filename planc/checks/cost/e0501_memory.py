@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 SHOWN = 3
 """Changes that the help lists."""
+NEAR = 0.94
+"""A lower end above this share of the prediction is not said beside it."""
 
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
@@ -31,7 +33,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     yield Diagnostic(
         "E0501",
         f"{stage} needs {need.total:.1f} GiB of {memory.capacity_gib:.1f} GiB at the {worst.peak_at}"
-        f"{_at_least(costed)}",
+        f"{_lower_end(costed)}",
         plan.cluster.cause.span,
         label=f"{plan.cluster.chip.name}: {memory.capacity_gib:.0f} GiB",
         help=f"parts: {shown}. {help}",
@@ -40,11 +42,11 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     )
 
 
-def _at_least(costed: CostedPlan) -> str:
+def _lower_end(costed: CostedPlan) -> str:
     """The lower end of what is held, where it is not near the prediction."""
     memory = costed.memory
-    least = memory.reserved_gib.low
-    return "" if least > 0.94 * memory.per_device_gib.total else f", and {least:.1f} GiB at the least"
+    low = memory.reserved_gib.low
+    return "" if low > NEAR * memory.per_device_gib.total else f", and {low:.1f} GiB at the least"
 
 
 def _fix(costed: CostedPlan) -> tuple[str, Fix | None]:

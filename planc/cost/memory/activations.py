@@ -131,12 +131,12 @@ def _block_saved(sharded: Sharded, kind: Section, *, everything: bool = False) -
     again: Container[str] = () if everything else replay(sharded.plan, kind).ops
     beside = 0.0
     if sharded.plan.framework != OWN:
-        kept = (*kept, *(t for t in _kept_outputs(sharded, kind, again) if t not in kept))
+        kept = (*kept, *(t for t in _saved_outputs(sharded, kind, again) if t not in kept))
         beside = _saved_beside(sharded, kind, again)
     return sum([saved[name] for name in kept if name not in away]) + beside
 
 
-def _kept_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
+def _saved_outputs(sharded: Sharded, kind: Section, again: Container[str]) -> tuple[str, ...]:
     """Outputs of ops in `again` that other ops of the block save, where the framework's checkpoint keeps them."""
     keeping = framework(sharded.plan.framework).keeps_outputs
     ops = [o.op for o in sharded.ops[kind]]

@@ -65,7 +65,7 @@ grow."""
 
 
 def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
-    """What the fullest device holds of its memory, in GiB, from least to most.
+    """GiB that the fullest device holds of its memory, from least to most.
 
     `worst` are its parts. The spread is that of the framework of `plan` where the plan is costed as it realises it
     (`foreign`), none for a target's program.

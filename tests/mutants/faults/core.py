@@ -119,6 +119,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cost/test_memory.py::test_a_compiled_loss_makes_the_gradient_alone",
     ),
     Fault(
+        name="a framework's product keeps its input gathered",
+        file="planc/cost/step/offload.py",
+        text="found = [_before_gather(o, tensor) if divided else None for o in later]",
+        planted="found = [None for o in later]",
+        test="tests/calibration/test_accuracy.py::test_the_compiler_meets_the_closed_forms_tensor_by_tensor",
+    ),
+    Fault(
+        name="a plan is refused although the lower end of its memory fits",
+        file="planc/checks/cost/e0501_memory.py",
+        text="least = memory.reserved_gib.low",
+        planted="least = memory.reserved_gib.high",
+        test="tests/cost/test_memory.py::test_between_the_ends_of_what_is_held_a_plan_is_warned_of",
+    ),
+    Fault(
+        name="planc's own program takes the framework's overlap",
+        file="planc/language/framework_rules.py",
+        text="overlaps=tuple(o for o in plan.overlaps if o.cause != realise.cause),",
+        planted="overlaps=plan.overlaps,",
+        test="tests/language/test_realise.py::test_planc_s_program_is_without_the_framework",
+    ),
+    Fault(
         name="gathers hide behind the weights' products too",
         file="planc/cost/step/overlap.py",
         text='transfers[i].op in ("all_reduce", "reduce_scatter")]',
