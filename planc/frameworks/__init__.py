@@ -23,11 +23,7 @@ NAMES = (
 
 @cache
 def framework(name: str) -> Framework:
-    """The rules of the framework `name`, one of `NAMES`.
-
-    >>> framework("megatron").title, framework("megatron").padded_vocab(50257, tp=4)
-    ('Megatron-LM', 50688)
-    """
+    """The rules of the framework `name`, one of `NAMES`."""
     assert name in NAMES
     found: Framework = importlib.import_module(f"{__name__}.{name}").FRAMEWORK
     return found

@@ -72,7 +72,7 @@ def reserved(plan: Plan, worst: MemoryParts, *, foreign: bool) -> Reserved:
 
     >>> held = reserved(plan, costed.memory.per_device_gib, foreign=True)
     >>> f"{held.low:.1f} to {held.high:.1f} GiB"
-    '53.9 to 58.9 GiB'
+    '54.0 to 59.1 GiB'
     """
     chip = plan.cluster.chip
     outside = worst.comm_buffers + chip.runtime_bytes / GIB
