@@ -12,7 +12,7 @@ from typing import Any
 
 from planc.calibration.gpt_memory import GptShape
 from planc.catalog.parts.part import BLOCK
-from planc.checks import assume_checked
+from planc.checks import check_plan
 from planc.cost import cost_plan
 from planc.cost.memory.activations import saved_by_section
 from planc.cost.memory.state import resting
@@ -47,7 +47,7 @@ def laid_out(shape: GptShape, recompute: str, sequence_parallel: bool) -> Sharde
     path = Path("/gpt.plan")
     built = build_file(path, unsaved={path: "\n".join(lines) + "\n"})
     assert built.plan is not None, built.diagnostics
-    return propagate(assume_checked(built.plan))
+    return propagate(check_plan(built.plan))
 
 
 def block_bytes(shape: GptShape, recompute: str = "none", *, sequence_parallel: bool = False) -> float:
