@@ -106,3 +106,20 @@ def test_lower_raises_the_refusals() -> None:
 @pytest.mark.parametrize("name", LAYOUTS)
 def test_it_refuses_nothing_that_it_can_do(name: str) -> None:
     assert refusals(propagated(case(name))) == []
+
+
+TIED: dict[str, tuple[tuple[str, ...], str]] = {
+    "head alone": (("fsdp 2 > tp 2", FSDP, "shard vocab over tp in head"), "is the head's weight too"),
+    "lookup alone": (("fsdp 2 > tp 2", FSDP, "shard embed over tp in embedding"), "is the head's weight too"),
+    "float8": (
+        ("fsdp 4", FSDP, "compute bf16 reduce fp32", "quantize head as float8(rowwise)"),
+        "multiplies by the embedding's weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_a_tied_table_is_divided_in_one_way(name: str) -> None:
+    sentences, says = TIED[name]
+    (found,) = refusals(propagated(plan_of("refused", *sentences, model="llama_micro_tied")))
+    assert found.code == "E0901" and says in found.message
