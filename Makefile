@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories pages audit audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -79,6 +79,9 @@ goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 
 audit: $(READY) ## trace every audited layout on fake process groups, and write docs/measured/audit-cuda.md (about 5 minutes)
 	@$(BIN)/python tests/audit/run.py
+
+audit-stages: $(READY) ## trace thirty layouts, pipelines most of all, and write docs/measured/audit-stages.md (about 20 minutes; kept by content)
+	@$(BIN)/python tests/audit/run_stages.py
 
 audit-tpu: $(READY) ## compile the TPU plans with libtpu, no TPU, and write docs/measured/audit-tpu.md (an hour; kept by content)
 	@$(BIN)/python tests/audit/run_tpu.py

@@ -8,16 +8,20 @@ from unittest.mock import patch
 import pytest
 
 from planc.backends.cuda.audit import pool
+from planc.backends.cuda.audit.run import predicted_bytes
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.checks import check_plan
 from planc.ir.audit import Total
 from planc.ir.program import Program
 from planc.lowering import lower_plan
-from tests.cuda.cases import FSDP, PP, STEP, plan_of
+from tests.cuda.cases import BF16, FSDP, PP, STEP, plan_of
+
+PEAK_WITHIN = 0.05
 
 
-def _program(schedule: str) -> Program:
-    plan = plan_of("alike", "pp 2 > fsdp 2", PP.format(schedule), FSDP, STEP, batch="16 x 24 tokens microbatch 1")
+def _program(schedule: str, *sentences: str) -> Program:
+    said = sentences or (STEP,)
+    plan = plan_of("equal", "pp 2 > fsdp 2", PP.format(schedule), FSDP, *said, batch="16 x 24 tokens microbatch 1")
     return lower_plan(check_plan(plan), "cuda", version="installed")
 
 
@@ -30,7 +34,15 @@ def test_counted_microbatches_are_as_if_they_had_run(stage: int) -> None:
         short, whole = (workers.submit(pool._trace, program, stage, run_all).result() for run_all in (False, True))
     assert (short.counted, whole.counted) == ((3, 4, 5, 6), ())
     assert short.totals == whole.totals and short.totals["send_recv", "pp", "fp32"].count == 8
-    assert short.peak_bytes == whole.peak_bytes > 0
+    assert short.peak_bytes == whole.peak_bytes == pytest.approx(predicted_bytes(program.sharded)[stage], PEAK_WITHIN)
+
+
+@pytest.mark.launch
+def test_a_stage_that_gathers_for_each_pass_holds_what_was_predicted() -> None:
+    program = _program("1f1b", BF16)
+    (traced,) = pool.traces(program, [0])
+    assert traced.counted == ()
+    assert traced.peak_bytes == pytest.approx(predicted_bytes(program.sharded)[0], PEAK_WITHIN)
 
 
 def test_microbatches_that_differ_are_not_counted() -> None:

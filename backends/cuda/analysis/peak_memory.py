@@ -11,7 +11,7 @@ from collections.abc import Hashable
 from dataclasses import replace
 
 from planc.backends.cuda.analysis.block_backward import most_bytes, products_inside
-from planc.backends.cuda.analysis.fsdp_shard_dim import stored_over
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.replays import replay
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
@@ -212,6 +212,14 @@ class Rank:
         reshard after a backward."""
         return self.roles.uses_fsdp and bool(self.roles.pipeline) and not self._has_resident_copies
 
+    def _put_in_order(self, section: Section) -> float:
+        """Number of elements of what is gathered together and stored divided on another than the first dimension: it
+        lands rank by rank, and is copied twice."""
+        if section not in self.sections:
+            return 0.0
+        mine = [p for p, _ in self.held if section in p.param.sections and stored_dim(self.roles, p)]
+        return sum(self._unsharded_elements(p) for p in mine)
+
     def _all_copies(self) -> float:
         """Compute copies of all that this rank holds (bytes)."""
         return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
@@ -231,7 +239,9 @@ class Rank:
         if len(self.flying) > 1:
             return self._all_copies() + block
         several = sum(self.sections.get(kind, 0) for kind in self.sharded.model.blocks) > 1
-        before = block if several or landing else groups.get("first", 0.0)
+        before = block if several else groups.get("first", 0.0)
+        if landing:
+            before = max(block, 2 * max(map(self._put_in_order, self.sharded.model.blocks)) * self.computed)
         return block + before + groups.get("last", 0.0)
 
     @property
