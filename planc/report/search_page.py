@@ -143,7 +143,7 @@ def search_page(
 def _layout(rank: int, c: Candidate) -> Layout:
     return Layout(
         rank=rank,
-        label=c.label,
+        label=c.label or "the plan itself: nothing is free",
         time_s=c.time_s,
         step=StepParts(**{name: getattr(c.step, name) for name in StepParts.model_fields}),
         mfu=c.step.mfu,
@@ -191,7 +191,7 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
         ),
     )
     sentence = (
-        f"The fastest layout that fits: {first.label}. A step takes {seconds(first.time_s)} at"
+        f"The fastest layout that fits: {first.label or 'the plan itself'}. A step takes {seconds(first.time_s)} at"
         f" {percent(first.step.mfu)} of the peak, with {gib(first.memory_gib)} of {gib(found.room_gib)} GiB; {decided}."
     )
     headline = f"{seconds(first.time_s)} a step, {gib(first.memory_gib)} GiB, MFU {percent(first.step.mfu)}"

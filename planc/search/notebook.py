@@ -14,12 +14,11 @@ STEP_PARTS = tuple(Part(name.removesuffix("_s"), said) for name, said in PARTS.i
 
 def found_shown(found: Found) -> Shown:
     """The layouts `found`: a table, and the parts of their steps."""
-    summary = (
-        f"{len(found)} layouts, the fastest first; {found.decided:,} decided, {found.fully_costed:,} costed in"
-        f" {seconds(found.seconds)}"
-    )
+    layouts = f"{len(found)} layout{'s' if len(found) != 1 else ''}, the fastest first"
+    costed = f"{found.fully_costed:,} costed in {seconds(found.seconds)}"
+    summary = f"{layouts}; {found.decided:,} decided, {costed}"
     rows = tuple(
-        (str(i), c.label, seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
+        (str(i), c.label or "the plan itself", seconds(c.time_s), percent(c.step.mfu), gib(c.memory_gib), c.why)
         for i, c in enumerate(found, 1)
     )
     heads = ("", "layout", "step", "MFU", "GiB", "than the next")
