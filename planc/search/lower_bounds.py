@@ -42,7 +42,7 @@ from planc.cost.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
-from planc.ir.plan import Plan
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.sharding import Sharded
 from planc.search.critical_path import PipelinePaths, last_rank_layers
 from planc.search.space import Pipeline, Point, Space
@@ -159,7 +159,10 @@ class Bounds:
     def of_family(self, family: Family) -> float:
         """Lower bound on the step time (s) of a `family`: the mean over ranks, and the last rank with the pipeline's
         fill."""
-        ranks, copies, times = family.ranks, self.microbatch_seconds(family), family.microbatches
+        ranks, times = family.ranks, family.microbatches
+        pipelines = self.space.pipelines(ranks)
+        # Parameters that stay gathered are made narrow the fewest times.
+        copies = self.microbatch_seconds(family, max(pipelines, key=_keeps_gathered) if self._narrow else pipelines[0])
         forward_s, layer_s = copies.fastest_forward_s, copies.fastest_layer_s
         last = min(before * forward_s + times * on * layer_s for before, on in self._last_ranks[ranks])
         return max(times * copies.all_layers_s / ranks, last) * SHAVED
@@ -196,7 +199,7 @@ class Bounds:
     def critical_path_s(self, shape: Shape) -> float:
         """Lower bound on the step time (s) of a `shape`: the critical path of the pipeline, without transfers
         of state."""
-        times = shape.paths.compute_times(self.microbatch_seconds(shape.family))
+        times = shape.paths.compute_times(self.microbatch_seconds(shape.family, shape.pipeline))
         return shape.paths.critical.lower_bound_s(times, shape.family.microbatches) * SHAVED
 
     # Points.
@@ -225,7 +228,7 @@ class Bounds:
         return LayoutCost(
             plan=plan,
             division=shape.paths.division,
-            compute=self.microbatch_seconds(shape.family),
+            compute=self.microbatch_seconds(shape.family, shape.pipeline),
             saved=shape.saved,
             state=self._state_seconds_of(point, shape.times),
             state_bytes=partial(self._state_bytes, point, shape),
@@ -262,14 +265,15 @@ class Bounds:
         mesh = self.space.mesh(sizes)
         return tuple((a.name, a.size, a.stride) for a in mesh.every.values() if a.name not in outside)
 
-    @cached_on(lambda b, family: b._microbatch_place(family))
-    def microbatch_seconds(self, family: Family) -> MicrobatchSeconds:
-        """Seconds of a `family`'s microbatch. How state is stored plays no part, unless narrow copies of weights are
-        made as often as they are gathered."""
-        return microbatch_seconds(self._sharded_as(family), self._links)
+    @cached_on(lambda b, family, pipeline: b._microbatch_place(family, pipeline))
+    def microbatch_seconds(self, family: Family, pipeline: Pipeline | None) -> MicrobatchSeconds:
+        """Seconds of a `family`'s microbatch in a `pipeline`. How state is stored and the schedule play no part, unless
+        narrow copies of weights are made as often as they are gathered."""
+        return microbatch_seconds(self._sharded_as(family, pipeline), self._links)
 
-    def _microbatch_place(self, family: Family) -> tuple[Cache, Hashable]:
-        narrow = (self._stored_as[family.variants[0]], family.microbatches) if self._narrow else None
+    def _microbatch_place(self, family: Family, pipeline: Pipeline | None) -> tuple[Cache, Hashable]:
+        stored = self._stored_as[family.variants[0]], _keeps_gathered(pipeline)
+        narrow = (stored, family.microbatches) if self._narrow else None
         return self.cache, (family.microbatch, narrow, family.inside)
 
     @cached_on(lambda b, family: (b.cache, (family.microbatch, family.inside)))
@@ -277,27 +281,27 @@ class Bounds:
         """Bytes of a family's microbatch."""
         if self._linear and family.microbatch > 1:
             return self._saved_of(family._replace(microbatch=1)).times(family.microbatch)
-        return saved_activations(self._sharded_as(family))
+        return saved_activations(self._sharded_as(family, self.space.pipelines(family.ranks)[0]))
 
-    def _sharded_as(self, family: Family) -> Sharded:
-        """The layouts of a family with its first variant and pipeline; an op and a transfer take as long
+    def _sharded_as(self, family: Family, pipeline: Pipeline | None) -> Sharded:
+        """The layouts of a family with its first variant and a `pipeline`; an op and a transfer take as long
         whatever is run again."""
-        point = replace(family.first, pipeline=self.space.pipelines(family.ranks)[0])
+        point = replace(family.first, pipeline=pipeline)
         sharded = self.sharded(point)
         first = self._first_of(point, sharded)
         sharded.cache.share(first.cache)
         sharded.plan.cache.share(first.plan.cache)
         return sharded
 
-    @cached_on(lambda b, p, _: (b.cache, (b._stored_as[p.variant], p.sizes, p.sequences, p.microbatch)))
+    @cached_on(lambda b, p, _: (b.cache, (b._stored(p), p.sizes, p.sequences, p.microbatch)))
     def _first_of(self, point: Point, sharded: Sharded) -> Sharded:
         return sharded
 
-    @cached_on(lambda b, point: (b.cache, (b._stored_as[point.variant], point.sizes)))
+    @cached_on(lambda b, point: (b.cache, (b._stored(point), point.sizes)))
     def _stored_of(self, point: Point) -> StateBytes:
         return state_bytes(self.sharded(point))
 
-    @cached_on(lambda b, point, times: (b.cache, (b._stored_as[point.variant], times == 1, point.sizes)))
+    @cached_on(lambda b, point, times: (b.cache, (b._stored(point), times == 1, point.sizes)))
     def _state_seconds_of(self, point: Point, times: int) -> StateSeconds:
         sharded, links = self.sharded(point), self._links
         transfers, shared = state_transfers_of(sharded, links), shared_gradients(sharded, links)
@@ -315,6 +319,10 @@ class Bounds:
     def _replayed_bytes(self, shape: Shape) -> list[tuple[float, float]]:
         """Recompute workspace of the backward on a rank of each class (bytes)."""
         return [replay_buffers(shape.saved.replays, ranks.on) for ranks in shape.paths.classes]
+
+    def _stored(self, point: Point) -> Hashable:
+        """Key of the figures of a `point`'s state: where it is stored, and whether its schedule keeps it gathered."""
+        return self._stored_as[point.variant], _keeps_gathered(point.pipeline)
 
     def _data_axes(self, variant: int) -> tuple[str, ...]:
         """The axes that share the batch."""
@@ -354,3 +362,8 @@ def _nothing_s(rank: int, compute_s: float) -> float:
 def _bytes(saved: SavedActivations, on: Sections) -> float:
     """Saved by so many copies of each section."""
     return sum([n * saved.saved[s] for s, n in on.items()])
+
+
+def _keeps_gathered(pipeline: Pipeline | None) -> bool:
+    """True if gathered parameters stay for the step with the schedule of `pipeline`, unless a sentence says more."""
+    return pipeline is not None and pipeline.split.schedule in BACKWARD_IN_TWO_PARTS

@@ -66,7 +66,7 @@ def _exposed_s(costed: CostedPlan) -> float:
 
 
 LOWERED: dict[Target, tuple[str, ...]] = {
-    "cuda": ("gathered_once", "one_microbatch", "pipeline", "every_third"),
+    "cuda": ("gathered_once", "one_microbatch", "pipeline", "every_third", "tied"),
     "xla": ("gathered_once", "one_microbatch"),
 }
 """The plans of PLANS that each target lowers; it refuses a sentence of the others."""

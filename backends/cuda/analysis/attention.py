@@ -42,6 +42,6 @@ def grouped(model: Model, op: Op) -> bool:
 
 
 def value_padding(model: Model, op: Op) -> int:
-    """Numbers by which the keys of the attention `op` of `model` are wider than its values, a head."""
+    """Elements by which a head's key is wider than its value in the attention `op` of `model`."""
     keys, values = (model.sizes[model.tensor[t].dims[-1]] for t in (op.inputs[1], op.inputs[2]))
     return keys - values

@@ -66,8 +66,8 @@ def _width(plan: Plan, name: str) -> int:
 
 
 def products_inside(op: Op, dims: tuple[str, ...]) -> int:
-    """Tensors like its output, whose `dims` are given, that an elementwise op saves on the way to it: silu(gate); of
-    experts also its product with the other half, before the rows' weights multiply it.
+    """The number of tensors like its output, whose `dims` are given, that the elementwise `op` saves on the way to it:
+    silu(gate); of experts also its product with the other half, before the rows' weights multiply it.
 
     >>> swiglu = ops["ffn.swiglu"].op
     >>> products_inside(swiglu, ("batch", "sequence", "ffn"))

@@ -76,7 +76,7 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
         widened=WIDENED.strip() if padded else "",
         gpu=f"out, log_sum = {gpu}[:2]\nreturn out[..., :width], log_sum" if padded else f"return {gpu}[:2]",
         cpu=f"out, log_sum = {cpu}\nreturn out[..., :width], log_sum" if padded else f"return {cpu}",
-        kept=KEPT_WIDE.strip() if padded else "",
+        kept=SAVED_WIDE.strip() if padded else "",
         values="dv[..., :width]" if padded else "dv",
     )
 
@@ -87,7 +87,7 @@ width = v.shape[3]
 v = F.pad(v, (0, q.shape[3] - width))
 """
 
-KEPT_WIDE = """
+SAVED_WIDE = """
 width = v.shape[3]
 grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))
 """

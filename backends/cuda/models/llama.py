@@ -178,14 +178,14 @@ class Rotary(nn.Module):
         Llama 3's leaves those that turn often in the first context, divides those that turn seldom, and goes from one
         to the other between (Llama Team 2024, "The Llama 3 Herd of Models", and the code published with 3.1).
         """
-        told = self.scaling
-        if not told:
+        scaling = self.scaling
+        if not scaling:
             return frequencies
-        divided: Tensor = frequencies / told["factor"]
-        if told["rope_type"] == "linear":
+        divided: Tensor = frequencies / scaling["factor"]
+        if scaling["rope_type"] == "linear":
             return divided
-        turns = told["original_max_position_embeddings"] * frequencies / (2 * math.pi)
-        low, high = told["low_freq_factor"], told["high_freq_factor"]
+        turns = scaling["original_max_position_embeddings"] * frequencies / (2 * math.pi)
+        low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
         share = ((turns - low) / (high - low)).clamp(0, 1)
         mixed: Tensor = (1 - share) * divided + share * frequencies
         return mixed

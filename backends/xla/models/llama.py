@@ -188,13 +188,13 @@ def rotary_angles(
     return positions.astype(jnp.float32)[:, None] * frequencies
 
 
-def _scaled(frequencies: jax.Array, told: Mapping[str, Any]) -> jax.Array:
+def _scaled(frequencies: jax.Array, scaling: Mapping[str, Any]) -> jax.Array:
     """`frequencies` (radians a token) as a longer context has them: see the twin in torch."""
-    divided: jax.Array = frequencies / told["factor"]
-    if told["rope_type"] == "linear":
+    divided: jax.Array = frequencies / scaling["factor"]
+    if scaling["rope_type"] == "linear":
         return divided
-    turns = told["original_max_position_embeddings"] * frequencies / (2 * jnp.pi)
-    low, high = told["low_freq_factor"], told["high_freq_factor"]
+    turns = scaling["original_max_position_embeddings"] * frequencies / (2 * jnp.pi)
+    low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     share = jnp.clip((turns - low) / (high - low), 0, 1)
     mixed: jax.Array = (1 - share) * divided + share * frequencies
     return mixed
