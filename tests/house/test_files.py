@@ -63,6 +63,7 @@ ALLOWED = {
     "planc/trainer/data/tokens/files.py": "tokens, mapped after a look at the file's size",
     "planc/trainer/data/tokens/tokenizer.py": "the tokenizers package reads its own format",
     "planc/trainer/data/stream.py": "Python's own library",
+    "planc/report/render.py": "the package's own templates",
     "backends/cuda/audit/pool.py": "a hash of the backend's own files, and the cache of traces",
     "backends/xla/audit/compile.py": "a temporary folder and the cache of compilations",
     "backends/xla/audit/worker.py": "a temporary folder and the cache of compilations",

@@ -12,6 +12,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from os import cpu_count
@@ -29,8 +30,10 @@ SOURCES = Path(__file__).parents[1]
 def traces(program: Program, stages: list[int], show: Callable[[str], None] = lambda text: None) -> list[Traced]:
     """One trace for each of the pipeline `stages`, as many at a time as there are cores; `show` is given the progress.
 
-    Traces of the same program by the same torch are read from planc's cache.
+    Traces of the same program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
     """
+    if find_spec("torch") is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
     found = {stage: saved for stage in stages if (saved := _read(program, stage)) is not None}
     left = [stage for stage in reversed(stages) if stage not in found]  # the last one, with the loss, takes longest
     if left:

@@ -93,7 +93,7 @@ def _norm(roles: Roles, *, mixed: bool, divided: bool) -> str:
     """Code for the norm of this rank's gradients; those of copies are counted where their weights come from."""
     tied = bool(roles.modules_of_both_ends)
     if mixed:
-        return MIXED_NORM.replace("for p in group if", "for p in group if p not in copies and") if tied else MIXED_NORM
+        return fill(MIXED_NORM, counted="p not in copies and " if tied else "")
     return (TOTAL_OF_COUNTED if tied else TOTAL) + (".full_tensor()" if divided else "")
 
 
@@ -107,7 +107,7 @@ for parameter in parameters:
     groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
 norms = []
 for group in groups.values():
-    norm = torch.nn.utils.get_total_norm([p.grad for p in group if p.grad is not None])
+    norm = torch.nn.utils.get_total_norm([p.grad for p in group if <counted>p.grad is not None])
     norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 norm = torch.linalg.vector_norm(torch.stack(norms))"""
 
