@@ -13,7 +13,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine_text
+from planc.calibration.published_clusters import TORI, TWO_DEVICES, cluster_words, machine_of_row
 from planc.calibration.row_fields import Fields, framework_of
 from planc.calibration.rows import Row, missing
 from planc.catalog import build_model
@@ -95,7 +95,7 @@ def plan_files(row: Row) -> dict[str, str]:
     found = {}
     name = "".join(c if c.isalnum() else "_" for c in row.id)
     lines = [f"plan r_{name}", f"# {row.source}"]
-    if text := machine_text(fields):
+    if text := machine_of_row(fields):
         found[MACHINE] = text
         lines.append(f'import "{MACHINE}"')
     words, config = _model(fields)

@@ -5,23 +5,16 @@ sequence parallelism). They keep and reduce gradients in bf16 (`grad_reduce_in_f
 Transformer Engine's kernel, whose gradient takes the place of the logits (`cross_entropy_fusion_impl = "te"`).
 """
 
-from planc.frameworks.framework import Framework
-from planc.frameworks.megatron import VOCAB, WORKSPACE_BYTES
+from dataclasses import replace
 
-FRAMEWORK = Framework(
+from planc.frameworks import megatron
+
+FRAMEWORK = replace(
+    megatron.FRAMEWORK,
     name="bridge",
-    spread=0.1,
     title="Megatron-Bridge",
-    kernel="cudnn",
-    whole_blocks=True,
+    spread=0.1,
     tp_overlap="async_matmul",
-    vocab_multiple=VOCAB,
     reduce="bf16",
-    grads_as_reduced=True,
     loss="in_place",
-    dropout=("gpt",),
-    saves_narrow=True,
-    saves_divided=True,
-    keeps_outputs=("attention.core",),
-    workspace_bytes=WORKSPACE_BYTES,
 )

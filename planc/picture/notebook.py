@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import abstractmethod
 from collections.abc import Collection
 from functools import cached_property
 from typing import Any
@@ -29,12 +30,13 @@ class Shown:
 class InNotebook:
     """Base of values that notebooks show. A subclass says what with `_shown`, and has `to_json`."""
 
+    @abstractmethod
     def _shown(self) -> Shown:
-        raise NotImplementedError
+        """The value's title, summary, pictures and table."""
 
+    @abstractmethod
     def to_json(self) -> dict[str, Any]:
         """The value as plain JSON."""
-        raise NotImplementedError
 
     @cached_property
     def _bundle(self) -> dict[str, Any]:

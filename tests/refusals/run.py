@@ -145,7 +145,7 @@ def _reasons(row: Row, now: dict[str, str]) -> str:
     refused = {t: found.partition(": ")[2] for t, found in now.items() if found != LOWERED}
     reasons = [f"- {row.name}, {target}: {message}" for target, message in refused.items()]
     if row.torch and "cuda" in refused:
-        reasons[0] += f". In torch: {row.torch} ([source]({row.source}))"
+        reasons[0] += f".\n  In torch: {row.torch}\n  ([source]({row.source}))"
     return "".join(f"\n{reason}" for reason in reasons)
 
 

@@ -25,7 +25,7 @@ from planc.backends.cuda.audit.observe import Observer
 class MemoryTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is entered, `live` is the sum of all known storages and `peak` its maximum, in bytes.
 
-    What was made before is unknown until `hold` is given it. An `observer` is told of each op too: one mode takes
+    Tensors made before are unknown until `hold` is given them. An `observer` is told of each op too: one mode takes
     half the time of two.
     """
 
