@@ -34,7 +34,7 @@ from tests.trainer.test_checkpoint import history
 
 MODEL = "llama_micro_tied"
 """The head uses the embedding's weight: one tensor of a checkpoint, of which a pipeline on cuda has two copies."""
-SAVED, STEPS, LR = 2, 4, 2e-4
+SAVED, STEPS, LR = 2, 4, 1e-3
 LONGEST_S = 400.0
 """Four times what a launch takes; less than the test waits."""
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
