@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -133,6 +133,9 @@ advisories: $(TOOLS)/.ready ## look the pinned packages up in the index of advis
 
 pages: $(READY) ## open reports in a headless browser: no error, no request, sums; pictures of them in build/pages (needs chromium)
 	@$(PYTEST) -m slow tests/report
+
+hooks: $(READY) $(TOOLS)/.ready ## the hooks by pre-commit itself, and the action with a real environment (2 minutes, fetches packages)
+	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(PYTEST) -m slow tests/cli/test_action.py
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

@@ -120,4 +120,5 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
 
 
 def _formats(command: str) -> tuple[str, ...]:
-    return ("text", "json", "sarif", "github") if command == "check" else ("text", "json")
+    more = {"check": ("concise", "sarif", "github"), "diff": ("markdown",)}
+    return ("text", "json", *more.get(command, ()))

@@ -57,6 +57,28 @@ def markdown_cell(text: str) -> str:
     return re.sub(r"(?i)(www)\.", r"\1\\.", escaped)  # GitHub makes a link of such a word
 
 
+def markdown_code(text: str) -> str:
+    """`text` as code within a line or a cell of Markdown: no markup, and none of GitHub's mentions and references."""
+    shown = printable(text)
+    if not shown.strip() or "|" in shown:  # a bar ends a cell even there
+        return f"<code>{''.join(c if c.isalnum() or c == ' ' else f'&#{ord(c)};' for c in shown)}</code>"
+    marks = "`" * (_longest_run(shown) + 1)
+    room = " " if shown[0] in "` " or shown[-1] in "` " else ""
+    return f"{marks}{room}{shown}{room}{marks}"
+
+
+def markdown_block(text: str, language: str = "text") -> str:
+    """The lines of `text` as a block of code in Markdown, coloured as `language`, a word of the caller's."""
+    lines = [printable(line) for line in text.split("\n")]
+    fence = "`" * max(3, _longest_run("\n".join(lines)) + 1)
+    return "\n".join([f"{fence}{language}", *lines, fence])
+
+
+def _longest_run(text: str) -> int:
+    """The length of the longest run of backticks in `text`."""
+    return max(map(len, re.findall("`+", text)), default=0)
+
+
 def uri_path(path: str) -> str:
     """A file's path as a relative or absolute URI reference, as SARIF wants it."""
     from urllib.parse import quote

@@ -1,4 +1,4 @@
-"""Diagnostics as SARIF 2.1.0, and as GitHub workflow annotations."""
+"""Diagnostics for other programs: SARIF 2.1.0, GitHub's workflow commands, a line each."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from planc.diag.diagnostic import Diagnostic, Fix
-from planc.diag.quoting import sarif_text, uri_path, workflow_message, workflow_property
+from planc.diag.quoting import log_line, printable, sarif_text, uri_path, workflow_message, workflow_property
 from planc.diag.registry import Rule
 from planc.diag.span import Span
 
@@ -80,5 +80,14 @@ def github(diagnostics: Iterable[Diagnostic]) -> str:
     return "\n".join(
         f"::{'notice' if d.severity == 'note' else d.severity} file={workflow_property(d.span.file)},"
         f"line={d.span.line},col={d.span.column},title={d.code}::{workflow_message(d.message)}"
+        for d in diagnostics
+    )
+
+
+def concise(diagnostics: Iterable[Diagnostic]) -> str:
+    """One line for each of `diagnostics`, as editors and problem matchers read it:
+    `FILE:LINE:COLUMN: error[E0112]: MESSAGE`."""
+    return "\n".join(
+        log_line(printable(f"{d.span.file}:{d.span.line}:{d.span.column}: {d.severity}[{d.code}]: {d.message}"))
         for d in diagnostics
     )

@@ -209,8 +209,29 @@ def markdown_cell(texts: list[str]) -> list[str]:
     cells = [tokens[n + 1] for n, token in enumerate(tokens) if token.type == "td_open"]
     found = [_plain(c) for c in cells[::2]]
     wrong = _unlike(texts, found, [" ".join(printable(t).split(" ")).strip() for t in texts])
+    wrong += _code_of_markdown(texts)
     links = [t for t in texts if re.search(r"(?i)(?<!\w)www\.|\w:/|\w@", quoting.markdown_cell(t))]
     return wrong + links + (texts if {c.content for c in cells[1::2]} != {"x"} else [])
+
+
+def _code_of_markdown(texts: list[str]) -> list[str]:
+    """Texts that are more or less than one piece of code in a cell, in a line, or as a block."""
+    wrong = []
+    for text in texts:
+        code, block = quoting.markdown_code(text), quoting.markdown_block(text)
+        parsed = _markdown().parse(f"| a | b |\n|---|---|\n| {code} | x |\n\nx {code} y\n\n{block}\n\nend\n")
+        cell, _, line, end = [token for token in parsed if token.type == "inline"][2:]
+        (fence,) = [token for token in parsed if token.type == "fence"]
+        lines = "".join(f"{printable(one)}\n" for one in text.split("\n"))
+        seen = (_coded(cell), _coded(line), fence.content, end.content)
+        wrong += [] if seen == (printable(text), f"x {printable(text)} y", lines, "end") else [text]
+    return wrong
+
+
+def _coded(inline: Any) -> str:
+    """The text of a line, its code included; tags of code alone are left out."""
+    kinds = ("text", "text_special", "code_inline")
+    return "".join(t.content if t.type in kinds else re.sub("^</?code>$", "", t.content) for t in inline.children or [])
 
 
 def _plain(cell: Any) -> str | None:

@@ -19,6 +19,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fix", action="store_true", help="apply the safe fixes, and show them as diffs")
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
     add_foreign(parser)
+    parser.add_argument("--strict", action="store_true", help="exit 1 for warnings too")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     add_costed_target(parser)
     add_set(parser)
@@ -36,7 +37,13 @@ def run(options: argparse.Namespace) -> int:
         return 2
     checked = [_examined(file, options) for file in files]
     _print(checked, options)
-    return max(exit_status(c.report.diagnostics) for c in checked)
+    return max(_status(c, strict=options.strict) for c in checked)
+
+
+def _status(checked: Examined, *, strict: bool) -> int:
+    found = checked.report.diagnostics
+    warned = strict and any(d.severity == "warning" for d in found)
+    return exit_status(found) or int(warned)
 
 
 def _examined(file: Path, options: argparse.Namespace) -> Examined:
@@ -58,8 +65,16 @@ def _fix(files: list[Path], options: argparse.Namespace) -> None:
 
 
 def plans_of(path: Path) -> list[Path]:
-    """The file itself, or the plans of a folder and below it; layouts and hardware files are no plans."""
-    return [file for file in sorted(path.rglob("*.plan")) if _is_plan(file)] if path.is_dir() else [path]
+    """The file itself, or the plans of a folder and below it: no layouts, no hardware files, no hidden folders."""
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*.plan") if not _is_hidden(file.relative_to(path)))
+    return [file for file in found if _is_plan(file)]
+
+
+def _is_hidden(file: Path) -> bool:
+    """True below a folder such as `.git` or `.venv`, which holds other things than the repository's own plans."""
+    return any(part.startswith(".") for part in file.parts[:-1])
 
 
 def _is_plan(file: Path) -> bool:
@@ -83,10 +98,11 @@ def _print(checked: list[Examined], options: argparse.Namespace) -> None:
         from planc.diag.sarif import sarif
 
         print_json(sarif(diagnostics, rules(), __version__))
-    elif options.format == "github":
-        from planc.diag.sarif import github
+    elif options.format in ("concise", "github"):
+        from planc.diag.sarif import concise, github
 
-        print(github(diagnostics))
+        lines = github(diagnostics) if options.format == "github" else concise(diagnostics)
+        print(lines, end="\n" if lines else "")
     else:
         for index, c in enumerate(checked):
             print("\n" if index else "", end="")

@@ -7,7 +7,15 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import DIAGNOSTICS, add_costed_target, add_set, exit_status, print_diagnostics, print_json
+from planc.cli.common import (
+    DIAGNOSTICS,
+    add_costed_target,
+    add_set,
+    exit_status,
+    print_diagnostics,
+    print_json,
+    refused,
+)
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
 from planc.cli.pages import page_command, save_page, wrong_page
 from planc.driver import Examined, examine
@@ -18,13 +26,14 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("a", metavar="A")
+    parser.add_argument("a", metavar="A", help="a plan, or with --format markdown a folder: every plan in it")
     parser.add_argument("b", metavar="B", nargs="?", help="the other plan (A itself, with what --cluster or --to say)")
     help = 'machines of B, such as "2 x tpu_v5p(4x4x4)"; those of A too, where it is another system\'s file'
     parser.add_argument("--cluster", metavar="CLUSTER", help=help)
     add_foreign(parser, cluster=False)
     parser.add_argument("-o", "--output", metavar="PAGE", help="both plans side by side: .html, .svg or .json")
     parser.add_argument("--view", metavar="NAME", default="", help="one view of the page: step, memory, ...")
+    parser.add_argument("--exit-zero", action="store_true", help="exit 0 when something differs, too")
     add_set(parser, "--to", "change a number that `let` names, in B alone")
     add_costed_target(parser)
     add_set(parser)
@@ -42,6 +51,8 @@ def run(options: argparse.Namespace) -> int:
     if wrong := check_system(options.system):
         print(f"planc diff: --from: {wrong}", file=sys.stderr)
         return 2
+    if Path(options.a).is_dir() or Path(options.b or options.a).is_dir():
+        return _folders(options)
     try:
         a, b = _first_plan(options), _second_plan(options)
         if options.target is None and a.report.target != b.report.target and None in (a.report.target, b.report.target):
@@ -50,6 +61,8 @@ def run(options: argparse.Namespace) -> int:
     except NotWrittenError as error:
         print(f"planc diff: {options.b or options.a}: {error}", file=sys.stderr)
         return 2
+    if options.format == "markdown" and not options.output:
+        return _markdown(options, a, b)
     if a.costed is None or b.costed is None:
         return _refused([c for c in (a, b) if c.costed is None], options.format)
     from planc.compare.diff import diff
@@ -58,16 +71,52 @@ def run(options: argparse.Namespace) -> int:
     if options.output:
         from planc.report.diff_page import diff_page
 
-        return save_page(diff_page(a, b, found, page_command(options)), options, _status(found))
+        return save_page(diff_page(a, b, found, page_command(options)), options, _status(found, options))
     if options.format == "json":
         print_json(found.to_json())
     else:
         _show(found)
-    return _status(found)
+    return _status(found, options)
 
 
-def _status(found: Diff) -> int:
-    return 1 if found.changes or found.apart else 0
+def _status(found: Diff, options: argparse.Namespace) -> int:
+    return 1 if (found.changes or found.apart) and not options.exit_zero else 0
+
+
+def _markdown(options: argparse.Namespace, a: Examined, b: Examined) -> int:
+    """Print the differences of two plans as a comment; plans with errors are part of the answer."""
+    from planc.cli.views.diff_markdown import markdown
+    from planc.compare.pairs import pair
+
+    for one in (a, b):
+        if exit_status(one.report.diagnostics) == 2:
+            return refused(one.report.diagnostics, "text", one.sources)
+    names = _names(options)
+    compared = pair(names[1], a, b, names)
+    print(markdown([compared]))
+    return 1 if compared.kind != "same" and not options.exit_zero else 0
+
+
+def _folders(options: argparse.Namespace) -> int:
+    """Print the differences of all plans of two folders as one comment."""
+    from planc.cli.commands.check import plans_of
+    from planc.cli.progress import Progress
+    from planc.cli.views.diff_markdown import markdown
+    from planc.compare.pairs import pairs
+
+    folders = (Path(options.a), Path(options.b or options.a))
+    if options.format != "markdown" or options.output or not all(folder.is_dir() for folder in folders):
+        print("planc diff: two folders are compared with --format markdown, and nothing else", file=sys.stderr)
+        return 2
+    with Progress("diff") as progress:
+
+        def examined(file: Path) -> Examined:
+            progress.show(file.name)
+            return examine(file, set=dict(options.set), target=options.target)
+
+        found = list(pairs(folders, plans_of, examined))
+    print(markdown(found))
+    return 1 if any(p.kind != "same" for p in found) and not options.exit_zero else 0
 
 
 def _first_plan(options: argparse.Namespace) -> Examined:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from planc.cli.views.report_text import gib, seconds, size, strong
 from planc.cli.views.table import table
@@ -25,32 +25,35 @@ LABELS = {
 }
 
 
-def lines(found: Diff) -> Iterator[str]:
-    """The whole answer."""
-    yield f"{strong('A')} {found.a}"
-    yield f"{strong('B')} {found.b}"
+Bold = Callable[[str], str]
+
+
+def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
+    """The whole answer, its titles written by `bold`."""
+    yield f"{bold('A')} {found.a}"
+    yield f"{bold('B')} {found.b}"
     if not found.changes and not found.apart:
         yield "the same shards, collectives, memory and time"
         return
     for part in ("plan", "step", "memory"):
-        yield from _numbers(part, [c for c in found.changes if c.part == part])
-    yield from _collectives([c for c in found.changes if c.part == "collectives"])
-    yield from _shards([c for c in found.changes if c.part == "shards"])
-    yield from _losses(found.apart)
-    yield from _checkpoint(found)
+        yield from _numbers(part, bold, [c for c in found.changes if c.part == part])
+    yield from _collectives(bold, [c for c in found.changes if c.part == "collectives"])
+    yield from _shards(bold, [c for c in found.changes if c.part == "shards"])
+    yield from _losses(bold, found.apart)
+    yield from _checkpoint(bold, found)
 
 
-def _numbers(part: Part, changes: Sequence[Change]) -> Iterator[str]:
+def _numbers(part: Part, bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
     if not changes:
         return
-    rows = [(_label(c), _formatted(c.a, c.unit), _formatted(c.b, c.unit), _ratio(c.a, c.b)) for c in changes]
+    rows = [(label(c), formatted(c.a, c.unit), formatted(c.b, c.unit), ratio(c.a, c.b)) for c in changes]
     yield ""
     heads = ("", "A", "B", "") if part == "plan" else ("", "A", "B", "change")
-    yield strong(TITLES[part])
+    yield bold(TITLES[part])
     yield from table(heads, rows, left=3 if part == "plan" else 1)
 
 
-def _collectives(changes: Sequence[Change]) -> Iterator[str]:
+def _collectives(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
     """One row a kind: calls and bytes of both plans."""
     if not changes:
         return
@@ -59,7 +62,7 @@ def _collectives(changes: Sequence[Change]) -> Iterator[str]:
         kinds.setdefault(change.name, {})[change.unit] = change
     rows = [[*_kind(name), *_counts(by.get("calls"), ""), *_counts(by.get("bytes"), "B")] for name, by in kinds.items()]
     yield ""
-    yield strong(TITLES["collectives"])
+    yield bold(TITLES["collectives"])
     yield from table(("op", "axis", "dtype", "calls A", "calls B", "bytes A", "bytes B", "change"), rows, left=3)
 
 
@@ -71,15 +74,15 @@ def _kind(name: str) -> list[str]:
 def _counts(change: Change | None, unit: str) -> list[str]:
     if change is None:
         return ["=", "=", *([""] if unit else [])]  # as many in both
-    pair = [_formatted(change.a, unit), _formatted(change.b, unit)]
-    return [*pair, _ratio(change.a, change.b)] if unit else pair
+    pair = [formatted(change.a, unit), formatted(change.b, unit)]
+    return [*pair, ratio(change.a, change.b)] if unit else pair
 
 
-def _shards(changes: Sequence[Change]) -> Iterator[str]:
+def _shards(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
     if not changes:
         return
     yield ""
-    yield strong("shards")
+    yield bold("shards")
     sized = [c for c in changes if _axes(c.a) == _axes(c.b)]
     for change in (c for c in changes if c not in sized):
         yield change.name
@@ -94,12 +97,12 @@ def _axes(layout: float | str | None) -> str:
     return re.sub(r" \d+\b", "", str(layout))
 
 
-def _losses(reasons: Sequence[Apart]) -> Iterator[str]:
+def _losses(bold: Bold, reasons: Sequence[Apart]) -> Iterator[str]:
     yield ""
     if not reasons:
-        yield f"{strong('losses')} stay comparable: same model, tokens of a step, precision and tokens kept"
+        yield f"{bold('losses')} stay comparable: same model, tokens of a step, precision and tokens kept"
         return
-    yield f"{strong('losses')} are not comparable"
+    yield f"{bold('losses')} are not comparable"
     for reason in reasons:
         yield f"  {reason.what}: {reason.a} in A, {reason.b} in B"
         for name, sentence in (("A", reason.sentence_a), ("B", reason.sentence_b)):
@@ -107,31 +110,31 @@ def _losses(reasons: Sequence[Apart]) -> Iterator[str]:
                 yield f"    {name}: {sentence}"
 
 
-def _checkpoint(found: Diff) -> Iterator[str]:
+def _checkpoint(bold: Bold, found: Diff) -> Iterator[str]:
     move = found.checkpoint
     yield ""
     if move is None:
-        yield f"{strong('checkpoint')} no tensor of one model's is the other's"
+        yield f"{bold('checkpoint')} no tensor of one model's is the other's"
     elif not move.same_machine:
         yield (
-            f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: other machines, so that all"
+            f"{bold('checkpoint')} of {size(move.checkpoint_bytes)}: other machines, so that all"
             f" {size(move.needed_bytes)} come from elsewhere, {size(move.worst_device_bytes)} at most to one device"
         )
     elif not move.moved_bytes:
-        yield f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: every device has what it needs"
+        yield f"{bold('checkpoint')} of {size(move.checkpoint_bytes)}: every device has what it needs"
     else:
         yield (
-            f"{strong('checkpoint')} of {size(move.checkpoint_bytes)}: {size(move.moved_bytes)} of the"
+            f"{bold('checkpoint')} of {size(move.checkpoint_bytes)}: {size(move.moved_bytes)} of the"
             f" {size(move.needed_bytes)} that B's devices hold come from elsewhere,"
             f" {size(move.worst_device_bytes)} at most to one device ({move.worst_device})"
         )
 
 
-def _label(change: Change) -> str:
+def label(change: Change) -> str:
     return LABELS.get(change.name, change.name.removesuffix("_s"))
 
 
-def _formatted(value: float | str | None, unit: str) -> str:
+def formatted(value: float | str | None, unit: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -142,7 +145,7 @@ def _formatted(value: float | str | None, unit: str) -> str:
     return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"
 
 
-def _ratio(a: float | str | None, b: float | str | None) -> str:
+def ratio(a: float | str | None, b: float | str | None) -> str:
     """Relative change from A to B; empty where a number is missing or 0."""
     if a is None or b is None or isinstance(a, str) or isinstance(b, str) or not a or not b:
         return ""

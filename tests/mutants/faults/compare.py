@@ -61,4 +61,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="return max((max(CALM, share), s * (1 - share), share)",
         test="tests/calibration/test_cpu_contention.py::test_the_least_disturbed_step_counts_without_what_others_took",
     ),
+    Fault(
+        "the action rewrites a stranger's comment that holds its mark",
+        ".ci/comment.py",
+        """ and comment["user"]["login"] == os.environ["PLANC_COMMENTER"]""",
+        "",
+        "tests/cli/test_action.py::test_a_pull_request_has_one_comment",
+    ),
+    Fault(
+        "a plan's name mentions people in a comment",
+        "planc/diag/quoting.py",
+        """    return f"{marks}{room}{shown}{room}{marks}\"""",
+        """    return shown""",
+        "tests/compare/test_markdown.py::test_names_of_strangers_are_code",
+    ),
 )

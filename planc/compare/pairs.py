@@ -1,0 +1,85 @@
+"""Plans of two versions of a repository, beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Literal
+
+from planc.compare.diff import Diff, diff
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.fast_dataclass import dataclass
+from planc.driver import Examined
+
+Kind = Literal["same", "changed", "new", "gone", "mended", "broken", "wrong"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One plan before and after; None where a version has no such file, or its folder none of this name."""
+
+    name: str
+    """Its path within both versions, or what the command line calls it."""
+    before: Examined | None
+    after: Examined | None
+    found: Diff | None
+    """Differences, if both can be costed."""
+
+    @property
+    def kind(self) -> Kind:
+        """What has become of the plan. `wrong` has errors before and after, in a text that changed."""
+        if self.before is None or self.after is None:
+            return "new" if self.before is None else "gone"
+        if self.found is not None:
+            quiet = not self.found.changes and not self.found.apart and not any(map(any, self.findings))
+            return "same" if quiet else "changed"
+        costed = (self.before.costed is not None, self.after.costed is not None)
+        if costed == (False, False):
+            return "wrong" if any(map(any, self.findings)) else "same"
+        return "mended" if costed[1] else "broken"
+
+    @property
+    def findings(self) -> tuple[list[Diagnostic], list[Diagnostic]]:
+        """Findings that only the later version has, and those that only the earlier one has, whatever their line."""
+        before, after = ([] if e is None else list(e.report.diagnostics) for e in (self.before, self.after))
+        old, new = ({(d.code, d.message) for d in found} for found in (before, after))
+        gone = [d for d in before if (d.code, d.message) not in new]
+        return [d for d in after if (d.code, d.message) not in old], gone
+
+    @property
+    def sentences(self) -> list[str]:
+        """Lines of the plan's own file that changed, as those of a unified diff: `-old`, `+new`."""
+        from difflib import unified_diff
+
+        compared = unified_diff(_own_text(self.before), _own_text(self.after), n=0, lineterm="")
+        return [line.rstrip() for line in list(compared)[2:] if line[0] in "+-"]
+
+
+def _own_text(examined: Examined | None) -> list[str]:
+    if examined is None or not examined.sources:
+        return []
+    return next(iter(examined.sources.values())).text.splitlines()
+
+
+def pair(name: str, before: Examined | None, after: Examined | None, names: tuple[str, str]) -> Pair:
+    """The plan called `name` in two versions, which the differences call by `names`."""
+    found = None
+    if before is not None and after is not None and before.costed is not None and after.costed is not None:
+        found = diff(before.costed, after.costed, names=names)
+    return Pair(name=name, before=before, after=after, found=found)
+
+
+def pairs(
+    folders: tuple[Path, Path], plans: Callable[[Path], Sequence[Path]], examine: Callable[[Path], Examined]
+) -> Iterator[Pair]:
+    """Every plan of two folders, by its path within them.
+
+    Args:
+        folders: the earlier version and the later one.
+        plans: the plans of a folder.
+        examine: a plan's report.
+    """
+    before, after = ({p.relative_to(folder).as_posix(): p for p in plans(folder)} for folder in folders)
+    for name in sorted({**before, **after}):
+        one, other = (examine(found[name]) if name in found else None for found in (before, after))
+        yield pair(name, one, other, (name, name))
