@@ -27,7 +27,7 @@ class Pair:
 
     @property
     def kind(self) -> Kind:
-        """What has become of the plan. `wrong` has errors before and after, in a text that changed."""
+        """The plan's fate; one that is `wrong` has errors before and after, and not the same ones."""
         if self.before is None or self.after is None:
             return "new" if self.before is None else "gone"
         if self.found is not None:

@@ -8,6 +8,7 @@ third of its start. Type checkers see the standard decorator, and `dataclasses.f
 from __future__ import annotations
 
 import dataclasses
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,7 +33,8 @@ def _fast_class(cls: type, options: dict[str, Any]) -> type:
     made: Any = dataclasses.dataclass(**{**options, **rest})(cls)
     shared: dict[str, Any] = {"__init__": _init(made), "__repr__": _repr}
     if options.get("eq", True):
-        shared |= {"__eq__": _eq, "__hash__": _hash if options.get("frozen") else None}
+        eq, of_fields = _comparison(made)
+        shared |= {"__eq__": eq, "__hash__": of_fields if options.get("frozen") else None}
     if options.get("frozen"):
         shared |= {"__setattr__": _refuse, "__delattr__": _refuse}
     for name, method in shared.items():
@@ -73,18 +75,20 @@ def _refuse(self: Any, name: str, *_value: Any) -> None:
     raise dataclasses.FrozenInstanceError(f"cannot change {name!r}")
 
 
-def _compared(value: Any) -> tuple[Any, ...]:
-    return tuple([getattr(value, name) for name, f in value.__dataclass_fields__.items() if f.compare])
+def _comparison(made: Any) -> tuple[Any, Any]:
+    """`__eq__` and `__hash__` of a class, by its fields that are compared."""
+    names = [f.name for f in dataclasses.fields(made) if f.compare]
+    compared: Any = attrgetter(*names) if names else lambda value: ()
 
+    def eq(self: Any, other: object) -> Any:
+        if self is other:
+            return True
+        return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
-def _eq(self: Any, other: object) -> Any:
-    if self is other:
-        return True
-    return _compared(self) == _compared(other) if other.__class__ is self.__class__ else NotImplemented
+    def of_fields(self: Any) -> int:
+        return hash(compared(self))
 
-
-def _hash(self: Any) -> int:
-    return hash(_compared(self))
+    return eq, of_fields
 
 
 def _repr(self: Any) -> str:

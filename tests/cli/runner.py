@@ -28,7 +28,7 @@ STATUS = ("success", "failure", "always", "cancelled")
 
 @dataclass
 class Step:
-    """What became of one step. `ran` is False where its `if` said no."""
+    """A step's outcome. `ran` is False where its `if` said no."""
 
     name: str
     ran: bool

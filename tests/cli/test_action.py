@@ -246,7 +246,7 @@ def test_the_page_names_inputs_and_hooks_that_exist() -> None:
 
 
 def matched(name: str, text: str) -> list[dict[str, str]]:
-    """What GitHub's runner finds in the lines of `text` with a matcher's patterns of one line."""
+    """Findings that GitHub's runner sees in the lines of `text` with a matcher's patterns of one line."""
     found = []
     for matcher in read_json(ROOT / ".github" / "matchers" / f"{name}.json", 10**5)["problemMatcher"]:
         (pattern,) = matcher["pattern"]

@@ -7,6 +7,7 @@ from math import ceil
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES, Collective
 from planc.sharding.local import param_elements
 
@@ -25,6 +26,7 @@ def _padded(roles: Roles, row: Collective) -> Collective:
     return changed(row, NAME, buffer_bytes=elements * DTYPE_BYTES[row.dtype])
 
 
+@cached_on(lambda roles, param: (roles.sharded.cache, param))
 def padded_elements(roles: Roles, param: str) -> int:
     """Elements of one copy of the parameter called `param` after tensor parallelism, rows rounded up to the shard
     axes."""
