@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -109,6 +109,9 @@ torch-xla: $(TORCH_XLA)/.ready ## the environment of the torch_xla runtime, besi
 
 versions: $(READY) $(ENDS) $(OTHERS) ## every version of torch and JAX that programs are written for (7.5 GB; 25 minutes)
 	@$(PYTEST) -m versions
+
+other-torches: $(READY) $(ENDS) $(OTHERS) ## train every layout on every other torch beside one process; goes on where it was (3 hours)
+	@$(BIN)/python tests/cuda/other_torches.py $(TORCHES)
 
 ends: $(ENDS) ## the oldest and the newest torch in environments of their own, and the wheels of JAX 0.11 (5.5 GB; 2 minutes)
 

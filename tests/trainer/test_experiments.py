@@ -218,7 +218,7 @@ def test_every_package_to_carry_is_listed() -> None:
 # The suite.
 
 
-@pytest.mark.parametrize("machine", [CPU, H100], ids=lambda m: m.node)
+@pytest.mark.parametrize("machine", [CPU, H100, replace(H100, devices=8)], ids=["cpu", "h100", "h100x8"])
 def test_every_experiment_has_a_prediction_and_a_program(machine: Machine) -> None:
     suite = experiments(machine)
     assert len({e.name for e in suite}) == len(suite) >= 14
@@ -230,7 +230,7 @@ def test_every_experiment_has_a_prediction_and_a_program(machine: Machine) -> No
             assert record.predicted is not None and record.predicted["step_s"] > 0
             fits = experiment.name != "too_large"
             assert record.predicted["fits"] is fits, experiment.name
-            if machine == H100 and fits:
+            if machine.is_accelerator and fits:
                 assert record.predicted["device_gib"] <= FITTING * record.predicted["capacity_gib"], experiment.name
             assert len(record.predicted["program_sha256"]) == 64
 

@@ -40,7 +40,7 @@ def run(options: argparse.Namespace) -> int:
     except PlanError as error:
         refused(error.diagnostics, options.format)
         return 2
-    machine = _as_if(options.machine) if options.dry else find_machine()
+    machine = _as_if(options.machine, options.devices) if options.dry else find_machine()
     if machine is None:
         print("planc bench accelerator: no bundled hardware file has this device", file=sys.stderr)
         return 2
@@ -62,11 +62,11 @@ def run(options: argparse.Namespace) -> int:
     return int(any(r.status not in (done, "skipped") for r in records))
 
 
-def _as_if(node: str) -> Machine:
-    """One device of a bundled node, or two processes of a CPU."""
+def _as_if(node: str, devices: int) -> Machine:
+    """So many devices of a bundled node, or two processes of a CPU."""
     from planc.trainer.experiments.experiment import CPU, Machine
 
-    return CPU if node == CPU.node else Machine(name=node, node=node, devices=1)
+    return CPU if node == CPU.node else Machine(name=node, node=node, devices=max(1, devices))
 
 
 def _dry(suite: Sequence[Experiment], machine: Machine) -> list[Record]:

@@ -54,6 +54,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NODE",
         help="calibrated: its node; accelerator --dry: as if it were here (cpu_local)",
     )
+    parser.add_argument(
+        "--devices", type=int, default=1, metavar="N", help="accelerator --dry: so many accelerators of --machine (1)"
+    )
     parser.add_argument("--target", choices=("cuda", "xla"), help="calibrated: which stack")
     parser.add_argument("--minutes", type=float, default=9.0, metavar="M", help="accelerator: at most so long (9)")
     parser.add_argument(
