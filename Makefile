@@ -16,7 +16,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -139,6 +139,9 @@ pages: $(READY) ## open reports in a headless browser: no error, no request, sum
 
 hooks: $(READY) $(TOOLS)/.ready ## the hooks by pre-commit itself, and the action with a real environment (2 minutes, fetches packages)
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(PYTEST) -m slow tests/cli/test_action.py
+
+packages: $(READY) ## build the sdist and the wheel, and use the wheel in an empty environment, in build/packages
+	@$(BIN)/python .ci/packages.py build/packages
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py

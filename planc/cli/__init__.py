@@ -11,6 +11,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from planc.cli.commands import load_command
 
@@ -98,12 +99,27 @@ def _discard_output() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+class _Version(argparse.Action):
+    """`--version`: the version, and the commit that the package was built from or that is checked out."""
+
+    def __init__(self, version: str, **options: Any) -> None:
+        super().__init__(nargs=0, help="show the version and the commit, and exit", **options)
+        self.version = version
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from planc.cli.commit import commit
+
+        of = f" (commit {found[:12]})" if (found := commit()) else ""
+        print(f"planc {self.version}{of}")
+        parser.exit()
+
+
 def _parser(words: list[str]) -> argparse.ArgumentParser:
     """Only the command that is called declares its arguments: the others stay unloaded."""
     from planc import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")
-    parser.add_argument("--version", action="version", version=f"planc {__version__}")
+    parser.add_argument("--version", action=_Version, version=__version__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     called = next((w for w in words if not w.startswith("-")), "")
     if called and called not in COMMANDS:

@@ -39,6 +39,7 @@ ALLOWED = {
     "planc/catalog/__init__.py": PACKAGE,
     "planc/syntax/tables.py": PACKAGE,
     "planc/cli/schemas/__init__.py": PACKAGE,
+    "planc/cli/commit.py": PACKAGE,
     "planc/cli/topics.py": PACKAGE,
     "planc/language/library.py": PACKAGE,
     "planc/calibration/rows.py": PACKAGE,

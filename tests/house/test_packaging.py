@@ -11,7 +11,10 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.markers import Marker
+
+import planc
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -121,3 +124,18 @@ def test_the_page_on_security_names_files_and_commands_that_exist() -> None:
     assert set(re.findall(r"`make ([a-z-]+)`", text)) <= set(targets)
     codes = {path.stem for path in (ROOT / "docs" / "reference" / "diagnostics").glob("*.md")}
     assert set(re.findall(r"\b[EWN][0-9]{4}\b", text)) <= codes
+
+
+def test_the_citation_names_the_version_and_licence() -> None:
+    said = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert (said["version"], said["license"]) == (PROJECT["project"]["version"], PROJECT["project"]["license"])
+    assert said["cff-version"] == "1.2.0" and said["authors"] and said["title"] and said["message"]
+
+
+def test_the_version_is_semantic_and_said_once() -> None:
+    """MAJOR.MINOR.PATCH, the same in the package, in its metadata and in the change log's headings."""
+    version = PROJECT["project"]["version"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version) and planc.__version__ == version
+    headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    released = [h.partition(" ")[0] for h in headings if h != "Unreleased"]
+    assert headings[0] == "Unreleased" and all(re.fullmatch(r"\d+\.\d+\.\d+", h) for h in released)
