@@ -46,7 +46,7 @@ from planc.ir.hardware import Chip
 from planc.ir.plan import FORMAT as PLAN
 from planc.ir.plan import Plan
 from planc.ir.probe import Probe
-from planc.ir.report import Report
+from planc.ir.report import Report, RunCost
 from planc.ir.target import Target
 from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
@@ -60,7 +60,7 @@ from planc.trainer.run.dry_run import DryRun
 
 def _candidate() -> Schema:
     numbers = ("time_s", "memory_gib", "mfu", "tokens_per_s_per_device")
-    return exactly(plan=TEXT, **dict.fromkeys(numbers, NUMBER), why=TEXT)
+    return exactly(plan=TEXT, **dict.fromkeys(numbers, NUMBER), why=TEXT, run=nullable(of_type(RunCost)))
 
 
 def _sweep_row() -> Schema:
@@ -116,7 +116,7 @@ def _of_plan() -> Schema:
     made = TypeAdapter(Plan).json_schema()
     keys = {"format": {"const": PLAN}, **made["properties"]}
     about = "The compiled plan of a training preset, `[plan] compiled`."
-    required = [name for name in keys if name != "realise"]  # absent where a plan names no framework
+    required = [name for name in keys if name not in ("realise", "train", "price")]  # absent where a plan has none
     return {**_headed(PLAN, about, made), "properties": keys, "required": required}
 
 
@@ -191,6 +191,28 @@ def schemas() -> dict[str, Schema]:
                 "nearest_miss": nullable(_candidate()),
                 "cut_short": nullable({"enum": ["time", "interrupt", "memory"]}),
                 "most_layouts": WHOLE,
+            },
+        ),
+        _answer(
+            "planc.clusters/1",
+            "Answer of `planc search --cluster`; `pareto`, `cheapest` and `fastest` are places in `clusters`.",
+            {
+                "file": TEXT,
+                "currency": nullable(TEXT),
+                "limits": exactly(days=nullable(NUMBER), price=nullable(NUMBER)),
+                "clusters": array(
+                    exactly(
+                        cluster=TEXT,
+                        devices=WHOLE,
+                        layout=nullable(_candidate()),
+                        run=nullable(of_type(RunCost)),
+                        why=nullable(TEXT),
+                        diagnostics=diagnostics,
+                    )
+                ),
+                "pareto": array(WHOLE),
+                "cheapest": nullable(WHOLE),
+                "fastest": nullable(WHOLE),
             },
         ),
         _answer(

@@ -220,6 +220,7 @@ def search(
     seconds: float | None = None,
     interrupted: Callable[[], bool] | None = None,
     on_space: Callable[[int], None] | None = None,
+    unsaved: Mapping[Path, str] | None = None,
 ) -> Found:
     """The `top` fastest layouts that fill in what a plan leaves free with `?` and that fit: a sequence of Candidates.
 
@@ -237,6 +238,7 @@ def search(
         seconds: the search ends after so long with the best layouts so far; `Found.cut_short` says so.
         interrupted: asked now and then: True ends the search in the same way.
         on_space: called once, before the search, with an upper bound on the number of layouts.
+        unsaved: texts that count instead of what is on disk, by resolved path.
 
     Raises:
         PlanError: the plan has mistakes that no choice mends, or the target that the caller or a sentence names refuses
@@ -258,7 +260,7 @@ def search(
             return "interrupt"
         return "time" if time.monotonic() > deadline_s else ""
 
-    space_on = partial(Space, Path(source), set, most_sequences)
+    space_on = partial(Space, Path(source), set, most_sequences, unsaved=unsaved)
     best_of = partial(best_first, top=top, memory_gib=memory_gib, on_progress=on_progress, ends=ends)
     plain = space_on()
     if on_space is not None:
@@ -485,7 +487,7 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
-    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput")
+    names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput", "run")
     return {name: getattr(costed, name) for name in names}
 
 

@@ -21,7 +21,7 @@ from planc.picture.notebook import InNotebook, Shown
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
 
-Part = Literal["plan", "shards", "collectives", "memory", "step"]
+Part = Literal["plan", "shards", "collectives", "memory", "step", "run"]
 MEMORY = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
 STEP = (
     *("time_s", "mfu", "tokens_per_s_per_device", "compute_s", "recompute_s", "exposed_comm_s", "bubble_s"),
@@ -91,6 +91,7 @@ def diff(a: CostedPlan, b: CostedPlan, *, names: tuple[str, str]) -> Diff:
         *_collectives(a, b),
         *_memory(a, b),
         *_step(a, b),
+        *_run(a, b),
     )
     return Diff(
         a=names[0],
@@ -167,6 +168,8 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "overlap": _sentences_of("overlaps"),
     "compile": _sentences_of("compiles"),
     "framework": lambda plan: plan.framework if plan.realise else None,
+    "train": _sentences_of("train"),
+    "price": _sentences_of("price"),
 }
 """Decisions of a plan beside its layouts, as a reader would name them."""
 
@@ -255,6 +258,16 @@ def _step(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
     for name in STEP:
         unit = {"mfu": "share", "tokens_per_s_per_device": "tokens/s"}.get(name, "s")
         yield from _number("step", name, unit, getattr(a.step, name), getattr(b.step, name))
+
+
+def _run(a: CostedPlan, b: CostedPlan) -> Iterator[Change]:
+    """Days, device hours and price of the whole run, of plans that give them; prices in one currency."""
+    currencies = {c.run.currency for c in (a, b) if c.run is not None and c.run.price is not None}
+    units = {"days": "days", "device_hours": "hours"} | ({"price": currencies.pop()} if len(currencies) == 1 else {})
+    for name, unit in units.items():
+        pair = [None if c.run is None else getattr(c.run, name) for c in (a, b)]
+        if pair != [None, None]:
+            yield from _number("run", name, unit or "", *pair)
 
 
 def _number(part: Part, name: str, unit: str, a: float | None, b: float | None) -> Iterator[Change]:

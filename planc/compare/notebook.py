@@ -6,7 +6,7 @@ from planc.compare.diff import Change, Diff
 from planc.picture.notebook import Shown
 from planc.picture.units import gib, percent, seconds, size
 
-PARTS = ("plan", "step", "memory", "collectives", "shards")
+PARTS = ("plan", "step", "run", "memory", "collectives", "shards")
 MOST_ROWS = 60
 
 

@@ -7,11 +7,22 @@ from planc.cost.machine.topology import DeviceGroup
 from planc.cost.memory.peak import memory
 from planc.cost.step.goodput import goodput
 from planc.cost.step.step_time import Timed, axis_groups, step_time
+from planc.cost.step.whole_run import whole_run
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import Collective
 from planc.ir.plan import Plan
 from planc.ir.realised import Realise
-from planc.ir.report import AxisFacts, ClusterFacts, Goodput, Limits, Memory, ModelFacts, Step, TimedCollective
+from planc.ir.report import (
+    AxisFacts,
+    ClusterFacts,
+    Goodput,
+    Limits,
+    Memory,
+    ModelFacts,
+    RunCost,
+    Step,
+    TimedCollective,
+)
 from planc.ir.sharding import Sharded
 from planc.ir.target import Target
 
@@ -29,6 +40,8 @@ class CostedPlan:
     axes: tuple[AxisFacts, ...]
     limits: Limits
     goodput: Goodput
+    run: RunCost | None
+    """The whole run, where the plan says how long it trains or what an hour costs."""
     model: ModelFacts
     cluster: ClusterFacts
     realise: Realise | None = None
@@ -67,6 +80,7 @@ def cost_plan(
     timed = step_time(sharded, collectives)
     groups = axis_groups(sharded)
     used = memory(sharded, timed.timeline, realised, timed.rows)
+    good = goodput(plan, timed.step.mfu)
     return CostedPlan(
         sharded=sharded,
         memory=used,
@@ -75,7 +89,8 @@ def cost_plan(
         timed=timed,
         axes=_axes(sharded, groups),
         limits=_limits(plan, timed, used),
-        goodput=goodput(plan, timed.step.mfu),
+        goodput=good,
+        run=whole_run(plan, timed.step.time_s, good.runtime),
         model=ModelFacts(
             name=plan.model.name,
             params=plan.model.parameters,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from planc.checks import rules
-from planc.cli.views.report_text import gib, grouped, seconds, size
+from planc.cli.views.report_text import gib, grouped, run_lines, seconds, size
 from planc.diag.span import Span
 from planc.editor.names import describe
 from planc.editor.opened import Opened, word_at
@@ -162,7 +162,12 @@ def _expect(report: Report) -> str:
     assert report.memory and report.step
     step, used = report.step, report.memory.per_device_gib.total
     shares = f"bubble {step.bubble_s / step.time_s:.1%}, exposed_comm {step.exposed_comm_s / step.time_s:.1%}"
-    return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%}, {shares}"
+    run = "".join(f"; {line}" for line in run_lines(report.run))
+    return f"memory {gib(used)} GiB, step_time {seconds(step.time_s)}, mfu {step.mfu:.1%}, {shares}{run}"
+
+
+def _run(report: Report) -> str:
+    return "; ".join(run_lines(report.run))
 
 
 def _offload(report: Report) -> str:
@@ -199,6 +204,8 @@ FACTS: dict[str, Callable[[Report], str]] = {
     "offload": _offload,
     "overlap": _exposed,
     "recompute": _recompute,
+    "train": _run,
+    "price": _run,
     "expect": _expect,
 }
 """Figures of the report that depend on a verb."""

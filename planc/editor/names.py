@@ -9,7 +9,7 @@ from planc.cli.views.report_text import count
 from planc.editor.opened import Opened
 from planc.language import library
 from planc.language.draft import NameLookup
-from planc.language.units import UNITS, kind_of
+from planc.language.units import UNITS
 from planc.language.verbs.hardware import Declared
 
 MOST = 24
@@ -90,7 +90,9 @@ def _model(name: str, opened: Opened) -> str:
 
 
 def _unit(name: str, opened: Opened) -> str:
-    return f"; {UNITS[kind_of(name)][name]:,.10g} in plain numbers"
+    """`B` measures memory and tokens; which is meant, the sentence says."""
+    kinds = [kind for kind, units in UNITS.items() if name in units]
+    return "; " + " or ".join(f"{UNITS[kind][name]:,.10g}" for kind in kinds) + " in plain numbers"
 
 
 FACTS: dict[str, Callable[[str, Opened], str]] = {

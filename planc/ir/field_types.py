@@ -122,6 +122,8 @@ ModulePath = Annotated[str, Matching(r"[A-Za-z_]\w*(\.([A-Za-z_]\w*|\*))*", "a p
 """`*` stands for a layer's number."""
 ModelName = Annotated[str, Matching(r"[A-Za-z0-9_.+-]+", "a model's name")]
 """A model's name may be that of its config's file."""
+Currency = Annotated[str, Matching(r"[A-Z]{3}", "a currency's code")]
+CurrencyOrEmpty = Annotated[str, Matching(r"([A-Z]{3})?", "a currency's code")]
 Code = Annotated[str, Matching(r"[EWN][0-9]{4}", "a diagnostic's code")]
 Digest = Annotated[str, Matching(r"[0-9a-f]{64}", "a SHA-256 sum")]
 Line = Annotated[str, OneLine()]

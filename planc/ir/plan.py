@@ -14,6 +14,8 @@ from planc.ir.cache import Cache, cached_on
 from planc.ir.field_types import (
     Code,
     Count,
+    Currency,
+    CurrencyOrEmpty,
     Digest,
     FileName,
     Glob,
@@ -244,13 +246,38 @@ class Override(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Train(Value):
+    """`train for TOKENS tokens`: the length of the whole run."""
+
+    tokens: Positive
+    cause: Cause
+
+
+Priced = Literal["device", "chip", "node"]
+"""A thing that is paid by the hour. A node of a torus is one slice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price(Value):
+    """`price AMOUNT per THING hour`: the price of an hour of one device, chip or node."""
+
+    per_hour: NotNegative
+    """Amount of the currency for each hour of one `per`."""
+    currency: Currency
+    per: Priced
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
 class Expect(Value):
-    """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions)."""
+    """`expect METRIC CMP VALUE`, in SI units (bytes, seconds, fractions), days, hours or an amount of a currency."""
 
     metric: Name
     cmp: Literal["<=", ">=", "<", ">"]
     value: Quantity
     text: Line
+    currency: CurrencyOrEmpty = ""
+    """Currency of an expected price; empty for other metrics."""
     cause: Cause
 
 
@@ -293,6 +320,9 @@ class Plan(Value):
     compiles: tuple[Compile, ...] = ()
     realise: RealisedAs | None = None
     overrides: tuple[Override, ...] = ()
+    train: Train | None = None
+    price: Price | None = None
+    """The plan's own price, else that of the hardware file."""
     expects: tuple[Expect, ...] = ()
     expects_no: tuple[ExpectNo, ...] = ()
     file: FileName
@@ -441,11 +471,16 @@ class Plan(Value):
     def to_json(self) -> dict[str, Any]:
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
 
-        A plan that names no framework has no `realise`, as before there was one.
+        What a plan does not say has no key where there once was no sentence for it: `realise`, `train`, `price`, and
+        the currency of an expectation.
         """
         plain = super().to_json()
-        if plain["realise"] is None:
-            del plain["realise"]
+        for name in ("realise", "train", "price"):
+            if plain[name] is None:
+                del plain[name]
+        for expect in plain["expects"]:
+            if not expect["currency"]:
+                del expect["currency"]
         return {"format": FORMAT, **plain}
 
     def canonical(self) -> str:

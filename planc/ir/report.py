@@ -136,6 +136,24 @@ class Goodput:
     productivity: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunCost:
+    """The whole run: how long it takes and what it costs, its goodput in it.
+
+    Without `train for` there is no length, and without `price` no money: those fields are None.
+    """
+
+    tokens: int | None = None
+    steps: int | None = None
+    days: float | None = None
+    """Wall time: failures, restarts and checkpoints are in it."""
+    device_hours: float | None = None
+    currency: str | None = None
+    price_per_hour: float | None = None
+    """All the plan's devices together, in units of `currency`."""
+    price: float | None = None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedCollective:
     """A row with its time. `exposed_s` is what it adds to the slowest rank class's step."""
@@ -225,6 +243,8 @@ class Report(Value, InNotebook):
     step: Step | None = None
     collectives: tuple[TimedCollective, ...] | None = None
     goodput: Goodput | None = None
+    run: RunCost | None = None
+    """The whole run, where the plan says how long it trains or what an hour costs."""
 
     def _shown(self) -> Shown:
         from planc.ir.notebook import report_shown

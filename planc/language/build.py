@@ -35,6 +35,8 @@ ONCE = (
     "attention",
     "target",
     "realise",
+    "train",
+    "price",
 )
 NEEDED = {
     "model": "model llama3_8b",
@@ -243,6 +245,8 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         compiles=tuple(draft.compiles),
         realise=draft.realise,
         overrides=tuple(draft.overrides),
+        train=draft.train,
+        price=draft.price,
         expects=tuple(draft.expects),
         expects_no=tuple(draft.expects_no),
         file=header.span.file,

@@ -27,6 +27,7 @@ from planc.ir.plan import (
     Overlap,
     Override,
     Precision,
+    Price,
     Quantize,
     RealisedAs,
     Recompute,
@@ -35,6 +36,7 @@ from planc.ir.plan import (
     Shard,
     Split,
     Store,
+    Train,
 )
 from planc.ir.target import AnyTarget
 from planc.language.units import UNITS, kind_of
@@ -46,6 +48,8 @@ MAX_NUMBER = 10**12
 """No size is larger."""
 MAX_VALUE = 1e21
 """No quantity is larger, in its own unit."""
+WHAT_IT_MEASURES = {"tokens": "a number of tokens", "money": "an amount of money"}
+"""Quantities that are not said with `a` and their name."""
 MOST_LEGAL = 1_000
 """Legal names that are kept with a lookup."""
 
@@ -101,6 +105,8 @@ class Draft:
     realise: RealisedAs | None = None
     overrides: list[Override] = field(default_factory=list)
     target: AnyTarget | None = None
+    train: Train | None = None
+    price: Price | None = None
     expects: list[Expect] = field(default_factory=list)
     expects_no: list[ExpectNo] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)
@@ -258,6 +264,7 @@ class Draft:
     def _wrong_unit(self, node: Node | Word, unit: Word | None, kind: str) -> None:
         legal = list(UNITS[kind])
         span = unit.span if unit else node.span
+        what, named = WHAT_IT_MEASURES.get(kind, f"a {kind}"), [u or "no unit" for u in legal]
         if unit:
             self.lookups.append(NameLookup(unit, tuple(legal), f"a unit of {kind}"))
         given = f"`{unit.text}` measures {kind_of(unit.text) or 'nothing known'}" if unit else "no unit is given"
@@ -267,9 +274,9 @@ class Draft:
         self.report(
             "E0103",
             span,
-            f"a {kind} is wanted here, but {given}",
-            label=f"wants {' or '.join(legal[:6])}",
-            help=f"units of {kind}: {', '.join(legal)}",
+            f"{what} is wanted here, but {given}",
+            label=f"wants {' or '.join(named[:6])}",
+            help=f"units of {kind}: {', '.join(named)}",
             fix=Fix(f"write `{choice}`", (edit,)),
         )
 

@@ -150,6 +150,8 @@ def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
 
 
 def _name(sentence: Sentence) -> str:
-    """The name that a declaration gives."""
+    """The name that a declaration gives; none for a price, of which there is one."""
+    if sentence.verb == "price":
+        return ""
     words = (sentence.node.node("call") or sentence.node).words()
     return words[0].text if words else ""

@@ -7,6 +7,7 @@ from planc.ir.mesh import Mesh
 from planc.language.draft import Draft
 from planc.language.verbs import readers
 from planc.language.verbs.hardware import Declared, read_chip, read_levels, read_link, wrap_multiples
+from planc.language.verbs.price import price
 from planc.language.verbs.use import expand
 from planc.syntax import Tree
 from planc.syntax.tree import Sentence
@@ -35,6 +36,8 @@ def _hardware(declared: Declared, draft: Draft) -> None:
             read_link(sentence, draft)
         elif sentence.verb == "network":
             read_levels(sentence, draft)
+        elif sentence.verb == "price":
+            price(sentence, draft)
         elif sentence.verb in ("node", "torus"):
             chip, link = sentence.node.words("NAME")[-2:]
             draft.one_of(chip, declared.names("chip"), "a chip of the hardware files")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+CURRENCIES = ("USD", "EUR", "GBP", "CHF", "CNY", "JPY", "INR")
+"""Currencies by their ISO 4217 codes; `k` before one is a thousand, `M` a million."""
+
 UNITS: dict[str, dict[str, float]] = {
     "memory": {
         "B": 1,
@@ -19,8 +22,11 @@ UNITS: dict[str, dict[str, float]] = {
     "time": {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0},
     "share": {"%": 0.01},
     "count": {"": 1.0},
+    "tokens": {"": 1.0, "k": 1e3, "M": 1e6, "B": 1e9, "T": 1e12},
+    "money": {f"{p}{c}": f for c in CURRENCIES for p, f in (("", 1.0), ("k", 1e3), ("M", 1e6))},
 }
-"""Unit to factor into bytes, bytes per second, FLOP per second, seconds, a fraction, a number."""
+"""Unit to factor into bytes, bytes per second, FLOP per second, seconds, a fraction, a number, a number of tokens, an
+amount of the currency."""
 
 
 def kind_of(unit: str) -> str:

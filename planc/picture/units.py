@@ -46,3 +46,23 @@ def rate(value: float, unit: str) -> str:
         if value >= factor:
             return f"{value / factor:.3g} {prefix}{unit}/s"
     return f"{value:.3g} {unit}/s"
+
+
+def days(value: float) -> str:
+    """`value` in days, or in hours where it is less than one: `29.7 days`, `5.3 hours`.
+
+    >>> days(29.68), days(0.22)
+    ('29.7 days', '5.3 hours')
+    """
+    return f"{value:,.1f} days" if value >= 1 else f"{value * 24:.1f} hours"
+
+
+def money(value: float, currency: str) -> str:
+    """`value` in units of `currency`, as the language writes it: `1.84 MUSD`, `30.7 kUSD`, `2.50 USD`.
+
+    >>> money(1_840_000.0, "USD"), money(30_720.0, "EUR"), money(2.5, "USD")
+    ('1.84 MUSD', '30.7 kEUR', '2.50 USD')
+    """
+    if value >= 1e6:
+        return f"{value / 1e6:,.2f} M{currency}"
+    return f"{value / 1e3:.1f} k{currency}" if value >= 1e4 else f"{value:,.2f} {currency}"

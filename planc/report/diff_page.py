@@ -10,11 +10,12 @@ from planc.compare.diff import Diff
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
 from planc.ir.notebook import MEMORY_PARTS, STEP_PARTS
+from planc.ir.report import RunCost
 from planc.picture.charts import Bar, Limit, stacked_bars
 from planc.picture.marks import Picture
 from planc.picture.units import count, gib, percent, seconds, size
 from planc.report.data import Data, View
-from planc.report.plan_page import Number, about
+from planc.report.plan_page import Number, about, run_numbers
 from planc.report.views.memory import Parts
 
 
@@ -164,12 +165,13 @@ def _side(letter: Literal["A", "B"], costed: CostedPlan, file: str) -> Side:
 def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
     used = [c.memory.worst.per_device_gib.total for c in (a, b)]
     rates = [c.step.tokens_per_s_per_device * c.cluster.devices for c in (a, b)]
-    numbers = (
+    four = (
         _number("Memory of the fullest device", used[1], "GiB", f"{gib(used[1])} GiB", f"{gib(used[0])} GiB", used[0]),
         _number("Time of a step", b.step.time_s, "s", seconds(b.step.time_s), seconds(a.step.time_s), a.step.time_s),
         _number("MFU", b.step.mfu, "share of the dense peak", percent(b.step.mfu), percent(a.step.mfu), a.step.mfu),
         _number("Tokens each second", rates[1], "tokens/s", count(rates[1]), count(rates[0]), rates[0]),
     )
+    numbers: tuple[Number, ...] = (*four, *_run_numbers(a.run, b.run))
     if not found.changes and not found.apart:
         return DiffVerdict(
             sentence="Both plans have the same shards, collectives, memory and time.",
@@ -194,6 +196,15 @@ def _verdict(a: CostedPlan, b: CostedPlan, found: Diff) -> DiffVerdict:
         f" {'stay comparable' if found.comparable else 'are not comparable'}."
     )
     return DiffVerdict(sentence=sentence, numbers=numbers, headline=headline)
+
+
+def _run_numbers(a: RunCost | None, b: RunCost | None) -> tuple[Number, ...]:
+    """B's days and price of the whole run beside A's, where B gives them."""
+    before = {n.unit: n for n in run_numbers(a)}
+    return tuple(
+        _number(n.name, n.value, n.unit, n.text, before[n.unit].text, before[n.unit].value) if n.unit in before else n
+        for n in run_numbers(b)
+    )
 
 
 def _number(name: str, value: float, unit: str, text: str, before: str, old: float) -> Number:

@@ -7,7 +7,8 @@ from typing import Literal
 from planc import __version__
 from planc.cost.costed import CostedPlan
 from planc.driver import Examined
-from planc.picture.units import count, gib, percent, seconds
+from planc.ir.report import RunCost
+from planc.picture.units import count, days, gib, money, percent, seconds
 from planc.report.data import Data, Subject
 from planc.report.views.accuracy import Accuracy, accuracy
 from planc.report.views.findings import Findings, findings
@@ -169,7 +170,7 @@ def _verdict(subject: Subject) -> Verdict:
             of=f"bound by {limits.bound_by}",
         ),
         Number(
-            name="MFU (model FLOPs utilization)",
+            name="MFU",
             value=step.mfu,
             unit="share of the dense peak",
             text=percent(step.mfu),
@@ -193,7 +194,40 @@ def _verdict(subject: Subject) -> Verdict:
         f"{gib(fullest)} of {gib(capacity)} GiB, {seconds(step.time_s)} a step, MFU {percent(step.mfu)},"
         f" {numbers[3].text} tokens/s"
     )
-    return Verdict(outcome=outcome, sentence=sentence, numbers=numbers, headline=headline)
+    more = run_numbers(costed.run)
+    return Verdict(
+        outcome=outcome,
+        sentence=sentence + run_sentence(costed.run),
+        numbers=(*numbers, *more),
+        headline=", ".join([headline, *(n.text for n in more)]),
+    )
+
+
+def run_numbers(run: RunCost | None) -> tuple[Number, ...]:
+    """Days and price of the whole `run`; nothing of what its plan does not say."""
+    if run is None or run.days is None or run.device_hours is None or run.tokens is None:
+        return ()
+    length = Number(
+        name="The whole run",
+        value=run.days,
+        unit="days",
+        text=days(run.days),
+        of=f"of {count(run.tokens)} tokens, {count(run.device_hours)} device hours",
+    )
+    if run.price is None or run.price_per_hour is None or run.currency is None:
+        return (length,)
+    rate = f"at {money(run.price_per_hour, run.currency)} an hour"
+    text = money(run.price, run.currency)
+    return (length, Number(name="Price of the run", value=run.price, unit=run.currency, text=text, of=rate))
+
+
+def run_sentence(run: RunCost | None) -> str:
+    """A sentence about the whole `run`, after a space; empty without one."""
+    numbers = run_numbers(run)
+    if run is None or run.steps is None or not numbers:
+        return ""
+    paid = f" and costs {numbers[1].text}" if len(numbers) > 1 else ""
+    return f" The run of {run.steps:,} steps takes {numbers[0].text}{paid}, failures and checkpoints counted."
 
 
 def _wrong(examined: Examined, command: str) -> PlanPage:

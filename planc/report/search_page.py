@@ -18,7 +18,7 @@ from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, View
 from planc.report.diff_page import StepParts
-from planc.report.plan_page import Number
+from planc.report.plan_page import Number, run_numbers, run_sentence
 from planc.search import Candidate, Found
 from planc.search.lower_bounds import Bounds
 from planc.search.space import Point, Space
@@ -195,7 +195,9 @@ def _verdict(file: str, found: Found) -> SearchVerdict:
         f" {percent(first.step.mfu)} of the peak, with {gib(first.memory_gib)} of {gib(found.room_gib)} GiB; {decided}."
     )
     headline = f"{seconds(first.time_s)} a step, {gib(first.memory_gib)} GiB, MFU {percent(first.step.mfu)}"
-    return SearchVerdict(sentence=sentence, numbers=numbers, headline=headline)
+    return SearchVerdict(
+        sentence=sentence + run_sentence(first.run), numbers=(*numbers, *run_numbers(first.run)), headline=headline
+    )
 
 
 def _front(best: tuple[Layout, ...], front: tuple[Layout, ...], meshes: tuple[Mesh, ...], room_gib: float) -> Front:

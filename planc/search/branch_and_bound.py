@@ -18,6 +18,7 @@ import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, overload
 
@@ -25,10 +26,11 @@ from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
 from planc.cost.step.step_time import step_lower_bound_s
+from planc.cost.step.whole_run import run_of
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.realised import Realise
-from planc.ir.report import Step
+from planc.ir.report import RunCost, Step
 from planc.ir.target import Target
 from planc.picture.notebook import InNotebook, Shown
 from planc.search.constraints import Constraints
@@ -80,6 +82,8 @@ class Candidate:
     point: Point
     why: str = ""
     """Why it beats the next one."""
+    run: RunCost | None = None
+    """The whole run, where the plan says how long it trains or what an hour costs."""
 
     @property
     def time_s(self) -> float:
@@ -100,6 +104,7 @@ class Candidate:
             "mfu": step.mfu,
             "tokens_per_s_per_device": step.tokens_per_s_per_device,
             "why": self.why,
+            "run": None if self.run is None else asdict(self.run),
         }
 
 
@@ -490,4 +495,5 @@ class _Run:
                 return None
             costed = cost_plan(sharded, realise=lambda _: realised)
             step, gib = costed.step, costed.memory.per_device_gib.total
-        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point)
+        run = run_of(self.space.plan_of(point), step)
+        return Candidate(self.space.text_of(point), self.space.label_of(point), step, gib, point, run=run)

@@ -73,7 +73,7 @@ class Space:
 
     Raises PlanError when the file has mistakes of its own, or when nothing is free. `most_sequences` is
     needed when the number of sequences is free. `on` is the target whose sentences count, those that are written
-    after `on TARGET:`; empty: none of them.
+    after `on TARGET:`; empty: none of them. `unsaved` holds texts that count instead of what is on disk.
     """
 
     target: AnyTarget | None
@@ -87,9 +87,10 @@ class Space:
         given: dict[str, int] | None = None,
         most_sequences: int | None = None,
         on: str = "",
+        unsaved: Mapping[Path, str] | None = None,
     ) -> None:
         self.path, self.given, self.most_sequences, self.on = path, given or {}, most_sequences, on
-        files = Files(root=path.parent)
+        files = Files(root=path.parent, unsaved=unsaved or {})
         read = files.read(path, path.name)
         if isinstance(read, Diagnostic):
             raise PlanError((read,))

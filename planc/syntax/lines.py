@@ -12,7 +12,8 @@ VERBS = (
     *("plan", "layout", "hardware"),
     *("on", "import", "let", "model", "batch", "cluster", "mesh", "view"),
     *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer", "compute"),
-    *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target", "expect"),
+    *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target"),
+    *("train", "price", "expect"),
     *("chip", "link", "node", "network", "torus"),
 )
 HEADERS = VERBS[:3]

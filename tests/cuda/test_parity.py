@@ -24,7 +24,6 @@ from .cases import (
     THREE_D,
     TIED,
     TIED_3D,
-    UNEVEN,
 )
 
 BUDGET = 1e-5
@@ -46,7 +45,6 @@ GROUPS = {
     "three_d": THREE_D,
     "tied": TIED,
     "tied_3d": TIED_3D,
-    "uneven": UNEVEN,
 }
 
 

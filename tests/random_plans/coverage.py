@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from typing import get_args
 
 from planc.catalog import build_model, config_types, families, model_names
 from planc.frameworks import NAMES
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import EXPERTS, ROUTED
-from planc.ir.plan import NOUNS
+from planc.ir.plan import NOUNS, Priced
 from planc.language import library
 from planc.language.options import Option
 from planc.language.units import UNITS
@@ -71,6 +72,7 @@ def language() -> frozenset[str]:
         "target": ("cuda", "xla", "none"),
         "on": ("cuda", "xla"),
         "override": ("replicated",),
+        "price": get_args(Priced),
         "expect": (*expect.METRICS, "<=", ">=", "<", ">"),
         "chip": (*hardware.CHIP, *hardware.RATES),
         "link": tuple(hardware.LINK),

@@ -6,11 +6,14 @@ Those that a target seldom takes are drawn seldom, at most one or two a plan.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import get_args
 
 from planc.checks import rules
 from planc.frameworks import NAMES
 from planc.ir.dims import DIMS
+from planc.ir.plan import Priced
 from planc.language.op_names import beginnings
+from planc.language.units import CURRENCIES
 from planc.language.verbs.expect import METRICS
 from planc.language.verbs.overlap import METHODS as OVERLAPS
 from tests.random_plans.pieces import Draft
@@ -213,12 +216,35 @@ LOOSE = {
     "mfu": ("<= 100 %", "> 0.001 %"),
     "bubble": ("<= 99 %", ">= 0 %"),
     "exposed_comm": ("<= 99.5 %", ">= 0 %"),
+    "days": ("<= 1e9", "> 0"),
+    "device_hours": ("<= 1e15", ">= 0"),
+    "price": (">= 0 {currency}", "< 1e12 M{currency}"),
 }
 
 
 def _expect(draft: Draft) -> None:
     metric = draft.dice.choice(sorted(METRICS))
-    draft.say(f"expect {metric} {draft.dice.choice(LOOSE[metric])}")
+    currency = _price(draft) if METRICS[metric] == "money" else ""
+    if metric in ("days", "device_hours", "price"):
+        _train(draft)
+    draft.say(f"expect {metric} {draft.dice.choice(LOOSE[metric]).format(currency=currency)}")
+
+
+def _train(draft: Draft) -> None:
+    if not any(s.startswith("train") for s in draft.sentences):
+        draft.say(f"train for {draft.dice.choice(('20000', '300 k', '2.5 M', '100 B', '15 T'))} tokens")
+
+
+def _price(draft: Draft) -> str:
+    """A price, if there is none yet; returns its currency."""
+    dice = draft.dice
+    given = next((s for s in draft.sentences if s.startswith("price")), "")
+    if not given:
+        currency = dice.choice(CURRENCIES)
+        amount = dice.choice((f"2.50 {currency}", f"0.01 k{currency}", f"1e-6 M{currency}"))
+        given = f"price {amount} per {dice.choice(get_args(Priced))} hour"
+        draft.say(given)
+    return given.split()[2][-3:]
 
 
 def _expect_no(draft: Draft) -> None:

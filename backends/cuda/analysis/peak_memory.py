@@ -18,7 +18,7 @@ from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost.compute.attention import repeated_bytes
 from planc.cost.compute.flops import local_dim
-from planc.cost.step.offload import offloaded, saved_tensor_bytes, state_on_host
+from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
@@ -92,7 +92,7 @@ class Rank:
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
-        self.on_host, self.away = state_on_host(self.plan), offloaded(self.plan)
+        self.on_host = bool(offloaded(self.plan))
 
     def _copies(self, p: ParamSharding) -> int:
         """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
@@ -345,8 +345,7 @@ class Rank:
                 self._saved_by_loss_and_logits() if section == "last" else 0.0
             )
         again = replay(self.sharded, section)
-        here = tuple(name for name in again.saved if name not in self.away)
-        some = self._saved_bytes(here, section) + self._saved_inside_ops(section, frozenset(again.ops))
+        some = self._saved_bytes(again.saved, section) + self._saved_inside_ops(section, frozenset(again.ops))
         every = self.plan.recompute.every
         return some if every == 1 else (some + (every - 1) * self._saved_without_recompute(section)) / every
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.ir.plan import Expect
+from planc.picture.units import money
 
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
 
+OF_THE_RUN = ("days", "device_hours", "price")
+"""Metrics of the whole run. E0806 refuses them where the plan has no length or no price."""
 COMPARE = {"<=": operator.le, ">=": operator.ge, "<": operator.lt, ">": operator.gt}
 
 
@@ -29,8 +33,11 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def measure(costed: CostedPlan, metric: str) -> float:
-    """The `metric` of the report: bytes, seconds, or a share of the step."""
-    step = costed.step
+    """The `metric` of the report: bytes, seconds, a share of the step, or days, hours or money of the run."""
+    step, run = costed.step, costed.run
+    if metric in OF_THE_RUN:
+        value: float | None = getattr(run, metric, None)
+        return math.nan if value is None else value
     return {
         "memory": costed.memory.per_device_gib.total * 2**30,
         "step_time": step.time_s,
@@ -46,6 +53,12 @@ def shown(expect: Expect, value: float) -> str:
         return f"{value / 2**30:.1f} GiB"
     if expect.metric == "step_time":
         return f"{value:.3f} s"
+    if expect.metric == "days":
+        return f"{value:,.2f}"
+    if expect.metric == "device_hours":
+        return f"{value:,.0f}"
+    if expect.metric == "price":
+        return money(value, expect.currency)
     return f"{value:.1%}"
 
 
@@ -53,9 +66,9 @@ RULE = Rule(
     code="E0801",
     title="an expectation does not hold",
     reads="cost",
-    why="""`expect` lines are the plan's own tests: memory, step_time, mfu, bubble and
-exposed_comm, compared with what planc predicts. In a pipeline of changes they catch the one that
-made the plan worse.""",
+    why="""`expect` lines are the plan's own tests: memory, step_time, mfu, bubble, exposed_comm,
+and days, device_hours and price of the run, compared with what planc predicts. In a pipeline of changes they catch
+the one that made the plan worse.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8192 tokens microbatch 1

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
-from planc.cli.views.report_text import seconds, strong
+from planc.cli.views.report_text import days, money, seconds, strong
 from planc.cli.views.table import table
 from planc.diag.errors import PlanError
 from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.language.build import build_file
 
 if TYPE_CHECKING:
+    from planc.ir.report import RunCost
     from planc.search import Found
 
 ANNOUNCED = 100_000
@@ -41,11 +42,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     about = "write the plans found, and the files they read, into a folder; or a page, PAGE.html, .svg or .json"
     parser.add_argument("-o", dest="folder", metavar="FOLDER", help=about)
     parser.add_argument("--view", metavar="NAME", default="", help="one view of the page: pareto, rejected, ...")
+    help = "another cluster, such as '64 x h100_node price 2.50 USD per device hour'; again for each"
+    parser.add_argument("--cluster", action="append", default=[], metavar="CLUSTER", help=help)
     add_costed_target(parser)
     add_set(parser)
 
 
 def run(options: argparse.Namespace) -> int:
+    if options.cluster:
+        return _on_clusters(options)
     from planc.driver import search
 
     options.output = options.folder if is_page(options.folder or "") else None
@@ -93,15 +98,64 @@ def run(options: argparse.Namespace) -> int:
     if not found.best:
         print(_none(found), file=sys.stderr)
         return _status(found)
+    long = found.best[0].run is not None
     rows = [
-        (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", c.why)
+        (str(i), c.label, seconds(c.time_s), f"{c.step.mfu:.1%}", f"{c.memory_gib:.1f}", *_run(c.run), c.why)
         for i, c in enumerate(found.best, 1)
     ]
-    print("\n".join(table(("", "layout", "step", "MFU", "GiB", "than the next"), rows, left=2, left_last=True)))
+    heads = ("", "layout", "step", "MFU", "GiB", *(("run", "price") if long else ()), "than the next")
+    print("\n".join(table(heads, rows, left=2, left_last=True)))
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
     return _status(found)
+
+
+def _run(run: RunCost | None) -> tuple[str, ...]:
+    """Days and price of a run as cells; none without a run."""
+    if run is None:
+        return ()
+    price = money(run.price, run.currency) if run.price is not None and run.currency else "-"
+    return (days(run.days) if run.days is not None else "-", price)
+
+
+def _on_clusters(options: argparse.Namespace) -> int:
+    """The best layout on each of several clusters, and which of them to take. 1 where none holds a layout."""
+    from planc.compare.clusters import Choice, compare
+    from planc.compare.plan_edit import NotWrittenError
+
+    if is_page(options.folder or "") or options.view or options.memory is not None:
+        print("planc search: with --cluster there is no page and no --memory", file=sys.stderr)
+        return 2
+    path = Path(options.file)
+    try:
+        with Progress("search") as progress:
+            found = compare(
+                path,
+                [Choice.of(text) for text in options.cluster],
+                set=dict(options.set),
+                most_sequences=options.sequences,
+                target=options.target,
+                seconds=options.seconds,
+                on_cluster=progress.show,
+            )
+    except (NotWrittenError, OSError) as error:
+        print(f"planc search: {path}: {error}", file=sys.stderr)
+        return 2
+    status = 0 if any(row.best for row in found.rows) else 1
+    if options.folder:
+        try:
+            write_plans(Path(options.folder), path, [row.best.text for row in found.rows if row.best])
+        except FileExistsError as error:
+            print(f"planc search: {error}", file=sys.stderr)
+            return 2
+    if options.format == "json":
+        print_json(found.to_json())
+    else:
+        from planc.cli.views.clusters_text import lines
+
+        print("\n".join(lines(found)))
+    return status
 
 
 def _seconds(text: str) -> float:

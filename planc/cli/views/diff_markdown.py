@@ -157,7 +157,7 @@ def _table(found: Diff | None) -> Iterator[str]:
     """Decisions, the step and the memory: the numbers that change."""
     if found is None:
         return
-    rows = [_row(c) for part in ("plan", "step", "memory") for c in found.changes if c.part == part]
+    rows = [_row(c) for part in ("plan", "step", "run", "memory") for c in found.changes if c.part == part]
     traffic = [c for c in found.changes if c.part == "collectives" and c.unit == "bytes"]
     rows += [_row(c) for c in traffic]
     if rows:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 
-from planc.cli.views.report_text import gib, seconds, size, strong
+from planc.cli.views.report_text import days, gib, money, seconds, size, strong
 from planc.cli.views.table import table
 from planc.compare.diff import Change, Diff, Part
 from planc.compare.same_training import Apart
+from planc.language.units import CURRENCIES
 
 TITLES: dict[Part, str] = {
     "plan": "plan",
     "step": "step",
+    "run": "the whole run, its goodput in it",
     "memory": "memory, GiB on the fullest device",
     "collectives": "collectives of the slowest stage, each device and step",
 }
@@ -22,6 +24,7 @@ LABELS = {
     "tokens_per_s_per_device": "tokens/s on a device",
     "exposed_comm_s": "exposed communication",
     "comm_buffers": "comm buffers",
+    "device_hours": "device hours",
 }
 
 
@@ -35,7 +38,8 @@ def lines(found: Diff, bold: Bold = strong) -> Iterator[str]:
     if not found.changes and not found.apart:
         yield "the same shards, collectives, memory and time"
         return
-    for part in ("plan", "step", "memory"):
+    parts: tuple[Part, ...] = ("plan", "step", "run", "memory")
+    for part in parts:
         yield from _numbers(part, bold, [c for c in found.changes if c.part == part])
     yield from _collectives(bold, [c for c in found.changes if c.part == "collectives"])
     yield from _shards(bold, [c for c in found.changes if c.part == "shards"])
@@ -140,6 +144,10 @@ def formatted(value: float | str | None, unit: str) -> str:
     if isinstance(value, str):
         return value
     units = {"s": seconds, "GiB": gib, "B": size, "bytes": size}
+    if unit == "days":
+        return days(value)
+    if unit in CURRENCIES:
+        return money(value, unit)
     if unit in units:
         return units[unit](value)
     return f"{value:.1%}" if unit == "share" else f"{value:,.0f}"

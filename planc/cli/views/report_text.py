@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from planc.cli.common import colour
 from planc.cli.views.table import table
 from planc.frameworks import framework
-from planc.ir.report import Report, Step, TargetAnswer, TimedCollective
+from planc.ir.report import Report, RunCost, Step, TargetAnswer, TimedCollective
 from planc.picture.units import count as count
+from planc.picture.units import days as days
 from planc.picture.units import gib as gib
+from planc.picture.units import money as money
 from planc.picture.units import seconds as seconds
 from planc.picture.units import size as size
 
@@ -24,7 +26,8 @@ def strong(text: str) -> str:
 
 def print_report(report: Report) -> None:
     """Print `report`: headline, memory by stage, step by part, axes and collectives."""
-    sections = (_headline(report), _memory(report), [*_step(report), *_goodput(report)], _collectives(report))
+    step = [*_step(report), *_goodput(report), *run_lines(report.run)]
+    sections = (_headline(report), _memory(report), step, _collectives(report))
     print("\n\n".join("\n".join(lines) for lines in sections))
 
 
@@ -117,6 +120,22 @@ def _goodput(report: Report) -> list[str]:
         f"goodput {good.runtime:.1%} of the time, {good.productivity:.1%} of the peak:"
         f" {good.interruptions_per_day:.2g} failures a day, a checkpoint of {seconds(good.checkpoint_s)}"
         f" every {good.checkpoint_interval_s / 60:.0f} min"
+    ]
+
+
+def run_lines(run: RunCost | None) -> list[str]:
+    """The whole `run` on one line: days, device hours and price. None where the plan says neither length nor price."""
+    if run is None:
+        return []
+    rate = ""
+    if run.price_per_hour is not None and run.currency:
+        rate = f"{money(run.price_per_hour, run.currency)} an hour"
+    if run.days is None or run.device_hours is None or run.tokens is None:
+        return [f"price {rate}; `train for N tokens` gives that of the run"]
+    paid = f"; {money(run.price, run.currency)} at {rate}" if run.price is not None and run.currency else ""
+    return [
+        f"run of {count(run.tokens)} tokens in {run.steps:,} steps: {days(run.days)} and"
+        f" {count(run.device_hours)} device hours with its goodput{paid}"
     ]
 
 

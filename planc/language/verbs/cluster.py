@@ -17,6 +17,7 @@ from planc.language.verbs.hardware import (
     wrap_multiples,
     wraps,
 )
+from planc.language.verbs.price import of_hardware
 from planc.syntax.tree import Node, Sentence, Word
 
 VERBS = ("cluster",)
@@ -55,6 +56,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
     spread = _spread_over_units(sentence, levels, count, draft)
     if spread is None:
         return
+    draft.price = of_hardware([*draft.hardware, *declared.sentences], draft)
     facts = torus_facts(machine, draft) if torus else {"host": float(shape[0]), "whole_cubes": 0.0}
     draft.cluster = Cluster(
         kind="torus" if torus else "node",

@@ -6,6 +6,7 @@ from typing import Literal, cast
 
 from planc.ir.plan import Expect, ExpectNo
 from planc.language.draft import Draft
+from planc.language.verbs.price import currency
 from planc.syntax.tree import Node, Sentence
 
 VERBS = ("expect", "expect_no")
@@ -17,8 +18,12 @@ METRICS: dict[str, str] = {
     "mfu": "share",
     "bubble": "share",
     "exposed_comm": "share",
+    "days": "count",
+    "device_hours": "count",
+    "price": "money",
 }
-"""Quantity of each metric. `bubble` and `exposed_comm` are shares of the step's time."""
+"""Quantity of each metric. `bubble` and `exposed_comm` are shares of the step's time; `days`, `device_hours` and
+`price` are those of the whole run (`train for`)."""
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
@@ -37,6 +42,7 @@ def read(sentence: Sentence, draft: Draft) -> None:
                 cmp=cast(Literal["<=", ">=", "<", ">"], words[1].text),
                 value=value,
                 text=" ".join(w.text for w in quantity.all_words()),
+                currency=currency(quantity),
                 cause=draft.cause(sentence),
             )
         )

@@ -1,0 +1,60 @@
+"""E0806: an expectation of days, device hours or a price, in a plan without a length or a price."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.registry import Rule
+from planc.ir.plan import Plan
+
+NEEDS = {"days": ("train",), "device_hours": ("train",), "price": ("train", "price")}
+"""The sentences that a metric of the whole run follows from."""
+EXAMPLES = {"train": "train for 15 T tokens", "price": "price 2.50 USD per device hour"}
+
+
+def check(plan: Plan) -> Iterator[Diagnostic]:
+    """A finding for each expectation of `plan` that a missing sentence leaves without a value."""
+    for expect in plan.expects:
+        missing = [verb for verb in NEEDS.get(expect.metric, ()) if getattr(plan, verb) is None]
+        if missing:
+            yield Diagnostic(
+                "E0806",
+                f"{expect.metric} is of the whole run, and no `{'` and no `'.join(missing)}` sentence says "
+                + ("how long it trains" if missing == ["train"] else "what it costs"),
+                expect.cause.span,
+                help="such as: " + "; ".join(EXAMPLES[verb] for verb in missing),
+            )
+
+
+RULE = Rule(
+    code="E0806",
+    title="an expectation of a run that the plan does not describe",
+    reads="plan",
+    why="""Days and device hours follow from the tokens of the whole run (`train for`), its price also from what
+an hour costs (`price`, in the plan or in its hardware file). planc has no prices of its own: write the one that was
+agreed on.""",
+    bad="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+train     for 15 B tokens
+expect    price <= 20 kUSD
+""",
+    good="""plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   1 x h100_node
+mesh      fsdp 8
+use       fsdp over fsdp
+recompute blocks
+train     for 15 B tokens
+price     2.50 USD per device hour
+expect    price <= 20 kUSD
+""",
+    check=check,
+    about=("expect", "train", "price", "cluster"),
+)

@@ -1,0 +1,228 @@
+"""One plan on several clusters: `planc.clusters/1`, the days and the price of its run on each.
+
+It answers which is the cheapest that is done in time and which the fastest for the money, with their Pareto front. On
+one cluster the fastest layout is also the cheapest, as all of it is paid by the hour: a cluster is judged by the best
+layout that `planc search` finds on it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from planc.compare.plan_edit import NotWrittenError, own_sentence, read, rewritten
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.fast_dataclass import dataclass
+from planc.driver import search
+from planc.ir.plan import Expect
+from planc.ir.report import RunCost
+from planc.ir.target import AnyTarget
+from planc.language.build import build_file
+from planc.search.branch_and_bound import Candidate, Found
+
+_PRICED = re.compile(r"(?P<cluster>.*?)[;,]?\s+price\s+(?P<price>.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """A cluster as the command line names it, `64 x h100_node price 2.50 USD per device hour`; without a price, the
+    plan's or the hardware file's."""
+
+    cluster: str
+    price: str = ""
+
+    @classmethod
+    def of(cls, text: str) -> Choice:
+        """The choice that `text` names."""
+        found = _PRICED.fullmatch(text.strip())
+        return cls(cluster=text.strip()) if found is None else cls(**found.groupdict())
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnCluster:
+    """The best layout on one cluster. `best` is None where nothing fits, or where `diagnostics` say what is wrong."""
+
+    cluster: str
+    devices: int
+    best: Candidate | None
+    why: str = ""
+    """Why there is no layout."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def run(self) -> RunCost | None:
+        """The run of the best layout."""
+        return self.best.run if self.best else None
+
+    @property
+    def days(self) -> float:
+        """Length of the run, a number of days; infinite without a layout."""
+        found = self.run.days if self.run else None
+        return float("inf") if found is None else found
+
+    @property
+    def price(self) -> float:
+        """Price of the run, a number of units of its currency; infinite without a layout or a price."""
+        found = self.run.price if self.run else None
+        return float("inf") if found is None else found
+
+    def to_json(self) -> dict[str, Any]:
+        """The row as an object of `planc.clusters/1`."""
+        return {
+            "cluster": self.cluster,
+            "devices": self.devices,
+            "layout": None if self.best is None else self.best.to_json(),
+            "run": None if self.run is None else asdict(self.run),
+            "why": self.why or None,
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """The bounds of the plan's `expect` sentences on the run: `days` and `price`, infinite where it has none."""
+
+    days: float = float("inf")
+    price: float = float("inf")
+
+    @classmethod
+    def of(cls, expects: Iterable[Expect]) -> Limits:
+        """The strictest upper bounds among `expects`: days, and a price in its currency."""
+        least = {"days": float("inf"), "price": float("inf")}
+        for expect in expects:
+            if expect.metric in least and expect.cmp[0] == "<":
+                least[expect.metric] = min(least[expect.metric], expect.value)
+        return cls(**least)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clusters:
+    """The answer, a row a cluster in the order asked for."""
+
+    file: str
+    currency: str
+    """The currency of all prices; empty where a cluster has none."""
+    limits: Limits
+    rows: tuple[OnCluster, ...]
+
+    @property
+    def pareto(self) -> tuple[OnCluster, ...]:
+        """Clusters of which no other is as fast and as cheap, fastest first. Without prices, the fastest."""
+        front: list[OnCluster] = []
+        for row in sorted((r for r in self.rows if r.best), key=lambda r: (r.days, r.price)):
+            if not front or row.price < front[-1].price:
+                front.append(row)
+        return tuple(front)
+
+    @property
+    def cheapest(self) -> OnCluster | None:
+        """The cheapest that is done in the days of `limits`; None where none is, or where prices are missing."""
+        if not self.currency:
+            return None
+        return min((r for r in self.pareto if r.days <= self.limits.days), key=lambda r: r.price, default=None)
+
+    @property
+    def fastest(self) -> OnCluster | None:
+        """The fastest for the money of `limits`; None where none is cheap enough."""
+        affordable = (r for r in self.pareto if r.price <= self.limits.price or not self.currency)
+        return min(affordable, key=lambda r: r.days, default=None)
+
+    def to_json(self) -> dict[str, Any]:
+        """`planc.clusters/1`: rows are named by their places."""
+        places = {id(row): i for i, row in enumerate(self.rows)}
+        bounds = {"days": self.limits.days, "price": self.limits.price}
+        return {
+            "format": "planc.clusters/1",
+            "file": self.file,
+            "currency": self.currency or None,
+            "limits": {name: None if bound == float("inf") else bound for name, bound in bounds.items()},
+            "clusters": [row.to_json() for row in self.rows],
+            "pareto": [places[id(row)] for row in self.pareto],
+            "cheapest": None if self.cheapest is None else places[id(self.cheapest)],
+            "fastest": None if self.fastest is None else places[id(self.fastest)],
+        }
+
+
+def compare(
+    path: Path,
+    choices: Iterable[Choice],
+    *,
+    set: dict[str, int] | None = None,
+    most_sequences: int | None = None,
+    target: AnyTarget | None = None,
+    seconds: float | None = None,
+    on_cluster: Callable[[str], None] | None = None,
+) -> Clusters:
+    """The best layout of the plan at `path` on each of `choices`, with the days and the price of its run.
+
+    Args:
+        set: values of the plan's `let` numbers.
+        most_sequences: the largest batch, for a plan that leaves its batch free.
+        target: "cuda", "xla" or "none"; None: each cluster's own.
+        seconds: the search on each cluster ends after so long.
+        on_cluster: called with each cluster before it is searched.
+
+    Raises:
+        NotWrittenError: the plan has no `cluster` sentence of its own, no `train` sentence, or prices in several
+            currencies.
+        OSError: the file cannot be read.
+    """
+    text, rows, limits = read(path), [], Limits()
+    own_sentence(text, "train")
+    for choice in choices:
+        if on_cluster is not None:
+            on_cluster(choice.cluster)
+        unsaved = {path.resolve(): _on(text, choice)}
+        try:
+            found = search(
+                path, set=set, top=1, most_sequences=most_sequences, target=target, seconds=seconds, unsaved=unsaved
+            )
+        except PlanError as error:
+            rows.append(_refused(choice, error.diagnostics))
+            continue
+        best = found.best[0] if found.best else None
+        if best is None:
+            rows.append(OnCluster(cluster=choice.cluster, devices=0, best=None, why=_no_layout(found)))
+            continue
+        plan = build_file(path, set, unsaved={path.resolve(): best.text}).plan
+        assert plan is not None
+        limits = Limits.of(plan.expects)
+        rows.append(OnCluster(cluster=choice.cluster, devices=plan.cluster.devices, best=best))
+    return Clusters(file=str(path), currency=_currency(rows), limits=limits, rows=tuple(rows))
+
+
+def _on(text: str, choice: Choice) -> str:
+    """The plan `text` on another cluster, with the price of an hour of it where the choice names one."""
+    changed = rewritten(text, "cluster", choice.cluster)
+    if not choice.price:
+        return changed
+    try:
+        return rewritten(changed, "price", choice.price)
+    except NotWrittenError:
+        return f"{changed.rstrip()}\nprice     {choice.price}\n"
+
+
+def _refused(choice: Choice, found: tuple[Diagnostic, ...]) -> OnCluster:
+    first = next((d for d in found if d.severity == "error"), found[0])
+    return OnCluster(
+        cluster=choice.cluster, devices=0, best=None, why=f"{first.code}: {first.message}", diagnostics=found
+    )
+
+
+def _no_layout(found: Found) -> str:
+    near = found.nearest_miss
+    if near is None:
+        return "no layout was met in the time" if found.cut_short else "every layout breaks a rule of the language"
+    return f"no layout fits: the nearest miss needs {near.memory_gib:.1f} of {found.room_gib:.1f} GiB"
+
+
+def _currency(rows: list[OnCluster]) -> str:
+    """The currency of all prices; empty where one is missing. Raises NotWrittenError where there are two."""
+    known = {row.run.currency or "" for row in rows if row.run is not None}
+    if len(known - {""}) > 1:
+        raise NotWrittenError(f"prices are in {' and '.join(sorted(known - {''}))}: write them in one currency")
+    return known.pop() if len(known) == 1 else ""

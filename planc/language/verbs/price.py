@@ -1,0 +1,48 @@
+"""`price AMOUNT per device hour` (or `chip`, `node`): what an hour of the machine costs, in a plan or a hardware file.
+
+The plan's own sentence wins over the hardware file's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import cast, get_args
+
+from planc.ir.plan import Price, Priced
+from planc.language.draft import Draft
+from planc.language.units import CURRENCIES
+from planc.syntax.tree import Node, Sentence
+
+VERBS = ("price",)
+ORDER = 5
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    """Take the price of `sentence` into `draft`, before that of the hardware file."""
+    draft.price = price(sentence, draft) or draft.price
+
+
+def price(sentence: Sentence, draft: Draft) -> Price | None:
+    """The price that `sentence` gives; None (reported in `draft`) when it has a mistake."""
+    quantity = sentence.node.node("quantity")
+    assert isinstance(quantity, Node)
+    amount = draft.quantity(quantity, "money")
+    per = draft.one_of(sentence.node.words("NAME")[0], get_args(Priced), "a thing that is paid by the hour")
+    if amount is None or per is None:
+        return None
+    if amount < 0:
+        draft.report("E0103", quantity.span, "a price is not below 0")
+        return None
+    return Price(per_hour=amount, currency=currency(quantity), per=cast(Priced, per), cause=draft.cause(sentence))
+
+
+def currency(quantity: Node) -> str:
+    """The currency of a `quantity` of money: `USD` of `2 MUSD`; empty without one."""
+    unit = next((w.text for w in quantity.words("UNIT")), "")
+    return unit[-3:] if unit[-3:] in CURRENCIES else ""
+
+
+def of_hardware(declared: Iterable[Sentence], draft: Draft) -> Price | None:
+    """The price that the sentences `declared` in a hardware file give, if one does; mistakes go into `draft`."""
+    found = next((s for s in declared if s.verb == "price"), None)
+    return None if found is None else price(found, draft)
