@@ -204,12 +204,14 @@ none is deprecated, and mypy finds their calls right. Nothing was run on it, so 
 def accuracy_files() -> dict[Path, str]:
     """Published runs beside predictions, as a page and as the figures that reports repeat: half a minute."""
     from planc.calibration.accuracy import accuracy
-    from planc.cli.bench.accuracy import page, summary
+    from planc.cli.bench.accuracy import intervals, page, residuals, summary
 
     found = accuracy()
     return {
         ROOT / "docs" / "measured" / "accuracy.md": page(found),
         ROOT / "planc" / "calibration" / "data" / "accuracy.json": summary(found),
+        ROOT / "planc" / "calibration" / "data" / "intervals.json": intervals(found),
+        ROOT / "planc" / "calibration" / "data" / "residuals.json": residuals(found),
     }
 
 

@@ -60,7 +60,13 @@ from planc.trainer.run.dry_run import DryRun
 
 def _candidate() -> Schema:
     numbers = ("time_s", "memory_gib", "mfu", "tokens_per_s_per_device")
-    return exactly(plan=TEXT, **dict.fromkeys(numbers, NUMBER), why=TEXT, run=nullable(of_type(RunCost)))
+    return exactly(
+        plan=TEXT,
+        **dict.fromkeys(numbers, NUMBER),
+        why=TEXT,
+        run=nullable(of_type(RunCost)),
+        interval_s=nullable(array(NUMBER)),
+    )
 
 
 def _sweep_row() -> Schema:
@@ -191,6 +197,7 @@ def schemas() -> dict[str, Schema]:
                 "nearest_miss": nullable(_candidate()),
                 "cut_short": nullable({"enum": ["time", "interrupt", "memory"]}),
                 "most_layouts": WHOLE,
+                "equivalent": WHOLE,
             },
         ),
         _answer(

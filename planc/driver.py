@@ -487,8 +487,11 @@ def _plan_facts(plan: Plan) -> dict[str, Any]:
 
 
 def _cost_facts(costed: CostedPlan) -> dict[str, Any]:
+    from planc.calibration.intervals import uncertainty
+
     names = ("model", "cluster", "axes", "limits", "memory", "step", "collectives", "goodput", "run")
-    return {name: getattr(costed, name) for name in names}
+    found = uncertainty(costed.sharded.plan, costed.step, costed.memory)
+    return {**{name: getattr(costed, name) for name in names}, "uncertainty": found}
 
 
 # Places: inside, a file is named by its path from the plan's folder; outside, as the user named it.

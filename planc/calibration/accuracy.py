@@ -19,6 +19,7 @@ from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.plans import unusable
 from planc.calibration.predict import Predicted, predicted, prepare, timed
 from planc.calibration.ranking import Ranking, rankings
+from planc.calibration.residuals import Spread, order_margin, residuals_of_memory, residuals_of_steps, spread
 from planc.calibration.rows import Row, bundled, sweep_rows, training_rows, validation_rows
 from planc.calibration.sweep import Sweep, studied
 from planc.diag.fast_dataclass import dataclass
@@ -72,6 +73,12 @@ class Accuracy:
     traces: Sweep | None
     """Analysis of how the sweep's times were made, and of how well they can be ranked."""
     dropped: dict[str, int]
+    step_intervals: Spread
+    """Intervals of step times by class, and how many left-out runs they hold."""
+    memory_intervals: Spread
+    """The same of peaks of memory."""
+    order_margin: float
+    """The ratio of two layouts' predicted steps, less one, from which on their order can be relied on."""
 
     @property
     def spearman(self) -> float:
@@ -93,14 +100,17 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
     used = [predicted(run) for run in runs]
     held = [timed(run, left_out(run.row.publisher)) for run in runs]
     plain = [timed(run, not_fitted) for run in runs]
-    sweep = [timed(prepare(row), lambda cluster: cluster) for row in sweep_rows()] if swept else []
+    in_one_node = [prepare(row) for row in sweep_rows()] if swept else []
+    sweep = [timed(run, lambda cluster: cluster) for run in in_one_node]
+    found = [] if rows else list(peaks())
+    left = [timed(run, left_out(run.row.publisher)) for run in in_one_node]
     return Accuracy(
         held_out=by_group(held),
         in_use=by_group(used),
         not_fitted=by_group(plain),
         memory=memory_errors(used),
-        allocated=() if rows else allocated_errors(found := peaks()),
-        one_flag=errors("differences", [] if rows else [d.error for d in differences(found)]),
+        allocated=() if rows else allocated_errors(found),
+        one_flag=errors("differences", [d.error for d in differences(found)]),
         closed_forms=() if rows else closed_forms(),
         validation=() if rows else tuple(one_row(predicted(prepare(row))) for row in validation_rows()),
         refused=refused(used),
@@ -108,6 +118,9 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         rankings=rankings(sweep),
         traces=studied(sweep_rows()) if swept else None,
         dropped={reason: why.count(reason) for reason in sorted(set(why) - {""})},
+        step_intervals=spread(residuals_of_steps(runs, held), "step", residuals_of_steps(runs, plain)),
+        memory_intervals=spread(residuals_of_memory(runs, used, found), "memory"),
+        order_margin=order_margin([*held, *left]),
     )
 
 

@@ -94,6 +94,14 @@ BLACKWELL, ULTRA = ("b200", "gb200"), ("b300", "gb300")
 LATER = (*HOPPER, *BLACKWELL, *ULTRA)
 GPUS = (*AMPERE, *LATER)
 TPUS = ("v4", "v5e", "v5p", "v6e", "tpu7x")
+FAMILIES = {"Ampere": AMPERE, "Hopper": HOPPER, "Blackwell": (*BLACKWELL, *ULTRA), "TPUs": TPUS}
+
+
+def family_of(chip: str) -> str:
+    """The generation of the GPU named `chip`, or TPUs; an empty string for one that no published run is of."""
+    return next((name for name, chips in FAMILIES.items() if chip in chips), "")
+
+
 SUSTAINED = "measured best shape (public ml-engineering notes) x 0.77, what training sustains"
 KERNEL = "FlashAttention-2 forward, causal, heads of 128"
 MEASURED_A100 = (

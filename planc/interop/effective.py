@@ -8,6 +8,7 @@ from typing import Any
 from planc.interop.ops import block_ops
 from planc.ir.model import EXPERTS
 from planc.ir.plan import NOUNS, Noun, Plan
+from planc.language.framework_rules import as_own_program, tensor_axes
 
 Ranks = tuple[tuple[int, int], ...]
 """Groups of ranks as (size, stride) pairs, outermost first: neighbours that are one axis in another plan are joined."""
@@ -15,7 +16,8 @@ Ranks = tuple[tuple[int, int], ...]
 
 def effective(plan: Plan) -> dict[str, Any]:
     """The meaning of each verb's sentences, by verb. Two plans with equal values are laid out, stored, scheduled and
-    computed alike; expectations are not part of it."""
+    computed alike; expectations are not part of it, nor what a framework that `realise as` names decides."""
+    plan = as_own_program(plan)
     regions = ("", *plan.model.regions)
     dims = dict.fromkeys((*plan.model.sizes, "batch", "sequence"))
     return {
@@ -43,7 +45,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "recompute": _recomputed(plan),
         "quantize": _quantized(plan),
         "offload": {what for offload in plan.offloads for what in offload.what},
-        "overlap": {(_ranks(plan, [o.axis]), o.method) for o in plan.overlaps if plan.mesh.size(o.axis) > 1},
+        "overlap": _overlaps(plan),
         "compile": {(c.what, c.method) for c in plan.compiles},
         "override": [(o.glob, {d: _ranks(plan, axes) for d, axes in o.layout.items()}) for o in plan.overrides],
     }
@@ -53,6 +55,13 @@ def differing(a: Plan, b: Plan) -> tuple[str, ...]:
     """The verbs in which two plans differ, in the order of `effective`."""
     one, other = effective(a), effective(b)
     return tuple(verb for verb in one if one[verb] != other[verb])
+
+
+def _overlaps(plan: Plan) -> set[tuple[Ranks, str]]:
+    """How transfers hide: those of tensor parallelism do not unless a sentence says so."""
+    shown = {*tensor_axes(plan)}
+    said = (o for o in plan.overlaps if plan.mesh.size(o.axis) > 1 and not (o.axis in shown and o.method == "none"))
+    return {(_ranks(plan, [o.axis]), o.method) for o in said}
 
 
 def _ranks(plan: Plan, axes: Iterable[str]) -> Ranks:

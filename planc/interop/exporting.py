@@ -11,6 +11,7 @@ from planc.diag.diagnostic import Diagnostic, has_errors
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.frameworks import OWN
 from planc.interop.document import Document, FieldValue, Given
 from planc.interop.effective import differing
 from planc.interop.fields import OMIT, System
@@ -64,9 +65,11 @@ def export_plan(plan: Plan, to: str) -> Exported:
     again = _reread(system, fields, beside, setup)
     if isinstance(again, tuple):
         raise PlanError([_refusal(plan, system, _verb_of(d), d.message) for d in again])
-    back = _built(plan_text(replace(again, cluster=setup.cluster)), folder)
+    back = _built(plan_text(replace(again, cluster=setup.cluster, framework=setup.framework)), folder)
     lost = differing(plan, back) if back else ("mesh",)
     notes = []
+    if setup.framework not in (OWN, again.framework):
+        notes.append(_approximation(plan, system, "realise", f"its runs have the rules of {system.title}"))
     if back is not None and "recompute" in lost and {plan.recompute.ops, back.recompute.ops} == _BLOCKS:
         lost = tuple(verb for verb in lost if verb != "recompute")
         notes.append(_approximation(plan, system, "recompute", "its recomputation stops elsewhere at a block's end"))

@@ -11,6 +11,7 @@ from planc.interop.shape import shape_of
 from planc.ir.hardware import Cluster
 from planc.ir.model import EXPERTS, Model
 from planc.ir.plan import NOUNS, Plan, Precision, Quantize, Recompute, Route
+from planc.language.framework_rules import as_own_program
 
 
 def setup_of(plan: Plan) -> TrainingSetup:
@@ -19,6 +20,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
     It is what the plan says only if a plan written from it is the same (`planc.interop.effective`): sentences without a
     place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses.
     """
+    framework, plan = plan.framework, as_own_program(plan)
     roles = _roles(plan)
     size = {role: plan.mesh.size(*axes) for role, axes in roles.items()}
     ep, etp = _expert_degrees(plan)
@@ -65,6 +67,7 @@ def setup_of(plan: Plan) -> TrainingSetup:
         offloaded=tuple(what for offload in plan.offloads for what in offload.what),
         overlaps=_overlaps(plan, roles),
         compiled=tuple(c.what for c in plan.compiles),
+        framework=framework,
     )
 
 

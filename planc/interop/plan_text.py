@@ -8,6 +8,7 @@ from math import prod
 
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.quoting import python_comment
+from planc.frameworks import OWN
 from planc.interop.setup import Role, TrainingSetup
 from planc.ir.plan import NOUNS, Noun, Precision, Recompute, Route
 
@@ -189,6 +190,8 @@ def _step(setup: TrainingSetup, axes: dict[Role, str]) -> Iterator[PlanSentence]
     for role, method in setup.overlaps:
         if role in named:
             yield PlanSentence(f"overlap {named[role]} as {method}", ("overlaps",))
+    if setup.framework != OWN:
+        yield PlanSentence(f"realise as {setup.framework}", ("framework",))
 
 
 def _recompute_words(recompute: Recompute) -> str:

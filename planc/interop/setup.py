@@ -6,6 +6,7 @@ from dataclasses import field
 from typing import Literal
 
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import OWN
 from planc.ir.model import Model
 from planc.ir.plan import Noun, Period, Precision, Recompute, Route
 
@@ -128,6 +129,8 @@ class TrainingSetup:
     """How transfers of an axis hide behind compute, where it is not planc's default."""
     compiled: tuple[str, ...] = ()
     """Parts compiled as one region each: `blocks`, `loss`."""
+    framework: str = OWN
+    """The framework whose rules decide what the sentences leave open, one of `planc.frameworks.NAMES`."""
 
     @property
     def data_parallel(self) -> int:

@@ -11,6 +11,7 @@ from planc.interop.document import FieldValue
 from planc.interop.fields import Field, System
 
 VERBS = {
+    "framework": "realise",
     "model": "model",
     "sequences": "batch",
     "sequence_tokens": "batch",

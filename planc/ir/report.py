@@ -81,6 +81,26 @@ class Reserved:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Limits, in the prediction's unit: the measured value is between `low` and `high` in four of five published runs
+    of the class `of`, of which there are `runs`."""
+
+    low: float
+    high: float
+    runs: int
+    of: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Uncertainty:
+    """Intervals of the predictions, each for `share` of runs: seconds of a step, and the peak of the tensors in GiB."""
+
+    share: float
+    step_s: Interval
+    allocated_gib: Interval
+
+
+@dataclass(frozen=True, kw_only=True)
 class StageMemory:
     stage: int
     layers: int
@@ -245,6 +265,7 @@ class Report(Value, InNotebook):
     goodput: Goodput | None = None
     run: RunCost | None = None
     """The whole run, where the plan says how long it trains or what an hour costs."""
+    uncertainty: Uncertainty | None = None
 
     def _shown(self) -> Shown:
         from planc.ir.notebook import report_shown

@@ -79,7 +79,7 @@ def _overlaps(plan: Plan, rules: Framework, realise: RealisedAs) -> tuple[Overla
 
 
 def tensor_axes(plan: Plan) -> tuple[str, ...]:
-    """The axes of tensor parallelism: those that divide the heads of attention or the width of the feed-forward."""
+    """The axes of tensor parallelism of `plan`: those that divide attention's heads or the feed-forward's width."""
     divided = {a for s in plan.shards if s.dim in ("heads", "ffn") and not s.region for a in s.axes}
     return plan.mesh.in_order(divided)
 

@@ -133,7 +133,7 @@ def search_page(
         target=found.target,
         verdict=_verdict(source.name, found),
         pareto=_front(best, front, meshes, found.room_gib) if best else None,
-        steps=Steps(best=best, summary=_steps_message(best)) if best else None,
+        steps=Steps(best=best, summary=_steps_message(best, found.equivalent)) if best else None,
         rejected=Rejected(meshes=meshes, of=space.meshes, summary=_rejected_message(meshes, space.meshes)),
         text=space.text,
         command=command,
@@ -215,10 +215,11 @@ def _front(best: tuple[Layout, ...], front: tuple[Layout, ...], meshes: tuple[Me
     )
 
 
-def _steps_message(best: tuple[Layout, ...]) -> str:
+def _steps_message(best: tuple[Layout, ...], equivalent: int) -> str:
     if len(best) == 1:
         return "One layout was asked for or fits."
-    return f"The best {len(best)} layouts lie within {percent(best[-1].time_s / best[0].time_s - 1)} of the fastest."
+    within = f"The best {len(best)} layouts lie within {percent(best[-1].time_s / best[0].time_s - 1)} of the fastest"
+    return within + (f"; the first {equivalent} cannot be told apart." if equivalent > 1 else ".")
 
 
 # Meshes that are not among the best.

@@ -16,12 +16,13 @@ from __future__ import annotations
 import gc
 import itertools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, overload
 
+from planc.calibration.intervals import Ratios, order_margin, step_ratios
 from planc.cost.costed import cost_plan
 from planc.cost.memory.peak import GIB, memory
 from planc.cost.step.layout_cost import LayoutCost
@@ -30,7 +31,7 @@ from planc.cost.step.whole_run import run_of
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.realised import Realise
-from planc.ir.report import RunCost, Step
+from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
 from planc.picture.notebook import InNotebook, Shown
 from planc.search.constraints import Constraints
@@ -64,6 +65,8 @@ MOST_WAITING = 100_000
 """Open nodes of a large space; of more, those with the highest bounds are given up."""
 Ends = Literal["", "time", "interrupt", "memory"]
 """Why a search has ended before its space was decided; an empty string: it has not."""
+COMPARED = 5
+"""Layouts of which a search says whether they can be told apart."""
 NEAR = 1.1
 """The front holds layouts that take up to so many times the best one's time: beyond it memory is cheap."""
 
@@ -84,6 +87,8 @@ class Candidate:
     """Why it beats the next one."""
     run: RunCost | None = None
     """The whole run, where the plan says how long it trains or what an hour costs."""
+    interval: Interval | None = None
+    """The 80 % interval of the seconds of a step."""
 
     @property
     def time_s(self) -> float:
@@ -105,6 +110,7 @@ class Candidate:
             "tokens_per_s_per_device": step.tokens_per_s_per_device,
             "why": self.why,
             "run": None if self.run is None else asdict(self.run),
+            "interval_s": [self.interval.low, self.interval.high] if self.interval else None,
         }
 
 
@@ -133,6 +139,9 @@ class Found(Sequence[Candidate], InNotebook):
     `decided` counts the layouts that were met. Empty: all were decided."""
     most_layouts: int = 0
     """Upper bound on the layouts of the space."""
+    equivalent: int = 0
+    """Number of layouts among the first five whose steps cannot be told apart from the first one's, which counts too:
+    they are nearer to it than `planc.calibration.intervals.order_margin`."""
 
     def _shown(self) -> Shown:
         from planc.search.notebook import found_shown
@@ -163,6 +172,7 @@ class Found(Sequence[Candidate], InNotebook):
             "nearest_miss": self.nearest_miss.to_json() if self.nearest_miss else None,
             "cut_short": self.cut_short or None,
             "most_layouts": self.most_layouts,
+            "equivalent": self.equivalent,
         }
 
 
@@ -194,19 +204,31 @@ def search(
         run.go()
         nearest = None if run.best or run.ended() else run.nearest_miss()
     best = tuple(sorted(run.best, key=_order))[:top]
+    ratios = step_ratios(space.plan)
     return Found(
-        best=reasons(best),
-        pareto=tuple(_front(run.fitting)),
+        best=_with_intervals(reasons(best), ratios),
+        pareto=_with_intervals(_front(run.fitting), ratios),
         decided=run.decided,
         fully_costed=run.costed,
         seconds=time.perf_counter() - started,
         room_gib=run.room_gib,
         target=run.target,
         refused=run.refused,
-        nearest_miss=nearest,
+        nearest_miss=_with_intervals([nearest], ratios)[0] if nearest else None,
         cut_short=run.cut_short,
         most_layouts=space.most_layouts,
+        equivalent=equivalent(best),
     )
+
+
+def _with_intervals(found: Iterable[Candidate], ratios: Ratios) -> tuple[Candidate, ...]:
+    return tuple(replace(c, interval=ratios.around(c.time_s)) for c in found)
+
+
+def equivalent(best: Sequence[Candidate]) -> int:
+    """The number of the first five layouts of `best`, the fastest first, that cannot be told apart from the first."""
+    most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
+    return sum(c.s_per_sequence < most for c in best[:COMPARED])
 
 
 @contextmanager

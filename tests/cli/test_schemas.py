@@ -13,8 +13,10 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from planc.calibration.accuracy import Accuracy, Errors, Refused
+from planc.calibration.intervals import Ratios, Subject
 from planc.calibration.probes import Measured, predicted_s
 from planc.calibration.ranking import Ranking
+from planc.calibration.residuals import Coverage, Residual, Spread
 from planc.calibration.sweep import Sweep
 from planc.cli import main, schemas
 from planc.cli.bench import accuracy as accuracy_bench
@@ -115,6 +117,11 @@ ANSWERS = [
     ("planc.bench.large/1", 0, "bench large"),
 ]
 ERRORS = Errors("all", 3, 0.1, 0.2, -0.05)
+SPREAD = Spread(
+    (Ratios("dense", 12, 0.9, 1.2),),
+    (Coverage("all", 12, 0.8, 0.75),),
+    (Residual("a", Subject("h100", "dense", "megatron"), "b/c", 0.05),),
+)
 ACCURACY = Accuracy(
     **dict.fromkeys(
         ("held_out", "in_use", "not_fitted", "memory", "allocated", "closed_forms", "validation"), (ERRORS,)
@@ -125,6 +132,9 @@ ACCURACY = Accuracy(
     rankings=(Ranking(5, 0.9, 0.02),),
     traces=Sweep(4, 2, 0.1, 1, 0.05, 3, 2.5, 2),
     dropped={"no step time": 2},
+    step_intervals=SPREAD,
+    memory_intervals=SPREAD,
+    order_margin=0.1,
 )
 PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.search/1": "search free.plan"}
 """Formats of pages as data, and the commands that write them."""

@@ -145,3 +145,17 @@ def test_a_system_that_is_not_written_yet_is_told_so(capsys: pytest.CaptureFixtu
         assert main(["export", str(BUNDLED[0]), "--to", name]) == 2
         assert name in capsys.readouterr().err
     assert set(WRITTEN) <= set(export.WRITTEN)
+
+
+def test_a_plan_of_another_framework_is_exported_with_a_warning(tmp_path: Path) -> None:
+    """Its layout goes through, and that its runs have other rules is said. Its own framework has nothing to say."""
+    path = tmp_path / "m.plan"
+    path.write_text(
+        "plan m\nmodel llama3_8b\nbatch 64 x 4096 tokens microbatch 2\ncluster 2 x h100_node\nmesh dp 8 > tp 2\n"
+        "use ddp over dp\nuse tp over tp\nuse sp over tp\nrecompute whole_blocks\nrealise as megatron\n"
+    )
+    plan = load(path)
+    own, other = export_plan(plan, "megatron"), export_plan(plan, "torchtitan")
+    assert own.diagnostics == () and own.setup.framework == "megatron" and own.setup.kernel == ""
+    assert [d.code for d in other.diagnostics if "realise" in d.message] == ["W1310"]
+    assert "attention_backend" not in own.fields

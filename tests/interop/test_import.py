@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 import planc
+from planc.frameworks import NAMES
 from planc.interop.importing import Imported, import_files
+from planc.interop.systems import systems
 from planc.interop.values import Options
 from planc.language.build import build_file
 from tests.interop.scripts import SCRIPT
@@ -220,3 +222,21 @@ def test_a_python_file_is_refused_with_the_way_to_dump_it(tmp_path: Path) -> Non
     (tmp_path / "recipe.py").write_text("raise SystemExit\n")
     found = import_files([tmp_path / "recipe.py"], OPTIONS)
     assert codes(found) == ["E1301"] and "run_config.yaml" in found.diagnostics[0].message
+
+
+def test_an_imported_plan_has_the_rules_of_its_framework(tmp_path: Path) -> None:
+    """The sentence, and what follows from it: the kernel of attention. Other padding is no rule of Megatron-LM's."""
+    found = imported(tmp_path)
+    assert "\nrealise   as megatron" in found.text and found.setup is not None and found.setup.framework == "megatron"
+    (tmp_path / "run.plan").write_text(found.text)
+    plan = build_file(tmp_path / "run.plan").plan
+    assert plan is not None and plan.framework == "megatron" and plan.attention is not None
+    other = imported(tmp_path, SCRIPT.replace("--swiglu", "--swiglu --make-vocab-size-divisible-by 64"))
+    assert "realise" not in other.text
+
+
+@pytest.mark.parametrize("name", [n for n, s in systems().items() if n != "levanter"])
+def test_systems_and_frameworks_have_one_table_of_names(name: str) -> None:
+    """Each system that is read says a framework of `planc.frameworks`."""
+    assert "framework" in systems()[name].settings
+    assert name in NAMES or name == "hugging_face"

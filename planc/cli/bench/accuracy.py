@@ -13,12 +13,14 @@ from typing import Any
 from planc.calibration.accuracy import Accuracy, Errors, accuracy, fitted
 from planc.calibration.fit import Fit, shown
 from planc.calibration.parameters import PARAMETERS
+from planc.calibration.residuals import as_facts, residual_facts
 from planc.calibration.rows import read_rows
 from planc.calibration.sweep import Sweep
 from planc.cli.common import print_json
 from planc.cli.views.table import table
 from planc.frameworks.torchtitan import FRAMEWORK as TORCHTITAN
 
+HELD = ("intervals of", "runs", "hold, run left out", "publisher left out", "from", "to")
 HEAD = ("step time of", "runs", "median", "p90", "bias", "in use", "p90", "not fitted", "p90")
 
 
@@ -67,9 +69,30 @@ def summary(found: Accuracy) -> str:
     return f'{{\n "held_out": [\n{groups}\n ],\n "memory": {json.dumps(memory)}\n}}\n'
 
 
+def intervals(found: Accuracy) -> str:
+    """The classes of intervals, as the data file `intervals.json`, a class a line."""
+    facts = as_facts(found.step_intervals, found.memory_intervals, found.order_margin)
+    parts = [_listed(name, facts[name]) for name in ("step", "memory")]
+    return "{\n" + ",\n".join((*parts, f' "order_margin": {facts["order_margin"]}')) + "\n}\n"
+
+
+def residuals(found: Accuracy) -> str:
+    """How far each run was from its prediction, as the data file `residuals.json`, a run a line."""
+    steps, memory = ([residual_facts(r) for r in s.residuals] for s in (found.step_intervals, found.memory_intervals))
+    return "{\n" + _listed("step", steps) + ",\n" + _listed("memory", memory) + "\n}\n"
+
+
+def _listed(name: str, rows: list[dict[str, Any]]) -> str:
+    """A list of a data file, one line an element."""
+    lines = ",\n".join(f"  {json.dumps(row)}" for row in rows)
+    return f' "{name}": [\n{lines}\n ]'
+
+
 def lines(found: Accuracy) -> Iterator[str]:
     """The table as text."""
     yield from table(HEAD, figures(found), left=1)
+    yield ""
+    yield from table(HELD, coverage(found), left=1)
     yield ""
     yield from sentences(found)
 
@@ -78,6 +101,20 @@ def figures(found: Accuracy) -> list[list[str]]:
     """One row a group: held out, in use, not fitted."""
     used, plain = ({e.group: e for e in group} for group in (found.in_use, found.not_fitted))
     return [_error_cells(e, used[e.group], plain[e.group]) for e in found.held_out]
+
+
+def coverage(found: Accuracy) -> list[list[str]]:
+    """One row a class: how many left-out runs the intervals hold, and what they are."""
+    rows = []
+    for quantity, spread in (("step", found.step_intervals), ("memory", found.memory_intervals)):
+        classes = {c.of: c for c in spread.classes}
+        for held in spread.coverage:
+            made = classes.get(held.group)
+            limits = [f"{100 * (v - 1):+.1f} %" for v in (made.low, made.high)] if made else ["", ""]
+            name = f"{quantity}: {held.group}"
+            shares = (held.without_the_run, held.without_its_publisher)
+            rows.append([name, f"{held.runs}", *(f"{100 * share:.0f} %" for share in shares), *limits])
+    return rows
 
 
 def _error_cells(held: Errors, used: Errors, plain: Errors) -> list[str]:
@@ -163,6 +200,9 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
         rows = [[e.group, f"{100 * e.bias:+.1f} %"] for e in found.validation]
         yield from markdown(("another model's validation", "error"), rows)
         yield ""
+    yield INTERVALS.format(apart=_percent(found.order_margin))
+    yield from markdown(HELD, coverage(found))
+    yield ""
     alarms = [r for r in found.refused[1:] if r.memory or r.rules]
     if alarms:
         cells = [[r.group, f"{r.rows}", f"{r.memory}", f"{r.by_a_tenth}", f"{r.by_half}", f"{r.rules}"] for r in alarms]
@@ -174,6 +214,19 @@ def _page_rest(found: Accuracy) -> Iterator[str]:
     yield ""
 
 
+INTERVALS = """## Intervals
+
+`planc check` says an 80 % interval beside each step time and peak of memory. It lies between the quantiles of measured
+over predicted values of published runs of the same class (dense or with experts, chip, framework), each predicted
+without its publisher; a class with few runs is replaced by a wider one, in which no framework on one chip counts for
+more than 4 runs. The table counts the runs that intervals hold which were made without the run, and without all runs of
+its publisher; a row lists the runs that take their interval from that class. The limits are of the class with all of
+its runs, as `planc/calibration/data/intervals.json` has them.
+
+Of two layouts of one model on one machine, `planc search` calls the order sure where their predicted steps are
+{apart} apart: from there on, the slower one was the slower one in 80 % of published pairs (the single-node sweep
+included).
+"""
 MEMORY = f"""One number of these was chosen on the seven runs themselves, and is no prediction: torch's allocator holds
 {100 * TORCHTITAN.lost_across_nodes:.0f} % beside what tensors take where its segments cannot grow, as in torchtitan's
 runs on several nodes, whose script does not ask for it (tried: 4 to 12 %). With 4 % for every run the median is

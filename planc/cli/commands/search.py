@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from planc.calibration.intervals import order_margin
 from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
@@ -105,6 +106,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     heads = ("", "layout", "step", "MFU", "GiB", *(("run", "price") if long else ()), "than the next")
     print("\n".join(table(heads, rows, left=2, left_last=True)))
+    print(apart_line(found))
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
@@ -156,6 +158,16 @@ def _on_clusters(options: argparse.Namespace) -> int:
 
         print("\n".join(lines(found)))
     return status
+
+
+def apart_line(found: Found) -> str:
+    """The interval of the first layout's step, and which of the first five cannot be told apart from it."""
+    likely = found.best[0].interval
+    assert likely is not None
+    said = f"80 % interval of the first: {seconds(likely.low)} to {seconds(likely.high)}"
+    if found.equivalent < 2:
+        return said
+    return f"{said}; 1 to {found.equivalent} cannot be told apart: their steps are less than {order_margin():.1%} apart"
 
 
 def _seconds(text: str) -> float:

@@ -84,6 +84,8 @@ def _memory(report: Report) -> list[str]:
     assert memory
     parts = ("total", "params", "grads", "optimizer", "activations", "buffers", "comm_buffers", "reserve")
     heads = ("total", "params", "grads", "optim", "activ", "buffers", "comm", "reserve")
+    found = report.uncertainty
+    likely = f" ({gib(found.allocated_gib.low)} to {gib(found.allocated_gib.high)})" if found else ""
     rows = [
         [str(s.stage), str(s.layers), *(gib(getattr(s.per_device_gib, part)) for part in parts)] for s in memory.stages
     ]
@@ -91,7 +93,7 @@ def _memory(report: Report) -> list[str]:
         f"{strong('memory')} GiB on each device, of {memory.capacity_gib:.1f}",
         *table(("stage", "layers", *heads), rows, left=1),
         f"fullest at the {memory.worst.peak_at}",
-        f"peak allocated {gib(memory.allocated_gib)} GiB, reserved {gib(memory.reserved_gib.low)} to"
+        f"peak allocated {gib(memory.allocated_gib)} GiB{likely}, reserved {gib(memory.reserved_gib.low)} to"
         f" {gib(memory.reserved_gib.high)} GiB",
     ]
 
@@ -109,7 +111,17 @@ def _step(report: Report) -> list[str]:
         f" and {step.tokens_per_s_per_device:,.0f} tokens/s on each device",
         *table(("", "time", "share", ""), rows, left=1, left_last=True),
         f"bound by {limits.bound_by}: {limits.what}",
+        *_interval(report),
     ]
+
+
+def _interval(report: Report) -> list[str]:
+    """The line with the step's interval, and the published runs that it is from."""
+    if report.uncertainty is None:
+        return []
+    found = report.uncertainty.step_s
+    runs = f"{found.runs} published runs ({found.of})"
+    return [f"{report.uncertainty.share:.0%} interval {seconds(found.low)} to {seconds(found.high)}, from {runs}"]
 
 
 def _goodput(report: Report) -> list[str]:

@@ -232,6 +232,7 @@ SETTINGS = {
     "offloaded": offloaded,
     "overlaps": lambda v: deepspeed.overlaps(v) if _deep(v) else (),
     "compiled": compiled,
+    "framework": lambda v: "accelerate",
 }
 
 

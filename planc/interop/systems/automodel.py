@@ -259,6 +259,7 @@ SETTINGS = {
     "overlaps": _overlaps,
     "compiled": lambda v: ("blocks",) if v.flag("distributed.enable_compile") else (),
     "optimizer": _optimizer,
+    "framework": lambda v: "automodel",
 }
 
 FIELDS = (

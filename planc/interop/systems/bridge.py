@@ -13,7 +13,7 @@ from typing import Any
 from planc.diag.quoting import python_comment, shell_word
 from planc.interop.document import Document, FieldValue, Given
 from planc.interop.fields import OMIT, Field, System, noted, refused
-from planc.interop.setup import TrainingSetup
+from planc.interop.setup import Role, TrainingSetup
 from planc.interop.systems import megatron
 from planc.interop.systems.megatron_fields import EXPERTS, MODEL, STEP
 from planc.interop.values import Values
@@ -248,6 +248,22 @@ def _precise(v: Values) -> Any:
     return megatron.mixed_precision(v)
 
 
+def _overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
+    """Those of Megatron-LM; that transfers of tensor parallelism are not hidden is said, for Bridge's recipes hide
+    them."""
+    found = megatron.overlaps(v)
+    said = any(role == "tp" for role, _ in found) or v.whole("tensor_model_parallel_size") == 1
+    return found if said else (*found, ("tp", "none"))
+
+
+SETTINGS = {
+    "model": _model,
+    "precision": _precise,
+    "overlaps": _overlaps,
+    "framework": lambda v: megatron.framework_of(v, "bridge"),
+}
+
+
 def _writer(flag: str, write: Callable[[TrainingSetup], Any]) -> Callable[[TrainingSetup], Any]:
     """The writer of a flag, for the field that Bridge has in its place."""
     own, default = CALLS[flag], _default(CALLS[flag].removeprefix("not ")) if CALLS[flag] in OTHER else None
@@ -283,7 +299,7 @@ SYSTEM = System(
     version=VERSION,
     formats=("yaml", "assignments"),
     fields=(Field("mixed_precision", None), *(f for f in FIELDS if f.name != "mixed_precision")),
-    settings={**megatron.SETTINGS, "model": _model, "precision": _precise},
+    settings={**megatron.SETTINGS, **SETTINGS},
     recognises=lambda d: "model.tensor_model_parallel_size" in d.fields,
     batch_words=("train.global_batch_size", "train.micro_batch_size", "dataset.seq_length"),
     writes=WRITES,

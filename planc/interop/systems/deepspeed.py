@@ -260,6 +260,7 @@ SETTINGS = {
     "offloaded": offloaded,
     "overlaps": overlaps,
     "compiled": trainer.compiled,
+    "framework": lambda v: "accelerate" if trainer.is_beside(v) else "deepspeed",
 }
 
 

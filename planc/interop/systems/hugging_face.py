@@ -229,6 +229,7 @@ SETTINGS = {
     "recompute": trainer.recompute,
     "offloaded": offloaded,
     "compiled": trainer.compiled,
+    "framework": lambda v: "accelerate",
 }
 
 OWN = (

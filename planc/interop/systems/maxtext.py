@@ -353,6 +353,7 @@ SETTINGS = {
     "offloaded": _offloaded,
     "quantized": _quantized,
     "kernel": _kernel,
+    "framework": lambda v: "maxtext",
     "optimizer": lambda v: _optimizer(v),
 }
 

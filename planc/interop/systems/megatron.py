@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from planc.diag.quoting import python_comment, shell_word
-from planc.frameworks.megatron import MODULES
+from planc.frameworks import OWN
+from planc.frameworks.megatron import MODULES, VOCAB
 from planc.interop.document import Document, FieldValue
 from planc.interop.fields import OMIT, System
 from planc.interop.layer_patterns import layers_of_pattern, layout_of_stages, stages_of_layout
@@ -386,7 +387,16 @@ def _layers_in_bf16(v: Values) -> str:
     return f" except layers {', '.join(ranges)}" if ranges else ""
 
 
-def _overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
+def framework_of(v: Values, name: str) -> str:
+    """The framework `name`, whose rules pad the vocabulary to a multiple of 128 x tp; planc where the file pads it in
+    another way."""
+    padded = v.maybe_whole("padded_vocab_size", minimum=1) or 0
+    multiple = VOCAB * v.whole("tensor_model_parallel_size")
+    usual = v.whole("make_vocab_size_divisible_by") == VOCAB and not v.flag("no_pad_vocab_size")
+    return name if usual and padded % multiple == 0 else OWN
+
+
+def overlaps(v: Values) -> tuple[tuple[Role, str], ...]:
     """Megatron overlaps the gradients' reduction and the parameters' gather only where it is told to."""
     found: list[tuple[Role, str]] = []
     reduced, gathered = v.flag("overlap_grad_reduce"), v.flag("overlap_param_gather")
@@ -450,7 +460,8 @@ SETTINGS = {
     "compiled": lambda v: ("loss",) if v.flag("cross_entropy_loss_fusion") else (),
     "quantized": _quantized,
     "offloaded": _offloaded,
-    "overlaps": _overlaps,
+    "overlaps": overlaps,
+    "framework": lambda v: framework_of(v, "megatron"),
 }
 
 

@@ -365,6 +365,7 @@ SETTINGS = {
     "quantized": _quantized,
     "compiled": _compiled,
     "overlaps": _overlaps,
+    "framework": lambda v: "torchtitan",
     "offloaded": lambda v: ("params", "optimizer") if v.flag("training.enable_cpu_offload") else (),
     "optimizer": lambda v: _optimizer(v),
 }

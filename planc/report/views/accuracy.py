@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
+from planc.calibration.intervals import uncertainty
 from planc.calibration.rows import bundled
-from planc.picture.units import percent
+from planc.picture.units import gib, percent, seconds
 from planc.report.data import Data, Subject
 
 CHIPS = {
@@ -35,8 +36,20 @@ class Errors(Data):
     bias: float
 
 
+class Likely(Data):
+    """An 80 % interval, in the unit of the prediction, and the class of published runs that it is from."""
+
+    low: float
+    high: float
+    runs: int
+    of: str
+
+
 class Accuracy(Data):
-    """Accuracy view: the nearest class of published runs, and wider ones."""
+    """Accuracy view: the plan's 80 % intervals, the nearest class of published runs, and wider ones."""
+
+    step: Likely
+    memory: Likely
 
     classes: tuple[Errors, ...]
     memory_runs: int
@@ -62,11 +75,20 @@ def accuracy(subject: Subject) -> Accuracy:
     about = (
         named if chip and nearest.group.startswith(chip) else f"{named} on other chips, for none is known on this one"
     )
+    costed = subject.costed
+    likely = uncertainty(plan, costed.step, costed.memory)
+    step, held = likely.step_s, likely.allocated_gib
+    within = (
+        f"In 80 % of runs of its class the step takes {seconds(step.low)} to {seconds(step.high)}, and"
+        f" {gib(held.low)} to {gib(held.high)} GiB are allocated at the peak."
+    )
     return Accuracy(
+        step=Likely(low=step.low, high=step.high, runs=step.runs, of=step.of),
+        memory=Likely(low=held.low, high=held.high, runs=held.runs, of=held.of),
         classes=classes,
         memory_runs=memory["runs"],
         memory_median=memory["median"],
-        summary=f"Published runs of this class: {about}, {nearest.runs} runs. Each was predicted without its"
+        summary=f"{within} Published runs of this class: {about}, {nearest.runs} runs. Each was predicted without its"
         f" publisher's runs:"
         f" half of the step times within {percent(nearest.median)} of what was measured, nine in ten within"
         f" {percent(nearest.p90)}. Peak memory was published for {memory['runs']} runs: half within"

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="the framework that published most speaks for all",
+        file="planc/calibration/residuals.py",
+        text="most = len(members) if set(counts) == {name} else MOST_OF_ONE",
+        planted="most = len(members)",
+        test="tests/calibration/test_intervals.py::test_a_framework_that_published_most_does_not_speak_for_the_others",
+    ),
+    Fault(
         name="what a device holds already is counted as moved",
         file="planc/compare/resharding_bytes.py",
         text="lacking -= both * _overlap(t.before.piece(rank), piece) * t.times",
