@@ -46,15 +46,18 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
 
 
 def _counted(traced: list[Traced], microbatches: int) -> tuple[str, ...]:
-    """A sentence about microbatches that were not run, if there are any."""
-    counted = sorted({m for t in traced for m in t.counted})
-    if not counted:
-        return ()
+    """Sentences about microbatches and blocks that were not run, if there are any."""
+    counted, blocks = sorted({m for t in traced for m in t.counted}), sum(t.counted_blocks for t in traced)
     alike = "calls, bytes left behind and the most held while they ran were equal on every stage"
-    return (
-        f"{microbatches - len(counted)} of {microbatches} microbatches were run; the others are counted like two of "
-        f"them, whose {alike}",
-    )
+    said = []
+    if counted:
+        said.append(
+            f"{microbatches - len(counted)} of {microbatches} microbatches were run; the others are counted like two "
+            f"of them, whose {alike}"
+        )
+    if blocks:
+        said.append(f"{blocks} blocks were not run; they are counted like two of the same modules, whose {alike}")
+    return tuple(said)
 
 
 def _memory(sharded: Sharded, traced: list[Traced]) -> tuple[PeakMemory, ...]:

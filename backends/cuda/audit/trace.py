@@ -17,17 +17,19 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as pipelining
+from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from planc.backends.cuda.analysis.attention import attention_kernel
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.audit.attention import one_kernel_attention
 from planc.backends.cuda.audit.balance import balanced
+from planc.backends.cuda.audit.equal_blocks import EqualBlocks
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, meshes_of
 from planc.backends.cuda.audit.repeats import Repeats
-from planc.backends.cuda.audit.traced import Traced
+from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS
@@ -42,10 +44,10 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
     """A step of the first rank of a pipeline stage: its collectives and its peak memory.
 
-    The optimizer has its state before the step that is traced. No process group may be initialised. Microbatches that
-    repeat others are counted, unless the `whole` step is to run.
+    The optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
+    blocks that repeat others are counted, unless the `whole` step is to run.
 
-    Raises UnlikeError when microbatches that would be counted differ from each other.
+    Raises UnlikeError when what would be counted alike differs.
     """
     sharded = program.sharded
     emitted = program.load()
@@ -60,10 +62,14 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
         with FakeTensorMode(allow_non_fake_inputs=True), shortened:
             for module in modules:
                 module.to_empty(device="cpu")
-            step = _Step(program, emitted, divided, modules, mesh)
+            step = _Step(program, emitted, divided, modules, mesh, whole=whole)
+            blocks = EqualBlocks(tracker, observer)
+            if not whole and _has_equal_blocks(sharded):
+                blocks.replace(modules)
             with tracker, one_kernel_norms(tracker), _fused(sharded, tracker):
                 tracker.hold(step.state())
                 step()
+            blocks.check()
         roles = Roles(sharded)
         sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
         return Traced(
@@ -73,6 +79,7 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
             peak_bytes=tracker.peak,
             peak_at=tracker.peak_at,
             counted=tuple(sorted(repeats.counted)),
+            counted_blocks=blocks.counted,
         )
 
 
@@ -92,18 +99,38 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
     return split is not None and stay and split.schedule not in BACKWARD_IN_TWO_PARTS
 
 
+def _has_equal_blocks(sharded: Sharded) -> bool:
+    """True if the work of a block depends on its modules alone: experts take turns at how many rows they have, what is
+    compiled is not these modules, and a backward in two parts goes through a block's own graph."""
+    split, experts = sharded.plan.split, Roles(sharded).experts
+    in_two = split is not None and split.schedule in BACKWARD_IN_TWO_PARTS
+    return not experts.ops and not in_two and not sharded.plan.compiles
+
+
 class _Step:
     """Forward, backward, clipping and update, on tokens of this rank's shape."""
 
-    def __init__(self, program: Program, emitted: ModuleType, divided: Any, modules: list[nn.Module], mesh: Any):
+    def __init__(
+        self,
+        program: Program,
+        emitted: ModuleType,
+        divided: Any,
+        modules: list[nn.Module],
+        mesh: Any,
+        *,
+        whole: bool = True,
+    ):
+        """`whole`: the update goes through DTensor where parameters do, though it moves nothing."""
         plan = program.plan
         self._emitted, self._divided, self._modules, self._mesh = emitted, divided, modules, mesh
         self._optimizer = optimizer_of(modules, plan.model, Settings())
         self._parameters = [p for module in modules for p in module.parameters()]
+        self._shares = {} if whole else _updated_as_shares(self._optimizer)
         for parameter in self._parameters:
-            parameter.grad = torch.zeros_like(parameter)
+            share = self._shares.get(parameter, parameter)
+            share.grad = torch.zeros_like(share)
         self._optimizer.step()
-        self._optimizer.zero_grad()
+        self._forget_gradients()
         shape = plan.batch.sequences // plan.data_parallel, plan.batch.sequence_tokens
         self._batch = torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64)
         self._run = emitted.build_step(divided, mesh)
@@ -118,8 +145,42 @@ class _Step:
     def __call__(self) -> None:
         self._run(*self._batch)
         self._emitted.clip_grad_norm(self._divided, self._mesh, 1.0)
+        for parameter, share in self._shares.items():
+            share.grad = _share_of_gradient(parameter)
         self._optimizer.step()
+        self._forget_gradients()
+
+    def _forget_gradients(self) -> None:
         self._optimizer.zero_grad()
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def _updated_as_shares(optimizer: torch.optim.Optimizer) -> dict[nn.Parameter, nn.Parameter]:
+    """Have AdamW update this rank's share of each parameter as a plain tensor; the share by its parameter.
+
+    Its update is elementwise: of tensors that are divided alike DTensor would make the same ops on the same shares,
+    and no collective, but takes long to find that out. Muon's update is not.
+    """
+    if type(optimizer) is not torch.optim.AdamW:
+        return {}
+    shares: dict[nn.Parameter, nn.Parameter] = {}
+    for group in optimizer.param_groups:
+        divided: list[Any] = [p for p in group["params"] if isinstance(p, DTensor)]
+        shares.update({p: nn.Parameter(p._local_tensor) for p in divided})
+        group["params"] = [shares.get(p, p) for p in group["params"]]
+    return shares
+
+
+def _share_of_gradient(parameter: Any) -> Tensor | None:
+    """This rank's share of a parameter's gradient. Raises UnlikeError where it is not divided as the parameter is."""
+    grad = parameter.grad
+    if grad is None:
+        return None
+    if grad.placements != parameter.placements:
+        raise UnlikeError(f"a gradient lies on {grad.placements}, its parameter on {parameter.placements}")
+    local: Tensor = grad._local_tensor
+    return local
 
 
 @contextmanager

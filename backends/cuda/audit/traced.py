@@ -20,6 +20,8 @@ class Traced:
     """The operation after which that much was alive."""
     counted: tuple[int, ...] = ()
     """Microbatches that were counted like others, on one virtual stage at least."""
+    counted_blocks: int = 0
+    """Blocks that were counted like others of the stage."""
 
     def to_json(self) -> dict[str, Any]:
         totals = [[*key, total.count, total.bytes] for key, total in self.totals.items()]
@@ -30,6 +32,7 @@ class Traced:
             "peak_bytes": self.peak_bytes,
             "peak_at": self.peak_at,
             "counted": list(self.counted),
+            "counted_blocks": self.counted_blocks,
         }
 
     @classmethod
@@ -42,8 +45,9 @@ class Traced:
             peak_bytes=data["peak_bytes"],
             peak_at=data["peak_at"],
             counted=tuple(data["counted"]),
+            counted_blocks=data["counted_blocks"],
         )
 
 
 class UnlikeError(Exception):
-    """Microbatches of a stage that would have to be alike are not."""
+    """Microbatches or blocks of a stage that would have to be alike are not."""

@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a block that an audit counts leaves nothing behind for its backward",
+        file="backends/cuda/audit/equal_blocks.py",
+        text="tracker.live = start.live + span.change_bytes",
+        planted="tracker.live = start.live",
+        test="tests/audit/test_equal_blocks.py::test_counted_blocks_are_as_if_they_had_run[fsdp]",
+    ),
+    Fault(
+        name="an audit counts blocks like others that have no hooks",
+        file="backends/cuda/audit/equal_blocks.py",
+        text="yield name, tuple(_name_of(hook) for hook in value.values())",
+        planted="yield name, ()",
+        test="tests/audit/test_equal_blocks.py::test_blocks_are_counted_where_their_modules_say_the_same",
+    ),
+    Fault(
+        name="a collective that is waited for is held twice",
+        file="backends/cuda/audit/memory.py",
+        text="if func is torch.ops._c10d_functional.wait_tensor.default:",
+        planted="if func is None:",
+        test="tests/audit/test_equal_blocks.py::test_the_tensor_that_a_collective_is_waited_for_is_the_one_that_it_filled",
+    ),
+    Fault(
         name="gradients that fully_shard adds up are summed in the compute dtype",
         file="backends/cuda/rules/dtensor_gradients.py",
         text="dtype = plan.precision.reduce if _added_up(roles) else plan.precision.compute",
