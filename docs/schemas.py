@@ -297,6 +297,11 @@ def schemas() -> dict[str, Schema]:
             {"trace": TEXT, "events": WHOLE, "step_s": NUMBER},
         ),
         _answer(
+            "planc.snapshot/1",
+            "Answer of `planc report --memory-snapshot -o FILE`; the file is a snapshot of torch's memory viewer.",
+            {"snapshot": TEXT, "devices": WHOLE, "events": WHOLE, "fullest_gib": NUMBER},
+        ),
+        _answer(
             "planc.page_file/1",
             "Answer of `planc report PLAN -o PAGE`, and of `-o PAGE` of `planc diff` and `planc search`.",
             {"page": TEXT, "bytes": WHOLE, "headline": TEXT},

@@ -82,7 +82,7 @@ class Runner:
         output.write_text("")
         environment = {**self._environment(), **{k: self.text(v) for k, v in step.get("env", {}).items()}}
         done = subprocess.run(
-            [*BASH, str(script)], cwd=self.workspace, env=environment, capture_output=True, text=True, timeout=300
+            [*BASH, str(script)], cwd=self.workspace, env=environment, capture_output=True, text=True, timeout=900
         )
         pairs = (line.partition("=") for line in output.read_text().splitlines())
         self.outputs[step.get("id", "")] = {name: value for name, _, value in pairs}

@@ -2,12 +2,15 @@
 
 import itertools
 import json
+import pickle
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from planc.cli import main
+from planc.cost.step.trace import trace
 from planc.driver import examine
 from tests.plans import ROOT
 from tests.schedules.splits import NAMES
@@ -57,18 +60,89 @@ def test_no_rank_is_in_two_places_at_once(tmp_path: Path, schedule: str) -> None
 
 
 def test_the_format_is_that_of_trace_viewers(tmp_path: Path) -> None:
-    """Complete events with a name, category, start and length, process and thread; names of rows; nothing else."""
+    """Complete events with a name, category, start and length, process and thread; names of rows; arrows; counters."""
     made = traced(ROOT / "plans/llama3_70b_h100.plan", tmp_path / "deep" / "trace.json")
     assert set(made) == {"traceEvents", "displayTimeUnit", "otherData"}
     assert made["displayTimeUnit"] in ("ms", "ns")
     for event in made["traceEvents"]:
         if event["ph"] == "M":
             assert event["name"] in ("process_name", "thread_name", "thread_sort_index")
+        elif event["ph"] == "C":
+            assert set(event) == {"name", "ph", "pid", "tid", "ts", "args"} and min(event["args"].values()) >= 0
+        elif event["ph"] in "sf":
+            assert event["name"] in ("activations", "gradients of activations") and event["cat"] == "send"
         else:
             assert event["ph"] == "X" and event["cat"] in PARTS and event["dur"] > 0 <= event["ts"]
             assert set(event) == {"name", "cat", "ph", "ts", "dur", "pid", "tid", "args"}
     rows = [e["args"]["name"] for e in made["traceEvents"] if e["name"] == "thread_name"]
     assert rows == [f"rank {r}: stage {r}" for r in range(4)]
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b", "zbv", "dualpipe"])
+def test_arrows_lead_from_what_sends_to_what_receives(tmp_path: Path, schedule: str) -> None:
+    """Each lies in a span of the sender and one of the receiver on another rank, and never goes back in time."""
+    path = tmp_path / "example.plan"
+    path.write_text(PLAN.format(schedule=schedule))
+    made = traced(path, tmp_path / "trace.json")["traceEvents"]
+    spans: dict[int, list[tuple[float, float, dict[str, int]]]] = {}
+    for e in made:
+        if e["ph"] == "X":
+            spans.setdefault(e["tid"], []).append((e["ts"], e["ts"] + e["dur"], e["args"]))
+    starts, ends = ({e["id"]: e for e in made if e["ph"] == phase} for phase in "sf")
+    assert starts.keys() == ends.keys()
+    rank_of = {(a["stage"], a["microbatch"]): tid for tid, mine in spans.items() for *_, a in mine if "stage" in a}
+    assert len(starts) == 2 * sum(tid != rank_of.get((s + 1, m), tid) for (s, m), tid in rank_of.items()) > 0
+    for number, sent in starts.items():
+        received = ends[number]
+        places = [_span_at(spans[e["tid"]], e["ts"]) for e in (sent, received)]
+        step = 1 if sent["name"] == "activations" else -1
+        assert places[0]["microbatch"] == places[1]["microbatch"]
+        assert places[1]["stage"] - places[0]["stage"] == step and sent["tid"] != received["tid"]
+        assert sent["ts"] < received["ts"] and received["bp"] == "e"
+
+
+def _span_at(spans: list[tuple[float, float, dict[str, int]]], ts: float) -> dict[str, int]:
+    return next(args for start, end, args in spans if start <= ts < end)
+
+
+@pytest.mark.parametrize("name", ["tiny", "llama3_70b_h100", "field/deepseek_v3_h800", "field/llama3_8b_uneven"])
+def test_memory_over_the_step_is_the_report_s(tmp_path: Path, name: str) -> None:
+    """Counters of the trace, and allocations of the snapshot as torch's own viewer reads it."""
+    path, out = ROOT / "plans" / f"{name}.plan", tmp_path / "x.pickle"
+    costed = examine(path).costed
+    assert costed is not None
+    wanted = [s.per_device_gib.total - s.per_device_gib.reserve for s in costed.memory.stages]
+    counters: dict[int, list[float]] = {}
+    for e in trace(costed)["traceEvents"]:
+        if e["ph"] == "C":
+            counters.setdefault(e["tid"], []).append(sum(e["args"].values()))
+    assert [max(counters[rank]) for rank in range(len(wanted))] == pytest.approx(wanted, rel=1e-6)
+    assert main(["report", str(path), "--memory-snapshot", "-o", str(out)]) == 0
+    made = pickle.loads(out.read_bytes())
+    peaks = [max(accumulate(SIGN.get(e["action"], 0) * e["size"] for e in mine)) for mine in made["device_traces"]]
+    assert [p / 2**30 for p in peaks] == pytest.approx(wanted, rel=1e-4, abs=1e-5)
+
+
+SIGN = {"alloc": 1, "free_completed": -1}
+
+
+def test_torch_s_memory_viewer_reads_the_snapshot(tmp_path: Path) -> None:
+    """The functions of `torch.cuda._memory_viz`; the sentence of the plan stands where a stack frame would."""
+    from torch.cuda import _memory_viz as viewer
+
+    out = tmp_path / "x.pickle"
+    assert main(["report", str(ROOT / "plans" / "llama3_70b_h100.plan"), "--memory-snapshot", "-o", str(out)]) == 0
+    made = pickle.loads(out.read_bytes())
+    assert "total_allocated" in viewer.segsum(made) and "# free completed" in viewer.trace(made)
+    flames = viewer.memory(made, format_flamegraph=str)
+    assert "recompute attention.core" in flames and "activations of microbatch" in flames
+    assert len(viewer.trace_plot(made)) > 1_000
+    assert len(viewer.segment_plot(made)) > 1_000
+
+
+def test_a_snapshot_is_written_into_a_file(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(ROOT / "plans" / "tiny.plan"), "--memory-snapshot"]) == 2
+    assert "--memory-snapshot needs -o FILE" in capsys.readouterr().err
 
 
 def test_a_plan_without_a_pipeline_has_one_row(tmp_path: Path) -> None:

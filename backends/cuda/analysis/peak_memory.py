@@ -20,6 +20,7 @@ from planc.cost.compute.attention import repeated_bytes
 from planc.cost.compute.flops import local_dim
 from planc.cost.step.offload import offloaded, saved_tensor_bytes
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.model import Op, Section
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
@@ -344,6 +345,11 @@ class Rank:
             return self._saved_bytes(tuple(names), section) + (
                 self._saved_by_loss_and_logits() if section == "last" else 0.0
             )
+        return self._of_block(section)
+
+    @cached_on(lambda self, kind: (self.sharded.cache, kind))
+    def _of_block(self, section: Section) -> float:
+        """Bytes that a microbatch saves in one block of a kind, the same on every rank."""
         again = replay(self.sharded, section)
         some = self._saved_bytes(again.saved, section) + self._saved_inside_ops(section, frozenset(again.ops))
         every = self.plan.recompute.every

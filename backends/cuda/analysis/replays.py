@@ -12,6 +12,7 @@ from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
+from planc.ir.cache import cached_on
 from planc.ir.model import Op, Section
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import Replay, close, names_op
@@ -32,6 +33,7 @@ def named_again(sharded: Sharded, op: Op) -> bool:
     return bool(named and not any(names_op(word, op) for word in recompute.kept))
 
 
+@cached_on(lambda sharded: (sharded.cache, ()))
 def is_selective(sharded: Sharded) -> bool:
     """True if blocks are replayed with some outputs kept by module, and not whole modules or whole kinds of op."""
     recompute = sharded.plan.recompute
@@ -83,6 +85,7 @@ def _last_product(sharded: Sharded, section: Section) -> str:
     return next((o.op.name for o in reversed(sharded.ops[section]) if o.op.kind == "matmul"), "")
 
 
+@cached_on(lambda sharded, section: (sharded.cache, section))
 def replay(sharded: Sharded, section: Section) -> Replay:
     """Saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint makes them."""
     if not is_selective(sharded):

@@ -20,6 +20,7 @@ from planc.backends.cuda.analysis.placements import WHOLE
 from planc.backends.cuda.analysis.roles import Roles
 from planc.diag.quoting import python_string
 from planc.ir.base import Cause
+from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
@@ -80,6 +81,7 @@ class Styler:
             for section, ops in self.sharded.ops.items()
         }
 
+    @cached_on(lambda self, *key, backward: (self.sharded.cache, (*key, backward)))
     def repeats(self, section: Section, tensor: str, kind: str, *, backward: bool) -> int:
         """Number of times torch redistributes `tensor` for its consumers, or its gradient back, where one would do.
 

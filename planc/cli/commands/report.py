@@ -8,16 +8,21 @@ import gc
 import json
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, refused
 from planc.driver import examine
 from planc.files import write_atomically
+
+if TYPE_CHECKING:
+    from planc.cost import CostedPlan
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("files", metavar="FILE", nargs="+", help="a plan; with --accuracy, receipts")
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--trace", action="store_true", help="the step in the Trace Event format")
+    what.add_argument("--memory-snapshot", action="store_true", help="memory over the step, for torch's memory viewer")
     what.add_argument("--accuracy", action="store_true", help="predicted beside measured, of receipts")
     what.add_argument("--view", metavar="NAME", default="", help="one view of the page: memory, timeline, ...")
     parser.add_argument(
@@ -33,14 +38,18 @@ def run(options: argparse.Namespace) -> int:
 
         return accuracy_of_receipts.run(options.files, as_json=options.format == "json")
     if len(options.files) > 1:
-        print(f"planc report: {'--trace' if options.trace else 'a page'} takes one plan", file=sys.stderr)
+        print(f"planc report: {_asked(options)} takes one plan", file=sys.stderr)
         return 2
-    if options.trace:
+    if options.trace or options.memory_snapshot:
         return _trace(options)
     if not options.output and options.format != "json":
         print("planc report: one of -o PAGE, --trace, --accuracy is needed", file=sys.stderr)
         return 2
     return _page(options)
+
+
+def _asked(options: argparse.Namespace) -> str:
+    return "--trace" if options.trace else "--memory-snapshot" if options.memory_snapshot else "a page"
 
 
 def _page(options: argparse.Namespace) -> int:
@@ -78,6 +87,8 @@ def _trace(options: argparse.Namespace) -> int:
         why = f"{len(plan.stages)} stages x {plan.microbatches} microbatches"
         print(f"planc report: {why} make {count:,} actions; a trace holds {MOST_ACTIONS:,}", file=sys.stderr)
         return 2
+    if options.memory_snapshot:
+        return _snapshot(options, checked.costed)
     made = trace(checked.costed)
     if not options.output:
         print(json.dumps(made))
@@ -89,4 +100,24 @@ def _trace(options: argparse.Namespace) -> int:
         print_json(facts, "planc.trace/1")
     else:
         print(f"{path}: {facts['events']:,} events of a step of {checked.costed.step.time_s:.4g} s")
+    return 0
+
+
+def _snapshot(options: argparse.Namespace, costed: CostedPlan) -> int:
+    """Write the predicted snapshot; it is no text, so that it needs a file."""
+    from planc.cost.step.memory_snapshot import memory_snapshot, pickled
+    from planc.picture.units import gib
+
+    if not options.output:
+        print("planc report: --memory-snapshot needs -o FILE", file=sys.stderr)
+        return 2
+    path, made = Path(options.output), memory_snapshot(costed)
+    write_atomically(path, pickled(made))
+    events = sum(map(len, made["device_traces"]))
+    most = costed.memory.per_device_gib.total - costed.memory.per_device_gib.reserve
+    facts = {"snapshot": str(path), "devices": len(made["device_traces"]), "events": events, "fullest_gib": most}
+    if options.format == "json":
+        print_json(facts, "planc.snapshot/1")
+    else:
+        print(f"{path}: {events:,} events, {gib(most)} GiB at the fullest; open it in https://pytorch.org/memory_viz")
     return 0

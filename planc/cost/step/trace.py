@@ -1,12 +1,17 @@
-"""A simulated step as a trace: a row a pipeline rank, a span an action, in the Trace Event format that
-Perfetto and chrome://tracing read (times in microseconds, durations of complete events, phase X)."""
+"""A simulated step as a trace: a row a pipeline rank, a span an action, an arrow a send, a counter of memory a rank.
+
+It is the Trace Event format that Perfetto and chrome://tracing read: times in microseconds, phase X for spans, s and f
+for both ends of an arrow, C for counters."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any, NamedTuple
 
 from planc.cost.costed import CostedPlan
+from planc.cost.memory.peak import GIB
+from planc.cost.step.memory_over_step import held_over_step
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import optimizer_s
 from planc.cost.step.rank_cost import StageCost
@@ -19,6 +24,17 @@ from planc.sharding.stage_assignment import load_of, microbatches_each, virtual_
 MOST_ACTIONS = 200_000
 """More make a file that viewers cannot open."""
 US_PER_S = 1e6
+EDGE = 0.001
+"""Share of a span between its edge and the end of an arrow, which so lies inside it."""
+COUNTED = {
+    "params": "state",
+    "optimizer": "state",
+    "comm_buffers": "state",
+    "grads": "working",
+    "buffers": "working",
+    "activations": "activations",
+}
+"""The counter of each part of a rank's memory."""
 
 
 class Span(NamedTuple):
@@ -31,6 +47,8 @@ class Span(NamedTuple):
     seconds: float
     stage: int | None = None
     microbatch: int | None = None
+    kind: str = ""
+    """The letter of the action that it is part of; empty after the last microbatch."""
 
 
 def actions(costed: CostedPlan) -> int:
@@ -47,7 +65,14 @@ def trace(costed: CostedPlan) -> dict[str, Any]:
     """The trace of one step of `costed`. The spans of the slowest rank and its idle time sum to the step."""
     plan = costed.sharded.plan
     assert actions(costed) <= MOST_ACTIONS
-    events = [*_names(costed), *(_event(s) for s in step_spans(costed) if s.seconds > 0)]
+    actions_of = _action_spans(costed)
+    spans = list(_step_spans(costed, actions_of))
+    events = [
+        *_names(costed),
+        *(_event(s) for s in spans if s.seconds > 0),
+        *_flows(costed, spans),
+        *_counters(costed, actions_of, max(s.start_s + s.seconds for s in spans)),
+    ]
     return {
         "traceEvents": events,
         "displayTimeUnit": "ms",
@@ -57,8 +82,16 @@ def trace(costed: CostedPlan) -> dict[str, Any]:
 
 def step_spans(costed: CostedPlan) -> Iterator[Span]:
     """Every span of every rank of `costed`, each rank's in order of time."""
-    plan, times = costed.sharded.plan, costed.timed.times
-    spans = action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), times)
+    return _step_spans(costed, _action_spans(costed))
+
+
+def _action_spans(costed: CostedPlan) -> list[ActionSpan]:
+    plan = costed.sharded.plan
+    return action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), costed.timed.times)
+
+
+def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[Span]:
+    plan = costed.sharded.plan
     end_s = max(span.end_s for span in spans)
     for rank in range(plan.pipeline):
         for span in (span for span in spans if span.rank == rank):
@@ -81,7 +114,7 @@ def _spans_of_action(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
     start = span.start_s
     for part, seconds in parts:
         name = f"{stage}{LETTERS[kind]}{microbatch} {names[part]}"
-        yield Span(span.rank, name, part, start, seconds, stage, microbatch)
+        yield Span(span.rank, name, part, start, seconds, stage, microbatch, LETTERS[kind])
         start += seconds
 
 
@@ -100,6 +133,47 @@ def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float) ->
     for name, part, seconds in parts:
         yield Span(rank, name, part, start, seconds)
         start += seconds
+
+
+def _flows(costed: CostedPlan, spans: list[Span]) -> Iterator[dict[str, Any]]:
+    """An arrow from each action to the one on another rank that takes up what it sends: activations forwards, their
+    gradients backwards. Viewers bind an arrow to the spans that its ends lie in."""
+    ends: dict[tuple[str, int, int], tuple[Span, Span]] = {}
+    for span in spans:
+        if span.stage is not None and span.microbatch is not None and span.seconds > 0 and span.kind != "W":
+            key = ("F" if span.kind == "F" else "B", span.stage, span.microbatch)
+            ends[key] = (ends.get(key, (span, span))[0], span)
+    number = 0
+    for (kind, stage, microbatch), (_, sent) in ends.items():
+        received = ends.get((kind, stage + (1 if kind == "F" else -1), microbatch))
+        if received is None or received[0].rank == sent.rank:
+            continue
+        number += 1
+        name = "activations" if kind == "F" else "gradients of activations"
+        for phase, span, share in (("s", sent, 1 - EDGE), ("f", received[0], EDGE)):
+            flow = {"name": name, "cat": "send", "ph": phase, "id": number, "pid": 0, "tid": span.rank}
+            bound = {"bp": "e"} if phase == "f" else {}  # to the span around it, not to the next one
+            yield {**flow, "ts": (span.start_s + share * span.seconds) * US_PER_S, **bound}
+
+
+def _counters(costed: CostedPlan, spans: list[ActionSpan], end_s: float) -> Iterator[dict[str, Any]]:
+    """Memory of each rank whenever it changes: GiB by part, less the reserve."""
+    held = held_over_step(costed, spans)
+    for rank in range(costed.sharded.plan.pipeline):
+        mine = [h for h in held if h.rank == rank]
+        now = {"state": 0.0, "working": 0.0, "activations": 0.0}
+        changes = [(h.start_s, COUNTED[h.part], h.size_bytes) for h in mine]
+        changes += [(h.end_s, COUNTED[h.part], -h.size_bytes) for h in mine if h.end_s is not None]
+        for at_s, together in groupby(sorted(changes), key=lambda c: c[0]):
+            for _, part, size in together:
+                now[part] = max(0.0, now[part] + size / GIB)
+            yield _counter(rank, at_s, now)
+        yield _counter(rank, end_s, now)
+
+
+def _counter(rank: int, at_s: float, now: dict[str, float]) -> dict[str, Any]:
+    name = f"memory of rank {rank}, GiB"
+    return {"name": name, "ph": "C", "pid": 0, "tid": rank, "ts": at_s * US_PER_S, "args": dict(now)}
 
 
 def _names(costed: CostedPlan) -> Iterator[dict[str, Any]]:

@@ -18,7 +18,7 @@ from planc.report.data import Data, Subject
 from planc.schedules import schedules
 from planc.sharding.propagate import propagate
 
-MOST, MOST_OF_LARGE = 12, 7
+MOST, MOST_OF_LARGE = 12, 5
 """Neighbours that are costed; fewer of a plan that takes long."""
 LARGE = 100
 """Parameters times pipeline ranks of such a plan."""

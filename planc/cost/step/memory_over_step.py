@@ -1,0 +1,91 @@
+"""Bytes of a rank over the simulated step: what stays, what comes with each forward and goes with its backward.
+
+State and communicators stay. Gradients and buffers are there at their largest throughout, or, where the optimizer's
+update is the fullest moment, after the last microbatch. A microbatch's activations come at the end of its forward and
+go at the end of its backward, in such amounts that the fullest moment has the bytes of the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import NamedTuple
+
+from planc.cost.costed import CostedPlan
+from planc.cost.memory.activations import saved_by_section
+from planc.cost.memory.peak import GIB
+from planc.pipeline.simulate import ActionSpan
+from planc.sharding.stage_assignment import sections_of
+
+STEADY = ("params", "optimizer", "comm_buffers")
+"""Parts of the report's memory that are there throughout the step."""
+WORKING = ("grads", "buffers")
+
+
+class Held(NamedTuple):
+    """Bytes that a rank holds from `start_s` to `end_s` (None: beyond the step); activations name their microbatch."""
+
+    rank: int
+    part: str
+    size_bytes: float
+    start_s: float
+    end_s: float | None
+    stage: int | None = None
+    microbatch: int | None = None
+
+
+def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held]:
+    """Everything that ranks hold over the step of `costed`, whose actions are `spans`. The most that a rank holds at a
+    time is its stage's total in the report, less the reserve.
+
+    >>> from planc.pipeline.simulate import action_spans
+    >>> from planc.pipeline.split import action_lists
+    >>> plan = costed.sharded.plan
+    >>> lists = action_lists(plan.split, plan.pipeline, plan.microbatches)
+    >>> held = held_over_step(costed, action_spans(lists, costed.timed.times))
+    >>> f"{sum(h.size_bytes for h in held if h.rank == 0 and h.part == 'params') / 2**30:.1f} GiB of parameters"
+    '4.1 GiB of parameters'
+    """
+    end_s = max(span.end_s for span in spans)
+    found: list[Held] = []
+    for rank in range(costed.sharded.plan.pipeline):
+        mine = [span for span in spans if span.rank == rank]
+        found += _of_rank(costed, rank, mine, end_s)
+    return found
+
+
+def _of_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[Held]:
+    parts = costed.memory.stages[rank].per_device_gib
+    sizes = {name: getattr(parts, name) * GIB for name in (*STEADY, *WORKING)}
+    at_update = parts.activations == 0
+    found = [Held(rank, name, sizes[name], 0.0, None) for name in STEADY if sizes[name]]
+    begin_s = end_s if at_update else 0.0
+    found += [Held(rank, name, sizes[name], begin_s, None) for name in WORKING if sizes[name]]
+    activations = _activations(costed, rank, spans)
+    most = _most(activations)
+    most_allowed = sum(sizes[name] for name in WORKING) if at_update else parts.activations * GIB
+    share = (min(1.0, most_allowed / most) if at_update else most_allowed / most) if most else 0.0
+    return [*found, *(h._replace(size_bytes=h.size_bytes * share) for h in activations)]
+
+
+def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> list[Held]:
+    """Activations of every microbatch on every stage of a rank, as its layers save them."""
+    plan, saved = costed.sharded.plan, saved_by_section(costed.sharded)
+    ends = {
+        (s.action.stage, s.action.microbatch): s.end_s
+        for s in spans
+        if s.action.kind in ("backward", "backward_weight")
+    }
+    sizes = {s: sum(n * saved[kind] for kind, n in sections_of(plan, s).items()) for s in {stage for stage, _ in ends}}
+    return [
+        Held(rank, "activations", sizes[s.action.stage], s.end_s, ends[s.action[1:3]], *s.action[1:3])
+        for s in spans
+        if s.action.kind == "forward" and sizes[s.action.stage]
+    ]
+
+
+def _most(held: Sequence[Held]) -> float:
+    """The most bytes at a time; what goes at a moment makes room for what comes then."""
+    changes = [(h.start_s, 1, h.size_bytes) for h in held]
+    changes += [(h.end_s, 0, -h.size_bytes) for h in held if h.end_s is not None]
+    return max(accumulate(change for _, _, change in sorted(changes)), default=0.0)
