@@ -50,6 +50,7 @@ from planc.ir.report import Report, RunCost
 from planc.ir.target import Target
 from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
+from planc.report.run_page import RunPage
 from planc.report.search_page import SearchPage
 from planc.trainer.checkpoint.manifest import Manifest
 from planc.trainer.experiments.records import Record
@@ -310,6 +311,9 @@ def schemas() -> dict[str, Schema]:
             "planc.report.plan/1",
             "The page of a plan as data, `planc report PLAN -o PAGE.json`; views are null where the plan is wrong.",
             PlanPage,
+        ),
+        _of_pydantic(
+            "planc.report.run/1", "The page of a training run as data, `planc report RUN -o PAGE.json`.", RunPage
         ),
         _of_pydantic("planc.report.diff/1", "The page of two plans as data, `planc diff A B -o PAGE.json`.", DiffPage),
         _of_pydantic(

@@ -23,13 +23,16 @@ def is_page(path: str) -> bool:
     return Path(path).suffix.lower() in FORMS
 
 
-def wrong_page(options: argparse.Namespace) -> str:
-    """Message about a page that cannot be written as `options` say (`command`, `output`, `view`); empty if it can."""
+def wrong_page(options: argparse.Namespace, kind: str = "") -> str:
+    """Message about a page that cannot be written as `options` say (`command`, `output`, `view`); empty if it can.
+
+    `kind` is the page's, where it is not that of the command.
+    """
     from planc.report.render import view_names
 
     if options.output and not is_page(options.output):
         return f"{options.output}: the ending picks the form: .html, .svg or .json"
-    names = view_names(options.command)
+    names = view_names(kind or options.command)
     if options.view in ("", *names):
         return ""
     known = f"one of {', '.join(names)}"

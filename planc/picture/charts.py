@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from planc.picture.marks import Line, Mark, Picture, Rect, Text, clipped, text_px
+from planc.picture.marks import Circle, Line, Mark, Path, Picture, Rect, Text, clipped, text_px
 from planc.picture.scales import Scale, tick_text
 
 MOST_TALL = 24
@@ -164,3 +164,58 @@ def diverging_bars(
         y = top + at * row_px + (13 if narrow else 15)
         marks.append(Text(0, y, clipped(row.name, width if narrow else left - 8), ""))
     return Picture(width, bottom + 8, title, summary, tuple(marks))
+
+
+class Curve(NamedTuple):
+    """A line through values at `xs`: its name, and its class, which gives the colour (`css`, `css`-key for the legend,
+    `css`-point for points)."""
+
+    name: str
+    css: str
+    xs: Sequence[float]
+    values: Sequence[float]
+    points: bool = False
+    """Each value is a point too: there are few of them."""
+
+
+def curves(
+    lines: Sequence[Curve],
+    *,
+    title: str,
+    summary: str,
+    unit: str,
+    width: float,
+    marks_at: Sequence[float] = (),
+    from_zero: bool = False,
+) -> Picture:
+    """Lines over the steps of a run.
+
+    Args:
+        lines: drawn in order, the last on top.
+        title: the picture's name.
+        summary: the sentence that stands for the picture.
+        unit: unit of the values.
+        width: of the picture (pixels).
+        marks_at: steps with an upright line.
+        from_zero: True begins the axis of the values at zero.
+    """
+    marks, top = legend([Part(f"{c.css}-key", c.name) for c in lines], width) if len(lines) > 1 else ([], 4.0)
+    values = [v for c in lines for v in c.values]
+    low, high = (0.0 if from_zero else min(values)), max(values)
+    pad = 0.06 * (high - low) or 0.1 * abs(high) or 1.0
+    left, top, bottom = 56.0, top + 24, top + 244.0
+    across = Scale(min(c.xs[0] for c in lines), max(c.xs[-1] for c in lines), left, width - 12)
+    up = Scale(low if from_zero else low - pad, high + pad, bottom, top)
+    for tick in up.ticks(5):
+        y = up.px(tick)
+        marks += [Line(left, y, width - 12, y, "grid"), Text(left - 6, y + 4, tick_text(tick), "small", "end")]
+    for tick in across.ticks(7 if width > 500 else 4):
+        marks.append(Text(across.px(tick), bottom + 16, tick_text(tick), "small", "middle"))
+    marks += [Text(0, top - 10, unit, "small"), Text(width - 12, bottom + 32, "step", "small", "end")]
+    marks += [Line(across.px(x), top, across.px(x), bottom, "start") for x in marks_at]
+    for c in lines:
+        places = [(across.px(x), up.px(v)) for x, v in zip(c.xs, c.values, strict=True)]
+        marks.append(Path(f"M{'L'.join(f'{x:.1f} {y:.1f}' for x, y in places)}", c.css))
+        if c.points or len(places) == 1:
+            marks += [Circle(x, y, 3, f"{c.css}-point") for x, y in places]
+    return Picture(width, bottom + 38, title, summary, tuple(marks))

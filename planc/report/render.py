@@ -23,9 +23,10 @@ from planc.report.views import machine, memory, neighbours, over_step, roofline,
 
 if TYPE_CHECKING:
     from planc.report.diff_page import DiffPage
+    from planc.report.run_page import RunPage
     from planc.report.search_page import SearchPage
 
-Page: TypeAlias = "PlanPage | DiffPage | SearchPage"
+Page: TypeAlias = "PlanPage | DiffPage | SearchPage | RunPage"
 """Every kind of page."""
 
 
@@ -54,6 +55,8 @@ def html(page: Page, view: str = "") -> str:
         return _plan_html(page, shown)
     if page.format == "planc.report.search/1":
         return written("search.html.j2", page, shown)
+    if page.format == "planc.report.run/1":
+        return written("run.html.j2", page, shown)
     return written("diff.html.j2", page, shown, step_parts=_names(STEP_PARTS), memory_parts=_names(MEMORY_PARTS))
 
 
@@ -126,7 +129,7 @@ def view_names(command: str) -> list[str]:
 
 
 def _views(kind: str) -> tuple[View, ...]:
-    """The views of a page of two plans (`diff`), of a `search`, or else of a plan."""
+    """The views of a page of two plans (`diff`), of a `search`, of a `run`, or else of a plan."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 
@@ -135,6 +138,10 @@ def _views(kind: str) -> tuple[View, ...]:
         from planc.report.search_page import SEARCH_VIEWS
 
         return SEARCH_VIEWS
+    if kind == "run":
+        from planc.report.run_page import RUN_VIEWS
+
+        return RUN_VIEWS
     return PLAN_VIEWS
 
 

@@ -1,5 +1,6 @@
-"""`planc report PLAN -o PAGE`: a plan as one page, as pictures or as data; `--trace`: the simulated step for Perfetto
-and other viewers; `--accuracy RECEIPT...`: predicted beside measured."""
+"""`planc report PLAN -o PAGE`: a plan, or a training run, as one page, as pictures or as data; `--trace`: the simulated
+step for Perfetto and other viewers; `--memory-snapshot`: its memory for torch's memory viewer; `--accuracy RECEIPT...`:
+predicted beside measured."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, refused
+from planc.diag.quoting import printable
 from planc.driver import examine
 from planc.files import write_atomically
 
@@ -19,7 +21,9 @@ if TYPE_CHECKING:
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", metavar="FILE", nargs="+", help="a plan; with --accuracy, receipts")
+    parser.add_argument(
+        "files", metavar="FILE", nargs="+", help="a plan, or a training run's folder; with --accuracy, receipts"
+    )
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--trace", action="store_true", help="the step in the Trace Event format")
     what.add_argument("--memory-snapshot", action="store_true", help="memory over the step, for torch's memory viewer")
@@ -38,17 +42,40 @@ def run(options: argparse.Namespace) -> int:
 
         return accuracy_of_receipts.run(options.files, as_json=options.format == "json")
     if len(options.files) > 1:
-        print(f"planc report: {_asked(options)} takes one plan", file=sys.stderr)
+        print(f"planc report: {_flag(options)} takes one plan", file=sys.stderr)
         return 2
     if options.trace or options.memory_snapshot:
         return _trace(options)
     if not options.output and options.format != "json":
         print("planc report: one of -o PAGE, --trace, --accuracy is needed", file=sys.stderr)
         return 2
+    if is_run(options.files[0]):
+        return _run(options)
     return _page(options)
 
 
-def _asked(options: argparse.Namespace) -> str:
+def is_run(path: str) -> bool:
+    """True for a folder, and for a metrics file: a training run rather than a plan."""
+    return path.endswith(".jsonl") or Path(path).is_dir()
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Write the page of a training run."""
+    from planc.cli.pages import page_command, save_page, wrong_page
+    from planc.report.run_page import RunError, run_page
+
+    if wrong := wrong_page(options, "run"):
+        print(f"planc report: {wrong}", file=sys.stderr)
+        return 2
+    try:
+        page = run_page(Path(options.files[0]), page_command(options))
+    except RunError as error:
+        print(f"planc report: {printable(str(error))}", file=sys.stderr)
+        return 2
+    return save_page(page, options, 0)
+
+
+def _flag(options: argparse.Namespace) -> str:
     return "--trace" if options.trace else "--memory-snapshot" if options.memory_snapshot else "a page"
 
 

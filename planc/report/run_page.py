@@ -1,0 +1,384 @@
+"""The page of a training run, `planc.report.run/1`: what its metrics file says, beside what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import Any, Literal
+
+from planc import __version__
+from planc.picture.charts import Bar, Curve, Part, curves, stacked_bars
+from planc.picture.marks import Picture
+from planc.picture.units import gib, percent, seconds
+from planc.report.data import Data, View
+from planc.report.plan_page import Number
+from planc.trainer.telemetry.goodput import measured_goodput
+from planc.trainer.telemetry.metrics_file import NAME, Record, read_metrics
+
+MOST_POINTS = 500
+"""Points of a curve; of more, the least and the most of each stretch."""
+MOST_EVENTS = 100
+MOST_BYTES = 500_000_000
+"""Largest metrics file that is read."""
+USES = (
+    Part("compute", "steps"),
+    Part("recompute", "steps taken twice"),
+    Part("exposed_comm", "waiting for saves"),
+    Part("overhead", "starting"),
+    Part("bubble", "the rest"),
+)
+
+
+class RunError(ValueError):
+    """The path holds no run that a page can be made of."""
+
+
+class Series(Data):
+    """One figure over the run's steps."""
+
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    predicted: float | None
+    usual: float
+    """The median over all steps, those left out of the curve too."""
+
+
+class Losses(Data):
+    """Training losses, and held-out ones where the run took them."""
+
+    train: Series
+    held_out: Series | None
+    starts: tuple[int, ...]
+    """Steps at which the run was started again."""
+    summary: str
+
+
+class Figure(Data):
+    """A figure of every step: tokens each second, or GiB of the fullest moment of rank 0."""
+
+    series: Series
+    starts: tuple[int, ...]
+    summary: str
+
+
+class Compared(Data):
+    """One figure, predicted and measured; `error` is predicted over measured, less one."""
+
+    name: str
+    unit: str
+    predicted: float
+    measured: float
+    error: float
+    texts: tuple[str, str]
+
+
+class Comparison(Data):
+    """Predicted beside measured."""
+
+    rows: tuple[Compared, ...]
+    summary: str
+
+
+class Goodput(Data):
+    """Seconds of wall-clock time by use; they sum to the time from the first start to the last word."""
+
+    productive_s: float
+    redone_s: float
+    checkpoint_s: float
+    restart_s: float
+    stall_s: float
+    wall_s: float
+    share: float
+    predicted: float | None
+    summary: str
+
+
+class Happened(Data):
+    """Something beside the steps: a start, a save, a step without an update, the end."""
+
+    after_s: float
+    """Seconds from the run's first start."""
+    step: int
+    what: str
+
+
+class RunVerdict(Data):
+    """One sentence and four numbers."""
+
+    sentence: str
+    numbers: tuple[Number, ...]
+    headline: str
+
+
+class RunPage(Data):
+    """Everything that a page about a run shows."""
+
+    format: Literal["planc.report.run/1"] = "planc.report.run/1"
+    planc_version: str
+    name: str
+    target: str
+    devices: int
+    plan_sha256: str
+    verdict: RunVerdict
+    losses: Losses | None
+    speed: Figure | None
+    memory: Figure | None
+    compared: Comparison | None
+    goodput: Goodput | None
+    events: tuple[Happened, ...]
+    command: str
+
+    @property
+    def title(self) -> str:
+        """The page's title: the run and how far it got."""
+        return f"{self.name}: {self.verdict.headline}"
+
+
+def metrics_of(path: Path) -> Path:
+    """The metrics file of a run: `path` itself, `metrics.jsonl` of a folder, or the one `*.metrics.jsonl` in it. Raises
+    RunError."""
+    if not path.is_dir():
+        return path
+    found = [path / NAME] if (path / NAME).is_file() else sorted(path.glob(f"*.{NAME}"))
+    if len(found) != 1:
+        named = f": {', '.join(p.name for p in found[:5])}" if found else ""
+        raise RunError(f"{path}: {len(found) or 'no'} metrics files{named}; name one of a run of planc train")
+    return found[0]
+
+
+def run_page(path: Path, command: str) -> RunPage:
+    """The page of the run at `path`, a folder or a metrics file; `command` makes it again. Raises RunError, OSError."""
+    file = metrics_of(path)
+    if file.is_file() and file.stat().st_size > MOST_BYTES:
+        raise RunError(f"{file}: more than {MOST_BYTES / 1e6:,.0f} MB")
+    records = [r for r in read_metrics(file) if isinstance(r.get("time"), int | float) and isfinite(r["time"])]
+    starts = [r for r in records if r["kind"] == "start"]
+    if not starts or all(r["kind"] != "step" for r in records):
+        raise RunError(f"{file}: no start and step of a run of planc train")
+    try:
+        return _page(file, records, starts, _last_of_each(records, "step"), command)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise RunError(f"{file}: not as planc writes it: {type(error).__name__}: {error}") from error
+
+
+def _page(file: Path, records: list[Record], starts: list[Record], steps: list[Record], command: str) -> RunPage:
+    first = starts[0]
+    again = tuple(sorted({int(s["done"]) for s in starts[1:]}))
+    told: dict[str, Any] = starts[-1].get("predicted") or {}
+    losses = _losses(records, steps, again)
+    speed = _figure(steps, "tokens_per_s", told.get("tokens_per_s"), again, "tokens each second")
+    memory = _figure(steps, "memory_gib", told.get("memory_gib"), again, "GiB of rank 0")
+    goodput = _goodput(records, told.get("goodput"))
+    name = file.parent.name if file.name == NAME else file.name.removesuffix(f".{NAME}")
+    return RunPage(
+        planc_version=__version__,
+        name=name or str(file),
+        target=str(first["target"]),
+        devices=int(first["devices"]),
+        plan_sha256=str(first["plan_sha256"]),
+        verdict=_verdict(records, steps, losses, speed, goodput),
+        losses=losses,
+        speed=speed,
+        memory=memory,
+        compared=_compared(told, steps, speed, memory, goodput),
+        goodput=goodput,
+        events=tuple(_events(records, float(first["time"])))[-MOST_EVENTS:],
+        command=command,
+    )
+
+
+def _last_of_each(records: Sequence[Record], kind: str) -> list[Record]:
+    """Records of a kind by their step; of a step that was taken twice the later one."""
+    return [r for _, r in sorted({int(r["step"]): r for r in records if r["kind"] == kind}.items())]
+
+
+def _numbers(records: Sequence[Record], name: str) -> list[tuple[int, float]]:
+    """(step, value) of each record that has the figure."""
+    pairs = ((int(r["step"]), r.get(name)) for r in records)
+    return [(step, float(value)) for step, value in pairs if value is not None and isfinite(value)]
+
+
+def _series(pairs: list[tuple[int, float]], predicted: float | None) -> Series | None:
+    if not pairs:
+        return None
+    usual, shown = median(value for _, value in pairs), _fewer(pairs)
+    values = tuple(float(f"{value:.6g}") for _, value in shown)
+    return Series(steps=tuple(step for step, _ in shown), values=values, predicted=predicted, usual=usual)
+
+
+def _fewer(pairs: list[tuple[int, float]]) -> list[tuple[int, float]]:
+    """At most 500 points: the least and the most of each stretch, in order."""
+    if len(pairs) <= MOST_POINTS:
+        return pairs
+    stretch = -(-2 * len(pairs) // MOST_POINTS)
+    pieces = [pairs[i : i + stretch] for i in range(0, len(pairs), stretch)]
+    ends = [{min(p, key=_value), max(p, key=_value)} for p in pieces]
+    return [point for pair in ends for point in sorted(pair)]
+
+
+def _value(point: tuple[int, float]) -> float:
+    return point[1]
+
+
+def _losses(records: list[Record], steps: list[Record], again: tuple[int, ...]) -> Losses | None:
+    train = _series(_numbers(steps, "loss"), None)
+    if train is None:
+        return None
+    held = _series(_numbers(_last_of_each(records, "held_out"), "loss"), None)
+    summary = f"The loss goes from {train.values[0]:.4f} to {train.values[-1]:.4f} nats a token"
+    if held is not None:
+        summary += f", held out from {held.values[0]:.4f} to {held.values[-1]:.4f}"
+    return Losses(train=train, held_out=held, starts=again, summary=f"{summary}.")
+
+
+def _figure(
+    steps: list[Record], name: str, predicted: float | None, again: tuple[int, ...], what: str
+) -> Figure | None:
+    series = _series(_numbers(steps, name), predicted)
+    if series is None:
+        return None
+    text = partial("{:,.0f}".format) if name == "tokens_per_s" else gib
+    summary = f"Usually {text(series.usual)} {what}"
+    if predicted is not None:
+        summary += f"; {text(predicted)} were predicted"
+    return Figure(series=series, starts=again, summary=f"{summary}.")
+
+
+def _goodput(records: list[Record], predicted: float | None) -> Goodput | None:
+    found = measured_goodput(records)
+    if found is None or not found.wall_s > 0:
+        return None
+    parts = {n: getattr(found, n) for n in ("productive_s", "redone_s", "checkpoint_s", "restart_s", "stall_s")}
+    summary = f"{percent(found.share)} of {seconds(found.wall_s)} went into steps that count"
+    summary += f"; {percent(predicted)} were predicted for a long run." if predicted is not None else "."
+    return Goodput(**parts, wall_s=found.wall_s, share=found.share, predicted=predicted, summary=summary)
+
+
+def _compared(
+    told: dict[str, Any], steps: list[Record], speed: Figure | None, memory: Figure | None, goodput: Goodput | None
+) -> Comparison | None:
+    times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
+    mfu = [value for _, value in _numbers(steps, "mfu")]
+    pairs: list[tuple[str, str, str, float | None, Callable[[float], str]]] = [
+        ("step", "s", "step_time_s", median(times) if times else None, seconds),
+        ("tokens/s", "", "tokens_per_s", speed.series.usual if speed else None, "{:,.0f}".format),
+        ("MFU", "share", "mfu", median(mfu) if mfu else None, percent),
+        ("memory", "GiB", "memory_gib", max(memory.series.values) if memory else None, gib),
+        ("goodput", "share", "goodput", goodput.share if goodput else None, percent),
+    ]
+    rows = tuple(
+        Compared(
+            name=name,
+            unit=unit,
+            predicted=told[key],
+            measured=measured,
+            error=told[key] / measured - 1,
+            texts=(text(told[key]), text(measured)),
+        )
+        for name, unit, key, measured, text in pairs
+        if measured and told.get(key) is not None
+    )
+    if not rows:
+        return None
+    errors = ", ".join(f"{row.name} {100 * row.error:+.1f} %" for row in rows)
+    return Comparison(rows=rows, summary=f"Predicted over measured, less one: {errors}.")
+
+
+def _events(records: list[Record], began: float) -> Iterator[Happened]:
+    step = 0
+    for r in records:
+        step = int(r.get("step") or r.get("done") or step)
+        text = {
+            "start": lambda r: f"started on {int(r['devices']):,} devices for {r['target']}",
+            "saved": lambda r: f"saved in {seconds(r['write_s'])}; training waited {seconds(r['stall_s'])}",
+            "not_saved": lambda r: f"not saved: {r['why']}",
+            "skipped": lambda r: f"no update: {r['why']}",
+            "end": lambda r: f"ended: {r['why']}",
+        }.get(r["kind"])
+        if text is not None:
+            yield Happened(after_s=float(r["time"]) - began, step=step, what=text(r))
+
+
+def _verdict(
+    records: list[Record], steps: list[Record], losses: Losses | None, speed: Figure | None, goodput: Goodput | None
+) -> RunVerdict:
+    last, whole = int(steps[-1]["step"]), int(steps[-1]["steps"])
+    ends = [r for r in records if r["kind"] in ("start", "end")]
+    why = str(ends[-1]["why"]) if ends[-1]["kind"] == "end" else "still running, or cut off"
+    headline = f"{last:,} of {whole:,} steps, {why}"
+    times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
+    loss = losses.train.values[-1] if losses else 0.0
+    numbers = (
+        Number(
+            name="loss",
+            unit="nats",
+            value=loss,
+            text=f"{loss:.4f}" if losses else "-",
+            of="nats a token, the last step",
+        ),
+        Number(name="step", unit="s", value=median(times), text=seconds(median(times)), of="median"),
+        Number(
+            name="tokens each second",
+            unit="tokens/s",
+            value=speed.series.usual if speed else 0.0,
+            text=f"{speed.series.usual:,.0f}" if speed else "-",
+            of="all devices, median",
+        ),
+        Number(
+            name="goodput",
+            unit="share",
+            value=goodput.share if goodput else 0.0,
+            text=percent(goodput.share) if goodput else "-",
+            of=f"of {seconds(goodput.wall_s)}" if goodput else "",
+        ),
+    )
+    return RunVerdict(
+        sentence=f"The run has taken {last:,} of {whole:,} steps: {why}.", numbers=numbers, headline=headline
+    )
+
+
+# Pictures.
+
+
+def losses_picture(data: Losses, width: float) -> Picture:
+    """Losses in `data` over the steps, in a picture of `width` pixels."""
+    found = [Curve("training", "front", data.train.steps, data.train.values)]
+    if data.held_out is not None:
+        found.append(Curve("held out", "second", data.held_out.steps, data.held_out.values, points=True))
+    return curves(found, title="Losses", summary=data.summary, unit="nats a token", width=width, marks_at=data.starts)
+
+
+def figure_picture(data: Figure, width: float, *, title: str, unit: str) -> Picture:
+    """A figure in `data` over the steps with its prediction, in a picture of `width` pixels; `title` and `unit` name
+    it."""
+    series = data.series
+    found = [Curve("measured", "front", series.steps, series.values)]
+    if series.predicted is not None:
+        ends = (series.steps[0], series.steps[-1])
+        found.append(Curve("predicted", "predicted", ends, (series.predicted, series.predicted)))
+    return curves(
+        found, title=title, summary=data.summary, unit=unit, width=width, marks_at=data.starts, from_zero=True
+    )
+
+
+def goodput_picture(data: Goodput, width: float) -> Picture:
+    """Seconds of the run by use, in a picture of `width` pixels."""
+    values = (data.productive_s, data.redone_s, data.checkpoint_s, data.restart_s, data.stall_s)
+    row = Bar("the run", values, seconds(data.wall_s))
+    return stacked_bars([row], USES, title="Goodput", summary=data.summary, unit="seconds", width=width)
+
+
+RUN_VIEWS: tuple[View, ...] = (
+    View("verdict", "Verdict"),
+    View("losses", "Losses", losses_picture),
+    View("speed", "Tokens each second", partial(figure_picture, title="Tokens each second", unit="tokens/s")),
+    View("memory", "Memory", partial(figure_picture, title="Memory of rank 0", unit="GiB")),
+    View("compared", "Predicted beside measured"),
+    View("goodput", "Goodput", goodput_picture),
+    View("events", "Starts, saves, and what went wrong"),
+    View("command", "This page again"),
+)
+"""The views of a page of a run."""
