@@ -297,6 +297,7 @@ def schemas() -> dict[str, Schema]:
             "Answer of `planc report --trace -o FILE`; the file has the Trace Event format.",
             {"trace": TEXT, "events": WHOLE, "step_s": NUMBER},
         ),
+        _answer("planc.completion/1", "Answer of `planc completion`.", {"shell": TEXT, "script": TEXT}),
         _answer(
             "planc.snapshot/1",
             "Answer of `planc report --memory-snapshot -o FILE`; the file is a snapshot of torch's memory viewer.",

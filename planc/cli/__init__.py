@@ -35,6 +35,7 @@ COMMANDS: dict[str, str] = {
     "crosscheck": "compare the losses of two or more receipts",
     "report": "a plan as one page, with pictures; its step as a trace",
     "lsp": "the language server, for editors",
+    "completion": "the script that completes planc's commands in a shell",
     "bench": "how long planc itself takes, as ratios",
 }
 
@@ -114,8 +115,13 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _parser(words: list[str]) -> argparse.ArgumentParser:
-    """Only the command that is called declares its arguments: the others stay unloaded."""
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the arguments of every command."""
+    return _parser([], every=True)
+
+
+def _parser(words: list[str], *, every: bool = False) -> argparse.ArgumentParser:
+    """Only the command that is called declares its arguments, or `every` one: the others stay unloaded."""
     from planc import __version__
 
     parser = argparse.ArgumentParser(prog="planc", description="a compiler for sharding plans")
@@ -130,7 +136,7 @@ def _parser(words: list[str]) -> argparse.ArgumentParser:
     for name, about in COMMANDS.items():
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument("--format", choices=_formats(name), default="text", help="how to print")
-        if name == called:
+        if every or name == called:
             load_command(name).arguments(command)
     return parser
 

@@ -167,11 +167,11 @@ def run_page(path: Path, command: str) -> RunPage:
 def _page(file: Path, records: list[Record], starts: list[Record], steps: list[Record], command: str) -> RunPage:
     first = starts[0]
     again = tuple(sorted({int(s["done"]) for s in starts[1:]}))
-    told: dict[str, Any] = starts[-1].get("predicted") or {}
+    predictions: dict[str, Any] = starts[-1].get("predicted") or {}
     losses = _losses(records, steps, again)
-    speed = _figure(steps, "tokens_per_s", told.get("tokens_per_s"), again, "tokens each second")
-    memory = _figure(steps, "memory_gib", told.get("memory_gib"), again, "GiB of rank 0")
-    goodput = _goodput(records, told.get("goodput"))
+    speed = _figure(steps, "tokens_per_s", predictions.get("tokens_per_s"), again, "tokens each second")
+    memory = _figure(steps, "memory_gib", predictions.get("memory_gib"), again, "GiB of rank 0")
+    goodput = _goodput(records, predictions.get("goodput"))
     name = file.parent.name if file.name == NAME else file.name.removesuffix(f".{NAME}")
     return RunPage(
         planc_version=__version__,
@@ -183,7 +183,7 @@ def _page(file: Path, records: list[Record], starts: list[Record], steps: list[R
         losses=losses,
         speed=speed,
         memory=memory,
-        compared=_compared(told, steps, speed, memory, goodput),
+        compared=_compared(predictions, steps, speed, memory, goodput),
         goodput=goodput,
         events=tuple(_events(records, float(first["time"])))[-MOST_EVENTS:],
         command=command,
@@ -258,7 +258,11 @@ def _goodput(records: list[Record], predicted: float | None) -> Goodput | None:
 
 
 def _compared(
-    told: dict[str, Any], steps: list[Record], speed: Figure | None, memory: Figure | None, goodput: Goodput | None
+    predictions: dict[str, Any],
+    steps: list[Record],
+    speed: Figure | None,
+    memory: Figure | None,
+    goodput: Goodput | None,
 ) -> Comparison | None:
     times = [value for _, value in _numbers(steps[1:] or steps, "step_s")]
     mfu = [value for _, value in _numbers(steps, "mfu")]
@@ -273,13 +277,13 @@ def _compared(
         Compared(
             name=name,
             unit=unit,
-            predicted=told[key],
+            predicted=predictions[key],
             measured=measured,
-            error=told[key] / measured - 1,
-            texts=(text(told[key]), text(measured)),
+            error=predictions[key] / measured - 1,
+            texts=(text(predictions[key]), text(measured)),
         )
         for name, unit, key, measured, text in pairs
-        if measured and told.get(key) is not None
+        if measured and predictions.get(key) is not None
     )
     if not rows:
         return None

@@ -88,6 +88,7 @@ ANSWERS = [
     ("planc.embed/1", 0, "embed tiny.plan preset.toml"),
     ("planc.diagnostics/1", 1, "embed bad.plan preset.toml"),
     ("planc.trace/1", 0, "report --trace tiny.plan -o trace.json"),
+    ("planc.completion/1", 0, "completion zsh"),
     ("planc.snapshot/1", 0, "report --memory-snapshot tiny.plan -o step.pickle"),
     ("planc.report.plan/1", 0, "report tiny.plan"),
     ("planc.report.plan/1", 1, "report bad.plan"),

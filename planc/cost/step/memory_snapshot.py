@@ -40,7 +40,7 @@ def memory_snapshot(costed: CostedPlan) -> dict[str, Any]:
 
 
 def pickled(snapshot: dict[str, Any]) -> bytes:
-    """The bytes of the file that the viewer opens."""
+    """The bytes of the file of `snapshot` that the viewer opens."""
     return pickle.dumps(snapshot, protocol=4)
 
 
