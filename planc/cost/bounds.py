@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from planc.cost.machine.roofline import chip_intensity, critical_expert_ffn, critical_tokens_per_device, largest_tp
+from planc.cost.machine.roofline import critical_expert_ffn, critical_tokens, critical_tokens_per_device, largest_tp
 from planc.cost.machine.topology import DeviceGroup, device_group
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Value
@@ -45,12 +45,14 @@ def bounds(plan: Plan) -> tuple[Bound, ...]:
 
 
 def _chip(plan: Plan) -> Bound:
-    """A matmul of T tokens does T FLOPs for each byte of its 2-byte weights."""
+    """A matmul of T tokens does 2 T FLOPs for each of its weights, which have the dtype of the products."""
+    narrow = {q.dtype for q in plan.quantize}
+    dtype = narrow.pop() if len(narrow) == 1 and narrow <= plan.cluster.chip.flops_per_s.keys() else "bf16"
     return Bound(
         what="tokens in a matmul, for weights to stream from memory in time",
         axis="",
         has=_tokens_at_once(plan),
-        limit=chip_intensity(plan.cluster.chip),
+        limit=critical_tokens(plan.cluster.chip, dtype),
         side="least",
     )
 

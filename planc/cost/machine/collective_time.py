@@ -89,11 +89,14 @@ def limit_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
     """Seconds of an `op` without latency, as if the group had many members at every level: (n - 1) / n is 1.
 
     `buffer_bytes` is the larger of input and output on one device; the slowest level of `group` alone counts. Source:
-    public scaling book, gpus.md, takeaway "2 B / W".
+    public scaling book, gpus.md, takeaway "2 B / W". What each member sends in an all-to-all is another part of the
+    data, so that the members of a unit share its way out; on a torus it goes several hops.
 
     >>> limit_s("all_reduce", 4e9, ring)
     0.08
     """
+    if op == "all_to_all":
+        return max((_sent_to_all_s(buffer_bytes, p, group) for p in group.levels), default=0.0)
     slowest = min((p.unit_bytes_per_s for p in group.levels), default=float("inf"))
     return PASSES[op] * buffer_bytes / slowest
 
@@ -378,6 +381,11 @@ def _exchange_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> f
     inside = buffer_bytes * level.below * level.members / group.size
     link = level.bytes_per_s / sum(r.links for r in level.rings)
     return max(r.crossing for r in level.rings) * inside / link
+
+
+def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -> float:
+    """An all-to-all of many members at one level."""
+    return _exchange_s(buffer_bytes, level, group) if level.rings else buffer_bytes / level.bytes_per_s
 
 
 def _once_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:

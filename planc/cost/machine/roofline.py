@@ -44,6 +44,18 @@ def chip_intensity(chip: Chip, dtype: str = "bf16") -> float:
     return peak(chip, dtype) / memory_bytes_per_s(chip)
 
 
+def critical_tokens(chip: Chip, dtype: str = "bf16", weights: str = "") -> float:
+    """Tokens at which a matmul takes as long on `chip` as its weights from device memory: 2 FLOPs for each weight.
+
+    `dtype` is that of the products, `weights` that of the stored weights; an empty string is the same one. Source:
+    public scaling book, roofline.md, questions 1 and 2.
+
+    >>> round(critical_tokens(h100)), round(critical_tokens(h100, "bf16", "float8"))
+    (295, 148)
+    """
+    return chip_intensity(chip, dtype) * DTYPE_BYTES[weights or dtype] / HALF_BYTES
+
+
 def matmul_s(chip: Chip, m: int, k: int, n: int, dtype: str = "bf16") -> float:
     """Seconds of an [`m`, `k`] x [`k`, `n`] matmul in `dtype` on one device of `chip`: the slower of its 2mkn FLOPs and
     its three arrays, and a launch.

@@ -404,8 +404,8 @@ def at_peak(cluster: Cluster, *, latency: bool = False) -> Cluster:
 def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
     """Bytes per second that the units of one `level` of `cluster` together can send into it, one way.
 
-    The innermost level's units are the chips of a node; a network level's are the nodes that meet there. Raises
-    ValueError for a level that the cluster does not have.
+    The innermost level's units are the chips of a node; a network level's are the nodes of the cluster that meet there,
+    which may fill only a part of it. Raises ValueError for a level that the cluster does not have.
 
     >>> injection_bytes_per_s(h100_node, h100_node.link.name) / 1e12  # 8 x 450 GB/s
     3.6
@@ -416,7 +416,8 @@ def injection_bytes_per_s(cluster: Cluster, level: str) -> float:
     for one in cluster.levels:
         nodes *= one.width
         if one.name == level:
-            return nodes * cluster.hosts_per_node * one.bandwidth_bytes_per_s / one.oversubscription
+            there = min(nodes, cluster.count)
+            return there * cluster.hosts_per_node * one.bandwidth_bytes_per_s / one.oversubscription
     raise ValueError(f"{cluster.name} has no level {level}")
 
 
