@@ -48,7 +48,7 @@ mutants: $(READY) ## plant faults one by one: each must turn its named test red
 fuzz: $(READY) ## run inputs of eight kinds through planc, on from where it was (hours; FUZZ="--seconds 600" for less)
 	@$(BIN)/python tests/fuzz/run.py $(FUZZ)
 
-random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PLANS="--train --count 60" trains; goes on after a stop)
+random: $(READY) ## draw 2,000 more valid plans, check and lower each (RANDOM_PLANS="--train --count 60" trains 60; goes on after a stop)
 	@$(BIN)/python tests/random_plans/run.py $(RANDOM_PLANS)
 
 faults: $(READY) ## kill, stop and damage runs on both stacks, over 100 times (FAULTS="--seed 7" repeats; 40 minutes)

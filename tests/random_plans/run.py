@@ -19,6 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
+from planc.ir.target import TARGETS  # noqa: E402
 from tests.random_plans import coverage, state  # noqa: E402
 from tests.random_plans.draw import draw  # noqa: E402
 from tests.random_plans.pieces import Drawn  # noqa: E402
@@ -116,6 +117,7 @@ def main() -> int:
     parser.add_argument("--count", type=int, default=2000, help="further plans")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="stop after this time")
     parser.add_argument("--train", action="store_true", help="train plans on both stacks instead of checking them")
+    parser.add_argument("--stack", choices=TARGETS, help="with --train: on this stack alone")
     parser.add_argument("--first", type=int, default=0, help="the first seed, after those that results.toml counts")
     parser.add_argument("--record", metavar="DATE", help="append the state's counts to results.toml, and stop")
     parser.add_argument("--show", type=int, help="print the plan of this seed, and its line")
@@ -130,9 +132,10 @@ def main() -> int:
         print(json.dumps(line_of(options.show, Path(tempfile.mkdtemp()), options.failures)[0]))
         return 0
     if options.train:
-        from tests.random_plans.train import train_all
+        from tests.random_plans.train import STACKS, train_all
 
-        broken = train_all(options.state, options.count, options.seconds, options.first)
+        stacks = (options.stack,) if options.stack else STACKS
+        broken = train_all(options.state, options.count, options.seconds, options.first, stacks)
     else:
         broken = check_all(options.state, options.count, options.seconds, options.failures, options.first)
     print("\n".join(state.sums(options.state)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -12,6 +14,7 @@ from planc.driver import check
 from planc.ir.target import Target
 from tests.random_plans import coverage, state, train
 from tests.random_plans.draw import draw
+from tests.random_plans.forks import Row, forked
 from tests.random_plans.pieces import Drawn
 from tests.random_plans.promises import prove, write
 from tests.random_plans.run import drawn_of
@@ -108,14 +111,47 @@ def test_what_counts_as_equal() -> None:
 
 
 @pytest.mark.launch
+def test_a_plan_has_its_processes_to_itself(tmp_path: Path) -> None:
+    """All that it leaves behind, raises or waits for ends with them."""
+    left: list[str] = []
+
+    def leaves(rank: int) -> Row:
+        left.append("behind")
+        return {"rank": rank, "left": left}
+
+    def raises(rank: int) -> Row:
+        if rank == 0:
+            signal.pause()
+        raise ValueError("rank 1 has no such key")
+
+    def hangs(rank: int) -> Row:
+        signal.pause()
+        return {}
+
+    def is_killed(rank: int) -> Row:
+        os.kill(os.getpid(), signal.SIGKILL)
+        return {}
+
+    for _ in range(2):
+        row = forked(2, leaves, tmp_path, 60)
+        assert (row["rank"], row["left"]) == (0, ["behind"])
+    assert "ValueError: rank 1 has no such key" in forked(2, raises, tmp_path, 60)["failed"]
+    assert "in hangs" in forked(1, hangs, tmp_path, 0.1)["late"]
+    assert forked(1, is_killed, tmp_path, 60)["failed"] == "rank 0 was ended"
+
+
+CHEAP = (5, 8, 46, 48, 50, 51, 53, 54, 63, 67, 75, 83, 85, 109, 128, 152)
+"""Seeds of plans of few ranks, for every kind of layout."""
+
+
+@pytest.mark.launch
 @pytest.mark.long
 @pytest.mark.parametrize("stack", ["cuda", pytest.param("xla", marks=pytest.mark.slow)])  # xla compiles for minutes
 def test_the_corpus_trains_as_one_process(stack: Target, tmp_path: Path) -> None:
-    """One launch for the plans of four ranks or fewer devices, with some that are drawn."""
-    ranks = 4
-    drawn = [write(draw(seed, small=True), tmp_path / str(seed)) for seed in (5, 8, 11)]
-    files = [p for p in [*TRAINED, *drawn] if train.trains(p, stack) and train.ranks_of(p) == ranks]
-    assert len(files) >= 3
-    rows = {path.stem: train.judged(row, path.read_text()) for path, row in train.launch(stack, ranks, files)}
+    """With some that are drawn, 20 in one launch."""
+    drawn = [write(draw(seed, small=True), tmp_path / str(seed)) for seed in CHEAP]
+    files = [p for p in [*TRAINED, *drawn] if train.trains(p, stack)]
+    rows: dict[str, tuple[str, list[str]]] = {}
+    train.launch(stack, files, lambda path, row: rows.update({path.stem: train.judged(row, path.read_text())}))
     assert {name: row for name, row in rows.items() if row[0] != "equal"} == {}
-    assert len(rows) == len(files)
+    assert len(rows) == len(files) >= {"cuda": 20, "xla": 12}[stack]

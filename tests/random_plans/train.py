@@ -1,24 +1,24 @@
-"""Train drawn plans on both stacks beside one process: many in one launch, which is started anew after a case that
-ends it."""
+"""Train drawn plans on both stacks beside one process: many in one launch, which loads the stack once."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from pathlib import Path
-from typing import Any
 
 from planc.driver import examine
 from planc.ir.target import Target
 from planc.trainer.run.launch import INTERRUPTED, TIMED_OUT, run
 from tests.random_plans import state
 from tests.random_plans.draw import draw
+from tests.random_plans.forks import Row
 from tests.random_plans.pieces import Drawn
 from tests.random_plans.promises import write
-from tests.rows import rows_of
 
 WORKER = Path(__file__).with_name("worker.py")
 STACKS: tuple[Target, ...] = ("cuda", "xla")
@@ -26,21 +26,17 @@ BUDGET = 1e-5
 """Relative difference of losses, norms and gradients of plans in fp32."""
 NARROW = 2**-4
 """The same where matmuls are in bf16, whose sums one process takes in another order."""
-CASE_S, START_S = 900.0, 600.0
 LAUNCH = 16
 """Plans of a launch."""
-Row = dict[str, Any]
+FEW, SHARE = 4, 16
+"""Plans with more than so many ranks cost most on cuda: one in so many of them is trained."""
 
 
-def files_of(seeds: list[int], stack: Target, folder: Path) -> dict[int, Path]:
-    """Files of the drawn plans that a stack lowers and trains, by seed."""
-    found = {}
-    for seed in seeds:
-        drawn = draw(seed, small=True)
-        path = write(drawn, folder / str(seed))
-        if trains(path, stack):
-            found[seed] = path
-    return found
+def wanted(seed: int, stack: Target) -> Drawn | None:
+    """The small plan of a seed; None for one that is left out for its many ranks."""
+    drawn = draw(seed, small=True)
+    many = stack == "cuda" and ranks_of(drawn.text) > FEW
+    return None if many and seed % SHARE else drawn
 
 
 def trains(path: Path, stack: Target) -> bool:
@@ -50,31 +46,36 @@ def trains(path: Path, stack: Target) -> bool:
     return bool(answer and answer.lowers and report.devices in (2, 3, 4, 6, 8) and report.step is not None)
 
 
-def ranks_of(path: Path) -> int:
+def ranks_of(text: str) -> int:
     """The product of a plan's mesh."""
-    mesh = next(line for line in path.read_text().splitlines() if line.startswith("mesh"))
+    mesh = next(line for line in text.splitlines() if line.startswith("mesh"))
     return prod(int(word) for word in mesh.split() if word.isdigit())
 
 
-def launch(stack: Target, ranks: int, files: list[Path]) -> Iterator[tuple[Path, Row]]:
-    """A row for each file. A launch that ends early is started again with the files after the one that ended it."""
-    left = list(files)
-    while left:
-        command = [sys.executable, str(WORKER), stack, *map(str, left)]
-        processes = ranks if stack == "cuda" else 1
-        finished = run(command, processes, timeout_s=START_S + CASE_S * len(left))
+def launch(
+    stack: Target, files: Sequence[Path], found: Callable[[Path, Row], None], seconds: float = float("inf")
+) -> None:
+    """Call `found` with a row for each file, as it is trained, until the time is over.
+
+    A launch that ends early is started again with the files after the one that ended it.
+    """
+    left, end = {path.stem: path for path in files}, time.monotonic() + seconds
+
+    def read(_: int, line: str) -> None:
+        if line.startswith("ROW "):
+            row = json.loads(line[4:])
+            found(left.pop(row["name"]), row)
+
+    while left and (seconds := end - time.monotonic()) > 0:
+        command = [sys.executable, str(WORKER), stack, *map(str, left.values())]
+        finished = run(command, 1, timeout_s=seconds, on_line=read)
         if finished.returncode == INTERRUPTED:
             raise KeyboardInterrupt
-        rows = {row["name"]: row for row in rows_of(finished.outputs[0])}
-        for path in left:
-            if path.stem in rows:
-                yield path, rows[path.stem]
-        left = [path for path in left if path.stem not in rows]
+        if finished.returncode == TIMED_OUT:
+            return
         if left:
-            output = finished.outputs[finished.failed_rank or 0]
-            late = "Timeout (" in output or finished.returncode == TIMED_OUT
-            yield left[0], {"name": left[0].stem, "late" if late else "failed": output[-6000:], "seconds": 0.0}
-            left = left[1:]
+            path = left.pop(next(iter(left)))
+            found(path, {"name": path.stem, "failed": finished.outputs[0][-6000:], "seconds": 0.0, "cpu_s": 0.0})
 
 
 def judged(row: Row, text: str) -> tuple[str, list[str]]:
@@ -82,7 +83,7 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
     if "late" in row:
         return "hangs", []
     if "failed" in row:
-        return "raised", [row["failed"].strip().splitlines()[-1][:200]]
+        return "raised", [(row["failed"].strip().splitlines() or ["no output"])[-1][:200]]
     budget = NARROW if "compute bf16" in text else BUDGET
     figures = {"gradient": max(row["gradient"]), **{k: row[k] for k in ("loss", "norm", "evaluated")}}
     figures |= {k: row[k] for k in ("parameters",) if k in row}
@@ -95,54 +96,63 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
     return "equal", ["bytes of collectives"] if row.get("wire") else []
 
 
-def train_all(path: Path, count: int, seconds: float, first: int) -> int:
-    """Train so many more plans, half of them on each stack; returns the number that are not equal."""
+def train_all(path: Path, count: int, seconds: float, first: int, stacks: Sequence[Target] = STACKS) -> int:
+    """Train so many more plans, a launch on each stack in turn; returns the number that are not equal."""
     begin, trained, wrong = time.monotonic(), 0, 0
-    following = dict.fromkeys(STACKS, first)
-    done = {stack: state.done(path, f"trained on {stack}") for stack in STACKS}
+    following = {stack: _following(path, stack, first) for stack in stacks}
+
+    def found(file: Path, row: Row) -> None:
+        nonlocal trained, wrong
+        trained += 1
+        wrong += _note(path, stack, file, row)
+
     while trained < count and time.monotonic() - begin < seconds:
-        for stack in STACKS:
+        for stack in stacks:
             with tempfile.TemporaryDirectory() as folder:
-                seeds: list[int] = []
-                while len(seeds) < 2 * LAUNCH:
-                    if following[stack] not in done[stack]:
-                        seeds.append(following[stack])
-                    following[stack] += 1
-                files = files_of(seeds, stack, Path(folder))
-                for seed in set(seeds) - set(files):
-                    state.add(path, {"part": f"trained on {stack}", "seed": seed, "outcome": "refused"})
-                by_ranks: dict[int, dict[int, Path]] = {}
-                for seed, file in files.items():
-                    by_ranks.setdefault(ranks_of(file) if stack == "cuda" else 1, {})[seed] = file
-                for ranks, group in by_ranks.items():
-                    wrong += _train(path, stack, ranks, group)
-                    trained += len(group)
-                    if time.monotonic() - begin > seconds:
-                        break
+                files = _files(path, stack, following[stack], min(LAUNCH, count - trained), Path(folder))
+                launch(stack, files, found, seconds - (time.monotonic() - begin))
     print(f"{trained} plans trained in {time.monotonic() - begin:.0f} s, {wrong} of them not as one process")
     return wrong
 
 
-def _train(path: Path, stack: Target, ranks: int, files: dict[int, Path]) -> int:
-    wrong = 0
-    seed_of = {file: seed for seed, file in files.items()}
-    for file, row in launch(stack, ranks, list(files.values())):
-        text = file.read_text()
-        outcome, codes = judged(row, text)
-        line = {"part": f"trained on {stack}", "seed": seed_of[file], "outcome": outcome, "codes": codes}
-        state.add(path, {**line, "seconds": round(row["seconds"], 1)})
-        if outcome != "equal":
-            wrong += 1
-            print(f"{stack} seed {seed_of[file]}: {outcome} {codes}\n{text}", flush=True)
-            if outcome in ("raised", "hangs"):
-                print(row.get("failed") or row.get("late"), flush=True)
-    return wrong
+def _following(path: Path, stack: Target, first: int) -> Iterator[tuple[int, Drawn]]:
+    """The plans to come, with their seeds."""
+    done = state.done(path, f"trained on {stack}")
+    for seed in itertools.count(first):
+        if seed not in done and (drawn := wanted(seed, stack)):
+            yield seed, drawn
+
+
+def _files(path: Path, stack: Target, plans: Iterator[tuple[int, Drawn]], number: int, folder: Path) -> list[Path]:
+    """Files of the next plans that the stack trains, each named by its seed; those that it does not train are noted."""
+    files: list[Path] = []
+    for seed, drawn in plans:
+        file = write(drawn, folder / str(seed))
+        if trains(file, stack):
+            files.append(file)
+        else:
+            state.add(path, {"part": f"trained on {stack}", "seed": seed, "outcome": "refused"})
+        if len(files) >= number:
+            break
+    return files
+
+
+def _note(path: Path, stack: Target, file: Path, row: Row) -> bool:
+    """Write a plan's line; True if it was not trained as one process trains it."""
+    text, seed = file.read_text(), int(file.parent.name)
+    outcome, codes = judged(row, text)
+    line = {"part": f"trained on {stack}", "seed": seed, "outcome": outcome, "codes": codes}
+    spent = {"ranks": ranks_of(text), "seconds": round(row["seconds"], 1), "cpu_seconds": round(row["cpu_s"], 1)}
+    state.add(path, {**line, **spent})
+    if outcome != "equal":
+        print(f"{stack} seed {seed}: {outcome} {codes}\n{text}", flush=True)
+        print(row.get("failed") or row.get("late") or row, flush=True)
+    return outcome != "equal"
 
 
 def trained(drawn: Drawn, stack: Target) -> tuple[str, list[str]]:
     """The outcome of one plan on a stack, for shrinking."""
+    rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
-        file = write(drawn, Path(folder))
-        ranks = ranks_of(file) if stack == "cuda" else 1
-        (_, row), *_ = launch(stack, ranks, [file])
-        return judged(row, drawn.text)
+        launch(stack, [write(drawn, Path(folder))], lambda _, row: rows.append(row))
+    return judged(rows[0], drawn.text)

@@ -1,18 +1,20 @@
-"""Run by every rank of a launch: trains plan files one after the other beside one process, and compares them.
+"""A launch that trains plan files one after the other beside one process, and compares them.
 
-`worker.py STACK FILE ...`. Rank 0 prints `BEGIN NAME` and then `ROW {json}` for each. A case that is late or that
-raises on a rank ends the launch: its parent goes on with the next one in another launch.
+`worker.py STACK FILE ...` prints `ROW {json}` for each. It loads the stack once, and each plan's ranks are its forks.
 """
 
 from __future__ import annotations
 
-import faulthandler
+import gc
+import importlib
 import json
 import os
 import sys
+import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from planc.ir.session import Settings
 from planc.language.build import build_file
 from planc.lowering import lower_plan
 from tests.plans import propagated
+from tests.random_plans.forks import Row, forked
 
 LATE_S = float(os.environ.get("RANDOM_LATE_S", "900"))
 """Longest wall time of a case: a rank that takes longer hangs."""
@@ -41,8 +44,9 @@ def settings_of(plan: Plan, **more: Any) -> Settings:
     return Settings(optimizer=plan.optimizer.name, balance_loss=0.1 if balanced else 0.0, **more)
 
 
-def on_cuda(path: Path) -> dict[str, Any]:
-    """A plan on all ranks of gloo, and on rank 0 alone; its collectives as observed and as predicted."""
+def cuda_case(path: Path, folder: Path) -> tuple[int, Callable[[int], Row]]:
+    """The plan's ranks on gloo, with rank 0 alone as well; its collectives as observed and as predicted."""
+    import torch
     import torch.distributed as dist
 
     from planc.backends.cuda.audit.observe import meshes_of
@@ -53,33 +57,47 @@ def on_cuda(path: Path) -> dict[str, Any]:
     plan = plan_of(path, "cuda")
     sharded = propagated(plan)
     program, settings = lower_plan(check_plan(sharded.plan), "cuda"), settings_of(plan)
-    session = start(program, settings, worker.initial)
-    observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
-    found = worker.train(session, plan, observer)
-    counted = settings.balance_loss and plan.axes_of("sequence", "residual")
-    # Counts of picks travel between the parts of a sequence, for the sake of a setting that no plan has.
-    differing = [] if counted else worker.unpredicted(sharded, session.mesh, observer)
-    row: dict[str, Any] = {"collectives": differing}
-    if dist.get_rank() == 0:
-        row |= worker.difference(found, worker.reference(plan, program, settings, None, {}))
-    dist.barrier()
-    return row
+    ranks = plan.mesh.devices
+
+    def train(rank: int) -> Row:
+        torch.set_num_threads(1)
+        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks)
+        session = start(program, settings, worker.initial)
+        observer = Watch(program.load(), *meshes_of(program.load(), session.mesh))
+        found = worker.train(session, plan, observer)
+        counted = settings.balance_loss and plan.axes_of("sequence", "residual")
+        # Counts of picks travel between the parts of a sequence, for the sake of a setting that no plan has.
+        differing = [] if counted else worker.unpredicted(sharded, session.mesh, observer)
+        row: Row = {"collectives": differing}
+        if rank == 0:
+            row |= worker.difference(found, worker.reference(plan, program, settings, None, {}))
+        dist.barrier()  # nobody leaves while another still talks to it
+        return row
+
+    return ranks, train
 
 
-def on_xla(path: Path) -> dict[str, Any]:
-    """A plan on virtual devices, and on one; bytes on the wire as compiled and as predicted."""
+def xla_case(path: Path, folder: Path) -> tuple[int, Callable[[int], Row]]:
+    """One process of virtual devices, and of one; bytes on the wire as compiled and as predicted."""
     from planc.backends.xla.runtime.start_up import start, start_single
     from tests.seeded import initial
     from tests.xla import worker
 
     plan = plan_of(path, "xla")
     program, settings = lower_plan(check_plan(plan), "xla"), settings_of(plan, eps=worker.EPS)
-    found = worker.train(start(program, settings, initial, keep_gradients=True), plan)
-    reference = worker.train(start_single(program, settings, initial, keep_gradients=True), plan)
-    reference = {**reference, "gradients": {n: _not_zero(g) for n, g in reference["gradients"].items()}}
-    seen, expected = worker.wire(found["text"], program.load().MESH), predicted(plan)
-    wire = {k: [expected.get(k, 0), seen.get(k, 0)] for k in seen.keys() | expected.keys()}
-    return {**worker.difference(found, reference), "wire": {k: v for k, v in wire.items() if abs(v[0] - v[1]) > 200}}
+
+    def train(rank: int) -> Row:
+        found = worker.train(start(program, settings, initial, keep_gradients=True), plan)
+        reference = worker.train(start_single(program, settings, initial, keep_gradients=True), plan)
+        reference = {**reference, "gradients": {n: _not_zero(g) for n, g in reference["gradients"].items()}}
+        seen, expected = worker.wire(found["text"], program.load().MESH), predicted(plan)
+        wire = {k: [expected.get(k, 0), seen.get(k, 0)] for k in seen.keys() | expected.keys()}
+        return {
+            **worker.difference(found, reference),
+            "wire": {k: v for k, v in wire.items() if abs(v[0] - v[1]) > 200},
+        }
+
+    return 1, train
 
 
 def _not_zero(gradients: dict[str, Any]) -> dict[str, Any]:
@@ -101,41 +119,46 @@ def predicted(plan: Plan) -> dict[str, int]:
     return dict(wire)
 
 
-def main(stack: str, files: list[str]) -> None:
-    rank = int(os.environ.get("RANK", "0"))
-    if stack == "cuda":
-        import torch
-        import torch.distributed as dist
+IMPORTED = {
+    "cuda": (
+        *("torch.distributed._composable.replicate_with_fsdp", "torch.distributed.pipelining"),
+        *("torch.nn.attention.flex_attention", "tests.cuda.worker"),
+    ),
+    "xla": ("planc.backends.xla.runtime.session", "optax", "jax.experimental.multihost_utils", "tests.xla.worker"),
+}
+"""Modules that programs and their start-up import."""
 
-        torch.set_num_threads(1)
-        dist.init_process_group("gloo")
-    else:
+
+def load(stack: str) -> None:
+    """Import what programs of a stack do, in one thread: the forks have it all."""
+    if stack == "xla":
         from planc.backends.xla.runtime.start_up import prepare_environment
 
         os.environ["XLA_FLAGS"] = "--xla_backend_optimization_level=0"  # halves what a compile takes
         prepare_environment(8)
+    for name in IMPORTED[stack]:
+        importlib.import_module(name)
+    gc.collect()
+    gc.freeze()  # what is not collected is not copied
+
+
+def row_of(stack: str, path: Path) -> Row:
+    """The plan's row; `failed` with the reason where it has none."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            ranks, work = (cuda_case if stack == "cuda" else xla_case)(path, Path(folder))
+            row = forked(ranks, work, Path(folder), LATE_S)
+        except Exception:
+            row = {"failed": traceback.format_exc(limit=-6)}
+    return {"name": path.stem, "seconds": time.monotonic() - began, "cpu_s": 0.0, **row}
+
+
+def main(stack: str, files: list[str]) -> None:
+    load(stack)
     for file in files:
-        path, began = Path(file), time.monotonic()
-        if rank == 0:
-            print("BEGIN", path.stem, flush=True)
-        faulthandler.dump_traceback_later(LATE_S, exit=True)
-        if stack == "cuda":
-            row = on_cuda(path)
-        else:
-            try:
-                row = on_xla(path)
-            except Exception:
-                row = {"failed": traceback.format_exc(limit=-6)}
-        faulthandler.cancel_dump_traceback_later()
-        if rank == 0:
-            print("ROW", json.dumps({"name": path.stem, "seconds": time.monotonic() - began, **row}), flush=True)
-    if stack == "cuda":
-        dist.barrier()  # nobody leaves while another still talks to it
-        dist.destroy_process_group()
+        print("ROW", json.dumps(row_of(stack, Path(file))), flush=True)
 
 
 if __name__ == "__main__":
-    from planc.trainer.run.launch import leave
-
     main(sys.argv[1], sys.argv[2:])
-    leave(0)
