@@ -57,9 +57,8 @@ def record(path: Path, results: Path, date: str) -> None:
     tables, text = [], results.read_text()
     counted = tomllib.loads(text).get("run", [])
     for part in dict.fromkeys(line["part"] for line in lines(path)):
-        spans = [(run["first_seed"], run["last_seed"]) for run in counted if run["part"] == part]
-        rows = [line for line in lines(path) if line["part"] == part]
-        rows = [row for row in rows if not any(first <= row["seed"] <= last for first, last in spans)]
+        before = {seed for run in counted if run["part"] == part for seed in seeds_of(run["seeds"])}
+        rows = [line for line in lines(path) if line["part"] == part and line["seed"] not in before]
         if rows:
             tables.append(_table(part, date, rows))
     results.write_text("\n".join([text.rstrip("\n") + "\n", *tables]))
@@ -67,7 +66,19 @@ def record(path: Path, results: Path, date: str) -> None:
 
 def _table(part: str, date: str, rows: list[Line]) -> str:
     outcomes = Counter(row["outcome"] for row in rows)
-    seeds = sorted(row["seed"] for row in rows)
     counts = "".join(f"{name} = {n}\n" for name, n in outcomes.most_common())
-    head = f'[[run]]\npart = "{part}"\ndate = {date}\nfirst_seed = {seeds[0]}\nlast_seed = {seeds[-1]}\n'
-    return f"{head}plans = {len(rows)}\n{counts}"
+    seeds = text_of({row["seed"] for row in rows})
+    return f'[[run]]\npart = "{part}"\ndate = {date}\nseeds = "{seeds}"\nplans = {len(rows)}\n{counts}'
+
+
+def text_of(seeds: set[int]) -> str:
+    """Seeds as a text of their runs, such as `0-17 20 22-23`."""
+    firsts = sorted(seed for seed in seeds if seed - 1 not in seeds)
+    lasts = sorted(seed for seed in seeds if seed + 1 not in seeds)
+    return " ".join(f"{a}-{b}" if a < b else f"{a}" for a, b in zip(firsts, lasts, strict=True))
+
+
+def seeds_of(text: str) -> set[int]:
+    """The seeds of such a text."""
+    spans = [[int(seed) for seed in run.split("-")] for run in text.split()]
+    return {seed for span in spans for seed in range(span[0], span[-1] + 1)}

@@ -87,16 +87,17 @@ def test_a_campaign_goes_on_after_a_cut_off_line(tmp_path: Path) -> None:
 
 
 def test_a_seed_is_counted_once(tmp_path: Path) -> None:
+    """Also one between those of an earlier run."""
     path, results = tmp_path / "state.jsonl", tmp_path / "results.toml"
     results.write_text("# counts\n")
-    for seed in range(3):
+    for seed in (0, 1, 3):
         state.add(path, {"part": "checked", "seed": seed, "outcome": "lowered", "codes": []})
     state.record(path, results, "2026-11-23")
-    state.add(path, {"part": "checked", "seed": 3, "outcome": "refused", "codes": []})
+    state.add(path, {"part": "checked", "seed": 2, "outcome": "refused", "codes": []})
     state.record(path, results, "2026-11-24")
     first, second = tomllib.loads(results.read_text())["run"]
-    assert (first["plans"], first["lowered"], first["last_seed"]) == (3, 3, 2)
-    assert (second["plans"], second["refused"], second["first_seed"]) == (1, 1, 3)
+    assert (first["plans"], first["lowered"], first["seeds"]) == (3, 3, "0-1 3")
+    assert (second["plans"], second["refused"], second["seeds"]) == (1, 1, "2")
 
 
 def test_what_counts_as_equal() -> None:
