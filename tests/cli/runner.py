@@ -90,7 +90,8 @@ class Runner:
         return Step(step["name"], True, done.returncode, done.stdout, done.stderr)
 
     def _environment(self) -> dict[str, str]:
-        kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
+        known = ("PATH", "HOME", "LANG", "PIP_CONSTRAINT")
+        kept = {name: os.environ[name] for name in known if name in os.environ}
         return {
             **kept,
             "CI": "true",

@@ -78,7 +78,7 @@ def test_the_format_is_that_of_trace_viewers(tmp_path: Path) -> None:
     assert rows == [f"rank {r}: stage {r}" for r in range(4)]
 
 
-@pytest.mark.parametrize("schedule", ["1f1b", "interleaved_1f1b", "zbv", "dualpipe"])
+@pytest.mark.parametrize("schedule", ["interleaved_1f1b", "zbv", "dualpipe"])
 def test_arrows_lead_from_what_sends_to_what_receives(tmp_path: Path, schedule: str) -> None:
     """Each lies in a span of the sender and one of the receiver on another rank, and never goes back in time."""
     path = tmp_path / "example.plan"
@@ -105,7 +105,7 @@ def _span_at(spans: list[tuple[float, float, dict[str, int]]], ts: float) -> dic
     return next(args for start, end, args in spans if start <= ts < end)
 
 
-@pytest.mark.parametrize("name", ["tiny", "llama3_70b_h100", "field/deepseek_v3_h800", "field/llama3_8b_uneven"])
+@pytest.mark.parametrize("name", ["tiny", "llama3_70b_h100", "field/llama3_8b_uneven"])
 def test_memory_over_the_step_is_the_report_s(tmp_path: Path, name: str) -> None:
     """Counters of the trace, and allocations of the snapshot as torch's own viewer reads it."""
     path, out = ROOT / "plans" / f"{name}.plan", tmp_path / "x.pickle"

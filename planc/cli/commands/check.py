@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
+from planc.diag.quoting import printable
 from planc.driver import Examined, examine
 from planc.files import MAX_TEXT_BYTES, read_text
+
+WATCH_S = 0.3
+"""Seconds between two looks at the files."""
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,6 +25,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--unsafe-fixes", action="store_true", help="the same, with those that change the plan")
     add_foreign(parser)
     parser.add_argument("--strict", action="store_true", help="exit 1 for warnings too")
+    parser.add_argument("--watch", action="store_true", help="check again whenever a file changes, until interrupted")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
     add_costed_target(parser)
     add_set(parser)
@@ -35,9 +41,46 @@ def run(options: argparse.Namespace) -> int:
     if wrong := check_system(options.system):
         print(f"planc check: --from: {wrong}", file=sys.stderr)
         return 2
-    checked = [_examined(file, options) for file in files]
+    checked = _all_examined(files, options)
     _print(checked, options)
+    while options.watch:
+        _wait_for_a_change([*map(Path, options.files), *files, *(Path(name) for c in checked for name in c.sources)])
+        if sys.stdout.isatty():
+            print("\033[2J\033[H", end="")  # an empty screen
+        files = [plan for file in options.files for plan in plans_of(Path(file))]
+        checked = _all_examined(files, options)
+        _print(checked, options)
     return max(_status(c, strict=options.strict) for c in checked)
+
+
+def _wait_for_a_change(files: list[Path]) -> None:
+    """Return when one of the files has changed, come or gone. Ctrl-C raises KeyboardInterrupt, as everywhere."""
+    print(f"planc check: watching {len(set(files))} files; Ctrl-C ends it", file=sys.stderr, flush=True)
+    sys.stdout.flush()
+    before = list(map(_state, files))
+    while list(map(_state, files)) == before:
+        time.sleep(WATCH_S)
+
+
+def _state(file: Path) -> tuple[int, int] | None:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
+def _all_examined(files: list[Path], options: argparse.Namespace) -> list[Examined]:
+    if len(files) == 1:
+        return [_examined(files[0], options)]
+    from planc.cli.progress import Progress
+
+    checked = []
+    with Progress("check") as progress:
+        for number, file in enumerate(files, 1):
+            progress.show(printable(f"{file} ({number} of {len(files)})"))
+            checked.append(_examined(file, options))
+    return checked
 
 
 def _status(checked: Examined, *, strict: bool) -> int:

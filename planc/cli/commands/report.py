@@ -92,12 +92,15 @@ def _page(options: argparse.Namespace) -> int:
         return refused(checked.report.diagnostics, options.format, checked.sources)
     if options.output and options.format == "text" and checked.report.diagnostics:
         print_diagnostics(checked.report.diagnostics, checked.sources)
+    from planc.cli.progress import Progress
     from planc.report.plan_page import plan_page
 
     enabled = gc.isenabled()
     gc.disable()  # many small values and no cycles
     try:
-        return save_page(plan_page(checked, page_command(options)), options, status)
+        with Progress("report") as progress, progress.during(printable(f"drawing {options.files[0]}")):
+            page = plan_page(checked, page_command(options))
+        return save_page(page, options, status)
     finally:
         if enabled:
             gc.enable()

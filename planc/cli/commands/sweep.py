@@ -59,18 +59,21 @@ def _output(text: str) -> Path:
 
 
 def run(options: argparse.Namespace) -> int:
+    from planc.cli.progress import Progress
     from planc.compare.plan_edit import NotWrittenError
     from planc.compare.sweep import sweep
+    from planc.diag.quoting import printable
 
     try:
-        found = sweep(
-            Path(options.file),
-            options.over,
-            axis=options.axis,
-            weak=options.weak,
-            set=dict(options.set),
-            target=options.target,
-        )
+        with Progress("sweep") as progress, progress.during(printable(f"costing {options.file}")):
+            found = sweep(
+                Path(options.file),
+                options.over,
+                axis=options.axis,
+                weak=options.weak,
+                set=dict(options.set),
+                target=options.target,
+            )
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     except NotWrittenError as error:

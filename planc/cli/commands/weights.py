@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 
 from planc.cli.common import print_json, refused
+from planc.cli.progress import Progress
 from planc.diag.errors import PlanError
+from planc.diag.quoting import printable
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,7 +21,8 @@ def run(options: argparse.Namespace) -> int:
     from planc.trainer.checkpoint.export_weights import export
 
     try:
-        path = export(options.preset, options.folder, checkpoint=options.checkpoint, step=options.step)
+        with Progress("weights") as progress, progress.during(printable(f"writing {options.folder}")):
+            path = export(options.preset, options.folder, checkpoint=options.checkpoint, step=options.step)
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     if options.format == "json":
