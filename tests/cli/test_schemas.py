@@ -140,7 +140,16 @@ ACCURACY = Accuracy(
 )
 PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.search/1": "search free.plan"}
 """Formats of pages as data, and the commands that write them."""
-BUILT = {*PAGES, "planc.experiment/1", "planc.audit/1", "planc.receipt/1", "planc.checkpoint/1", "planc.plan/1"}
+BUILT = {
+    *PAGES,
+    "planc.clusters/1",
+    "planc.report.run/1",
+    "planc.experiment/1",
+    "planc.audit/1",
+    "planc.receipt/1",
+    "planc.checkpoint/1",
+    "planc.plan/1",
+}
 """Formats of files, and of commands that start processes: their values are made here."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,14 +25,14 @@ def watched(path: Path, monkeypatch: pytest.MonkeyPatch, *changes: Callable[[], 
             raise KeyboardInterrupt
         left.pop(0)()
 
-    monkeypatch.setattr(check.time, "sleep", sleep)
+    monkeypatch.setattr(time, "sleep", sleep)
     return main(["check", "--watch", "--brief", str(path)])
 
 
 def test_a_change_is_checked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of the plan and of the hardware file that it imports; a plan that is gone is said to be."""
+    """A change of the plan or of the hardware file that it imports; and the plan's end."""
     hardware = (ROOT / "plans" / "hardware" / "cpu_local.plan").read_text()
     (tmp_path / "own.plan").write_text(hardware.replace("cpu_local", "own"))
     plan = tmp_path / "a.plan"

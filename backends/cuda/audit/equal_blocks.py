@@ -33,7 +33,7 @@ RUN = 2
 
 
 class Span(NamedTuple):
-    """What happened in one pass of a block: its collectives in order, the bytes by which memory grew, and the most
+    """Events of one pass of a block: its collectives in order, the bytes by which memory grew, and the most
     bytes that there were beyond those at its beginning."""
 
     calls: tuple[tuple[Key, int], ...]
@@ -90,7 +90,7 @@ class EqualBlocks:
         self.tracker, self._observer = tracker, observer
         self.spans: dict[Place, Span] = {}
         self.outputs: dict[Place, Form] = {}
-        """What a pass gave: hidden states, or their gradient."""
+        """Outputs of a pass: hidden states, or their gradient."""
         self.gradients: dict[Hashable, dict[int, Form]] = {}
         """Gradients of parameters by kind of block, in the order of its parameters."""
         self._last: dict[Hashable, nn.Module] = {}
