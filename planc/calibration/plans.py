@@ -323,7 +323,8 @@ def _data(fields: Fields, layout: Layout, used: dict[str, int]) -> Iterator[str]
         yield from ([f"store params, grads, optimizer{narrow}"] if narrow else [])
         return
     if layout.zero in (2, 3):
-        nouns = "params, grads, optimizer" if layout.pp == 1 else "params, optimizer"
+        whole = layout.pp > 1 or bool(fields.option("whole_grads"))
+        nouns = "params, optimizer" if whole else "params, grads, optimizer"
         yield f"store {nouns}{narrow} over {', '.join(divided)}"
         if layout.zero == 2 or layout.pp > 1:
             yield f"gather params per {'microbatch' if layout.pp == 1 else 'step'}"
@@ -424,8 +425,8 @@ def _kernels(fields: Fields, used: dict[str, int]) -> Iterator[str]:
 
 
 def _compiled(fields: Fields) -> Iterator[str]:
-    """The `compile` sentence; `compile: "blocks"` is all but the loss."""
-    compiled = fields.option("compile")
+    """The `compile` sentence; `compile: "blocks"` is all but the loss, Megatron-LM's fused loss is the loss alone."""
+    compiled = fields.option("compile") or ("loss" if fields.flag("cross-entropy-loss-fusion") else None)
     if compiled:
         own = framework(framework_of(fields)).compiles
         yield f"compile {compiled if isinstance(compiled, str) else own}"

@@ -150,7 +150,7 @@ def quantile(weighted: Iterable[tuple[float, float]], share: float) -> float:
 
 def _coverage(found: Sequence[Residual], quantity: Quantity) -> Iterator[Coverage]:
     held = [(_held(r, [o for o in found if o is not r], quantity), _held_without(r, found, quantity)) for r in found]
-    groups: dict[str, list[tuple[bool, bool]]] = {"all": []}
+    groups: dict[str, list[tuple[bool, bool]]] = {}
     for r, ((name, inside), without) in zip(found, held, strict=True):
         for group in dict.fromkeys(("all", r.subject.kind, name)):
             groups.setdefault(group, []).append((inside, without))
@@ -181,13 +181,14 @@ def order_margin(found: Iterable[Predicted]) -> float:
     in `SHARE` of pairs of the published runs `found`.
 
     Pairs are runs of one publisher, model, machine and batch in two layouts whose predicted steps are near each other;
-    each group of them counts the same. How far their ratios were off has either sign, so that the order is as predicted
-    in all pairs that are off by less than the ratio and in half of the others.
+    each group of them counts the same, and without any pair it is 0. How far their ratios were off has either sign, so
+    that the order is as predicted in all pairs that are off by less than the ratio and in half of the others.
     """
     groups: dict[Hashable, list[Predicted]] = {}
     for p in found:
         groups.setdefault(_task(p), []).append(p)
-    return exp(quantile(_apart(groups.values()), 2 * SHARE - 1)) - 1
+    pairs = list(_apart(groups.values()))
+    return exp(quantile(pairs, 2 * SHARE - 1)) - 1 if pairs else 0.0
 
 
 def _apart(groups: Iterable[Sequence[Predicted]]) -> Iterator[tuple[float, float]]:

@@ -17,4 +17,5 @@ FRAMEWORK = replace(
     tp_overlap="async_matmul",
     reduce="bf16",
     loss="in_place",
+    fused_loss_copies=1.0,
 )

@@ -9,10 +9,10 @@ from typing import Literal
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.model import Model
 
-Loss = Literal["ops", "fp32_in_place", "gradient", "in_place"]
-"""Ways of the loss to keep what its backward needs beside the logits: fp32 tensors, op by op (`ops`); one fp32 copy
-that its backward overwrites; their gradient alone, by one kernel; nothing, where the gradient takes the logits'
-place."""
+Loss = Literal["ops", "narrow", "fp32_in_place", "gradient", "in_place"]
+"""Ways of the loss to keep what its backward needs beside the logits: fp32 tensors, op by op (`ops`), or the same in
+the logits' own dtype (`narrow`); one fp32 copy that its backward overwrites; their gradient alone, by one kernel;
+nothing, where the gradient takes the logits' place."""
 AMPERE = ("a100", "a100_40")
 BLACKWELL = ("b200", "gb200", "b300", "gb300")
 
@@ -52,6 +52,8 @@ class Framework:
     grads_as_reduced: bool = False
     """True where gradients are kept in the dtype that they are reduced in; else they are fp32."""
     loss: Loss = "ops"
+    fused_loss_copies: float = 1.0
+    """Tensors like the logits, in their dtype, that the backward of a loss compiled as one region makes."""
     compiles: str = "blocks"
     """Regions that its own switch for compilation compiles, in the words of a `compile` sentence."""
     whole_logits: bool = False

@@ -4,7 +4,8 @@ Transformer Engine prefers cuDNN's attention. A checkpoint is a function of its 
 (megatron/core/tensor_parallel/random.py), `--recompute-granularity selective` runs attention's core again unless
 modules are named (`MODULES`), the vocabulary is padded to 128 times the tensor-parallel size
 (`--make-vocab-size-divisible-by`). The loss makes one fp32 copy of the logits and works on it in place
-(megatron/core/tensor_parallel/cross_entropy.py); GPT models have dropout 0.1 unless told otherwise
+(megatron/core/tensor_parallel/cross_entropy.py); its fused loss (`--cross-entropy-loss-fusion`) makes that copy too,
+and a gradient in bf16 (megatron/core/fusions/fused_cross_entropy.py). GPT models have dropout 0.1 unless told otherwise
 (`--hidden-dropout`, `--attention-dropout`); Transformer Engine keeps the narrow copy of a product's input. The
 workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
 """
@@ -20,9 +21,11 @@ MODULES = {
     "moe": ("moe",),
     "moe_act": ("moe.swiglu",),
     "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.down"),
-    "mla_up_proj": ("mla.up_proj",),
+    "mla_up_proj": ("mla.up_proj", "attention.q", "attention.rope_q", "attention.rope_k", "mla.join_k"),
 }
-"""Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are."""
+"""Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are. `mla_up_proj` runs
+the projections again, that of queries without a down projection too, and the rotation (`qkv_up_proj_and_rope_apply` of
+megatron/core/transformer/multi_latent_attention.py)."""
 
 FRAMEWORK = Framework(
     name="megatron",
@@ -33,6 +36,7 @@ FRAMEWORK = Framework(
     vocab_multiple=VOCAB,
     grads_as_reduced=True,
     loss="fp32_in_place",
+    fused_loss_copies=3.0,
     dropout=("gpt",),
     saves_narrow=True,
     saves_divided=True,

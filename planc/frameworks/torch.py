@@ -1,5 +1,6 @@
-"""Scripts of one's own on torch's FSDP2 and DTensor: the head's output is replicated before a loss of torch's own."""
+"""Scripts of one's own on torch's FSDP2 and DTensor: the head's output is replicated before a loss of torch's own,
+which is computed on the logits in the dtype that they have (`torch.nn.functional.cross_entropy`)."""
 
 from planc.frameworks.framework import Framework
 
-FRAMEWORK = Framework(name="torch", title="torch FSDP2", whole_logits=True)
+FRAMEWORK = Framework(name="torch", title="torch FSDP2", whole_logits=True, loss="narrow")

@@ -88,7 +88,7 @@ def _logits(sharded: Sharded) -> float:
 
 def loss_bytes(sharded: Sharded) -> float:
     """Workspace of the loss's backward beside the saved logits (bytes): their gradient alone where the loss is compiled
-    as one region, else fp32 tensors, op by op (`LOSS_COPIES`).
+    as one region, else fp32 tensors, op by op (`LOSS_COPIES`); a framework's table may say otherwise.
 
     >>> loss_bytes(sharded) == 4 * 4 * 8192 * 128256 / 8  # four fp32 tensors of a sequence's logits, over tp 8
     True
@@ -96,9 +96,11 @@ def loss_bytes(sharded: Sharded) -> float:
     plan, one = sharded.plan, _logits(sharded)
     kept = framework(plan.framework).loss
     if plan.compiled("loss"):
-        return one
+        return framework(plan.framework).fused_loss_copies * one
     if kept == "gradient":
         return one
+    if kept == "narrow":
+        return LOSS_COPIES["eager"] * one
     if kept != "ops":
         return 0.0 if kept == "in_place" else one * 4 / DTYPE_BYTES[plan.precision.compute]
     divided = bool(sharded.ops["last"][-1].layout.get("vocab")) and not framework(plan.framework).whole_logits
