@@ -117,7 +117,7 @@ def types(python: Path, folder: Path) -> None:
     (folder / "wrong.py").write_text(f"{USER}{MISTAKE}\n")
     done = subprocess.run([*mypy, "user.py", "wrong.py"], cwd=folder, capture_output=True, text=True, env=clean())
     (error,) = [line for line in done.stdout.splitlines() if "error:" in line]
-    assert done.returncode == 1 and error.startswith("wrong.py:9:") and "RunCost" in error, done.stdout
+    assert done.returncode == 1 and error.startswith("wrong.py:8:") and "RunCost" in error, done.stdout
 
 
 def clean() -> dict[str, str]:
