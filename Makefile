@@ -11,12 +11,13 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL ?= -n auto --maxprocesses 4
 TORCH_XLA := .venv-torch-xla
 TOOLS  := build/tools
+DOCS_ENV := build/docs-env
 # Environments of other versions of torch and JAX. CI has the oldest and the newest torch; `make versions` all.
 VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks docs lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -137,11 +138,18 @@ advisories: $(TOOLS)/.ready ## look the pinned packages up in the index of advis
 pages: $(READY) ## open reports in a headless browser: no error, no request, sums; pictures of them in build/pages (needs chromium)
 	@$(PYTEST) -m slow tests/report
 
+later-pythons: $(READY) ## types as Python 3.12, 3.13 and 3.14 have them, and no syntax that warns (3 minutes; planc is run on 3.11)
+	@for version in 3.12 3.13 3.14; do $(BIN)/mypy --no-error-summary --python-version $$version planc; done
+	@PYTHONPYCACHEPREFIX=build/pycache $(BIN)/python -W error -m compileall -q -f planc backends
+
 hooks: $(READY) $(TOOLS)/.ready ## the hooks by pre-commit itself, and the action with a real environment (2 minutes, fetches packages)
 	@PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(PYTEST) -m slow tests/cli/test_action.py
 
 packages: $(READY) ## build the sdist and the wheel, and use the wheel in an empty environment, in build/packages
 	@$(BIN)/python .ci/packages.py build/packages
+
+docs-site: $(READY) $(DOCS_ENV)/.ready ## the documentation as a site with a gallery of reports, in build/docs-site/html; links followed
+	@PYTHONPATH=$(CURDIR) $(DOCS_ENV)/bin/python docs/site/build.py build/docs-site
 
 docs: $(READY) ## rewrite the generated pages and every command's output shown in them
 	@$(BIN)/python docs/generate.py
@@ -161,6 +169,12 @@ $(READY): pyproject.toml constraints.txt .ci/locks/main.txt
 	  $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation -c constraints.txt \
 	    -e '.[cuda,xla,tpu,dev]'; }
 	@$(BIN)/python .ci/pins.py
+	@touch $@
+
+# Sphinx and what it needs, and planc's own dependencies: an environment of its own, whose file of pins is the whole list.
+$(DOCS_ENV)/.ready: constraints-docs.txt $(READY)
+	@$(BIN)/python -m venv --without-pip $(DOCS_ENV)
+	@$(BIN)/python -m pip --python $(DOCS_ENV)/bin/python install --quiet --disable-pip-version-check --no-deps -r $<
 	@touch $@
 
 $(TOOLS)/.ready: .ci/tools.txt
