@@ -68,11 +68,16 @@ def test_a_long_line_prints_short() -> None:
     assert "E0102" in shown and max(map(len, shown.splitlines())) <= SHOWN + 16
 
 
-def test_the_nearest_lengths_and_a_padded_vocab(tmp_path: Path) -> None:
+def test_the_nearest_lengths(tmp_path: Path) -> None:
     (d,) = found(tmp_path, PLAN.replace("8192", "8190"))
     assert (d.code, d.fix is not None) == ("E0302", True) and "8184 or 8192" in d.help
-    (d,) = found(tmp_path, PLAN.replace("llama3_8b", "llama3_8b(vocab = 50257)"))
-    assert d.code == "E0302" and "50264" in d.help and "7 rows" in d.help
+
+
+@pytest.mark.parametrize(("vocab", "codes_found"), [(50257, []), (10, ["E0302"]), (16, [])])
+def test_an_uneven_vocab_has_rows_for_every_rank(vocab: int, codes_found: list[str], tmp_path: Path) -> None:
+    """Over eight ranks: 6,283 rows each and 6,276 for the last; of ten tokens, two each for five ranks."""
+    text = PLAN.replace("llama3_8b", f"llama3_8b(vocab = {vocab})")
+    assert [c for c in codes(tmp_path, text) if c.startswith("E")] == codes_found
 
 
 def test_the_batch_in_the_words_of_other_tools(tmp_path: Path) -> None:

@@ -130,11 +130,14 @@ BLOCKS: dict[str, tuple[str, ...]] = {
     "every_other_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.core, ffn.down every 2 layers"),
     "offload": ("fsdp 4", FSDP, "offload params, optimizer to host"),
     "offload_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "offload params, optimizer to host"),
+    "offload_inputs": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks", "offload hidden to host"),
     "replay_attention": ("fsdp 4", FSDP, "recompute attention"),
     "replay_ffn_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute ffn"),
     "replay_light_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute attention.norm, ffn.norm, ffn.swiglu"),
     "replay_swiglu_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute ffn.swiglu every 2 layers"),
     "keep_matmul_tp": ("fsdp 2 > tp 2", FSDP, TP, SP, f"recompute blocks except {MATMULS}"),
+    "keep_ring": ("fsdp 2 > cp 2", FSDP, RING, "recompute blocks except attention.core"),
+    "keep_ring_tp": ("cp 2 > tp 2", RING, TP, SP, "recompute blocks except attention.core"),
     "keep_attention_cp": ("fsdp 2 > cp 2", FSDP, CP, "recompute blocks except attention.core"),
 }
 """Layouts by what they do to blocks and state besides dividing them."""
@@ -219,6 +222,15 @@ KEYS: dict[str, tuple[str, ...]] = {
 }
 """More ranks of tensor parallelism than key heads, as many as the name says."""
 
+UNEVEN: dict[str, tuple[str, ...]] = {
+    "uneven_tp": ("fsdp 2 > tp 2", FSDP, TP),
+    "uneven_tp_sp": ("dp 2 > tp 2", "use zero1 over dp", TP, SP),
+    "uneven_1f1b": ("pp 2 > tp 2", PP.format("1f1b"), TP, SP),
+    "uneven_four": ("tp 4", "shard heads, vocab over tp"),
+    "uneven_tied": ("pp 2 > tp 2", PP.format("1f1b"), TP, SP),
+}
+"""A vocabulary of 137 tokens, of which the last rank has fewer."""
+
 SELDOM = {
     *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
@@ -226,6 +238,7 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
+    *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
@@ -233,7 +246,7 @@ SELDOM = {
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
     *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
-    "one_key",
+    *("one_key", "uneven_1f1b"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
@@ -251,6 +264,7 @@ LAYOUTS = {
     **TIED,
     **TIED_3D,
     **KEYS,
+    **UNEVEN,
 }
 
 
@@ -263,9 +277,11 @@ def case(name: str) -> Plan:
     mesh, *sentences = LAYOUTS[name]
     microbatch = 2 if name in STATE or any(part in name for part in TWO_AT_A_TIME) else 4
     model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
-    if name.startswith("tied"):
+    if "tied" in name:
         model = f"{model}_tied"
     tokens = 24 if "llama_micro" in model else 32
     if name in KEYS:
         model += f"(kv_heads = {'12'[name.startswith('two')]})"
+    if name in UNEVEN:
+        model += "(vocab = 137)"
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

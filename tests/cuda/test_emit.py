@@ -103,6 +103,13 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
     assert absent not in text
 
 
+def test_a_replay_takes_the_ring_s_output_as_it_was() -> None:
+    kept = text_of("keep_ring")
+    assert "context_fn=keep_rings" in kept and "out, log_sum = Rings.now.made.pop(0)" in kept
+    assert "create_selective_checkpoint_contexts" not in kept
+    assert "Rings" not in text_of("ring_fsdp")
+
+
 def test_one_gather_serves_the_three_projections() -> None:
     """q, k and v read one tensor: their parent gathers it, and they take it as it is."""
     text = emit(propagated(plan_of("gathers", "tp 2", TP, SP)))

@@ -34,7 +34,7 @@ def cases(*left_out: str) -> list[Any]:
     """Layouts of all groups but those left out."""
     slow = {name for group in GROUPS.values() for name in group} - {*CI}
     return [
-        case("cuda-4", name, *tier(name, slow, QUICK))
+        case("cuda-4-compiled" if name.startswith("compile") else "cuda-4", name, *tier(name, slow, QUICK))
         for group in GROUPS.values()
         for name in group
         if name not in left_out
@@ -72,6 +72,8 @@ def test_it_is_lowered(name: str) -> None:
         ("etp", "redistribute(placements=[Shard(0)])", "all_to_all_single"),
         ("etp_same_tokens", "grad_placements=[Partial()]", "sizes("),
         ("capacity", "math.ceil(len(rows) * 1.25 / len(counts))", "sizes("),
+        ("compile_ep", 'if path in ("moe",)', "fullgraph"),
+        ("compile_capacity", "module.forward = torch.compiler.disable(module.forward)", "fullgraph"),
         ("deepseek_ep", "fully_shard(experts", "apply_tp"),
         ("deepseek_tp", '"attention.keys": Shared(input_layouts=(None, Replicate()))', '"attention.wkv_a"'),
         ("deepseek_tp_sp", "model.set_requires_all_reduce(last)", "all_to_all"),

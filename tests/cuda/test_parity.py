@@ -24,6 +24,7 @@ from .cases import (
     THREE_D,
     TIED,
     TIED_3D,
+    UNEVEN,
 )
 
 BUDGET = 1e-5
@@ -45,6 +46,7 @@ GROUPS = {
     "three_d": THREE_D,
     "tied": TIED,
     "tied_3d": TIED_3D,
+    "uneven": UNEVEN,
 }
 
 

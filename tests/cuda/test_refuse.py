@@ -36,8 +36,8 @@ REFUSED = {
         8,
         "rotate",
     ),
-    "attention of a ring kept": (
-        ("cp 4", "use cp over cp as ring", "recompute blocks except attention.core"),
+    "attention of a ring kept in a compiled block": (
+        ("cp 4", "use cp over cp as ring", "recompute blocks except attention.core", "compile blocks"),
         8,
         "all_gather",
     ),

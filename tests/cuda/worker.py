@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import cache
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +105,27 @@ def unpredicted(sharded: Sharded, mesh: Any, observer: Watch) -> list[str]:
     roles = Roles(sharded)
     stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
-    expected = as_routed(sharded, stage, predicted(sharded, stage), observer.counted)
+    own = as_on_rank(sharded, mesh.get_local_rank(roles.name("tensor"))) if roles.tensor else sharded
+    expected = as_routed(own, stage, predicted(own, stage), observer.counted)
     here = differences(compared(stage, expected, observer.totals(sizes)))
     here += sorted(observer.unparsed)
     everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(everywhere, here)
     return [f"rank {rank}: {text}" for rank, found in enumerate(everywhere) for text in found]
+
+
+def as_on_rank(sharded: Sharded, rank: int) -> Sharded:
+    """The plan with an even vocabulary, of which every rank has as many rows as `rank` of the tensor axes really has.
+
+    The last one has fewer of an uneven vocabulary, which the plan's own predictions leave to the others.
+    """
+    plan, roles = sharded.plan, Roles(sharded)
+    vocab, ranks = plan.model.sizes["vocab"], plan.mesh.size(*roles.tensor)
+    if vocab % ranks == 0 or plan.axes_of("vocab", "head") != roles.tensor:
+        return sharded
+    rows = min(ceil(vocab / ranks), vocab - rank * ceil(vocab / ranks))
+    model = replace(plan.model, sizes={**plan.model.sizes, "vocab": rows * ranks})
+    return propagated(replace(plan, model=model))
 
 
 def plan_of(name: str) -> Plan:

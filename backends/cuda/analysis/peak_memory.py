@@ -18,7 +18,7 @@ from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
 from planc.cost.compute.attention import repeated_bytes
 from planc.cost.compute.flops import local_dim
-from planc.cost.step.offload import offloaded, saved_tensor_bytes
+from planc.cost.step.offload import offloaded, saved_tensor_bytes, state_on_host
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
@@ -93,7 +93,7 @@ class Rank:
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
-        self.on_host = bool(offloaded(self.plan))
+        self.on_host, self.away = state_on_host(self.plan), offloaded(self.plan)
 
     def _copies(self, p: ParamSharding) -> int:
         """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
@@ -351,7 +351,8 @@ class Rank:
     def _of_block(self, section: Section) -> float:
         """Bytes that a microbatch saves in one block of a kind, the same on every rank."""
         again = replay(self.sharded, section)
-        some = self._saved_bytes(again.saved, section) + self._saved_inside_ops(section, frozenset(again.ops))
+        here = tuple(name for name in again.saved if name not in self.away)
+        some = self._saved_bytes(here, section) + self._saved_inside_ops(section, frozenset(again.ops))
         every = self.plan.recompute.every
         return some if every == 1 else (some + (every - 1) * self._saved_without_recompute(section)) / every
 

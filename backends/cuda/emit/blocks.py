@@ -81,6 +81,8 @@ def again(sharded: Sharded) -> str:
     kinds = () if replays.is_selective(sharded) else saved_op_kinds(sharded)
     if not kinds:
         return call("again = partial(", fixed, depth=1)
+    if any(o.ring for kind in sharded.model.blocks for o in sharded.ops[kind]):
+        return call("again = partial(", [*fixed, "context_fn=keep_rings"], depth=1)
     names = [f"torch.ops.aten.{name}" for kind in kinds for name in SAVED[kind]]
     return lines(
         call("kept = [", names, depth=1),
@@ -197,6 +199,9 @@ def eager_modules(roles: Roles) -> dict[str, str]:
         for o in roles.sharded.ops[kind]:
             if o.op.kind == "attention" and set(o.layout.get("sequence", ())) & set(roles.context):
                 found[relative(o.op.module)] = "other ranks' keys come by calls on process groups, which are not traced"
+            if o.op.kind == "route":
+                path = relative(o.op.module).split(".")[0]
+                found[path] = "the rows of an expert are counted when it runs, and a graph has fixed shapes"
     return found
 
 

@@ -15,6 +15,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
 from planc.ir.sharding import OpSharding, Step
+from planc.sharding.recompute import names_op
 
 PASSES_KEYS = ("ring", "all_gather")
 """Methods by which attention meets the keys of other ranks; other methods are kernels."""
@@ -68,9 +69,11 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
     """The functions of ring attention. Flash attention wants values as wide as keys: narrower ones are padded."""
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
     padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
+    kept = keeps_rings(roles)
     gpu, cpu = f"{flash}(q, k, v, 0.0, causal)", f"{flash}_for_cpu(q, k, v, 0.0, causal)"
-    return fill(
+    text = fill(
         RING,
+        forward=fill(AS_IT_WAS, forward=FORWARD.strip()) if kept else FORWARD.strip(),
         seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(),
         gradients=_gradient_dtype(roles),
         widened=WIDENED.strip() if padded else "",
@@ -79,6 +82,16 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
         kept=SAVED_WIDE.strip() if padded else "",
         values="dv[..., :width]" if padded else "dv",
     )
+    return "\n\n\n".join([RINGS.strip(), text.strip()] if kept else [text])
+
+
+def keeps_rings(roles: Roles) -> bool:
+    """True if blocks are replayed but for attention, which is a ring.
+
+    torch's policies are asked about single ops; a ring is many of them, whose outputs are parts.
+    """
+    ring = any(o.ring for o in attentions(roles))
+    return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in attentions(roles))
 
 
 WIDENED = """
@@ -208,6 +221,55 @@ if source > rank:
 return slice(None), slice(None)
 """
 
+FORWARD = """
+rank = mesh.get_local_rank()
+out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
+log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
+for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
+    if (meet := seen(rank, source, q.shape[2])) is None:
+        continue
+    rows, keys = meet
+    part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], source == rank)
+    before = log_sum[:, :, rows]
+    total = torch.logaddexp(before, part_sum)
+    weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
+    out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
+    log_sum[:, :, rows] = total
+out = out.to(q.dtype)
+"""
+
+AS_IT_WAS = """
+if Rings.now is not None and Rings.now.replayed:
+    out, log_sum = Rings.now.made.pop(0)
+else:
+    <forward>
+if Rings.now is not None and not Rings.now.replayed:
+    Rings.now.made.append((out.detach(), log_sum))
+"""
+
+RINGS = '''
+class Rings:
+    """The outputs of rings in a checkpointed forward, which its replay takes as they were."""
+
+    now: "Rings | None" = None
+    """Those of the forward or replay that runs; None outside of both."""
+
+    def __init__(self, made: list[tuple[torch.Tensor, torch.Tensor]], *, replayed: bool) -> None:
+        self.made, self.replayed = made, replayed
+
+    def __enter__(self) -> None:
+        self.before, Rings.now = Rings.now, self
+
+    def __exit__(self, *raised) -> None:
+        Rings.now = self.before
+
+
+def keep_rings() -> tuple[Rings, Rings]:
+    """Around a checkpointed forward, and around its replay."""
+    made: list[tuple[torch.Tensor, torch.Tensor]] = []
+    return Rings(made, replayed=False), Rings(made, replayed=True)
+'''
+
 RING = '''
 def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
     """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
@@ -276,20 +338,7 @@ class Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
         q, k, v = (x.contiguous() for x in (q, k, v))
-        rank = mesh.get_local_rank()
-        out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-        log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
-        for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
-            if (meet := seen(rank, source, q.shape[2])) is None:
-                continue
-            rows, keys = meet
-            part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], source == rank)
-            before = log_sum[:, :, rows]
-            total = torch.logaddexp(before, part_sum)
-            weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
-            out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
-            log_sum[:, :, rows] = total
-        out = out.to(q.dtype)
+        <forward>
         ctx.save_for_backward(q, k, v, out, log_sum)
         ctx.mesh = mesh
         return out

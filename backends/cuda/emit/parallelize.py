@@ -9,6 +9,7 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
+from planc.cost.step.offload import state_on_host
 from planc.diag.quoting import python_string
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.sharding import Sharded
@@ -210,7 +211,22 @@ def recompute(sharded: Sharded) -> str:
         selected=blocks.selected(sharded),
         wraps=SELECTED.strip() if selective else _checkpoint_wrapper(sharded),
     )
-    return "\n\n\n".join(part for part in (blocks.saved_outputs(sharded), text) if part)
+    return "\n\n\n".join(part for part in (blocks.saved_outputs(sharded), _inputs_on_host(sharded), text) if part)
+
+
+def _inputs_on_host(sharded: Sharded) -> str:
+    """inputs_on_host, if the plan keeps the inputs of replayed blocks there."""
+    sentence = next((o for o in sharded.plan.offloads if not set(o.what) & {"params", "optimizer"}), None)
+    return fill(INPUTS_ON_HOST, cause=because(sentence.cause)).strip() if sentence else ""
+
+
+INPUTS_ON_HOST = '''
+def inputs_on_host(forward: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> torch.Tensor:
+    """A checkpointed `forward`, whose saved inputs wait in the host's memory for the backward."""
+    <cause>
+    with save_on_cpu(pin_memory=torch.cuda.is_available()):
+        return forward(*inputs)
+'''
 
 
 SELECTED = """
@@ -226,7 +242,9 @@ MODULES_WRAPPED = "# Not `checkpoint_wrapper`: it would also replay the modules'
 def _checkpoint_wrapper(sharded: Sharded) -> str:
     """Replaces the forward of a block, or of modules in it, which not every kind of block may have."""
     if sharded.plan.recompute.blocks:
-        return "block.forward = partial(again, block.forward)"
+        replayed = "partial(again, block.forward)"
+        on_host = _inputs_on_host(sharded)
+        return f"block.forward = {f'partial(inputs_on_host, {replayed})' if on_host else replayed}"
     paths, kinds = recomputed_modules(sharded), sharded.model.blocks
     held = [{relative(o.op.module) for o in sharded.ops[kind]} for kind in kinds]
     everywhere = all(path in modules for path in paths for modules in held)
@@ -258,7 +276,7 @@ def fsdp(roles: Roles) -> str:
     mesh = ", ".join(python_string(f.name) for f in roles.factors if f.role in ("replicate", "shard"))
     arguments = [f'"mesh": mesh[{mesh}]', *(['"mp_policy": policy'] if policy else [])]
     arguments += ['"shard_placement_fn": placement'] if dims else []
-    arguments += ['"offload_policy": offload'] if roles.plan.offloads else []
+    arguments += ['"offload_policy": offload'] if state_on_host(roles.plan) else []
     arguments += [f'"reshard_after_forward": {_gathers_in_backward(roles)}']
     return fill(
         '''
@@ -318,9 +336,10 @@ def _gathers_in_backward(roles: Roles) -> bool:
 
 def _offload(plan: Plan) -> str:
     """Parameters, gradients and optimizer state rest in the host's memory."""
-    if not plan.offloads:
+    if not state_on_host(plan):
         return ""
-    return lines(because(plan.offloads[0].cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")
+    sentence = next(o for o in plan.offloads if "params" in o.what)
+    return lines(because(sentence.cause), "offload = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())")
 
 
 def _stored_dims(roles: Roles) -> dict[str, int]:

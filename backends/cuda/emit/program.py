@@ -31,6 +31,7 @@ from planc.ir.version import Version, dotted
 IMPORTS: tuple[tuple[str, str], ...] = (
     ("torch", "nn"),
     ("torch._inductor", "config as inductor_config"),
+    ("torch.autograd.graph", "save_on_cpu"),
     ("torch.distributed._symmetric_memory", "enable_symm_mem_for_group"),
     ("torch.distributed.device_mesh", "DeviceMesh init_device_mesh"),
     ("torch.distributed.fsdp", "CPUOffloadPolicy FSDPModule MixedPrecisionPolicy fully_shard"),

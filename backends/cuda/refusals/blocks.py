@@ -8,11 +8,12 @@ from planc.backends.cuda.analysis.attention import KERNELS
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
-from planc.backends.cuda.emit.blocks import MASKED, recompute_inside
+from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
 from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
 from planc.ir.base import Cause
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Offload
 from planc.ir.sharding import Sharded
+from planc.sharding.recompute import replay
 
 Refusal = tuple[Cause | None, str, str]
 
@@ -50,9 +51,13 @@ def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield from _selective(sharded, roles)
     elif recompute.kept and not recompute.blocks:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"
-    elif recompute.kept and any(o.ring for o in attentions(roles)):
-        what = "a ring is one `autograd.Function`, of which torch's policies see no output"
-        yield recompute.cause, what, "`recompute blocks`, or `use cp over ... as all_gather`"
+    elif recompute.kept and any(o.ring for o in attentions(roles)) and not _keeps_rings_alone(sharded):
+        what = "outputs of rings are kept alone, and in blocks that are not compiled"
+        yield recompute.cause, what, "`recompute blocks except attention.core`, or `use cp over ... as all_gather`"
+
+
+def _keeps_rings_alone(sharded: Sharded) -> bool:
+    return not sharded.plan.compiled("blocks") and saved_op_kinds(sharded) == ("attention",)
 
 
 def _selective(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -80,9 +85,6 @@ def compiled(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A block is compiled with its backward in one piece."""
     plan = sharded.plan
     if sentence := plan.compiled("blocks"):
-        if any(o.op.kind == "route" for ops in sharded.ops.values() for o in ops):
-            what = "how many tokens an expert is given is known only when it runs, which breaks the block's graph"
-            yield sentence.cause, what, "leave it out"
         if plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
             what = f"{plan.split.schedule} runs the backward in two parts, which a compiled one is not"
             yield sentence.cause, what, "split the layers as 1f1b or interleaved_1f1b"
@@ -111,10 +113,26 @@ def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def offloaded(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """fully_shard keeps parameters, gradients and optimizer state in one place."""
+    """fully_shard keeps parameters, gradients and optimizer state in one place; hooks see what a checkpoint saves."""
     for sentence in sharded.plan.offloads:
-        if set(sentence.what) != {"params", "optimizer"}:
+        if not set(sentence.what) & {"params", "optimizer"}:
+            yield from _saved_inputs(sharded, sentence)
+        elif set(sentence.what) != {"params", "optimizer"}:
             what = "fully_shard keeps parameters and optimizer state together"
             yield sentence.cause, what, "`offload params, optimizer to host`"
         elif not roles.uses_fsdp:
             yield sentence.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
+
+
+def _saved_inputs(sharded: Sharded, sentence: Offload) -> Iterator[Refusal]:
+    """The inputs of blocks that are replayed whole, all together: what a hook around a checkpoint sees."""
+    plan = sharded.plan
+    recompute = plan.recompute
+    whole = recompute.blocks and not recompute.kept and not is_selective(sharded) and recompute.every == 1
+    saved = {name for kind in sharded.model.blocks for name in replay(plan, kind).saved}
+    if not whole or saved != set(sentence.what):
+        what = "a hook of torch around a checkpoint sees all inputs of a block, and nothing inside it"
+        yield sentence.cause, what, f"`recompute blocks` and `offload {', '.join(sorted(saved))} to host`"
+    elif plan.compiled("blocks") or plan.split is not None:
+        other = "compiled blocks" if plan.compiled("blocks") else "a pipeline"
+        yield sentence.cause, f"planc writes no program for it with {other} yet", "leave it out"

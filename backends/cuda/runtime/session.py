@@ -20,6 +20,7 @@ from planc.backends.cuda.runtime import state
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.routing import Watched
 from planc.backends.cuda.runtime.shards import gathered, norm
+from planc.cost.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program import Program
 from planc.ir.session import CompileFacts, Piece, Read, Settings
@@ -201,4 +202,4 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 def fused(program: Program, device: torch.device) -> bool:
     """True if the update is one fused kernel: on a CUDA `device` that holds the state."""
-    return device.type == "cuda" and not program.plan.offloads
+    return device.type == "cuda" and not state_on_host(program.plan)

@@ -19,6 +19,7 @@ from planc.backends.cuda.runtime import collective_timeout
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.session import TorchSession
 from planc.backends.cuda.runtime.shards import Initial, fill
+from planc.cost.step.offload import state_on_host
 from planc.ir.model import Model
 from planc.ir.program import Program
 from planc.ir.session import Settings
@@ -51,7 +52,7 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
     modules = divided if isinstance(divided, list) else [divided]
     meshes = meshes_of(emitted, mesh)
     collective_timeout.limit(meshes)
-    _fill(modules, torch.device("cpu") if program.plan.offloads else device, initial)
+    _fill(modules, torch.device("cpu") if state_on_host(program.plan) else device, initial)
     return TorchSession(
         program,
         settings,
@@ -110,7 +111,7 @@ def _backend(program: Program, device: torch.device) -> str:
     """NCCL moves what is on a CUDA device; offloaded state is reduced where it rests."""
     if device.type != "cuda":
         return "gloo"
-    return "cpu:gloo,cuda:nccl" if program.plan.offloads else "nccl"
+    return "cpu:gloo,cuda:nccl" if state_on_host(program.plan) else "nccl"
 
 
 def _choose_algorithms(settings: Settings) -> None:

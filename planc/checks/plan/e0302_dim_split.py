@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import ceil
 
 from planc.checks.edits import divisors, replace, sentence
 from planc.checks.splits import divided, resize
@@ -15,7 +16,7 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
     for dim, axes, region in divided(plan):
         length = plan.batch.sequence_tokens if dim == "sequence" else plan.model.sizes[dim]
         ranks = plan.mesh.size(*axes)
-        if dim == "kv_heads" or length % ranks == 0:
+        if dim == "kv_heads" or length % ranks == 0 or (dim == "vocab" and _rows_for_all(length, ranks)):
             continue
         cause = plan.cause_of_shard(dim, axes[0], region)
         legal = divisors(length, 64 if len(axes) == 1 else ranks)
@@ -23,19 +24,23 @@ def check(plan: Plan) -> Iterator[Diagnostic]:
             "E0302",
             f"{dim} {length} over {' x '.join(axes)} = {ranks} ranks: {length / ranks:g} each",
             cause.span if cause else plan.mesh.cause.span,
-            help=f"sizes that divide {length}: {', '.join(map(str, legal))}. {_nearest(dim, length, ranks)}",
+            help=f"sizes that divide {length}: {', '.join(map(str, legal))}. {_nearest(length, ranks)}",
             fix=_fix(plan, dim, axes, legal),
         )
 
 
-def _nearest(dim: str, length: int, ranks: int) -> str:
-    """The lengths next to this one that divide; a vocabulary can only grow."""
+def _rows_for_all(vocab: int, ranks: int) -> bool:
+    """True if every rank has rows of an uneven vocabulary: as many as the next one, but for the last with rows.
+
+    >>> _rows_for_all(128257, 2), _rows_for_all(10, 8)  # 64129 and 64128; two each for five ranks
+    (True, False)
+    """
+    return ceil(vocab / ranks) * (ranks - 1) < vocab
+
+
+def _nearest(length: int, ranks: int) -> str:
+    """The lengths next to this one that divide."""
     below, above = length // ranks * ranks, -(-length // ranks) * ranks
-    if dim == "vocab":
-        return (
-            f"A vocab of {above} divides: {above - length} rows of padding, which the loss must leave out; write"
-            f" it as the model's size, such as `model NAME(vocab = {above})`"
-        )
     return f"Nearest lengths: {below} or {above}" if below else f"Nearest length: {above}"
 
 
@@ -53,9 +58,10 @@ RULE = Rule(
     code="E0302",
     title="a dim does not split",
     reads="plan",
-    why="""Heads, ffn, vocab and sequence are divided into equal parts: a remainder would leave
+    why="""Heads, ffn and sequence are divided into equal parts: a remainder would leave
 ranks with tensors of different shapes, which surfaces as a wrong view in the forward or, under
-sequence parallelism, as a silently mis-shaped activation.""",
+sequence parallelism, as a silently mis-shaped activation. A vocabulary need not divide: the last rank then has fewer
+rows of it. It must have some for each rank.""",
     bad="""plan example
 model     llama3_8b
 batch     64 x 8190 tokens microbatch 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planc.frameworks import framework
+from planc.frameworks import OWN, framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.plan import Plan
@@ -18,7 +18,8 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
     memory.
 
     State goes in and out once a step, around the optimizer, with nothing to hide it. A saved tensor leaves in the
-    forward and comes back in the backward, both beside compute (`compute_s` of it a step).
+    forward and comes back in the backward, both beside compute (`compute_s` of it a step); in planc's own programs for
+    torch the compute waits for both, as `torch.autograd.graph.save_on_cpu` copies on its stream.
 
     >>> offload_s(sharded, 0, compute_s=6.0)  # the plan offloads nothing
     0.0
@@ -29,12 +30,22 @@ def offload_s(sharded: Sharded, rank: int, compute_s: float) -> float:
         return 0.0
     state = 2 * state_bytes(sharded, rank) / bandwidth
     saved = 2 * microbatches_each(plan) * saved_bytes(sharded, rank) / bandwidth
-    return state + max(0.0, saved - compute_s)
+    waits = plan.framework == OWN and plan.cluster.kind != "torus"
+    return state + (saved if waits else max(0.0, saved - compute_s))
 
 
 def offloaded(plan: Plan) -> frozenset[str]:
     """Names of the state (`params`, `optimizer`) and of the saved tensors that `plan` keeps in host memory."""
     return frozenset(name for o in plan.offloads for name in o.what)
+
+
+def state_on_host(plan: Plan) -> bool:
+    """True if `plan` keeps parameters or optimizer state in host memory, and not saved tensors alone.
+
+    >>> state_on_host(plan)  # the plan offloads nothing
+    False
+    """
+    return bool(offloaded(plan) & {"params", "optimizer"})
 
 
 def state_bytes(sharded: Sharded, rank: int) -> float:

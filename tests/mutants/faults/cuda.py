@@ -335,4 +335,32 @@ FAULTS: tuple[Fault, ...] = (
         planted="changed(row, NAME, buffer_bytes",
         test="tests/cuda/test_rules.py::test_a_tied_table_is_gathered_and_reduced_once",
     ),
+    Fault(
+        name="a ring that a replay should keep is run again",
+        file="backends/cuda/emit/blocks.py",
+        text='[*fixed, "context_fn=keep_rings"]',
+        planted="fixed",
+        test="tests/cuda/test_emit.py::test_a_replay_takes_the_ring_s_output_as_it_was",
+    ),
+    Fault(
+        name="a block with experts is compiled whole",
+        file="backends/cuda/emit/blocks.py",
+        text='if o.op.kind == "route":',
+        planted='if o.op.kind == "routes":',
+        test='tests/cuda/test_moe.py::test_a_sentence_writes_what_it_needs[compile_ep-if path in ("moe",)-fullgraph]',
+    ),
+    Fault(
+        name="an uneven vocabulary may leave ranks without rows",
+        file="planc/checks/plan/e0302_dim_split.py",
+        text="return ceil(vocab / ranks) * (ranks - 1) < vocab",
+        planted="return True",
+        test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
+    ),
+    Fault(
+        name="offloaded inputs of blocks are counted on the device",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="here = tuple(name for name in again.saved if name not in self.away)",
+        planted="here = again.saved",
+        test="tests/cuda/test_offload.py::test_the_inputs_of_replayed_blocks_leave_the_device",
+    ),
 )

@@ -1,0 +1,41 @@
+"""Inputs of replayed blocks that wait in the host's memory: what they free, and what they cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from planc.backends.cuda.analysis.peak_memory import peak_memory
+from planc.cost.step.offload import offload_s
+from planc.ir.sharding import Sharded
+from tests.plans import HEAD, sharded_of
+
+LAYOUT = "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\nrecompute blocks\n"
+ON_HOST = "offload hidden to host\n"
+HIDDEN = 32 * 8192 * 4096 * 4 / 8
+"""Bytes of what the 32 blocks of Llama 3 8B are given on a device: fp32, an eighth of the sequence."""
+
+
+def both(folder: Path) -> tuple[Sharded, Sharded]:
+    """The layouts with the inputs on the device, and with them on the host."""
+    text = HEAD.replace("llama3_8b", "llama3_8b(vocab = 1024)") + LAYOUT  # whose fullest moment is not the loss
+    return sharded_of(folder, text), sharded_of(folder, text + ON_HOST)
+
+
+def test_the_inputs_of_replayed_blocks_leave_the_device(tmp_path: Path) -> None:
+    here, away = (peak_memory(sharded, [{0: 1}])[0] for sharded in both(tmp_path))
+    assert here.moment == away.moment == "backward of the last block, 1 microbatch in flight"
+    assert (here.params, here.optimizer) == (away.params, away.optimizer)
+    assert here.activations - away.activations == pytest.approx(HIDDEN)
+
+
+def test_the_compute_waits_for_them(tmp_path: Path) -> None:
+    """`save_on_cpu` copies on the stream that computes: out in the forward, back in the backward."""
+    here, away = both(tmp_path)
+    chip = away.plan.cluster.chip
+    assert offload_s(here, 0, compute_s=100.0) == 0.0
+    moved = 2 * away.plan.microbatches * HIDDEN
+    assert offload_s(away, 0, compute_s=100.0) == pytest.approx(
+        moved / (chip.host_bandwidth_bytes_per_s / chip.devices)
+    )
