@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+import torch
+from torch.autograd.graph import save_on_cpu
 
 from planc.backends.cuda.analysis.peak_memory import peak_memory
+from planc.backends.cuda.audit.memory import MemoryTracker
+from planc.backends.cuda.audit.trace import host_apart
 from planc.cost.step.offload import offload_s
 from planc.ir.sharding import Sharded
 from tests.plans import HEAD, sharded_of
@@ -39,3 +45,13 @@ def test_the_compute_waits_for_them(tmp_path: Path) -> None:
     assert offload_s(away, 0, compute_s=100.0) == pytest.approx(
         moved / (chip.host_bandwidth_bytes_per_s / chip.devices)
     )
+
+
+def test_an_audit_does_not_count_what_is_saved_on_the_host() -> None:
+    """4,096 bytes that the sine saves leave the device, which is the host's CPU there."""
+    emitted: Any = ModuleType("emitted")
+    emitted.save_on_cpu = save_on_cpu
+    x = torch.ones(1024, requires_grad=True)
+    with (tracker := MemoryTracker()), host_apart(emitted, tracker), emitted.save_on_cpu(pin_memory=False):
+        total = (x * 2).sin().sum()
+        assert tracker.live == total.nbytes

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining import schedules as pipelining
 from torch.distributed.tensor import DTensor
@@ -66,7 +67,7 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
             blocks = EqualBlocks(tracker, observer)
             if not whole and _has_equal_blocks(sharded):
                 blocks.replace(modules)
-            with tracker, one_kernel_norms(tracker), _fused(sharded, tracker):
+            with tracker, one_kernel_norms(tracker), _fused(sharded, tracker), host_apart(emitted, tracker):
                 tracker.hold(step.state())
                 step()
             blocks.check()
@@ -86,6 +87,24 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
 def _fused(sharded: Sharded, tracker: MemoryTracker) -> AbstractContextManager[None]:
     """A context in which attention is one kernel, unless the plan asks for none."""
     return nullcontext() if attention_kernel(sharded) is None else one_kernel_attention(tracker)
+
+
+@contextmanager
+def host_apart(emitted: ModuleType, tracker: MemoryTracker) -> Iterator[None]:
+    """A context in which tensors that `emitted` saves in the host's memory leave what `tracker` counts.
+
+    Here device and host are both the CPU, where `save_on_cpu` copies nothing.
+    """
+
+    def save_on_cpu(**options: bool) -> saved_tensors_hooks:
+        def packed(tensor: Tensor) -> Tensor:
+            with tracker.uncounted():
+                return tensor.clone()
+
+        return saved_tensors_hooks(packed, torch.clone)
+
+    with patch.object(emitted, "save_on_cpu", save_on_cpu) if hasattr(emitted, "save_on_cpu") else nullcontext():
+        yield
 
 
 def _has_equal_microbatches(sharded: Sharded) -> bool:
