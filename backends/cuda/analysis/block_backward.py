@@ -20,7 +20,8 @@ from planc.sharding.redistribute import restrict
 def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
     """The most bytes that there are in the backward of a block (`section`) beyond those that it saved, its weights'
     gradients in the compute dtype with them; at least those of the gradient that it is given. A backward that is
-    `split` leaves the gradients of weights for later, and what they are made of.
+    `split` leaves the gradients of weights for later, with all that the block saved (`retain_graph`, in torch's
+    `distributed/pipelining/_backward.py`) and the gradients that they are made of.
 
     >>> most_bytes(sharded, "block", False) / 2**20  # MiB
     272.0
@@ -42,15 +43,35 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
         made = {name: _bytes_of(sharded, o, name) for name in o.op.inputs if name != "tokens"}
         later = split and bool(o.op.params)
         weights += 0.0 if later else size * sum(param_elements(sharded.plan, sharded.param[p]) for p in o.op.params)
-        most = max(most, sum(held.values()) + gathered + sum(made.values()) + weights - freed)
+        most = max(most, sum(held.values()) + gathered + _while_made(sharded, o, made) + weights - freed)
         if later:
-            held[o.op.output] = max(arrived, gathered)
+            held[o.op.output] = arrived + gathered
         else:
             held.pop(o.op.output, None)
-            freed += _let_go(sharded, ops[:at], o)
+            freed += 0.0 if split else _let_go(sharded, ops[:at], o)
         for name, amount in made.items():
             held[name] = given[name] = max(amount, held.get(name, 0.0))
     return most
+
+
+def by_ring(plan: Plan) -> bool:
+    """True if keys and values travel round the ranks of `plan`, whose parts of attention are put together."""
+    return plan.attention is not None and plan.attention.method == "ring"
+
+
+def _while_made(sharded: Sharded, o: OpSharding, made: dict[str, float]) -> float:
+    """Bytes that there are while the op `o` makes the gradients of its inputs, at least those that it has `made`.
+
+    A ring adds up the gradients of all parts in fp32. For one part there are its keys and values, as they came and once
+    for each query head, its gradients, as wide, and the part's keys' summed over the query heads.
+    """
+    total = sum(made.values())
+    if o.op.kind != "attention" or not by_ring(sharded.plan):
+        return total
+    query, *others = (made[name] for name in o.op.inputs)
+    in_fp32 = total * DTYPE_BYTES["fp32"] / DTYPE_BYTES[sharded.plan.precision.compute]
+    for_each_head = 2 * query  # keys and values, or their gradients
+    return in_fp32 + 2 * sum(others) + for_each_head + query + for_each_head
 
 
 def _bytes_of(sharded: Sharded, o: OpSharding, name: str) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from planc.backends.cuda.analysis.block_backward import most_bytes, products_inside
+from planc.backends.cuda.analysis.block_backward import by_ring, most_bytes, products_inside
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.replays import replay
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
@@ -139,11 +139,11 @@ class Rank:
     def _moments_of_blocks(self) -> list[Moment]:
         """The backward of the last block with all microbatches in flight, and the one after it.
 
-        A schedule with all forwards first has no gradients at the first of them.
+        A schedule with all forwards first has no gradients at the first of them but those of the head.
         """
         moment = Moment(
             name="backward of the last block",
-            grads=0.0 if self._all_forwards_first else self._grads(),
+            grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
             activations=self._saved() - self._saved_by_loss(),
             buffers=self._of_blocks(),
             copies=self._copies_in_backward(),
@@ -172,7 +172,7 @@ class Rank:
             grads=0.0 if first else self._grads(begun=False),
             activations=self._saved(),
             buffers=self._loss_buffers() + self._gathered("last"),
-            copies=self._copies_in_backward() if self._copies_come_and_go else 0.0,
+            copies=self._copies_in_loss(),
         )
         if not first or self.plan.microbatches == 1:
             return [moment]
@@ -245,6 +245,14 @@ class Rank:
             before = max(block, 2 * max(map(self._put_in_order, self.sharded.model.blocks)) * self.computed)
         return block + before + groups.get("last", 0.0)
 
+    def _copies_in_loss(self) -> float:
+        """Bytes of copies, where they come and go, when the backward of the loss runs: the head's. The forward before
+        it has let those of its blocks go, and no backward of a block has begun; a rank of several virtual stages has
+        those of the others (`_copies_in_backward`)."""
+        if not self._copies_come_and_go:
+            return 0.0
+        return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed
+
     @property
     def _accumulates_whole(self) -> bool:
         """True if whole gradients of several microbatches accumulate before they are reduced."""
@@ -273,6 +281,13 @@ class Rank:
         ended = begun and not self._ends_together
         return sum(self._share(p) * FP32 for p, _ in self.held if ended and "last" in p.param.sections)
 
+    def _grads_of_head(self) -> float:
+        """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
+        head = [(p, n) for p, n in self.held if "last" in p.param.sections]
+        if self._accumulates_whole:
+            return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
+        return sum(n * self._share(p) for p, n in head) * FP32
+
     def _accumulated_elements(self, p: ParamSharding) -> float:
         """Number of elements of the gradient that fully_shard adds up: every row of a table that DTensor divides."""
         if "first" in p.param.sections and self.roles.tensor and p.compute and p.compute[0]:
@@ -281,10 +296,13 @@ class Rank:
 
     def _unconverted(self) -> float:
         """Bytes of gradients in the compute dtype: those that come apart from a backward wait for the next one to be
-        added in the dtype of the reduction."""
+        added in the dtype of the reduction. Those of the first virtual stage do not come apart: it has no gradients of
+        inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self._splits_backward or self.reduced == self.computed:
             return 0.0
-        return sum(n * self._unsharded_elements(p) for p, n in self.held) * self.computed
+        stages = [sections_of(self.plan, stage) for stage in virtual_stages(self.plan, self.rank) if stage]
+        copies = [(p, sum(copies_on(self.plan, p.param, sections) for sections in stages)) for p, _ in self.held]
+        return sum(n * self._unsharded_elements(p) for p, n in copies) * self.computed
 
     @property
     def _splits_backward(self) -> bool:
@@ -388,7 +406,10 @@ class Rank:
         if op.kind in ("norm", "attention"):  # one number a row; and who sees whom, where only a window is seen
             rows = tuple(d for d in dims if d not in op.whole)
             mask = self.plan.batch.sequence_tokens**2 * self.computed if op.window else 0.0
-            return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask
+            # A ring puts its output together head by head: the projection after it saves a copy, row by row.
+            again = op.kind == "attention" and by_ring(self.plan)
+            copied = local_elements(self.plan, dims, restrict(layout, dims)) * self.computed if again else 0.0
+            return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask + copied
         return 0.0
 
     def _saved_by_loss_and_logits(self) -> float:

@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="the blocks of a stage are gathered in the backward of the loss",
+        file="backends/cuda/analysis/peak_memory.py",
+        text='return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed',
+        planted="return self._copies_in_backward()",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[one_f_one_b_fp32_64-1]",
+    ),
+    Fault(
+        name="a backward in two parts lets go of what its first part has used",
+        file="backends/cuda/analysis/block_backward.py",
+        text="freed += 0.0 if split else _let_go(sharded, ops[:at], o)",
+        planted="freed += _let_go(sharded, ops[:at], o)",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[zbv_zero2_ring_tp_96-2]",
+    ),
+    Fault(
+        name="the head has no gradient when the first backward of a step reaches the blocks",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="grads=self._grads_of_head() if self._all_forwards_first",
+        planted="grads=0.0 if self._all_forwards_first",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[gpipe_experts_384-2]",
+    ),
+    Fault(
         name="a block that an audit counts leaves nothing behind for its backward",
         file="backends/cuda/audit/equal_blocks.py",
         text="tracker.live = start.live + span.change_bytes",
