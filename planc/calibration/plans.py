@@ -21,7 +21,7 @@ from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.frameworks import framework
 from planc.frameworks.maxtext import CUSTOM
-from planc.frameworks.megatron import MODULES
+from planc.frameworks.megatron import RUN_AGAIN
 from planc.ir.model import Op
 from planc.ir.plan import Plan
 from planc.language.op_names import covering
@@ -461,7 +461,7 @@ def recompute_words(fields: Fields) -> Iterator[str]:
     elif 'granularity="full"' in words:
         count = int(words.rsplit("num_layers=", 1)[1].split()[0])
         yield f"recompute blocks every {max(1, round(row.model['layers'] / count))} layers"
-    elif named := [op for name, ops in MODULES.items() for op in _existing(row, ops) if _names_module(words, name)]:
+    elif named := [op for name, ops in RUN_AGAIN.items() for op in _existing(row, ops) if _names_module(words, name)]:
         yield f"recompute {', '.join(dict.fromkeys(named))}"
     elif words.startswith("selective"):
         yield "recompute selective"

@@ -21,11 +21,16 @@ MODULES = {
     "moe": ("moe",),
     "moe_act": ("moe.swiglu",),
     "shared_experts": ("shared.gate", "shared.up", "shared.swiglu", "shared.down"),
+    "mla_up_proj": ("mla.up_proj",),
+}
+"""Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are."""
+RUN_AGAIN = {
+    **MODULES,
     "mla_up_proj": ("mla.up_proj", "attention.q", "attention.rope_q", "attention.rope_k", "mla.join_k"),
 }
-"""Megatron-Core's names of modules for selective recomputation, and the ops of a plan that they are. `mla_up_proj` runs
-the projections again, that of queries without a down projection too, and the rotation (`qkv_up_proj_and_rope_apply` of
-megatron/core/transformer/multi_latent_attention.py)."""
+"""The ops that published runs run again for these names: `mla_up_proj` is the projections, that of queries without a
+down projection too, and the rotation (`qkv_up_proj_and_rope_apply` of
+megatron/core/transformer/multi_latent_attention.py). Import and export say the projections alone."""
 
 FRAMEWORK = Framework(
     name="megatron",
