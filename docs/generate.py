@@ -194,7 +194,8 @@ Each row is a file of `backends/cuda/versions/`. Programs that need none of them
 CI runs every test on the pinned versions. On the oldest and the newest torch it trains one layout of each mechanism
 that torch has changed beside one process, checks the collectives of every step, and runs the committed programs on a
 fake process group. `make versions` does so for every version in the table, in environments of their own
-(`.venv-versions`, 7.5 GB: a torch each, CUDA's libraries once, all else from `.venv`).
+(`.venv-versions`, 7.5 GB: a torch each, CUDA's libraries once, all else from `.venv`); `make other-torches`
+trains every layout of the tests on them.
 
 JAX 0.11 needs Python 3.12. Its wheels are read without it: every name that planc and its programs use is there and
 none is deprecated, and mypy finds their calls right. Nothing was run on it, so a program warns there.

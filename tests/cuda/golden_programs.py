@@ -1,7 +1,8 @@
 """Run by the torch of one environment: loads every committed program, traces the named.
 
 Prints one line of JSON for each: the warnings of loading it, and what the audit found otherwise than predicted. A
-program whose text is another on this torch (`planc lower --torch`) is traced in that text.
+program whose text is another on this torch (`planc lower --torch`) is traced in that text. A small pipeline, whose
+microbatches are counted once they were seen to be alike, is traced after them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc import load
 from planc.ir.audit import AuditOptions
+from planc.ir.plan import Plan
 from planc.lowering import load_backend
+from tests.cuda.cases import FSDP, PP, STEP, plan_of
 
 ROOT = Path(__file__).resolve().parents[2]
 DEVICES = 16
@@ -33,9 +36,9 @@ def said_when_loaded(program: Path) -> list[str]:
     return [str(w.message) for w in said]
 
 
-def unlike_predicted(plan: Path) -> list[str]:
+def unlike_predicted(plan: Plan) -> list[str]:
     """Collectives of a plan's program that are not as predicted, on each stage."""
-    found = load_backend("cuda").audit(load(plan), AuditOptions(world_scale=DEVICES))
+    found = load_backend("cuda").audit(plan, AuditOptions(world_scale=DEVICES))
     assert found.rows, "nothing was traced"
     return [str(row) for row in found.rows if not row.agrees] + list(found.unparsed)
 
@@ -44,5 +47,7 @@ if __name__ == "__main__":
     for golden in sorted((ROOT / "plans" / "goldens").glob("*.cuda.py")):
         name = golden.name.partition(".")[0]
         traced = name in sys.argv[1:]
-        unlike = unlike_predicted(ROOT / "plans" / f"{name}.plan") if traced else []
+        unlike = unlike_predicted(load(ROOT / "plans" / f"{name}.plan")) if traced else []
         print("ROW", json.dumps({"name": name, "said": said_when_loaded(golden), "traced": traced, "unlike": unlike}))
+    pipeline = plan_of("equal", "pp 2 > fsdp 2", PP.format("1f1b"), FSDP, STEP, batch="16 x 24 tokens microbatch 1")
+    print("ROW", json.dumps({"name": "1f1b", "said": [], "traced": True, "unlike": unlike_predicted(pipeline)}))

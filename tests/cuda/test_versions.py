@@ -73,6 +73,7 @@ def test_a_rank_sends_itself_nothing_before_2_12(name: str) -> None:
     ("name", "why"),
     [
         ("ep_etp_view", "a linear layer on a part of each sequence"),
+        ("deepseek_tp_sp", "a linear layer on a part of each sequence"),
         ("rows_of_ffn", "a linear layer on a part of each sequence"),
         ("head_dim_stored", "divided inside a dimension"),
     ],
@@ -232,8 +233,8 @@ def test_every_committed_program_loads_and_moves_what_is_predicted(
     )
     assert done.returncode == 0, done.stderr[-2000:]
     rows = rows_of(done.stdout)
-    assert tuple(row["name"] for row in rows) == PROGRAMS
-    assert tuple(row["name"] for row in rows if row["traced"]) == traced
+    assert tuple(row["name"] for row in rows) == (*PROGRAMS, "1f1b")
+    assert tuple(row["name"] for row in rows if row["traced"]) == (*traced, "1f1b")
     assert [(row["said"], row["unlike"]) for row in rows] == [([], [])] * len(rows), json.dumps(rows)
 
 

@@ -6,12 +6,15 @@ import json
 import signal
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from dataclasses import dataclass, field, replace
 from importlib.metadata import requires
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
@@ -154,6 +157,7 @@ def test_a_damaged_record_is_as_none(tmp_path: Path, text: str) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
+from types import SimpleNamespace
 from planc.trainer.experiments.experiment import CPU
 from planc.trainer.experiments.runner import run
 from tests.trainer.test_experiments import Made
@@ -446,6 +450,24 @@ def test_jax_says_the_peak_of_its_fullest_device(monkeypatch: pytest.MonkeyPatch
     devices = [Device(peak_bytes_in_use=2**30), Device(peak_bytes_in_use=3 * 2**30, peak_pool_bytes=2**32), Device()]
     monkeypatch.setattr(jax, "local_devices", lambda: devices)
     assert (peak_memory_gib(), peak_memory_gib("peak_pool_bytes")) == (3.0, 4.0)
+
+
+@pytest.mark.parametrize(("said", "limits"), [("[E1026] no progress", [15.0, 30.0, 60.0]), ("[E1011] no plan", [15.0])])
+def test_a_limit_that_a_busy_machine_misses_is_doubled(
+    said: str, limits: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Runs end before their second step; the third one would take it."""
+    asked: list[float] = []
+    runs: Any = SimpleNamespace(until=lambda *_: len(asked) == 3, end=lambda: said, steps=lambda: 0)
+    monkeypatch.setattr(faults, "_preset", lambda *words: asked.append(words[3]))
+    monkeypatch.setattr(faults, "RunningTraining", lambda *_: runs)
+    hang = next(e for e in experiments(CPU) if isinstance(e, faults.StoppedRank))
+    if len(limits) == 3:
+        assert hang._begun(CPU, tmp_path, time.monotonic() + 100) == (runs, 60.0)
+    else:
+        with pytest.raises(MeasuringError, match="no second step"):
+            hang._begun(CPU, tmp_path, time.monotonic() + 100)
+    assert asked == limits
 
 
 @pytest.mark.launch

@@ -119,7 +119,7 @@ class Repeats:
             self._count(FORWARD, index, m)
             (output,) = self._stand_ins(FORWARD, index)
             inputs = args if stage.is_first else stage._retrieve_recv_activations(m)
-            stage.fwd_cache[m] = (output,), list(inputs)
+            _save_forward(stage, m, output, list(inputs))
             return output
 
         stage.forward_one_chunk = forward_one_chunk
@@ -150,7 +150,7 @@ class Repeats:
                 self._ran(kind, index, m, run, lambda _: stage.bwd_cache[m])
                 return
             self._count(kind, index, m)
-            outputs, inputs = stage.fwd_cache.pop(m)
+            outputs, inputs = _saved_forward(stage, m)
             grads = stage.bwd_cache[m] = self._stand_ins(kind, index)
             if not full_backward:
                 _leave_for_weights(stage, m, outputs, inputs, grads)
@@ -228,6 +228,22 @@ def _form(value: Any) -> tuple[torch.Size, torch.dtype] | None:
     """Shape and dtype of a tensor as it is on this rank; None for what is none."""
     local = value._local_tensor if isinstance(value, DTensor) else value
     return (local.shape, local.dtype) if isinstance(local, Tensor) else None
+
+
+def _save_forward(stage: Any, m: int, output: Any, inputs: list[Any]) -> None:
+    """Save on `stage` what a forward saves for its sends and its backward."""
+    if hasattr(stage, "fwd_cache"):  # until torch 2.14
+        stage.fwd_cache[m] = (output,), inputs
+    else:
+        stage._forward_chunk_states[m] = stage._make_forward_chunk_state((output,), inputs)
+
+
+def _saved_forward(stage: Any, m: int) -> tuple[Any, Any]:
+    """Outputs and inputs that a forward saved on `stage`, which lets go of them."""
+    if hasattr(stage, "fwd_cache"):
+        return tuple(stage.fwd_cache.pop(m))
+    state = stage._forward_chunk_states.pop(m)
+    return tuple(state.live_outputs), state.input_values
 
 
 def _leave_for_weights(stage: Any, m: int, outputs: Any, inputs: Iterable[Any], grads: Iterable[Any]) -> None:

@@ -235,7 +235,12 @@ def _static_stages(emitted: ModuleType, sharded: Sharded) -> Iterator[None]:
     def stage(module: nn.Module, index: int, count: int, device: Any, *, group: Any) -> PipelineStage:
         passed = _passed_on(sharded)
         given = _tokens(sharded) if index == 0 else passed
-        return kind(module, index, count, device, group=group, input_args=given, output_args=passed)
+        made = kind(module, index, count, device, group=group, input_args=given, output_args=passed)
+        if not hasattr(pipelining._PipelineSchedule, "_warmup_p2p"):  # torch 2.11: a first step greets its neighbours,
+            made._get_init_p2p_neighbors_ops = list  # type: ignore[method-assign]
+            if index == count - 1:  # and compares the logits, which go nowhere, with what was said to be passed on
+                made._validate_fwd_outputs = lambda _outputs: None  # type: ignore[attr-defined]
+        return made
 
     with patch.object(emitted, name, stage), _without_votes():
         yield

@@ -18,7 +18,7 @@ DIFFERENCE = Difference(
     what="a linear layer on a DTensor whose sequence is divided flattens batch and sequence; before, that is the error "
     '"Attempted to flatten multiple dimensions"',
     reference="https://github.com/pytorch/pytorch/pull/166483",
-    handled="refused for 2.11: experts under `use sp`, and `shard sequence over AXIS in ffn`",
+    handled="refused for 2.11: experts and latent attention under `use sp`, and `shard sequence over AXIS in ffn`",
     shown_by="tests/cuda/test_versions.py",
     concerns=divided_rows,
     fails_before="cannot keep a sequence divided in a linear layer",

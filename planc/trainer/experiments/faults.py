@@ -121,6 +121,11 @@ def _left(pids: list[int], seconds: float) -> int:
     return sum(map(_alive, pids))
 
 
+def _has_taken(run: RunningTraining, steps: int) -> bool:
+    """True once a run has told so many steps."""
+    return run.steps() >= steps
+
+
 def _writes_another(run: RunningTraining, checkpoints: Path, writing: str) -> bool:
     """True while a run that has saved a checkpoint writes another one: into a folder whose name begins with
     `writing`."""
@@ -219,15 +224,13 @@ class StoppedRank:
         `folder` gets the preset. Raises MeasuringError when the run ends before a rank is stopped.
         """
         ends = time.monotonic() + timeout_s
-        run = RunningTraining(_preset(self.name, self.model, 10_000, self.hang_s, machine, folder), folder / "kept")
+        run, hang_s = self._begun(machine, folder, ends)
         try:
-            if not run.until(lambda: run.steps() >= 2, ends):
-                raise MeasuringError(f"no second step\n{run.end()}")
             ranks = run.ranks()
             stopped = max(ranks, key=_rank_of)
             kill(stopped, signal.SIGSTOP)
             began = time.monotonic()
-            has_ended = not run.until(lambda: False, min(ends, began + self.hang_s + ENDING_S))
+            has_ended = not run.until(lambda: False, min(ends, began + hang_s + ENDING_S))
             took_s, has_ended = time.monotonic() - began, has_ended and run.process.poll() is not None
             output = run.end()
         finally:
@@ -236,11 +239,31 @@ class StoppedRank:
         return {
             "ended": has_ended,
             "ended_s": took_s,
+            "limit_s": hang_s,
             "code": "E1026" if message else "",
             "message": message,
             "names_rank": f"rank {machine.devices - 1}" in message,
             "processes_left": _left(ranks, ENDING_S),
         }
+
+    def _begun(self, machine: Machine, folder: Path, ends_s: float) -> tuple[RunningTraining, float]:
+        """A run that has taken two steps, and its limit (s): twice as long again where a busy machine is too slow for
+        one, until `ends_s` of `time.monotonic`."""
+        hang_s = self.hang_s
+        while True:
+            run = RunningTraining(
+                _preset(self.name, self.model, 10_000, hang_s, machine, folder), folder / f"kept_{hang_s:g}"
+            )
+            try:
+                if run.until(partial(_has_taken, run, 2), ends_s):
+                    return run, hang_s
+            except BaseException:
+                run.end()
+                raise
+            output = run.end()
+            hang_s *= 2
+            if not diagnostic(output, "E1026") or time.monotonic() + hang_s > ends_s:
+                raise MeasuringError(f"no second step\n{output}")
 
 
 def diagnostic(output: str, code: str) -> str:
