@@ -201,5 +201,5 @@ def _named(settings: Settings) -> tuple[str, ...]:
 
 
 def fused(program: Program, device: torch.device) -> bool:
-    """True if the update is one fused kernel: on a CUDA `device` that holds the state."""
-    return device.type == "cuda" and not state_on_host(program.plan)
+    """True if the update is one fused kernel: on a `device` that holds the state."""
+    return device.type == "cpu" or not state_on_host(program.plan)

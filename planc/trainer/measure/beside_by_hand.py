@@ -43,7 +43,7 @@ def emitted_step(plan: Plan, device: torch.device, tokens: torch.Tensor, labels:
     model = _filled(program.parallelize(_on_meta(plan), mesh), plan, device)
     index, count = program.data_rank(mesh)
     mine, following = (t.chunk(count)[index] for t in (tokens, labels))
-    optimizer = _optimizer(model, device)
+    optimizer = _optimizer(model)
     run = program.build_step(model, mesh)
 
     def step() -> float:
@@ -63,7 +63,7 @@ def hand_written_step(plan: Plan, device: torch.device, tokens: torch.Tensor, la
     divided = by_hand.parallelize(_on_meta(plan), mesh, compiled=bool(plan.compiles), compute=compute)
     model = _filled(divided, plan, device)
     mine, following = (t.chunk(dist.get_world_size())[dist.get_rank()] for t in (tokens, labels))
-    optimizer = _optimizer(model, device)
+    optimizer = _optimizer(model)
     has_flash = plan.attention is not None and plan.attention.method == "flash"
 
     def step() -> float:
@@ -97,9 +97,8 @@ def _filled(model: Any, plan: Plan, device: torch.device) -> Any:
     return model
 
 
-def _optimizer(model: Any, device: torch.device) -> torch.optim.Optimizer:
-    fused = device.type == "cuda"
-    return torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), fused=fused, foreach=not fused)
+def _optimizer(model: Any) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=LR, betas=(0.9, 0.95), fused=True)
 
 
 def pair_of_seconds(steps: tuple[Step, Step], number: int) -> list[tuple[float, float]]:

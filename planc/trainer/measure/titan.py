@@ -26,7 +26,7 @@ def model_of(plan: Plan, device: torch.device) -> tuple[Any, Any, Any]:
     config.training.mixed_precision_param, config.training.mixed_precision_reduce = dtype, "float32"
     config.activation_checkpoint.mode = "none"
     config.compile.enable, config.compile.components = bool(plan.compiles), ["model"]
-    config.optimizer.implementation = "fused" if device.type == "cuda" else "foreach"
+    config.optimizer.implementation = "fused"
     width = 2 * 4 * sizes["embed"] // 3  # which torchtitan multiplies, and rounds up
     arguments = TransformerModelArgs(
         dim=sizes["embed"],

@@ -57,7 +57,7 @@ def batch() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(module.parameters(), lr=1e-3, foreach=True)
+    return torch.optim.AdamW(module.parameters(), lr=1e-3, fused=True)
 
 
 def by_hand(name: str) -> tuple[Step, Any]:
