@@ -44,7 +44,7 @@ def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held
     >>> lists = action_lists(plan.split, plan.pipeline, plan.microbatches)
     >>> held = held_over_step(costed, action_spans(lists, costed.timed.times))
     >>> f"{sum(h.size_bytes for h in held if h.rank == 0 and h.part == 'params') / 2**30:.1f} GiB of parameters"
-    '4.1 GiB of parameters'
+    '4.8 GiB of parameters'
     """
     end_s = max(span.end_s for span in spans)
     found: list[Held] = []
