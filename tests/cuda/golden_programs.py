@@ -16,7 +16,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from planc import load
-from planc.ir.audit import AuditOptions
+from planc.backends.cuda.versions import TORCH, sums_of_gradients
+from planc.ir.audit import AuditOptions, AuditRow
 from planc.ir.plan import Plan
 from planc.lowering import load_backend
 from tests.cuda.cases import FSDP, PP, STEP, plan_of
@@ -40,7 +41,21 @@ def unlike_predicted(plan: Plan) -> list[str]:
     """Collectives of a plan's program that are not as predicted, on each stage."""
     found = load_backend("cuda").audit(plan, AuditOptions(world_scale=DEVICES))
     assert found.rows, "nothing was traced"
-    return [str(row) for row in found.rows if not row.agrees] + list(found.unparsed)
+    unlike = [row for row in found.rows if not row.agrees]
+    if sums_of_gradients.DIFFERENCE.is_in(TORCH.nearest_installed()) and unlike and in_fp32(unlike):
+        unlike = []
+    return [str(row) for row in unlike] + list(found.unparsed)
+
+
+def in_fp32(rows: list[AuditRow]) -> bool:
+    """True if `rows` are sums over one axis of one stage, as many calls as predicted, all of them in fp32."""
+    same = {(row.op, row.axis, row.stage) for row in rows}
+    width = {"bf16": 2, "fp32": 1}
+    predicted = sum(row.predicted.bytes * width[row.dtype] for row in rows)
+    calls = sum(row.predicted.count for row in rows)
+    return len(same) == 1 and [(row.observed.count, row.observed.bytes) for row in rows if row.dtype == "fp32"] == [
+        (calls, predicted)
+    ]
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from planc.backends.cuda.versions import (
     gather_with_gradient,
     rows_of_linear_layers,
     stages_on_one_rank,
+    sums_of_gradients,
 )
 
 TORCH = Framework(
@@ -27,6 +28,7 @@ TORCH = Framework(
         float8_rows_on_cpu.DIFFERENCE,
         evaluation_of_v_schedules.DIFFERENCE,
         bf16_rounding.DIFFERENCE,
+        sums_of_gradients.DIFFERENCE,
     ),
     too_old="is too old: on 2.9 tensor parallelism had wrong gradients",
 )
