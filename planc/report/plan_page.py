@@ -170,7 +170,7 @@ def _verdict(subject: Subject) -> Verdict:
             of=f"bound by {limits.bound_by}",
         ),
         Number(
-            name="MFU",
+            name="MFU (model FLOPs utilization)",
             value=step.mfu,
             unit="share of the dense peak",
             text=percent(step.mfu),

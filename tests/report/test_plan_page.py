@@ -114,6 +114,37 @@ def test_the_ten_questions_are_answered_by_the_page() -> None:
             assert any(abs(n - number) <= near for n in shown), (ask, number)
 
 
+def test_the_fullest_moment_is_in_the_action_that_it_names() -> None:
+    page = page_of(REPORTED)
+    assert page.over_step is not None and page.timeline is not None
+    row = page.timeline.ranks[page.over_step.stage]
+    starts = [s for s, letter in zip(row.start_us, row.actions, strict=True) if letter == "B"]
+    assert "backward" in page.over_step.peak_at
+    assert isclose(page.over_step.peak_s, starts[0] / 1e6, abs_tol=1e-5)
+
+
+def test_what_a_rank_waits_is_what_its_actions_leave_of_the_step() -> None:
+    timeline = page_of(REPORTED).timeline
+    assert timeline is not None
+    for rank in timeline.ranks:
+        assert isclose(rank.waits_s + sum(rank.length_us) / 1e6, timeline.makespan_s, abs_tol=1e-3)
+    bubble = next(p.seconds for p in timeline.parts if p.part == "bubble")
+    assert isclose(timeline.ranks[timeline.slowest].waits_s, bubble, rel_tol=0.01)
+
+
+def test_a_plan_says_how_its_expectations_go() -> None:
+    lines = page_of(REPORTED).sentences
+    assert lines is not None
+    outcomes = [line.expects for line in lines.lines if line.text.startswith("expect")]
+    assert outcomes == [f"holds: {lines.total_gib:.1f} GiB", "holds: 8.3%"]
+
+
+def test_changes_that_change_nothing_are_no_neighbours() -> None:
+    found = page_of(REPORTED).neighbours
+    assert found is not None and "divide gradients over fsdp too" in found.idle
+    assert all(abs(n.delta_s) > 0 or abs(n.delta_gib) > 0 for n in found.found)
+
+
 def test_json_and_pictures_are_of_the_same_data() -> None:
     page = page_of("tiny")
     assert PlanPage.model_validate_json(as_json(page)) == page

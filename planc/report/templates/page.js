@@ -81,8 +81,15 @@
       low = Math.max(0, Math.min(end - wide, mid - (mid - low) / (high - low) * wide)); high = low + wide; draw();
     }
     function pan(by) { const d = Math.max(-low, Math.min(end - high, by * (high - low))); low += d; high += d; draw(); }
-    function text(row, s) {
-      if (!s) return row.name + ": bubble, the rank waits" + cause("bubble");
+    function gap(row, t) {
+      const from = row.spans.reduce((at, s) => { const e = s[0] + s[1]; return e <= t && e > at ? e : at; }, 0);
+      return [from, row.spans.reduce((at, s) => s[0] > t && s[0] < at ? s[0] : at, data.end)];
+    }
+    function text(row, s, t) {
+      if (!s) {
+        const [from, to] = gap(row, t);
+        return row.name + ": bubble, the rank waits " + time(to - from) + ", from " + time(from) + cause("bubble");
+      }
       const what = s[3] ? ACTIONS[s[3]] + " of microbatch " + s[5] + ", stage " + s[4] + "; " : "after the last microbatch; ";
       return row.name + ": " + what + NAMES[s[2]] + ", " + time(s[1]) + ", from " + time(s[0]) + cause(s[2] === "forward" || s[2] === "backward" || s[2] === "weight" ? "compute" : s[2]);
     }
@@ -98,7 +105,7 @@
       if (drag) { pan((drag - e.clientX) / (canvas.clientWidth - left)); drag = e.clientX; return; }
       const h = hit(e); tip.hidden = !h;
       if (!h) return;
-      tip.textContent = text(rows[h.row], h.span);
+      tip.textContent = text(rows[h.row], h.span, h.t);
       tip.style.left = Math.min(e.offsetX + 12, Math.max(0, box.clientWidth - 304)) + "px"; tip.style.top = e.offsetY + 14 + "px";
     });
     let drag = 0;

@@ -60,7 +60,8 @@ def findings(examined: Examined) -> Findings:
     )
     counts = {kind: sum(f.severity == kind for f in found) for kind in ("error", "warning", "note")}
     named = ", ".join(f"{n} {kind}{'s' if n > 1 else ''}" for kind, n in counts.items() if n)
-    lowers = ", ".join(f"{t.target} {'lowers it' if t.lowers else 'refuses it'}" for t in targets)
-    return Findings(
-        findings=found, targets=targets, summary=f"{named or 'Nothing was found'}{f'; {lowers}' if lowers else ''}."
-    )
+    runs = " and ".join(t.target for t in targets if t.lowers)
+    refuses = " and ".join(t.target for t in targets if not t.lowers)
+    stacks = f" A program can be made for {runs}{f', none for {refuses}' if refuses else ''}." if runs else ""
+    stacks = stacks or (f" No program can be made for {refuses}." if refuses else "")
+    return Findings(findings=found, targets=targets, summary=f"{named or 'No errors, warnings or notes'}.{stacks}")

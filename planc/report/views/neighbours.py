@@ -24,6 +24,8 @@ LARGE = 100
 """Parameters times pipeline ranks of such a plan."""
 SAME = 0.002
 """Relative change below which a neighbour takes as long."""
+SHOWN, SHOWN_GIB = 0.0005, 0.05
+"""Smallest changes that the page's digits show: of time (relative), of memory (GiB)."""
 
 
 class Neighbour(Data):
@@ -51,6 +53,8 @@ class Neighbours(Data):
     found: tuple[Neighbour, ...]
     refused: tuple[str, ...]
     """Changes that a rule or the target refuses."""
+    idle: tuple[str, ...]
+    """Changes that change neither memory nor time."""
     summary: str
 
 
@@ -70,6 +74,7 @@ def neighbours(subject: Subject) -> Neighbours:
     capacity = costed.memory.capacity_gib
     found: list[Neighbour] = []
     refused: list[str] = []
+    idle: list[str] = []
     large = len(costed.sharded.params) * plan.pipeline > LARGE
     for change in spread(list(changes(plan)), MOST_OF_LARGE if large else MOST):
         other = _costed(change.plan, costed)
@@ -77,6 +82,9 @@ def neighbours(subject: Subject) -> Neighbours:
             refused.append(change.change)
             continue
         used, step = other.memory.per_device_gib.total, other.step
+        if abs(step.time_s - costed.step.time_s) < SHOWN * costed.step.time_s and abs(used - here) < SHOWN_GIB:
+            idle.append(change.change)
+            continue
         found.append(
             Neighbour(
                 change=change.change,
@@ -97,6 +105,7 @@ def neighbours(subject: Subject) -> Neighbours:
         capacity_gib=capacity,
         found=tuple(found),
         refused=tuple(refused),
+        idle=tuple(idle),
         summary=_message(found, costed.step.time_s, here),
     )
 

@@ -66,7 +66,7 @@ def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
     working = parts.grads + parts.buffers
     ratio = (min(1.0, working / most) if at_update else parts.activations / most) if most else 0.0
     points = _fewer([(t, level * ratio) for t, level in zip(times, levels, strict=True)])
-    peak_s = end_s if at_update else max(points, key=lambda p: p[1])[0]
+    peak_s = end_s if at_update else _first_peak_s(times, levels, worst.peak_at)
     points += [(end_s, 0.0)]
     return OverStep(
         stage=worst.stage,
@@ -80,6 +80,16 @@ def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
         working_gib=tuple(0.0 if at_update and t < end_s else working for t, _ in points),
         summary=_message(worst.stage, parts, peak_s, worst.peak_at, len(memory.stages) > 1),
     )
+
+
+def _first_peak_s(times: list[float], levels: list[float], moment: str) -> float:
+    """When activations are first at their most: as they get there, or, where `moment` is in a backward, as the first
+    backward begins that gives some back."""
+    most = max(levels)
+    first = levels.index(most)
+    if "backward" not in moment:
+        return times[first]
+    return times[next((at - 1 for at in range(first, len(levels)) if levels[at] < most), len(levels) - 1)]
 
 
 def _fewer(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
@@ -101,7 +111,7 @@ def _message(stage: int, parts: Parts, peak_s: float, moment: str, staged: bool)
     of = ", ".join(f"{p.name} {gib(getattr(parts, p.css))}" for p in largest)
     where = f"a device of stage {stage}" if staged else "a device"
     return (
-        f"After {seconds(peak_s)} of the step, at the {moment}, {where} is fullest: {gib(total)} GiB, of which {of}"
+        f"From {seconds(peak_s)} of the step on, at the {moment}, {where} is fullest: {gib(total)} GiB, of which {of}"
         " GiB."
         " State stays through the step; gradients and buffers are drawn at their largest, activations come and go."
     )

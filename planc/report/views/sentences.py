@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from planc.checks.cost.e0801_expect import COMPARE, measure, shown
+from planc.cost.costed import CostedPlan
 from planc.cost.explain import explain
 from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.units import percent
@@ -40,6 +42,8 @@ class Line(Data):
     memory: tuple[Held, ...]
     gib: float
     codes: tuple[str, ...]
+    expects: str
+    """The value that an `expect` sentence is compared with, and whether it holds; empty for other lines."""
 
 
 class Sentences(Data):
@@ -82,6 +86,7 @@ def sentences(subject: Subject) -> Sentences:
     for d in examined.report.diagnostics:
         if d.span.file.rsplit("/", 1)[-1] == plan.file:
             codes.setdefault(d.span.line, []).append(d.code)
+    expected = _expectations(costed)
     step_s = costed.step.time_s
     lines = tuple(
         Line(
@@ -96,6 +101,7 @@ def sentences(subject: Subject) -> Sentences:
             memory=tuple(held.get(n, ())),
             gib=sum(k.gib for k in held.get(n, ())),
             codes=tuple(dict.fromkeys(codes.get(n, ()))),
+            expects=expected.get(n, ""),
         )
         for n, text in enumerate(rows, 1)
     )
@@ -117,6 +123,17 @@ def sentences(subject: Subject) -> Sentences:
         summary=f"Most of the step's time comes from {named}. Compute is counted at the model, state at what stores it,"
         " activations at `recompute` or the batch.",
     )
+
+
+def _expectations(costed: CostedPlan) -> dict[int, str]:
+    """The outcome of each `expect` sentence of the plan's own file, by its line."""
+    found: dict[int, str] = {}
+    for expect in costed.sharded.plan.expects:
+        if expect.cause.span.file == costed.sharded.plan.file:
+            value = measure(costed, expect.metric)
+            holds = "holds" if COMPARE[expect.cmp](value, expect.value) else "does not hold"
+            found[expect.cause.span.line] = f"{holds}: {shown(expect, value)}"
+    return found
 
 
 def _written_lines(subject: Subject) -> dict[int, str]:

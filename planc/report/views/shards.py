@@ -91,7 +91,7 @@ def shards(subject: Subject) -> Shards:
         axes={name: AxisPlace(size=a.size, stride=a.stride) for name, a in plan.mesh.every.items() if name in used},
         tensors=tuple(tensors),
         summary=f"{len(sharded.params)} parameters lie in {len(tensors)} ways. Most elements lie as {first.names[0]}:"
-        f" {first.layout}; a device keeps {size(first.per_device_bytes)} of each copy between steps.",
+        f" {first.layout}; a device keeps {size(first.per_device_bytes)} of each between steps.",
     )
 
 
@@ -207,7 +207,7 @@ def _card(data: Shards, tensor: Tensor, x: float, y: float, width: float) -> lis
         line = x + i / _cuts(data, tensor, at_columns) * box_w
         marks.append(Line(line, top, line, top + box_h, "cut"))
     marks.append(Rect(x, top, box_w, box_h, "outline"))
-    copies = f"{tensor.copies:,} copies" if tensor.copies > 1 else "one copy"
+    copies = f"one in each of {tensor.copies:,} layers" if tensor.copies > 1 else "one in the model"
     marks += [
         Text(x, top + box_h + 15, clipped(tensor.layout, 1.12 * width), "small"),
         Text(

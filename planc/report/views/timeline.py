@@ -63,6 +63,8 @@ class Rank(Data):
     length_us: tuple[int, ...]
     after_s: dict[str, float]
     """Seconds after the last microbatch, by part."""
+    waits_s: float
+    """Seconds in which the rank waits for others, of what is shown."""
 
 
 class PartSeconds(Data):
@@ -104,6 +106,7 @@ def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
     costed = subject.costed
     plan, step = costed.sharded.plan, costed.step
     shown, spans = shown_spans(costed)
+    end_s = max(span.end_s for span in spans)
     by_rank = {rank: list(of) for rank, of in groupby(spans, key=lambda span: span.rank)}
     names = {"compute": "compute", "recompute": "recompute", "exposed_comm": "exposed communication"}
     names |= {"bubble": "bubble", "optimizer": "optimizer", "offload": "offload", "overhead": "overhead"}
@@ -117,7 +120,7 @@ def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
         slowest=costed.slowest,
         microbatches=plan.microbatches,
         microbatches_shown=shown,
-        makespan_s=max(span.end_s for span in spans),
+        makespan_s=end_s,
         parts=parts,
         costs=tuple(
             StageSeconds(
@@ -131,7 +134,7 @@ def timeline(subject: Subject, causes: tuple[Cause, ...]) -> Timeline:
             )
             for v, c in enumerate(costed.timed.costs)
         ),
-        ranks=tuple(_rank(costed, rank, by_rank.get(rank, [])) for rank in range(plan.pipeline)),
+        ranks=tuple(_rank(costed, rank, by_rank.get(rank, []), end_s) for rank in range(plan.pipeline)),
         causes=causes,
         summary=_message(costed, parts, shown),
     )
@@ -162,7 +165,7 @@ def microbatches_shown(costed: CostedPlan) -> int:
     return plan.microbatches
 
 
-def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan]) -> Rank:
+def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan], end_s: float) -> Rank:
     plan = costed.sharded.plan
     held = virtual_stages(plan, rank)
     mine = [costed.timed.costs[v] for v in held]
@@ -182,6 +185,7 @@ def _rank(costed: CostedPlan, rank: int, spans: list[ActionSpan]) -> Rank:
         start_us=tuple(round(span.start_s * US) for span in spans),
         length_us=tuple(round((span.end_s - span.start_s) * US) for span in spans),
         after_s={part: value for part, value in after.items() if value > 0},
+        waits_s=max(0.0, end_s - sum(span.end_s - span.start_s for span in spans)),
     )
 
 
@@ -190,6 +194,8 @@ def _message(costed: CostedPlan, parts: tuple[PartSeconds, ...], shown: int) -> 
     named = ", ".join(f"{p.name} {seconds(p.seconds)} ({percent(p.share)})" for p in parts if p.share >= 0.0005)
     who = f"on rank {costed.slowest}, the slowest: " if plan.pipeline > 1 else ""
     whole = f"A step takes {seconds(costed.step.time_s)}; {who}{named}."
+    if plan.pipeline > 1:
+        whole += " The slowest rank waits least; the others wait for it."
     if shown == plan.microbatches:
         return whole
     return (
