@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isnan
+
 from planc.checks.cost.e0801_expect import COMPARE, measure, shown
 from planc.cost.costed import CostedPlan
 from planc.cost.explain import explain
@@ -129,8 +131,8 @@ def _expectations(costed: CostedPlan) -> dict[int, str]:
     """The outcome of each `expect` sentence of the plan's own file, by its line."""
     found: dict[int, str] = {}
     for expect in costed.sharded.plan.expects:
-        if expect.cause.span.file == costed.sharded.plan.file:
-            value = measure(costed, expect.metric)
+        value = measure(costed, expect.metric)
+        if expect.cause.span.file == costed.sharded.plan.file and not isnan(value):
             holds = "holds" if COMPARE[expect.cmp](value, expect.value) else "does not hold"
             found[expect.cause.span.line] = f"{holds}: {shown(expect, value)}"
     return found
