@@ -246,7 +246,7 @@ SELDOM = {
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
     *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
-    *("one_key", "uneven_1f1b"),
+    "one_key",
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
