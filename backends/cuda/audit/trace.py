@@ -120,10 +120,12 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
 
 def _has_equal_blocks(sharded: Sharded) -> bool:
     """True if the work of a block depends on its modules alone: experts take turns at how many rows they have, what is
-    compiled is not these modules, and a backward in two parts goes through a block's own graph."""
-    split, experts = sharded.plan.split, Roles(sharded).experts
+    compiled is not these modules, a backward in two parts goes through a block's own graph, and a copy
+    on the host is made on its way."""
+    plan, experts = sharded.plan, Roles(sharded).experts
+    split = plan.split
     in_two = split is not None and split.schedule in BACKWARD_IN_TWO_PARTS
-    return not experts.ops and not in_two and not sharded.plan.compiles
+    return not experts.ops and not in_two and not plan.compiles and not plan.offloads
 
 
 class _Step:
