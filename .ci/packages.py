@@ -43,7 +43,7 @@ step_s: float | None = report.step.time_s if report.step is not None else None
 fits: bool = memory is not None and memory.per_device_gib.total < memory.capacity_gib
 program: planc.Program = planc.lower("mine.plan", "cuda")
 """
-"""What a user may write: mypy must accept it, and refuse it with MISTAKE in it."""
+"""Lines that a user may write: mypy must accept them, and refuse them with MISTAKE among them."""
 MISTAKE = "days: str = report.run"
 
 

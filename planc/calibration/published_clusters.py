@@ -7,7 +7,7 @@ from math import prod
 
 from planc.calibration.row_fields import Fields
 from planc.calibration.rows import Row
-from planc.language.library import machine_text
+from planc.language import library
 
 NODES = {
     "A100-40": "a100_40_node",
@@ -64,7 +64,7 @@ def machine_of_row(fields: Fields) -> str:
     """
     row = fields.row
     detail = f"{row.facts['hardware'].get('detail', '')} {row.facts.get('notes', '')}"
-    text = before = machine_text(TORI.get(row.chip) or NODES[row.chip])
+    text = before = library.machine_text(TORI.get(row.chip) or NODES[row.chip])
     if "2.4 TB/s" in detail:
         text = _with(text, "chip", memory_bandwidth="2400 GB/s", memory="96 GiB")
     for words, share in POWER.items():
