@@ -168,6 +168,15 @@ FLOAT8: dict[str, tuple[str, ...]] = {
 }
 """Matmuls in float8, against one process that multiplies the same way."""
 
+ALL_BF16 = "store params, grads, optimizer as bf16"
+NARROW_STATE: dict[str, tuple[str, ...]] = {
+    "state_bf16": ("fsdp 4", FSDP, f"{ALL_BF16} over fsdp"),
+    "state_bf16_whole": ("dp 4", "shard batch over dp", ALL_BF16),
+    "state_bf16_tp": ("fsdp 2 > tp 2", FSDP, NO_VOCAB, SP, f"{ALL_BF16} over fsdp"),
+    "state_bf16_1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, f"{ALL_BF16} over fsdp"),
+}
+"""Parameters, gradients and moments in bf16, against one process that rounds them as often."""
+
 ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1", TP, SP, BF16)}
 """One rank: axes of size 1 divide nothing."""
 
@@ -238,6 +247,7 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
+    *("state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
@@ -258,6 +268,7 @@ LAYOUTS = {
     **CONTEXT,
     **BLOCKS,
     **FLOAT8,
+    **NARROW_STATE,
     **COMPILED,
     **THREE_D,
     **MODELS,
@@ -275,7 +286,7 @@ TWO_AT_A_TIME = ("zero_bubble", "zbv", "dualpipev", "eight", "ring_in_order", "t
 def case(name: str) -> Plan:
     """The plan of a named layout."""
     mesh, *sentences = LAYOUTS[name]
-    microbatch = 2 if name in STATE or any(part in name for part in TWO_AT_A_TIME) else 4
+    microbatch = 2 if name in STATE or name == "state_bf16" or any(part in name for part in TWO_AT_A_TIME) else 4
     model = next((m for m in ("mistral_micro", "qwen3_micro") if m in name), "llama_micro")
     if "tied" in name:
         model = f"{model}_tied"

@@ -88,6 +88,8 @@ def test_emitting_loads_no_framework() -> None:
         ("zero2", "set_reshard_after_backward(last)", "set_requires_gradient_sync"),
         ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),
         ("fsdp_bf16", "param_dtype=torch.bfloat16, reduce_dtype=torch.float32", "loss_parallel"),
+        ("state_bf16", "total_norm([p.grad for p in parameters", "get_total_norm("),
+        ("state_bf16_1f1b", "apply_state_dtype(stage)", "apply_state_dtype(model)\n"),
         ("fsdp_tp_sp", "output.clone()", "set_requires_gradient_sync"),
         ("dp_tp_no_vocab", "RowwiseParallel", "SequenceParallel"),
         ("recompute_core", "block.attention.core.forward = partial", "block.forward"),

@@ -47,6 +47,14 @@ def test_the_compute_waits_for_them(tmp_path: Path) -> None:
     )
 
 
+def test_state_in_bf16_takes_half_the_bytes(tmp_path: Path) -> None:
+    """Parameters and moments; an audit of llama3_8b of 4 layers on fsdp 8 found the peak equal to 0.0 %."""
+    narrow = HEAD + LAYOUT + "store params, grads, optimizer as bf16 over fsdp\n"
+    wide, half = (peak_memory(sharded_of(tmp_path, text), [{0: 1}])[0] for text in (HEAD + LAYOUT, narrow))
+    assert half.optimizer == wide.optimizer / 2
+    assert half.params < wide.params
+
+
 def test_an_audit_does_not_count_what_is_saved_on_the_host() -> None:
     """4,096 bytes that the sine saves leave the device, which is the host's CPU there."""
     emitted: Any = ModuleType("emitted")

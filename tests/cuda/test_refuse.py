@@ -78,6 +78,16 @@ REFUSED = {
         9,
         "leave the op wide",
     ),
+    "one noun in bf16": (
+        ("fsdp 4", "shard batch over fsdp", "store params, grads over fsdp", "store optimizer as bf16 over fsdp"),
+        9,
+        "`store params, grads, optimizer as bf16`",
+    ),
+    "state that a loss would be scaled for": (
+        ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer as fp16 over fsdp"),
+        8,
+        "leave out the dtype",
+    ),
     "narrow out of fp32": (("fsdp 4", FSDP, "quantize ffn as float8"), 8, "bf16"),
     "narrow by block": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(tile = 8)"), 9, "rowwise"),
     "rows that do not divide": (

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.audit.predict import predicted
-from planc.backends.cuda.runtime.reference import DTYPES
+from planc.backends.cuda.runtime.reference import DTYPES, reductions
 from planc.backends.cuda.runtime.start_up import start, start_single
 from planc.checks import check_plan
 from planc.ir.audit import compared, differences
@@ -149,23 +149,27 @@ def reference(plan: Plan, program: Program, settings: Settings, build: Build, kn
     """The training of one process; layouts that it is the same for share it."""
     batch = plan.batch.sequences, plan.batch.microbatch_sequences
     limited = plan.route.method == "capacity"
+    narrow_state = (plan.store_dtype("params"), reductions(plan))
     places = (plan.route, plan.axes_of("sequence", "residual"), plan.attention) if limited else ()
     narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
-    key = repr((plan.model.name, plan.model.sizes, batch, plan.precision, places, narrow, settings.balance_loss))
+    rounding = plan.precision, narrow, narrow_state
+    key = repr((plan.model.name, plan.model.sizes, batch, rounding, places, settings.balance_loss))
     if key not in known:
         known[key] = train(start_single(program, settings, initial, build), plan)
     return known[key]
 
 
 def in_fp64(plan: Plan, module: Any) -> Plan:
-    """A plan whose float8 products are summed in fp64, as its emitted `module` does from now on.
+    """A plan that computes and sums in fp64, as its emitted `module` does from now on.
 
-    A sum of tensor parallelism that is rounded otherwise moves a number to the next float8, and all that follows.
+    A sum that ranks round otherwise moves a number to the next one in float8 or bf16, and all that follows.
     """
     module.MixedPrecisionPolicy = lambda **policy: MixedPrecisionPolicy(
         **(policy | {"param_dtype": torch.float64, "reduce_dtype": torch.float64})
     )
-    multiply_in_fp64()
+    DTYPES["fp64"] = torch.float64
+    if plan.quantize:
+        multiply_in_fp64()
     wide: Any = "fp64"
     return replace(plan, precision=replace(plan.precision, compute=wide, reduce=wide))
 
@@ -180,7 +184,6 @@ def multiply_in_fp64() -> None:
         return torch.mm(*wide).to(args[0]._orig_dtype)
 
     float8_ops.FLOAT8_OPS_TABLE[torch.ops.aten.mm.default] = product
-    DTYPES["fp64"] = torch.float64
 
 
 def compare(name: str, references: References) -> None:
@@ -193,7 +196,9 @@ def compare(name: str, references: References) -> None:
     if plan.compiles:  # tracing and autograd as with inductor, whose code would take a minute to make
         module: Any = program.load()
         module.COMPILER = "aot_eager"
-    if plan.quantize and Roles(sharded).tensor:
+    narrow_state = plan.store_dtype("params") != "fp32"
+    if narrow_state or (plan.quantize and Roles(sharded).tensor):
+        settings = replace(settings, clip_norm=0.0) if narrow_state else settings  # or the norm's last bit would count
         plan = in_fp64(plan, program.load())
         sharded = propagated(plan)
         program = replace(program, sharded=sharded)

@@ -84,7 +84,7 @@ def judged(row: Row, text: str) -> tuple[str, list[str]]:
         return "hangs", []
     if "failed" in row:
         return "raised", [(row["failed"].strip().splitlines() or ["no output"])[-1][:200]]
-    budget = NARROW if "compute bf16" in text else BUDGET
+    budget = NARROW if "compute bf16" in text or "optimizer as bf16" in text else BUDGET
     figures = {"gradient": max(row["gradient"]), **{k: row[k] for k in ("loss", "norm", "evaluated")}}
     figures |= {k: row[k] for k in ("parameters",) if k in row}
     over = [f"{name} {value:.1e}" for name, value in figures.items() if not value <= budget]

@@ -93,6 +93,7 @@ class Rank:
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
+        self.stored = DTYPE_BYTES[self.roles.state_dtype]
         self.on_host, self.away = state_on_host(self.plan), offloaded(self.plan)
 
     def _copies(self, p: ParamSharding) -> int:
@@ -182,17 +183,17 @@ class Rank:
     # State.
 
     def _state_bytes(self) -> float:
-        """Bytes of one noun of state between uses, in fp32: masters, gradients and moments have one layout.
+        """Bytes of one noun of state between uses: masters, gradients and moments have one layout and one dtype.
 
         CPUOffloadPolicy keeps all of them on the host.
         """
-        return 0.0 if self.on_host else sum(n * self._share(p) * FP32 for p, n in self.held)
+        return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.held)
 
     def _optimizer(self) -> float:
-        """Bytes of the optimizer's moments, in fp32."""
+        """Bytes of the optimizer's moments."""
         if self.on_host:
             return 0.0
-        return sum(n * moments_of(self.plan, p.param.name) * self._share(p) * FP32 for p, n in self.held)
+        return sum(n * moments_of(self.plan, p.param.name) * self._share(p) * self.stored for p, n in self.held)
 
     def _share(self, p: ParamSharding) -> float:
         if not self.roles.uses_fsdp:
@@ -279,14 +280,14 @@ class Rank:
         if earlier or self.on_host:
             return self._state_bytes()
         ended = begun and not self._ends_together
-        return sum(self._share(p) * FP32 for p, _ in self.held if ended and "last" in p.param.sections)
+        return sum(self._share(p) * self.stored for p, _ in self.held if ended and "last" in p.param.sections)
 
     def _grads_of_head(self) -> float:
         """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
         head = [(p, n) for p, n in self.held if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
-        return sum(n * self._share(p) for p, n in head) * FP32
+        return sum(n * self._share(p) for p, n in head) * self.stored
 
     def _accumulated_elements(self, p: ParamSharding) -> float:
         """Number of elements of the gradient that fully_shard adds up: every row of a table that DTensor divides."""

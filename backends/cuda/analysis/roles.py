@@ -91,7 +91,12 @@ class Roles:
     def uses_fsdp(self) -> bool:
         """fully_shard keeps the state, averages over data ranks, and casts for mixed precision."""
         state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
-        return bool(state or self.plan.precision.compute != "fp32")
+        return bool(state or self.plan.precision.compute != "fp32" or self.state_dtype != "fp32")
+
+    @cached_property
+    def state_dtype(self) -> str:
+        """The dtype of parameters, their gradients and moments."""
+        return self.plan.store_dtype("params")
 
     @cached_property
     def experts(self) -> Experts:

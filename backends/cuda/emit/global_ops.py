@@ -58,6 +58,19 @@ def sum_gradients(parameters: Iterable[nn.Parameter]) -> None:
 '''
 
 
+def total_norm(roles: Roles) -> str:
+    """total_norm, where gradients are kept in another dtype than fp32."""
+    return "" if roles.state_dtype == "fp32" else TOTAL_NORM.strip()
+
+
+TOTAL_NORM = '''
+def total_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """The L2 norm of all gradients in fp32; torch's `get_total_norm` would round it to their dtype."""
+    norms = [torch.linalg.vector_norm(gradient, dtype=torch.float32) for gradient in gradients]
+    return torch.linalg.vector_norm(torch.stack(norms))
+'''
+
+
 def clip(roles: Roles) -> str:
     """clip_grad_norm over everything that divides state: the data, tensor and pipeline axes."""
     mixed = _mixed(roles)
@@ -92,13 +105,13 @@ def clip(roles: Roles) -> str:
 def _norm(roles: Roles, *, mixed: bool, divided: bool) -> str:
     """Code for the norm of this rank's gradients; those of copies are counted where their weights come from."""
     tied = bool(roles.modules_of_both_ends)
+    total = "torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"
     if mixed:
-        return fill(MIXED_NORM, counted="p not in copies and " if tied else "")
-    return (TOTAL_OF_COUNTED if tied else TOTAL) + (".full_tensor()" if divided else "")
+        return fill(MIXED_NORM, total=total, counted="p not in copies and " if tied else "")
+    counted = "counted" if tied else "parameters"
+    whole = ".full_tensor()" if divided else ""
+    return f"norm = {total}([p.grad for p in {counted} if p.grad is not None]){whole}"
 
-
-TOTAL = "norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])"
-TOTAL_OF_COUNTED = "norm = torch.nn.utils.get_total_norm([p.grad for p in counted if p.grad is not None])"
 
 MIXED_NORM = """\
 # Not all parameters lie on the same mesh: one norm a mesh.
@@ -107,7 +120,7 @@ for parameter in parameters:
     groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
 norms = []
 for group in groups.values():
-    norm = torch.nn.utils.get_total_norm([p.grad for p in group if <counted>p.grad is not None])
+    norm = <total>([p.grad for p in group if <counted>p.grad is not None])
     norms.append(norm.full_tensor() if isinstance(norm, DTensor) else norm)
 norm = torch.linalg.vector_norm(torch.stack(norms))"""
 

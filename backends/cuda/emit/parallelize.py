@@ -267,6 +267,23 @@ def recomputed_modules(sharded: Sharded) -> list[str]:
     return list(dict.fromkeys(relative(op.module) for op in chosen))
 
 
+def state_dtype(roles: Roles) -> str:
+    """apply_state_dtype, if state is kept in another dtype than fp32."""
+    if roles.state_dtype == "fp32":
+        return ""
+    cause = next((s.cause for s in roles.plan.stores if s.noun == "params" and s.dtype), None)
+    return fill(STATE_DTYPE, cause=because(cause), dtype=TORCH_DTYPES[roles.state_dtype]).strip()
+
+
+STATE_DTYPE = '''
+def apply_state_dtype(model: nn.Module) -> None:
+    """Keep parameters in <dtype>: torch gives their gradients and AdamW's moments the same dtype."""
+    <cause>
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(<dtype>)
+'''
+
+
 def fsdp(roles: Roles) -> str:
     """apply_fsdp, if state is stored divided, gradients are averaged, or computing is in another dtype."""
     if not roles.uses_fsdp:
@@ -313,12 +330,12 @@ def _fsdp_doc(roles: Roles) -> str:
         return "Store state over the data ranks, one group per block."
     if roles.replicate:
         return "Keep state whole on every rank; all-reduce gradients, one group per block."
-    return "Keep state whole in fp32, and compute in the policy's dtype."
+    return f"Keep state whole in {roles.state_dtype}, and compute in the policy's dtype."
 
 
 def _policy(plan: Plan) -> str:
     p = plan.precision
-    if p.compute == "fp32" and p.reduce == "fp32":
+    if {p.compute, p.reduce, plan.store_dtype("params")} == {"fp32"}:
         return ""
     return lines(because(p.cause), call("policy = MixedPrecisionPolicy(", _dtypes(plan), depth=1))
 

@@ -62,6 +62,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         _constants(roles),
         _build_mesh(roles),
         pipeline.split(roles),
+        parallelize.state_dtype(roles),
         quantize.functions(roles),
         parallelize.tensor_parallel(roles, styler),
         context_parallel.context(roles),
@@ -79,6 +80,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         step.evaluate(roles, styler),
         step.mean_loss(roles, styler),
         global_ops.mean_over_batch(roles),
+        global_ops.total_norm(roles),
         global_ops.clip(roles),
         global_ops.data_rank(roles),
     )
@@ -220,6 +222,7 @@ def _data_axes(roles: Roles) -> str:
 def _parallelize(roles: Roles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
+        f"apply_state_dtype({module})" if roles.state_dtype != "fp32" else "",
         f"apply_float8({module})" if roles.plan.quantize else "",
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",

@@ -20,6 +20,8 @@ from planc.ir.model import EXPERTS
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, Replicate, Shard
 from planc.ir.sharding import Sharded
 
+TORCH_DTYPES = ("fp32", "bf16")
+"""Dtypes of state; one in fp16 would need a scaled loss."""
 Refusal = tuple[Cause | None, str, str]
 """The sentence, what cannot be done with it, and what can."""
 
@@ -65,9 +67,19 @@ def _stores_apart(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    for store in sharded.plan.stores:
-        if store.dtype not in ("", "fp32"):
-            yield store.cause, f"{store.noun} are kept in fp32", "leave out the dtype"
+    """torch makes gradients and moments in the dtype of their parameters, and fully_shard has one for all of these."""
+    plan = sharded.plan
+    regions = ("", EXPERTS) if roles.experts.ops else ("",)
+    stored = {noun: {plan.store_dtype(noun, region) for region in regions} for noun in NOUNS}
+    several = len(set[str]().union(*stored.values())) > 1
+    for store in plan.stores:
+        if store.dtype and store.dtype not in TORCH_DTYPES:
+            yield store.cause, f"{store.noun} are kept in fp32 or bf16", "leave out the dtype"
+        elif store.dtype not in ("", "fp32") and several:
+            others = sorted({d for dtypes in stored.values() for d in dtypes} - {store.dtype})
+            beside = f"{store.noun} in {store.dtype} beside {_joined_by_and(others)}"
+            what = f"{beside}, and torch keeps all state in one dtype"
+            yield store.cause, what, f"`store params, grads, optimizer as {store.dtype}`, or leave out the dtype"
 
 
 def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:

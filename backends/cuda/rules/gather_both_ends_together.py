@@ -2,7 +2,7 @@
 
 fully_shard lets no two groups have one parameter: the emitted program gives both ends to the model's own group, which
 is gathered when the forward begins and let go when the backward ends. In a pipeline each end has a copy: the two
-copies' gradients are summed in fp32, as they rest, and the norm counts the first one.
+copies' gradients are summed in the dtype in which they rest, and the norm counts the first one.
 """
 
 from __future__ import annotations
@@ -44,4 +44,5 @@ def _between_ends(roles: Roles, row: Collective) -> Collective:
     elements = param_elements(roles.plan, p)
     if roles.uses_fsdp:
         elements = padded_elements(roles, row.tensor) // roles.plan.mesh.size(*stored_over(roles, p))
-    return changed(row, NAME, dtype="fp32", buffer_bytes=elements * DTYPE_BYTES["fp32"])
+    dtype = roles.state_dtype
+    return changed(row, NAME, dtype=dtype, buffer_bytes=elements * DTYPE_BYTES[dtype])

@@ -24,7 +24,10 @@ class SingleStep:
     def __init__(self, model: nn.Module, plan: Plan) -> None:
         self.model = model
         self.sequences = plan.batch.microbatch_sequences
-        self.dtype = DTYPES[plan.precision.compute]
+        self.dtype, self.stored = DTYPES[plan.precision.compute], DTYPES[plan.store_dtype("params")]
+        self.rounds = reductions(plan)
+        for parameter in model.parameters():
+            parameter.data = parameter.data.to(self.stored)
         if plan.route.method == "capacity":
             limit_rows(model, plan)
         for sentence in plan.quantize:
@@ -33,11 +36,30 @@ class SingleStep:
     def step(self, tokens: Tensor, targets: Tensor) -> Tensor:
         """The mean loss (nats) of `tokens` against `targets`, both [sequences, sequence_tokens]; its gradient is left
         in the module."""
+        if self.stored != torch.float32:
+            return self._step_in_rounds(tokens, targets)
         total = torch.zeros((), device=tokens.device)
         for share, inputs, labels in self._microbatches(tokens, targets):
             loss = self._loss(inputs, labels) * share
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+        return total
+
+    def _step_in_rounds(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        """`step` where gradients rest in a narrow dtype: those of each reduction are rounded to it, and added up in
+        it."""
+        total = torch.zeros((), device=tokens.device)
+        microbatches = self._microbatches(tokens, targets)
+        for at in range(self.rounds):
+            wide = {n: p.detach().to(self.dtype).requires_grad_() for n, p in self.model.named_parameters()}
+            for share, inputs, labels in microbatches[at :: self.rounds]:  # one of each rank, or all of them
+                loss = self._loss(inputs, labels, wide) * share
+                loss.backward()  # type: ignore[no-untyped-call]
+                total += loss.detach()
+            for name, parameter in self.model.named_parameters():
+                made = wide[name].grad
+                assert made is not None, name
+                parameter.grad = made.to(self.stored) + (0 if parameter.grad is None else parameter.grad)
         return total
 
     @torch.no_grad()
@@ -50,17 +72,26 @@ class SingleStep:
 
     def clip(self, max_norm: float) -> Tensor:
         """Scale gradients to a global norm of at most `max_norm`; the norm before that."""
-        return nn.utils.clip_grad_norm_(self.model.parameters(), max_norm)
+        gradients = [p.grad.float() for p in self.model.parameters() if p.grad is not None]
+        norm: Tensor = nn.utils.get_total_norm(gradients)
+        nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
+        return norm
 
     def _microbatches(self, tokens: Tensor, targets: Tensor) -> list[tuple[float, Tensor, Tensor]]:
         pairs = zip(torch.split(tokens, self.sequences), torch.split(targets, self.sequences), strict=True)
         return [(len(inputs) / len(tokens), inputs, labels) for inputs, labels in pairs]
 
-    def _loss(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross entropy in fp32, with the weights cast to the plan's compute dtype."""
-        weights = {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
+    def _loss(self, tokens: Tensor, targets: Tensor, weights: dict[str, Tensor] | None = None) -> Tensor:
+        """Mean cross entropy in fp32, with `weights`, by default the model's cast to the plan's compute dtype."""
+        weights = weights or {name: p.to(self.dtype) for name, p in self.model.named_parameters()}
         logits = functional_call(self.model, weights, (tokens,))
         return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
+
+
+def reductions(plan: Plan) -> int:
+    """Reductions of gradients in a step of `plan`: one a microbatch where all data ranks divide them, else one."""
+    each = plan.split is None and set(plan.data_axes) <= set(plan.store("grads"))
+    return plan.microbatches if each and plan.store("grads") else 1
 
 
 def multiply_narrow(model: nn.Module, plan: Plan, sentence: Quantize) -> None:

@@ -352,7 +352,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="the gradients of a tied weight's copies are predicted in the dtype of reductions",
         file="backends/cuda/rules/gather_both_ends_together.py",
-        text='changed(row, NAME, dtype="fp32", buffer_bytes',
+        text="changed(row, NAME, dtype=dtype, buffer_bytes",
         planted="changed(row, NAME, buffer_bytes",
         test="tests/cuda/test_rules.py::test_a_tied_table_is_gathered_and_reduced_once",
     ),
@@ -376,6 +376,21 @@ FAULTS: tuple[Fault, ...] = (
         text="return ceil(vocab / ranks) * (ranks - 1) < vocab",
         planted="return True",
         test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
+    ),
+    Fault(
+        name="bf16 gradients have a norm in bf16",
+        file="backends/cuda/emit/global_ops.py",
+        text='"torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"',
+        planted='"torch.nn.utils.get_total_norm"',
+        test="tests/cuda/test_emit.py::test_a_sentence_writes_what_it_needs"
+        "[state_bf16-total_norm([p.grad for p in parameters-get_total_norm(]",
+    ),
+    Fault(
+        name="moments in bf16 are counted as fp32",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="self.stored = DTYPE_BYTES[self.roles.state_dtype]",
+        planted='self.stored = DTYPE_BYTES["fp32"]',
+        test="tests/cuda/test_offload.py::test_state_in_bf16_takes_half_the_bytes",
     ),
     Fault(
         name="offloaded inputs of blocks are counted on the device",
