@@ -41,6 +41,7 @@ from planc.compare.sweep import Costs
 from planc.cost.bounds import Bound
 from planc.cost.explain import Seconds
 from planc.diag.diagnostic import Severity
+from planc.graph.links import VertexKind
 from planc.ir.audit import Audit
 from planc.ir.hardware import Chip
 from planc.ir.plan import FORMAT as PLAN
@@ -163,6 +164,17 @@ def _page() -> Schema:
     return {**whole, "anyOf": [{**page, "additionalProperties": True} for page in pages]}
 
 
+def _graph_rows() -> dict[str, Schema]:
+    """Vertices and edges of a machine's graph: a torus has places, and switches that add say how well."""
+    node = exactly(id=TEXT, kind=one_of(VertexKind), device=WHOLE, unit=WHOLE, place=array(WHOLE), reduction=NUMBER)
+    node["required"] = ["id", "kind", "device", "unit"]
+    ends = {"source": TEXT, "target": TEXT, "link": TEXT}
+    return {"nodes": array(node), "links": array(exactly(**ends, **dict.fromkeys(EDGE_NUMBERS, NUMBER)))}
+
+
+EDGE_NUMBERS = ("bytes_per_s", "latency_s", "count", "efficiency")
+
+
 def schemas() -> dict[str, Schema]:
     """The schema of every format."""
     diagnostics = array(diagnostic())
@@ -255,6 +267,11 @@ def schemas() -> dict[str, Schema]:
             "planc.expand/1",
             "Answer of `planc expand`; `via` is the `use` sentence that a sentence comes from.",
             {"sentences": array(exactly(sentence=TEXT, via=nullable(TEXT))), "diagnostics": diagnostics},
+        ),
+        _answer(
+            "planc.graph/1",
+            "Answer of `planc graph`: the machine as networkx's node-link data, a link each way.",
+            {"directed": TRUTH, "multigraph": TRUTH, "graph": exactly(name=TEXT), **_graph_rows()},
         ),
         _answer(
             "planc.fmt/1",

@@ -27,6 +27,7 @@ COMMANDS: dict[str, str] = {
     "audit": "what a program moves, beside what its plan predicts",
     "fmt": "write plans the one way",
     "expand": "show the sentences that a plan's shorthands stand for",
+    "graph": "a plan's machine as a graph of links, for other tools too",
     "explain": "the manual page of a code, or the list of codes",
     "embed": "write a compiled plan into a training preset",
     "train": "train a preset with the bundled trainer",

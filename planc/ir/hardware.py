@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import field
 from math import prod
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.field_types import Count, Line, Method, Name, NotNegative, Positive
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,3 +153,18 @@ class Cluster(Value):
     def devices_per_node(self) -> int:
         """Devices of one node, or of one slice of a torus."""
         return prod(self.shape) * self.chip.devices
+
+    def graph(self) -> nx.DiGraph[str]:
+        """The machine as a networkx graph, an edge each way for every link.
+
+        Vertices have a `kind` (chip, die, switch, nic, leaf, spine), their `device` (the rank there, else -1), the
+        `unit` (node or slice) that they are in and, on a torus, their `place`. Edges have the `link` that a hardware
+        file names, `bytes_per_s` with its efficiency, `latency_s`, and the `count` of parallel links.
+
+        >>> h100_node.graph()["node0.chip0"]["node0.switch"]["bytes_per_s"]  # 450 GB/s
+        450000000000.0
+        """
+        from planc.graph import machine_links
+        from planc.graph.networks import network
+
+        return network(machine_links(self))

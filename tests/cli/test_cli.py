@@ -61,6 +61,7 @@ COMMANDS_OF_A_PLAN = [
     "check",
     "cost",
     "expand",
+    "graph",
     "search",
     "lower --target xla",
     "report --trace",

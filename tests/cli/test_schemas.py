@@ -75,6 +75,7 @@ ANSWERS = [
     ("planc.diagnostics/1", 1, "lower bad.plan --target cuda --emit json"),
     ("planc.expand/1", 0, "expand tiny.plan"),
     ("planc.expand/1", 1, "expand bad.plan"),
+    ("planc.graph/1", 0, "graph tiny.plan"),
     ("planc.fmt/1", 1, "fmt --check spaced.plan"),
     ("planc.import/1", 0, "import run.sh --cluster h100_node"),
     ("planc.import/1", 1, "import run.sh"),

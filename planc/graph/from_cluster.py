@@ -1,0 +1,142 @@
+"""The graph of a cluster that a hardware file describes as a tower of levels or as a torus.
+
+A tower is a tree: chips on the switch of their node, the node's cards on a leaf switch, leaves on a spine. A switch's
+way up carries what all nodes below it could send, divided by the oversubscription. A torus has a link from each chip to
+the next along every dimension; its slices are joined by the cards of their hosts.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from math import ceil, prod
+
+from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, VertexKind
+from planc.ir.hardware import Cluster, Level, Link
+
+
+def machine_links(cluster: Cluster) -> MachineLinks:
+    """The graph of `cluster`: its vertices and cables. Latencies of a path add up to what its level says."""
+    return _Builder(cluster).build()
+
+
+class _Builder:
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.vertices: list[Vertex] = []
+        self.cables: list[Cable] = []
+        self.kinds: dict[LinkKind, int] = {}
+
+    def build(self) -> MachineLinks:
+        cluster, torus = self.cluster, self.cluster.kind == "torus"
+        units = [self._slice(i) if torus else [self._node(i)] for i in range(cluster.count)]
+        if cluster.count > 1:
+            self._network(units)
+        return MachineLinks(
+            name=cluster.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=(*self.kinds,),
+            shape=cluster.shape if torus else (), wrap=cluster.wrap if torus else (),
+        )  # fmt: skip
+
+    def _add(self, name: str, kind: VertexKind, device: int = -1, unit: int = -1, **more: object) -> int:
+        self.vertices.append(Vertex(name, kind, device, unit, **more))  # type: ignore[arg-type]
+        return len(self.vertices) - 1
+
+    def _join(self, source: int, target: int, kind: LinkKind, count: float = 1) -> None:
+        self.cables.append(Cable(source, target, self.kinds.setdefault(kind, len(self.kinds)), count))
+
+    def _node(self, unit: int) -> int:
+        """The chips of a node on its switch."""
+        cluster, link = self.cluster, self.cluster.link
+        chips = cluster.shape[0]
+        switch = self._add(f"node{unit}.switch", "switch", unit=unit, reduction=_reduction(link, chips))
+        for i in range(chips):
+            chip = self._chip(f"node{unit}.chip{i}", unit * chips + i, unit)
+            self._join(chip, switch, _link_kind(link, link.latency_s / 2, 1 / link.shared))
+        return switch
+
+    def _chip(self, name: str, number: int, unit: int, place: tuple[int, ...] = ()) -> int:
+        """A chip, with its devices on it where they are several."""
+        cluster, dies = self.cluster, self.cluster.chip.devices
+        chip = self._add(name, "chip", number if dies == 1 else -1, unit, place=place)
+        for j in range(dies if dies > 1 else 0):
+            die = self._add(f"{name}.die{j}", "die", number * dies + j, unit)
+            self._join(die, chip, LinkKind(cluster.chip.name, cluster.chip.die_bandwidth_bytes_per_s, 0.0))
+        return chip
+
+    def _slice(self, unit: int) -> list[int]:
+        """The chips of a slice of a torus, joined along every dimension; the first chip of each host."""
+        cluster = self.cluster
+        at: dict[tuple[int, ...], int] = {}
+        for number, place in enumerate(product(*(range(n) for n in cluster.shape))):
+            name = f"slice{unit}.chip" + "_".join(map(str, place))
+            at[place] = self._chip(name, unit * prod(cluster.shape) + number, unit, place)
+        kind = _link_kind(cluster.link, cluster.link.latency_s)
+        for place, chip in at.items():
+            for d, length in enumerate(cluster.shape):
+                after = (*place[:d], (place[d] + 1) % length, *place[d + 1 :])
+                if length > 1 and (place[d] + 1 < length or (cluster.wrap[d] and length > 2)):
+                    self._join(chip, at[after], kind, 2 if cluster.wrap[d] and length == 2 else 1)
+        return [*at.values()]
+
+    def _network(self, units: list[list[int]]) -> None:
+        """The cards of every unit, on the first level's switches; those on the next level's."""
+        cluster, level = self.cluster, self.cluster.levels[0]
+        switches = self._switches(0, len(units))
+        inside_s = 0.0 if cluster.kind == "torus" else cluster.link.latency_s / 2
+        for unit, ends in enumerate(units):
+            leaf = switches[unit // level.width % len(switches)]
+            hosts = cluster.hosts_per_node
+            for i in range(hosts):
+                card = self._add(f"{'slice' if cluster.kind == 'torus' else 'node'}{unit}.nic{i}", "nic", unit=unit)
+                mine = ends[i * len(ends) // hosts : (i + 1) * len(ends) // hosts]
+                for end in mine:
+                    self._join(end, card, _level_kind(level, 0.0, level.rails), level.rails)
+                self._join(card, leaf, _level_kind(level, level.latency_s / 2 - inside_s, level.rails), level.rails)
+        self._upper(switches, len(units))
+
+    def _upper(self, switches: list[int], units: int) -> None:
+        """Each level's switches on those of the next, by a way up for all nodes that fit below."""
+        cluster, nodes = self.cluster, 1
+        for i, level in enumerate(cluster.levels[1:], start=1):
+            nodes *= cluster.levels[i - 1].width
+            if len(switches) == 1:
+                return
+            above = self._switches(i, units)
+            up = nodes * cluster.hosts_per_node
+            below_s = cluster.levels[i - 1].latency_s
+            for k, switch in enumerate(switches):
+                kind = _level_kind(level, (level.latency_s - below_s) / 2, level.rails)
+                self._join(switch, above[k // level.width % len(above)], kind, up * level.rails)
+            switches = above
+
+    def _switches(self, number: int, units: int) -> list[int]:
+        """The switches of one level; all of the last level are one."""
+        levels = self.cluster.levels
+        level, nodes = levels[number], prod(v.width for v in levels[: number + 1])
+        count = 1 if number == len(levels) - 1 else ceil(units / nodes)
+        kind: VertexKind = "spine" if number else "leaf"
+        return [self._add(f"{level.name}{i}", kind, reduction=_reduction(level, 0)) for i in range(count)]
+
+
+def _link_kind(link: Link, latency_s: float, share: float = 1.0) -> LinkKind:
+    return LinkKind(
+        link.name, link.bandwidth_bytes_per_s * share, latency_s, efficiency=link.efficiency,
+        half_bytes=link.half_bytes, call_s=link.call_s, op_efficiency=(*link.op_efficiency.items(),),
+    )  # fmt: skip
+
+
+def _level_kind(level: Level, latency_s: float, rails: int) -> LinkKind:
+    """One rail of a host's way into a level."""
+    return LinkKind(
+        level.name, level.bandwidth_bytes_per_s / level.oversubscription / rails, latency_s,
+        efficiency=level.efficiency, half_bytes=level.half_bytes, call_s=level.call_s,
+        op_efficiency=(*level.op_efficiency.items(),),
+    )  # fmt: skip
+
+
+def _reduction(of: Link | Level, units: int) -> float:
+    """Bytes all-reduced for each byte that a link carries, from the measured gain over a ring of `units` (0: many).
+
+    A ring sends 2 (n - 1) / n of the buffer over each link.
+    """
+    gain = of.in_network_reduction
+    return 0.0 if gain <= 1 or units == 1 else gain / (2 * (1 - (1 / units if units else 0.0)))

@@ -1,0 +1,94 @@
+"""Vertices and cables of a machine, as plain rows: a graph of a million links is a list of a million rows."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from functools import cached_property
+from typing import Literal, NamedTuple
+
+from planc.diag.fast_dataclass import dataclass
+
+VertexKind = Literal["chip", "die", "switch", "nic", "host", "socket", "leaf", "spine"]
+"""A `die` is one of the framework devices of a chip that is several."""
+
+
+class Vertex(NamedTuple):
+    """One thing that links end in."""
+
+    name: str
+    kind: VertexKind
+    device: int = -1
+    """Its rank, where programs run on it; -1 elsewhere."""
+    unit: int = -1
+    """The node, rack or slice that it is in; -1 for the network outside of them."""
+    place: tuple[int, ...] = ()
+    """Its coordinates, on a torus."""
+    reduction: float = 0.0
+    """Bytes that this switch all-reduces for each byte that a link of it can carry; 0: it does not add."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkKind:
+    """The facts that all links of one name have in common. Bandwidths are of one link, one way."""
+
+    name: str
+    bytes_per_s: float
+    latency_s: float
+    back_bytes_per_s: float = 0.0
+    """Bandwidth of the way back; 0: the same."""
+    efficiency: float = 1.0
+    half_bytes: float = 0.0
+    """A transfer of this size runs at half the bandwidth."""
+    call_s: float = 0.0
+    """Host overhead of each collective (s)."""
+    op_efficiency: tuple[tuple[str, float], ...] = ()
+    """Efficiency of a collective beside the all-gather's bandwidth curve."""
+
+    def there_bytes_per_s(self) -> float:
+        """Bytes per second that one link really carries towards its second end."""
+        return self.bytes_per_s * self.efficiency
+
+    def return_bytes_per_s(self) -> float:
+        """Bytes per second that one link really carries towards its first end."""
+        return (self.back_bytes_per_s or self.bytes_per_s) * self.efficiency
+
+
+class Cable(NamedTuple):
+    """Parallel links between two vertices, which are given by their numbers."""
+
+    source: int
+    target: int
+    kind: int
+    """The number of its kind in `MachineLinks.kinds`."""
+    links: float = 1
+    share: float = 1.0
+    """Part of its bandwidth that is left, both ways: below 1 where a link is slower than its kind."""
+
+
+@dataclass(frozen=True)
+class MachineLinks:
+    """The graph of a machine. Two vertices have at most one cable."""
+
+    name: str
+    vertices: tuple[Vertex, ...]
+    cables: tuple[Cable, ...]
+    kinds: tuple[LinkKind, ...]
+    shape: tuple[int, ...] = ()
+    """Lengths of the torus that the chips with coordinates are on; empty: there is none."""
+    wrap: tuple[bool, ...] = field(default=())
+    """Which of its dimensions close into rings."""
+
+    @cached_property
+    def devices(self) -> tuple[int, ...]:
+        """The vertex of each rank."""
+        ranked = [(v.device, i) for i, v in enumerate(self.vertices) if v.device >= 0]
+        return tuple(i for _, i in sorted(ranked))
+
+    def bytes_per_s(self, cable: Cable) -> tuple[float, float]:
+        """Bytes per second that all links of `cable` carry together, there and back, with their efficiency."""
+        kind, links = self.kinds[cable.kind], cable.links * cable.share
+        return kind.there_bytes_per_s() * links, kind.return_bytes_per_s() * links
+
+    def cable_name(self, cable: Cable) -> str:
+        """The names of the two ends of `cable`, as reports name a link."""
+        return f"{self.vertices[cable.source].name}-{self.vertices[cable.target].name}"

@@ -1,0 +1,75 @@
+"""A machine's graph as networkx has it, and written for other tools: GraphML, DOT, JSON."""
+
+from __future__ import annotations
+
+import json
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+from planc.graph.links import MachineLinks
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+FORMAT = "planc.graph/1"
+SUFFIXES = (".graphml", ".dot", ".json")
+
+
+def network(links: MachineLinks) -> nx.DiGraph[str]:
+    """`links` as a networkx graph: an edge each way for every cable, with the `bytes_per_s` of all its links."""
+    import networkx as nx
+
+    found: nx.DiGraph[str] = nx.DiGraph(name=links.name)
+    for v in links.vertices:
+        facts: dict[str, Any] = {"kind": v.kind, "device": v.device, "unit": v.unit}
+        facts |= {"place": v.place} if v.place else {}
+        found.add_node(v.name, **facts | ({"reduction": v.reduction} if v.reduction else {}))
+    for cable in links.cables:
+        ends = [links.vertices[i].name for i in (cable.source, cable.target)]
+        kind = links.kinds[cable.kind]
+        for (one, other), rate in zip((ends, ends[::-1]), links.bytes_per_s(cable), strict=True):
+            found.add_edge(
+                one, other, link=kind.name, bytes_per_s=rate, latency_s=kind.latency_s, count=cable.links,
+                efficiency=kind.efficiency,
+            )  # fmt: skip
+    return found
+
+
+def exported(links: MachineLinks, suffix: str) -> str:
+    """The text of the graph of `links` in the format of files that end in `suffix`, one of `SUFFIXES`."""
+    return {".graphml": _graphml, ".dot": _dot, ".json": _json}[suffix](links)
+
+
+def _json(links: MachineLinks) -> str:
+    return json.dumps(to_json(links), indent=1) + "\n"
+
+
+def to_json(links: MachineLinks) -> dict[str, Any]:
+    """The graph of `links` as networkx's node-link data."""
+    import networkx as nx
+
+    data = nx.node_link_data(network(links), edges="links")
+    return {"format": FORMAT, **json.loads(json.dumps(data))}
+
+
+def _graphml(links: MachineLinks) -> str:
+    import networkx as nx
+
+    found = network(links)
+    for _, facts in found.nodes(data=True):
+        if "place" in facts:
+            facts["place"] = ",".join(map(str, facts["place"]))
+    out = BytesIO()
+    nx.write_graphml(found, out)
+    return out.getvalue().decode()
+
+
+def _dot(links: MachineLinks) -> str:
+    """Graphviz's text: an edge a cable, with what it carries each way."""
+    rows = [f'  "{v.name}" [kind={v.kind}];' for v in links.vertices]
+    for cable in links.cables:
+        one, other = (links.vertices[i].name for i in (cable.source, cable.target))
+        there, back = (f"{rate / 1e9:.4g}" for rate in links.bytes_per_s(cable))
+        said = there if there == back else f"{there} / {back}"
+        rows.append(f'  "{one}" -- "{other}" [label="{links.kinds[cable.kind].name} {said} GB/s"];')
+    return "\n".join([f'graph "{links.name}" {{', *rows, "}"]) + "\n"
