@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from planc.cost.compute.section import host_s, op_s
 from planc.cost.costed import CostedPlan
+from planc.cost.step.span_names import optimizer_cause, transfer_words
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
 from planc.ir.report import TimedCollective
@@ -75,11 +76,11 @@ def _exposed(costed: CostedPlan) -> Iterator[Seconds]:
         if r.row.stage == costed.slowest and r.exposed_s > 0:
             key = (r.row.op, r.row.axis, r.row.carries, r.row.phase, r.row.cause)
             groups.setdefault(key, []).append(r)
-    for (op, axis, carries, phase, cause), rows in groups.items():
+    for (_, _, carries, _, cause), rows in groups.items():
         total, exposed = sum(r.time_s for r in rows), sum(r.exposed_s for r in rows)
         yield Seconds(
             part="exposed communication",
-            name=f"{op} of {carries}s over {axis}, {phase}",
+            name=transfer_words(r.row for r in rows),
             seconds=exposed,
             why=_exposure_text(carries, rows[0].level, total, exposed),
             cause=cause,
@@ -105,9 +106,10 @@ def _seconds_beside_ops(costed: CostedPlan) -> Iterator[Seconds]:
             cause=plan.split.cause,
         )
     muon = plan.optimizer.name == "muon"
-    stored = plan.optimizer.cause if muon else plan.cause_of_store("optimizer")
     why = "makes every matrix of the blocks orthogonal" if muon else "reads and writes every byte of its state once"
-    yield Seconds(part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=stored)
+    yield Seconds(
+        part="optimizer", name=plan.optimizer.name, seconds=step.optimizer_s, why=why, cause=optimizer_cause(plan)
+    )
     for offload in plan.offloads[:1]:
         why = "the way to the host is slower than what runs beside it"
         yield Seconds(

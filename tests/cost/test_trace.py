@@ -167,3 +167,14 @@ def test_a_trace_that_no_viewer_opens_is_refused(tmp_path: Path, capsys: pytest.
     path.write_text(PLAN.format(schedule="1f1b").replace("64 x", "64000 x"))
     assert main(["report", str(path), "--trace"]) == 2
     assert "4 stages x 32000 microbatches make 384,000 actions" in capsys.readouterr().err
+
+
+def test_spans_are_named_by_the_plan_s_sentences(tmp_path: Path) -> None:
+    made = traced(ROOT / "plans/llama3_70b_h100.plan", tmp_path / "trace.json")
+    spans = {e["name"]: e["args"] for e in made["traceEvents"] if e["ph"] == "X" and e["tid"] == 1}
+    assert "1B0 recompute: llama3_70b_h100.plan:15  recompute attention.core" in spans
+    assert "optimizer: llama3_70b_h100.plan:10  store params, optimizer over fsdp" in spans
+    sent = "send_recv of activations over pp, {}: llama3_70b_h100.plan:12  split layers over pp as 1f1b"
+    assert sent.format("forward") in spans["1F0 transfers"]["transfers"]
+    assert sent.format("backward") in spans["1B0 transfers"]["transfers"]
+    assert spans["1F0 forward"] == {"stage": 1, "microbatch": 0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -284,3 +285,13 @@ def test_a_whole_run_is_watched(tmp_path: Path, target: str) -> None:
     traces = [p for p in (tmp_path / "trace").rglob("*") if p.is_file()]
     assert traces
     assert all(p.stat().st_size for p in traces)
+    assert {"forward", "backward", "optimizer"} <= {name.split(":")[0].split(" ")[-1] for name in named(tmp_path)}
+
+
+def named(folder: Path) -> set[str]:
+    """Names in the traces in `folder`: of ranges by torch, of the parts of instructions by JAX."""
+    written = [json.loads(p.read_text()) for p in folder.rglob("rank-*.json")]
+    written += [json.loads(gzip.decompress(p.read_bytes())) for p in folder.rglob("*.trace.json.gz")]
+    events = [event for trace in written for event in trace["traceEvents"]]
+    ranges = {e["name"] for e in events if e.get("cat") == "user_annotation"}
+    return ranges | {e["args"]["part"] for e in events if "part" in e.get("args", {})}

@@ -19,13 +19,13 @@ def predicted(sharded: Sharded, stage: int) -> Totals:
     payload: Counter[Key] = Counter()
     for row in realise(sharded, semantic_collectives(sharded)):
         if row.stage == stage:
-            key = row.op, _dimension(roles, row), row.dtype
+            key = row.op, dimension_of(roles, row), row.dtype
             calls[key] += row.count
             payload[key] += round(row.payload_bytes)
     return {k: Total(calls[k], payload[k]) for k in calls}
 
 
-def _dimension(roles: Roles, row: Collective) -> str:
+def dimension_of(roles: Roles, row: Collective) -> str:
     """The dimension of the mesh that a row runs over: a sum between both ends of a pipeline leaves out the others."""
     ends = row.carries == "grad" and row.axes == roles.pipeline and row.group_size < roles.plan.mesh.size(*row.axes)
     return roles.ends_name if ends else roles.dimension(row.axes)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from planc.backends.cuda.runtime import state
+from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.routing import Watched
 from planc.backends.cuda.runtime.shards import gathered, norm
@@ -46,13 +47,16 @@ class TorchSession:
         clip: Any,
         slice_of: tuple[int, int] = (0, 1),
         mesh: Any = None,
+        meshes: tuple[Any, ...] = (),
         pipeline: str = "",
     ) -> None:
+        """`meshes` are those that the program's collectives run over, `mesh` the first of them."""
         self.rank = dist.get_rank() if mesh is not None else 0
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
         self._names = parameter_names(program.plan.model)
         self.mesh = mesh
+        self._program, self._meshes = program, meshes
         self._modules, self._device, self._pipeline = modules, device, pipeline
         self._step, self._evaluate, self._clip = step, evaluate, clip
         self._slice_of = slice_of
@@ -148,10 +152,11 @@ class TorchSession:
 
     @contextmanager
     def profile(self, folder: str) -> Iterator[None]:
-        """torch's profiler: a trace for a browser (Perfetto) in `rank-RRRRR.json`."""
+        """torch's profiler: a trace for a browser (Perfetto) in `rank-RRRRR.json`, with the prediction's names."""
         kinds = [torch.profiler.ProfilerActivity.CPU]
         kinds += [torch.profiler.ProfilerActivity.CUDA] if self._device.type == "cuda" else []
-        with torch.profiler.profile(activities=kinds) as found:
+        ranges = named_ranges(self._program, self._modules, self._meshes, self._optimizer)
+        with torch.profiler.profile(activities=kinds) as found, ranges:
             yield
         found.export_chrome_trace(os.path.join(folder, f"rank-{self.rank:05}.json"))
 

@@ -63,6 +63,7 @@ def start(program: Program, settings: Settings, initial: Initial, build: Build |
         clip=lambda max_norm: emitted.clip_grad_norm(divided, mesh, max_norm),
         slice_of=emitted.data_rank(mesh),
         mesh=mesh,
+        meshes=meshes,
         pipeline=_pipeline(program),
     )
 

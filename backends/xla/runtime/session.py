@@ -7,16 +7,18 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.xla.runtime import shards, state
-from planc.ir.model import Model
+from planc.ir.program import Program
 from planc.ir.session import CompileFacts
 
 if TYPE_CHECKING:
     import jax
     from jax.sharding import Sharding
 
+    from planc.backends.xla.runtime.named_trace import Name
     from planc.ir.session import Piece, Read, Tokens, Weights
 
 CHECKED_AFTER = 2
@@ -41,7 +43,7 @@ class JaxSession:
 
     def __init__(
         self,
-        model: Model,
+        program: Program,
         steps: Steps,
         first: Any,
         *,
@@ -53,7 +55,7 @@ class JaxSession:
         self.rank, self.world = process
         self.versions = versions
         self.features: tuple[str, ...] = ()
-        self._model, self._steps, self._state = model, steps, first
+        self._program, self._model, self._steps, self._state = program, program.plan.model, steps, first
         self._compiled: Any = None
         self._compilations = shards.Compilations()
         self._uncached = 0
@@ -150,11 +152,16 @@ class JaxSession:
         return CompileFacts(uncached=self._uncached, scalar_reads=0, hlo_sha256=digest)
 
     def profile(self, folder: str) -> AbstractContextManager[object]:
-        """JAX's profiler: a trace for TensorBoard or Perfetto below the folder."""
-        import jax
+        """JAX's profiler: a trace for TensorBoard or Perfetto below the folder, in the words of the predicted one."""
+        from planc.backends.xla.runtime.named_trace import named_trace
 
-        trace: AbstractContextManager[object] = jax.profiler.trace(folder)
-        return trace
+        return named_trace(Path(folder), self._names)
+
+    def _names(self) -> dict[str, Name]:
+        """Names of the compiled step's instructions."""
+        from planc.backends.xla.runtime.named_trace import instruction_names
+
+        return instruction_names(self._program, self._compiled.as_text()) if self._compiled is not None else {}
 
     def close(self) -> None:
         """Free the model, and leave the other processes if there are any."""

@@ -66,7 +66,7 @@ def start(program: Program, settings: Settings, initial: Initial, *, keep_gradie
         rows=jax.sharding.NamedSharding(mesh, emitted.BATCH),
     )
     return JaxSession(
-        model,
+        program,
         guarded(steps) if settings.skip_not_finite else steps,
         state,
         process=(jax.process_index(), jax.process_count()),
@@ -99,7 +99,7 @@ def start_single(program: Program, settings: Settings, initial: Initial, *, keep
         state=jax.tree.map(lambda _: here, state),
         rows=here,
     )
-    return JaxSession(model, steps, state, process=(0, 1), versions=_versions(), keep_gradients=keep_gradients)
+    return JaxSession(program, steps, state, process=(0, 1), versions=_versions(), keep_gradients=keep_gradients)
 
 
 def _join() -> None:

@@ -14,8 +14,9 @@ from planc.cost.memory.peak import GIB
 from planc.cost.step.memory_over_step import held_over_step
 from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import optimizer_s
-from planc.cost.step.rank_cost import StageCost
+from planc.cost.step.span_names import PHASES, action_name, optimizer_cause, part_name, transfer_name
 from planc.cost.step.step_time import overhead_s
+from planc.ir.report import TimedCollective
 from planc.pipeline.actions import LETTERS
 from planc.pipeline.simulate import ActionSpan, action_spans
 from planc.pipeline.split import action_lists
@@ -49,6 +50,8 @@ class Span(NamedTuple):
     microbatch: int | None = None
     kind: str = ""
     """The letter of the action that it is part of; empty after the last microbatch."""
+    transfers: tuple[str, ...] = ()
+    """Collectives of its action by name, the longest first; some of them run beside compute."""
 
 
 def actions(costed: CostedPlan) -> int:
@@ -93,15 +96,36 @@ def _action_spans(costed: CostedPlan) -> list[ActionSpan]:
 def _step_spans(costed: CostedPlan, spans: list[ActionSpan]) -> Iterator[Span]:
     plan = costed.sharded.plan
     end_s = max(span.end_s for span in spans)
+    named = _transfers(costed)
     for rank in range(plan.pipeline):
         for span in (span for span in spans if span.rank == rank):
-            yield from _spans_of_action(span, costed.timed.costs[span.action.stage])
-        yield from _spans_after_last_microbatch(costed, rank, end_s)
+            yield from _spans_of_action(costed, span, named)
+        yield from _spans_after_last_microbatch(costed, rank, end_s, named)
 
 
-def _spans_of_action(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
+Transfers = dict[tuple[int, str], tuple[str, ...]]
+"""Names of the collectives of an action, by rank and letter: F, or B for both kinds of backward; empty for those that
+come once a step."""
+
+
+def _transfers(costed: CostedPlan) -> Transfers:
+    letters = {phase: "F" if letter == "F" else "B" for letter, phases in PHASES.items() for phase in phases}
+    found: dict[tuple[int, str], dict[tuple[str, ...], list[TimedCollective]]] = {}
+    for timed in costed.collectives:
+        row = timed.row
+        key = row.stage, letters.get(row.phase, "") if row.per == "microbatch" else ""
+        found.setdefault(key, {}).setdefault((row.op, row.axis, row.carries, row.phase), []).append(timed)
+    named: Transfers = {}
+    for key, groups in found.items():
+        longest = sorted(groups.values(), key=lambda rows: -sum(r.time_s for r in rows))
+        named[key] = tuple(transfer_name(r.row for r in rows) for rows in longest)
+    return named
+
+
+def _spans_of_action(costed: CostedPlan, span: ActionSpan, named: Transfers) -> Iterator[Span]:
     """An action's transfers, replay and compute, one after the other."""
     kind, stage, microbatch, _ = span.action
+    cost = costed.timed.costs[stage]
     whole = span.end_s - span.start_s
     if kind == "forward":
         parts = [("exposed_comm", cost.exposed_forward_s), ("compute", cost.forward_s)]
@@ -110,28 +134,36 @@ def _spans_of_action(span: ActionSpan, cost: StageCost) -> Iterator[Span]:
     else:
         kept = whole - cost.recompute_s - cost.exposed_backward_s
         parts = [("recompute", cost.recompute_s), ("compute", kept), ("exposed_comm", cost.exposed_backward_s)]
-    names = {"compute": kind.replace("_", " of "), "recompute": "recompute", "exposed_comm": "transfers"}
+    names = {
+        "compute": action_name(kind, stage, microbatch),
+        "recompute": part_name(span.action.text, "recompute", [costed.sharded.plan.recompute.cause]),
+        "exposed_comm": part_name(span.action.text, "transfers"),
+    }
     start = span.start_s
     for part, seconds in parts:
-        name = f"{stage}{LETTERS[kind]}{microbatch} {names[part]}"
-        yield Span(span.rank, name, part, start, seconds, stage, microbatch, LETTERS[kind])
+        names_of = named.get((span.rank, "F" if kind == "forward" else "B"), ()) if part == "exposed_comm" else ()
+        yield Span(span.rank, names[part], part, start, seconds, stage, microbatch, LETTERS[kind], names_of)
         start += seconds
 
 
-def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float) -> Iterator[Span]:
+def _spans_after_last_microbatch(costed: CostedPlan, rank: int, start: float, named: Transfers) -> Iterator[Span]:
     """Spans of a rank's work once a step, after the last microbatch."""
     sharded, plan = costed.sharded, costed.sharded.plan
-    mine = [costed.timed.costs[v] for v in virtual_stages(plan, rank)]
+    stages = virtual_stages(plan, rank)
+    mine = [costed.timed.costs[v] for v in stages]
     each = microbatches_each(plan)
     busy = each * sum(c.forward_s + c.backward_s + c.recompute_s for c in mine)
+    update = part_name("", "optimizer", [optimizer_cause(plan)])
+    waits = part_name("", "offload", (o.cause for o in plan.offloads))
     parts = (
         ("transfers", "exposed_comm", costed.timed.after_s[rank]),
-        ("optimizer", "optimizer", optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks)),
-        ("offload", "offload", offload_s(sharded, rank, busy)),
+        (update, "optimizer", optimizer_s(costed.timed.updates, load_of(plan, rank), plan.model.blocks)),
+        (waits, "offload", offload_s(sharded, rank, busy)),
         ("overhead", "overhead", overhead_s(plan, len(mine))),
     )
     for name, part, seconds in parts:
-        yield Span(rank, name, part, start, seconds)
+        after = named.get((rank, ""), ()) if part == "exposed_comm" else ()
+        yield Span(rank, name, part, start, seconds, transfers=after)
         start += seconds
 
 
@@ -189,6 +221,7 @@ def _names(costed: CostedPlan) -> Iterator[dict[str, Any]]:
 
 def _event(span: Span) -> dict[str, Any]:
     args = {k: v for k, v in (("stage", span.stage), ("microbatch", span.microbatch)) if v is not None}
+    transfers = {"transfers": list(span.transfers)} if span.transfers else {}
     return {
         "name": span.name,
         "cat": span.part,
@@ -197,5 +230,5 @@ def _event(span: Span) -> dict[str, Any]:
         "dur": span.seconds * US_PER_S,
         "pid": 0,
         "tid": span.rank,
-        "args": args,
+        "args": args | transfers,
     }

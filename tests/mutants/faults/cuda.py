@@ -399,4 +399,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="here = again.saved",
         test="tests/cuda/test_offload.py::test_the_inputs_of_replayed_blocks_leave_the_device",
     ),
+    Fault(
+        name="a profiler's ranges call a collective of a backward one of a forward",
+        file="planc/cost/step/span_names.py",
+        text="if row.phase in PHASES.get(letter, ())] or rows",
+        planted="if row.phase in PHASES.get('F', ())] or rows",
+        test="tests/cuda/test_named_ranges.py::test_every_collective_is_named_by_its_sentence",
+    ),
 )

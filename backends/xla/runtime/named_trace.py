@@ -1,0 +1,108 @@
+"""Names in a trace of JAX's profiler: the compiled program's instructions as the predicted trace names its spans.
+
+The program is compiled as one, so that its instructions are named after they ran: each collective with the sentence
+that asks for it, and the part of the step that every instruction belongs to.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from math import prod
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
+from planc.backends.xla.audit.groups import axes_of, groups
+from planc.backends.xla.audit.hlo import HloError, Instruction, parse
+from planc.backends.xla.audit.inventory import FUSED_SCATTER, OPS
+from planc.backends.xla.rules import realise
+from planc.cost.step.span_names import TransferNames, optimizer_cause, part_name
+from planc.files import write_atomically
+from planc.ir.plan import Plan
+from planc.ir.program import Program
+from planc.sharding.collectives import semantic_collectives
+
+MOST_BYTES = 500_000_000
+"""A trace that unpacks to more is left as it is."""
+_SOURCE = re.compile(r'op_name="([^"]*)"')
+
+
+class Name(NamedTuple):
+    """Name of an instruction: its part of the step, and the collective that it is, if it is one."""
+
+    part: str
+    transfer: str = ""
+
+
+def instruction_names(program: Program, text: str) -> dict[str, Name]:
+    """Names of the instructions of `text`, the optimized HLO of `program`, by their own. None where it is not
+    understood."""
+    plan = program.plan
+    rows = realise(program.sharded, semantic_collectives(program.sharded))
+    transfers = TransferNames(("+".join(parts(plan, row.axes)), row) for row in rows)
+    mesh = {a.name: a.size for a in atoms(plan)}
+    found: dict[str, Name] = {}
+    try:
+        for computation in parse(text).computations.values():
+            for i in computation.instructions.values():
+                source = _SOURCE.search(i.attributes)
+                part, letter = _part(plan, source[1]) if source else ("", "")
+                fused = computation.name.startswith(FUSED_SCATTER)
+                name = Name(part, _transfer(i, fused, mesh, transfers, letter))
+                if any(name):
+                    found[i.name] = name
+    except HloError:
+        return {}
+    return found
+
+
+def _part(plan: Plan, source: str) -> tuple[str, str]:
+    """The part of the step that an operation belongs to, by JAX's name of it, and the letter of its action."""
+    if "rematted_computation" in source:
+        return part_name("", "recompute", [plan.recompute.cause]), "B"
+    if "transpose(" in source:
+        return "backward", "B"
+    if "jvp(" in source:
+        return "forward", "F"
+    return part_name("", "optimizer", [optimizer_cause(plan)]), ""
+
+
+def _transfer(i: Instruction, fused: bool, mesh: dict[str, int], transfers: TransferNames, letter: str) -> str:
+    op = OPS.get(i.opcode.removesuffix("-start"))
+    if op is None:
+        return ""
+    axes, exact = axes_of(groups(i.attributes, prod(mesh.values())), mesh)
+    if not exact and op != "send_recv":
+        return f"{op} over a part of {'+'.join(axes)}: not predicted"
+    return transfers.name("reduce_scatter" if fused and op == "all_reduce" else op, "+".join(axes), letter)
+
+
+@contextmanager
+def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[None]:
+    """JAX's profiler, which writes into `folder`. Then the events of its trace for Perfetto are renamed by `names`."""
+    before = set(folder.rglob("*.trace.json.gz"))
+    with jax.profiler.trace(str(folder)):
+        yield
+    for path in set(folder.rglob("*.trace.json.gz")) - before:
+        rename_events(path, names())
+
+
+def rename_events(path: Path, names: dict[str, Name]) -> None:
+    """Give the events of the trace at `path` their `names`. An instruction's own stays in the argument `hlo_op`."""
+    with gzip.open(path) as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        return
+    made: dict[str, Any] = json.loads(content)
+    for event in made["traceEvents"]:
+        name = names.get(event.get("args", {}).get("hlo_op", ""))
+        if name is not None:
+            event["args"]["part"] = name.part
+            event["name"] = name.transfer or event["name"]
+    write_atomically(path, gzip.compress(json.dumps(made).encode()))

@@ -1,0 +1,86 @@
+"""Names of a step's spans, the same in the predicted trace and in the traces of profilers: actions, parts, transfers,
+each with the sentence of the plan that it comes from. Actions are written as in
+`torch.distributed.pipelining.schedules`, collectives as in `planc cost`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from planc.ir.base import Cause
+from planc.ir.collective import Collective, Phase
+from planc.ir.plan import Plan
+from planc.pipeline.actions import LETTERS, Kind
+
+PHASES: dict[str, tuple[Phase, ...]] = {
+    "F": ("forward",),
+    "B": ("backward", "recompute"),
+    "I": ("backward", "recompute"),
+}
+"""Phases of the collectives of an action, by its letter. Those of others (`W`, or none) are not told apart."""
+
+
+def action_name(kind: Kind, stage: int, microbatch: int) -> str:
+    """Name of the compute of an action of pipeline stage `stage` on a `microbatch`, both from 0.
+
+    >>> action_name("backward_input", 2, 1)
+    '2I1 backward of input'
+    """
+    return f"{stage}{LETTERS[kind]}{microbatch} {kind.replace('_', ' of ')}"
+
+
+def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> str:
+    """Name of another part of an action (`action`: its letters, empty after the last microbatch), and its sentences.
+
+    >>> part_name("0B3", "recompute", [plan.recompute.cause])
+    '0B3 recompute: llama3_70b_h100.plan:12  recompute norms, activation'
+    """
+    return _with_sentences(f"{action} {part}".strip(), causes)
+
+
+def transfer_name(rows: Iterable[Collective]) -> str:
+    """Name of the collectives `rows`, which are of one operation over one axis, and their sentences.
+
+    >>> transfer_name([costed.collectives[0].row]).partition(":")[0]
+    'all_gather of params over fsdp, forward'
+    """
+    found = list(rows)
+    return _with_sentences(transfer_words(found), (row.cause for row in found))
+
+
+def transfer_words(rows: Iterable[Collective]) -> str:
+    """Name of the collectives `rows`, which are of one operation over one axis, without their sentences."""
+    found = list(rows)
+    carried = " and ".join(sorted({f"{row.carries}s" for row in found}))
+    phases = {row.phase for row in found}
+    return f"{found[0].op} of {carried} over {found[0].axis}" + (f", {phases.pop()}" if len(phases) == 1 else "")
+
+
+def optimizer_cause(plan: Plan) -> Cause | None:
+    """The sentence that the update's seconds come from in `plan`: where its state is stored, or Muon's own."""
+    return plan.optimizer.cause if plan.optimizer.name == "muon" else plan.cause_of_store("optimizer")
+
+
+class TransferNames:
+    """Names of a program's collectives by what a running program knows of them: operation and dimension of the mesh."""
+
+    def __init__(self, rows: Iterable[tuple[str, Collective]]) -> None:
+        """`rows` are the predicted collectives, each with the name that its axes have in the emitted mesh."""
+        self._rows: dict[tuple[str, str], list[Collective]] = {}
+        self._names: dict[tuple[str, str, str], str] = {}
+        for dimension, row in rows:
+            self._rows.setdefault((row.op, dimension), []).append(row)
+
+    def name(self, op: str, dimension: str, letter: str = "") -> str:
+        """Name of a collective `op` over `dimension`, in an action with this `letter` if that is known."""
+        key = op, dimension, letter
+        if key not in self._names:
+            rows = self._rows.get((op, dimension), [])
+            mine = [row for row in rows if row.phase in PHASES.get(letter, ())] or rows
+            self._names[key] = transfer_name(mine) if mine else f"{op} over {dimension}: not predicted"
+        return self._names[key]
+
+
+def _with_sentences(name: str, causes: Iterable[Cause | None]) -> str:
+    """`name`, and after a colon the sentences of `causes`, each once."""
+    said = dict.fromkeys(cause.comment() for cause in causes if cause is not None)
+    return f"{name}: {'; '.join(said)}" if said else name
