@@ -150,6 +150,14 @@ def _sentences_of(field: str) -> Callable[[Plan], str | None]:
     return say
 
 
+def _gather(plan: Plan) -> str | None:
+    """The period of gathers, and the layers of a bucket and ahead of it where the plan says them."""
+    said = plan.gather
+    bucket = f", {said.bucket} layers together" if said and said.bucket > 1 else ""
+    ahead = f", {said.prefetch} layers ahead" if said and said.prefetch else ""
+    return f"per {plan.gather_per}{bucket}{ahead}" if plan.store("params") else None
+
+
 SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "model": lambda plan: plan.model.name,
     "cluster": _machines,
@@ -158,7 +166,7 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "batch": lambda plan: f"{plan.batch.sequences:,} x {plan.batch.sequence_tokens:,} tokens",
     "microbatches": lambda plan: f"{plan.microbatches} of {plan.batch.microbatch_sequences} a rank and step",
     "pipeline": _pipeline,
-    "gather": lambda plan: f"per {plan.gather_per}" if plan.store("params") else None,
+    "gather": _gather,
     "compute": lambda plan: f"{plan.precision.compute}, reduced in {plan.precision.reduce}",
     "recompute": _sentences_of("recompute"),
     "attention": _sentences_of("attention"),

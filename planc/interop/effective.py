@@ -29,7 +29,7 @@ def effective(plan: Plan) -> dict[str, Any]:
         "store": {
             (noun, r): (_stored(plan, noun, r), plan.store_dtype(noun, r)) for noun in NOUNS for r in ("", EXPERTS)
         },
-        "gather": plan.gather_per if plan.store("params") else None,
+        "gather": (plan.gather_per, plan.bucket_layers, plan.buckets_ahead(0)) if plan.store("params") else None,
         "split": plan.split
         and (
             _ranks(plan, [plan.split.axis]),

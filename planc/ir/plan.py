@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import field, fields
 from functools import cached_property
+from math import ceil
 from typing import Any, Literal
 
 from planc.diag.fast_dataclass import dataclass
@@ -93,9 +94,14 @@ BACKWARD_IN_TWO_PARTS = ("dualpipe", "dualpipev", "interleaved_zero_bubble", "zb
 
 @dataclass(frozen=True, kw_only=True)
 class Gather(Value):
-    """`gather params per PERIOD`: how long gathered params live."""
+    """`gather params per PERIOD [bucket N layers] [prefetch N layers]`: how long gathered params live, how many layers
+    one transfer gathers, and how many are gathered ahead of the one in use."""
 
     per: Period
+    bucket: Positive = 1
+    """Layers whose parameters are gathered, and whose gradients are reduced, together."""
+    prefetch: Count = 0
+    """Layers gathered ahead; 0 where the framework decides."""
     cause: Cause
 
 
@@ -435,6 +441,16 @@ class Plan(Value):
         stay = self.split is not None and self.split.schedule in BACKWARD_IN_TWO_PARTS
         return "pass" if self.store("params") and not stay else "step"
 
+    @property
+    def bucket_layers(self) -> int:
+        """Layers whose parameters are gathered together."""
+        return self.gather.bucket if self.gather else 1
+
+    def buckets_ahead(self, usual: int) -> int:
+        """Gathered groups of layers that wait beside the one in use; `usual` where no sentence says how many layers."""
+        said = self.gather.prefetch if self.gather else 0
+        return ceil(said / self.bucket_layers) if said else usual
+
     @cached_property
     def pipeline(self) -> int:
         """Ranks along the pipeline; 1 without one."""
@@ -471,13 +487,16 @@ class Plan(Value):
     def to_json(self) -> dict[str, Any]:
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
 
-        What a plan does not say has no key where there once was no sentence for it: `realise`, `train`, `price`, and
-        the currency of an expectation.
+        What a plan does not say has no key where there once was no sentence for it: `realise`, `train`, `price`, the
+        currency of an expectation, and the layers of a bucket and ahead of it.
         """
         plain = super().to_json()
         for name in ("realise", "train", "price"):
             if plain[name] is None:
                 del plain[name]
+        if self.gather is not None:
+            usual = {"bucket": 1, "prefetch": 0}
+            plain["gather"] = {k: v for k, v in plain["gather"].items() if v != usual.get(k)}
         for expect in plain["expects"]:
             if not expect["currency"]:
                 del expect["currency"]

@@ -61,7 +61,7 @@ _FORMS: dict[str, tuple[str, ...]] = {
         "store params over fsdp on embed",
         "store params, grads, optimizer over efsdp for experts",
     ),
-    "gather": ("gather params per step",),
+    "gather": ("gather params per step", "gather params per pass bucket 2 layers prefetch 4 layers"),
     "split": (
         "split layers over pp as 1f1b",
         "split layers over pp as 1f1b stages [embed + 7, 2 x 9 layers, 7 + head]",

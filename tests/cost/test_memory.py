@@ -50,6 +50,23 @@ def test_the_fuller_moment_is_named(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("said", "gathered", "reduced"),
+    [
+        ("", 3, 1),  # the block in use, the next one and the buffer in which it landed
+        ("prefetch 3 layers", 5, 1),
+        ("bucket 2 layers", 6, 2),
+        ("bucket 2 layers prefetch 3 layers", 8, 2),  # two buckets ahead
+    ],
+)
+def test_buckets_and_layers_ahead_are_held(tmp_path: Path, said: str, gathered: int, reduced: int) -> None:
+    """Blocks of Llama 3 8B: 218,112,000 parameters in bf16, gradients reduced in fp32; no end is larger here."""
+    text = DATA.replace("llama3_8b", "llama3_8b(vocab = 1024)") + f"gather params per pass {said}\n"
+    sharded = sharded_of(tmp_path, text)
+    held = state_buffers(sharded, [(p, 1) for p in sharded.params])
+    assert held == (gathered * 218112000 * 2, reduced * 218112000 * 4)
+
+
 def test_an_eager_loss_holds_three_fp32_tensors(tmp_path: Path) -> None:
     """Log-probabilities, their gradient and that of the logits. With these, torchtitan's runs of 32k tokens a GPU and
     whole blocks recomputed take what is predicted (its benchmarks of December 2024, table 2)."""

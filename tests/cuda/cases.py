@@ -40,6 +40,11 @@ STATE: dict[str, tuple[str, ...]] = {
     "two_axes": ("a 2 > b 2", "shard batch over a, b", "store params, grads, optimizer over a, b"),
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
     "fsdp_bf16": ("fsdp 4", FSDP, BF16),
+    "buckets": ("fsdp 4", FSDP, "gather params per pass bucket 2 layers"),
+    "buckets_step": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", f"{STEP} bucket 4 layers"),
+    "prefetch": ("fsdp 4", FSDP, "gather params per pass prefetch 2 layers", "recompute blocks"),
+    "buckets_ahead": ("fsdp 2 > tp 2", FSDP, TP, SP, "gather params per pass bucket 2 layers prefetch 2 layers"),
+    "buckets_1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP, "gather params per pass bucket 2 layers"),
 }
 """How state is kept over the data ranks."""
 
@@ -247,7 +252,7 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
-    *("state_bf16_whole", "state_bf16_tp"),
+    *("buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }

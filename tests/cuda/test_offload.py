@@ -13,12 +13,17 @@ from torch.autograd.graph import save_on_cpu
 from planc.backends.cuda.analysis.peak_memory import peak_memory
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.trace import host_apart
+from planc.backends.cuda.rules import realise
 from planc.cost.step.offload import offload_s
 from planc.ir.sharding import Sharded
+from planc.sharding.collectives import semantic_collectives
 from tests.plans import HEAD, sharded_of
 
 LAYOUT = "use fsdp over fsdp\nuse tp over tp\nuse sp over tp\nrecompute blocks\n"
 ON_HOST = "offload hidden to host\n"
+BUCKETS = "gather params per pass bucket 2 layers\n"
+LAYER = 218112000 * 4 / 8
+"""Bytes of a layer's parameters in fp32 on one of 8 tensor ranks."""
 HIDDEN = 32 * 8192 * 4096 * 4 / 8
 """Bytes of what the 32 blocks of Llama 3 8B are given on a device: fp32, an eighth of the sequence."""
 
@@ -45,6 +50,26 @@ def test_the_compute_waits_for_them(tmp_path: Path) -> None:
     assert offload_s(away, 0, compute_s=100.0) == pytest.approx(
         moved / (chip.host_bandwidth_bytes_per_s / chip.devices)
     )
+
+
+def test_a_bucket_is_one_transfer_of_its_layers(tmp_path: Path) -> None:
+    """Half as many of twice the bytes; an audit of 8 layers of llama3_8b counted the same."""
+    one, two = (
+        {
+            (r.op, r.phase): (r.count, r.buffer_bytes)
+            for r in realise(sharded, semantic_collectives(sharded))
+            if r.section == "block" and r.axes == ("fsdp",)
+        }
+        for sharded in (sharded_of(tmp_path, HEAD + LAYOUT + more) for more in ("", BUCKETS))
+    )
+    assert one and two == {key: (count // 2, size * 2) for key, (count, size) in one.items()}
+
+
+def test_gathered_and_waiting_buckets_are_held(tmp_path: Path) -> None:
+    """Two more layers gathered, one more reduced, a layer's gradient as computed, and what passes through a block."""
+    small = HEAD.replace("llama3_8b", "llama3_8b(vocab = 1024)") + LAYOUT
+    one, two = (peak_memory(sharded_of(tmp_path, text), [{0: 1}])[0] for text in (small, small + BUCKETS))
+    assert (2 + 1 + 1) * LAYER < two.buffers - one.buffers < (2 + 1 + 1 + 3) * LAYER
 
 
 def test_state_in_bf16_takes_half_the_bytes(tmp_path: Path) -> None:

@@ -78,6 +78,12 @@ REFUSED = {
         9,
         "leave the op wide",
     ),
+    "layers that do not fall into buckets": (
+        ("fsdp 4", FSDP, "gather params per pass bucket 3 layers"),
+        8,
+        "every stage",
+    ),
+    "buckets of nothing": (("tp 4", TP, "gather params per step bucket 2 layers"), 8, "use fsdp"),
     "one noun in bf16": (
         ("fsdp 4", "shard batch over fsdp", "store params, grads over fsdp", "store optimizer as bf16 over fsdp"),
         9,

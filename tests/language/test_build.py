@@ -122,6 +122,8 @@ def test_order_of_sentences_does_not_matter(tmp_path: Path) -> None:
         ("store momentum over fsdp", "E0108"),
         ("gather params per day", "E0108"),
         ("gather grads per step", "E0108"),
+        ("gather params per pass bucket 0 layers", "E0103"),
+        ("gather params per pass prefetch 3/2 layers", "E0103"),
         ("optimizer sgd", "E0108"),
         ("optimizer adamw(lr = 3)", "E0109"),
         ("compute int4", "E0108"),

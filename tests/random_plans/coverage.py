@@ -57,7 +57,7 @@ def language() -> frozenset[str]:
         "shard": (*shard.SHARDED, *_regions()),
         "replicate": ("heads", "kv_heads", "ffn", "vocab", "sequence"),
         "store": (*NOUNS, "bf16", "fp32", "on embed", EXPERTS),
-        "gather": ("pass", "microbatch", "step"),
+        "gather": ("pass", "microbatch", "step", "bucket", "prefetch"),
         "split": (*schedules(), "chunks", "embed", "head"),
         "optimizer": ("adamw", "muon"),
         "compute": compute.DTYPES,

@@ -16,7 +16,7 @@ from planc.language.op_names import beginnings
 from planc.language.units import CURRENCIES
 from planc.language.verbs.expect import METRICS
 from planc.language.verbs.overlap import METHODS as OVERLAPS
-from tests.random_plans.pieces import Draft
+from tests.random_plans.pieces import Dice, Draft
 
 
 def draw(draft: Draft) -> None:
@@ -63,11 +63,18 @@ def _common(draft: Draft) -> None:
         schedule = draft.schedule
         halves = schedule is not None and schedule.name in ("zbv", "dualpipev", "interleaved_zero_bubble")
         if halves or dice.chance(0.35):
-            draft.say(f"gather params per {'step' if halves else dice.choice(('pass', 'microbatch', 'step', 'step'))}")
+            period = "step" if halves else dice.choice(("pass", "microbatch", "step", "step"))
+            draft.say(f"gather params per {period}{_layers_together(dice)}")
     _recompute(draft)
     if draft.experts and dice.chance(0.3):
         method = dice.choice(("dropless", "capacity", "capacity(factor = 1.25)", "capacity(factor = 2)"))
         draft.say(f"route experts as {method}")
+
+
+def _layers_together(dice: Dice) -> str:
+    """Seldom, how many layers are gathered together or ahead."""
+    bucket = f" bucket {dice.choice((1, 2, 2, 3))} layers" if dice.chance(0.15) else ""
+    return bucket + (f" prefetch {dice.choice((1, 2, 5))} layers" if dice.chance(0.15) else "")
 
 
 def _recompute(draft: Draft) -> None:

@@ -68,6 +68,13 @@ def test_uneven_parts_are_refused_with_the_numbers() -> None:
     assert found.code == "E0901" and "182 is no multiple of 4" in found.message
 
 
+@pytest.mark.parametrize("more", ["bucket 2 layers", "prefetch 2 layers"])
+def test_groups_of_layers_are_refused(more: str) -> None:
+    of = propagated(plan_of("grouped", *FSDP_TP, f"gather params per pass {more}"))
+    (found,) = refusals(of)
+    assert found.code == "E0901" and "scheduler" in found.message
+
+
 def test_other_dtypes_of_state_are_refused() -> None:
     of = propagated(plan_of("narrow", *FSDP_TP, "store optimizer as bf16"))
     assert [f.code for f in refusals(of)] == ["E0901"]

@@ -37,8 +37,8 @@ LOSS_COPIES = 2
 """fp32 tensors like the logits beside the saved log-probabilities: their gradient, and that of the logits."""
 DIVIDED_LOSS_COPIES = 3
 """The same under loss_parallel, whose backward is several ops."""
-BLOCKS_GATHERED = 2
-"""The block in use and the next one."""
+GATHERED_AHEAD = 1
+"""Groups of blocks that torch gathers ahead of the one in use, unless the plan says more."""
 UPDATE = "optimizer update"
 
 
@@ -442,10 +442,27 @@ class Rank:
     def _of_blocks(self) -> float:
         """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
-        gathered = BLOCKS_GATHERED * max((self._gathered(kind) for kind in blocks), default=0.0)
+        groups = max((self._gathered(kind) for kind in blocks), default=0.0)
         back = max((self._saved_without_recompute(kind) - self._of_section(kind) for kind in blocks), default=0.0)
         ends = self._gathered("first") if self._ends_together else 0.0
-        return gathered + back + ends + self._head_gradient() + max(self._inside_blocks(), self._reducing())
+        return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
+
+    def _groups_and_gradients(self, group: float) -> float:
+        """Bytes of gathered groups of blocks, `group` each, and of gradients on their way.
+
+        Of a bucket of several layers the other blocks' gradients wait as computed, what the bucket before it reduces
+        is let go after its own backward, and what the blocks have saved goes with them.
+        """
+        ahead, layers = self.plan.buckets_ahead(GATHERED_AHEAD), self.plan.bucket_layers
+        inside, reducing = self._inside_blocks(), self._reducing()
+        if layers == 1:
+            return (1 + ahead) * group + max(inside, reducing)
+        kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
+        saved = max((self._of_section(kind) for kind in kinds), default=0.0)
+        left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
+        first = (1 + min(ahead, left)) * group
+        second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved
+        return max(first + inside, first + reducing - (layers - 1) * saved, second + reducing + inside)
 
     def _inside_blocks(self) -> float:
         """Gradients on their way through a block (bytes)."""
@@ -458,10 +475,19 @@ class Rank:
             return 0.0
         return max(self._group(section) for section in self.sections if section != "step") * self.reduced
 
+    def _waiting_gradients(self) -> float:
+        """Bytes of gradients as computed: those of a bucket's other blocks wait for the last one's."""
+        layers = self.plan.bucket_layers
+        if layers == 1 or self._accumulates_whole or not self.roles.uses_fsdp:
+            return 0.0
+        groups = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
+        return max(groups, default=0.0) * (layers - 1) / layers * self.computed
+
     def _group(self, section: Section) -> float:
         """Elements of what is gathered and reduced together, after tensor parallelism."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
-        return sum(self._unsharded_elements(p) for p, _ in self.held if sections & set(p.param.sections))
+        together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
+        return together * sum(self._unsharded_elements(p) for p, _ in self.held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
         """A pipeline's buffers for what each microbatch receives, there for the whole step."""

@@ -120,12 +120,13 @@ def _has_equal_microbatches(sharded: Sharded) -> bool:
 
 def _has_equal_blocks(sharded: Sharded) -> bool:
     """True if the work of a block depends on its modules alone: experts take turns at how many rows they have, what is
-    compiled is not these modules, a backward in two parts goes through a block's own graph, and a copy
-    on the host is made on its way."""
+    compiled is not these modules, a backward in two parts goes through a block's own graph, a copy
+    on the host is made on its way, and groups of blocks come together or ahead."""
     plan, experts = sharded.plan, Roles(sharded).experts
+    alone = plan.gather is None or (plan.gather.bucket == 1 and not plan.gather.prefetch)
     split = plan.split
     in_two = split is not None and split.schedule in BACKWARD_IN_TWO_PARTS
-    return not experts.ops and not in_two and not plan.compiles and not plan.offloads
+    return alone and not experts.ops and not in_two and not plan.compiles and not plan.offloads
 
 
 class _Step:

@@ -408,7 +408,9 @@ def _gathered_for_schedule(plan: Plan) -> bool:
 def _groups(roles: Roles) -> str:
     """One fully_shard per group of parameters that are gathered and reduced together."""
     if roles.sharded.tied:
-        return lines(BLOCK_GROUPS, ENDS_GATHERED_ONCE if _gathers_in_backward(roles) else ENDS_IN_ONE_GROUP)
+        return lines(
+            _block_groups(roles.plan), ENDS_GATHERED_ONCE if _gathers_in_backward(roles) else ENDS_IN_ONE_GROUP
+        )
     ops = roles.sharded.ops
     first = list(dict.fromkeys(o.op.module for o in ops["first"] if o.op.params))
     last = list(dict.fromkeys(o.op.module for o in ops["last"] if o.op.params))
@@ -419,11 +421,39 @@ def _groups(roles: Roles) -> str:
         <last>
         fully_shard(model, **config)
         """,
-        blocks=BLOCK_GROUPS,
+        blocks=_block_groups(roles.plan),
         first=lines(*(_if_present(roles, m, f"fully_shard(model.{m}, **config)") for m in first)),
         last=_last_group(roles, last),
     )
 
+
+def _block_groups(plan: Plan) -> str:
+    """A group for each block, or for several; then those that are gathered ahead of each, where the plan says so."""
+    gather, layers = plan.gather, plan.bucket_layers
+    ahead = plan.buckets_ahead(0)
+    if gather is None or (layers == 1 and not ahead):
+        return BLOCK_GROUPS
+    groups = fill(SEVERAL_BLOCKS, layers=str(layers)).strip() if layers > 1 else BLOCK_GROUPS
+    if not ahead:
+        return lines(because(gather.cause), groups)
+    every = f"blocks[::{layers}]" if layers > 1 else "list(model.layers.values())"
+    return lines(
+        groups, because(gather.cause), fill(PREFETCH, every=every, ahead=str(ahead), after=str(ahead + 1)).strip()
+    )
+
+
+SEVERAL_BLOCKS = """
+blocks = list(model.layers.values())
+for first in range(0, len(blocks), <layers>):
+    fully_shard(blocks[first : first + <layers>], **config)
+"""
+
+PREFETCH = """
+groups = <every>
+for index, group in enumerate(groups):
+    group.set_modules_to_forward_prefetch(groups[index + 1 : index + <after>])
+    group.set_modules_to_backward_prefetch(groups[max(index - <ahead>, 0) : index][::-1])
+"""
 
 BLOCK_GROUPS = """\
 for block in model.layers.values():

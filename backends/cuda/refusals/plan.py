@@ -82,6 +82,22 @@ def _store_dtypes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
             yield store.cause, what, f"`store params, grads, optimizer as {store.dtype}`, or leave out the dtype"
 
 
+def _buckets(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """fully_shard is given several blocks as one group, where all groups are alike."""
+    plan = sharded.plan
+    gather, layers = plan.gather, plan.bucket_layers
+    if gather is None:
+        return
+    if layers > 1 and (uneven := [end - begin for begin, end in plan.stages if (end - begin) % layers]):
+        what = f"{uneven[0]} layers do not fall into groups of {layers}"
+        yield gather.cause, what, "a number of layers that divides those of every stage"
+    if layers > 1 and (len(sharded.model.blocks) > 1 or roles.experts.own_mesh):
+        what = "blocks of several kinds, or with experts that lie on a mesh of their own, are groups apart"
+        yield gather.cause, what, "leave `bucket` out"
+    if (layers > 1 or gather.prefetch) and not roles.shard:
+        yield gather.cause, "no axis stores state", "store it over an axis, as in `use fsdp over AXIS`"
+
+
 def _stored_dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """fully_shard pads dimension 0 only."""
     for p in sharded.params:
@@ -309,6 +325,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _unsupported_sentences,
     _stores_apart,
     _store_dtypes,
+    _buckets,
     _stored_dims,
     _divided_inside,
     _context,

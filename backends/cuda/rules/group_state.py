@@ -1,4 +1,4 @@
-"""fully_shard moves a group's parameters in one collective: the embedding, each block, norm with head.
+"""fully_shard moves a group's parameters in one collective: the embedding, each block or bucket, norm with head.
 
 Experts that lie on a mesh of their own are a group apart from the rest of their block.
 """
@@ -17,7 +17,15 @@ def apply(roles: Roles, rows: Rows) -> Rows:
     groups: dict[tuple[object, ...], list[Collective]] = {}
     for place, row in enumerate(rows):
         groups.setdefault((*_key(row), of_experts(row, roles)) if of_state(row, roles) else (place,), []).append(row)
-    return tuple(_merged(group) for group in groups.values())
+    return tuple(_bucketed(roles, _merged(group)) for group in groups.values())
+
+
+def _bucketed(roles: Roles, row: Collective) -> Collective:
+    """The row of a block's group, where the plan has as many blocks in one group."""
+    layers = roles.plan.bucket_layers
+    if layers == 1 or row.section not in roles.sharded.model.blocks or not of_state(row, roles):
+        return row
+    return changed(row, NAME, count=row.count // layers, buffer_bytes=row.buffer_bytes * layers)
 
 
 def _key(row: Collective) -> tuple[object, ...]:

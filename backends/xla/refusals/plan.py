@@ -23,7 +23,7 @@ def refusals(sharded: Sharded) -> list[Diagnostic]:
     plan = sharded.plan
     if missing := not_lowered(plan, "xla"):
         return missing
-    of_plan = (rule(plan) for rule in (_pipeline, _store_dtypes, _compute_dtypes, _regions))
+    of_plan = (rule(plan) for rule in (_pipeline, _gather, _store_dtypes, _compute_dtypes, _regions))
     of_ops = (rule(sharded) for rule in (_uneven_shards, _experts, _attention))
     found = (d for rule in (*of_plan, *of_ops) for d in rule)
     return sorted(dict.fromkeys(found), key=lambda d: d.span)
@@ -53,6 +53,14 @@ def _pipeline(plan: Plan) -> Iterator[Diagnostic]:
     if plan.gather is not None and plan.gather_per == "microbatch" and plan.store("params"):
         why = "the backward of a microbatch comes long after its forward, and others are in between"
         yield _refused(plan.gather.cause, why, "`gather params per pass` or `per step`")
+
+
+def _gather(plan: Plan) -> Iterator[Diagnostic]:
+    """A layer is an iteration of a loop, which gathers its own parameters when XLA's scheduler begins it."""
+    gather = plan.gather
+    if gather is not None and (gather.bucket > 1 or gather.prefetch):
+        why = "a loop gathers the parameters of each layer, and XLA's scheduler decides how early"
+        yield _refused(gather.cause, why, f"`gather params per {gather.per}`")
 
 
 def _attention(sharded: Sharded) -> Iterator[Diagnostic]:

@@ -54,7 +54,7 @@ def check(costed: CostedPlan) -> Iterator[Diagnostic]:
 
 
 def _with_gather_per(plan: Plan, per: Period) -> Plan:
-    return replaced(plan, gather=Gather(per=per, cause=plan.mesh.cause))
+    return replaced(plan, gather=Gather(per=per, bucket=plan.bucket_layers, cause=plan.mesh.cause))
 
 
 RULE = Rule(

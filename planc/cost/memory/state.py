@@ -102,16 +102,17 @@ PassingBytes = tuple[float, float]
 def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Section, PassingBytes]:
     """Transient bytes of `params` by the section that uses them: gathered copies, and the whole gradient.
 
-    A plan that gathers parameters in each pass holds the blocks that its framework prefetches and, with torch,
-    `LANDING` more.
+    A plan that gathers parameters in each pass holds the blocks that it or its framework prefetches and, with torch,
+    `LANDING` more. A bucket of several layers is gathered and reduced as one.
     """
     plan = sharded.plan
-    at_once = framework(plan.framework).prefetched
-    blocks = (at_once + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
+    ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)
+    blocks = (1 + ahead + LANDING * (not by_xla(plan))) if plan.gather_per == "pass" else 0
     gathered, reduced = blocks * DTYPE_BYTES[plan.precision.compute], DTYPE_BYTES[plan.precision.reduce]
     found: dict[Section, PassingBytes] = {}
     for p in params:
-        elements = param_elements(plan, p)
+        together = plan.bucket_layers if set(p.param.sections) & set(plan.model.blocks) else 1
+        elements = together * param_elements(plan, p)
         mine = gathered * elements * bool(p.stored["params"]), reduced * elements * bool(p.stored["grads"])
         for section in p.param.sections:
             others = found.get(section, (0.0, 0.0))

@@ -1,4 +1,4 @@
-"""`gather params per pass | microbatch | step`: how long gathered parameters are kept."""
+"""`gather params per pass | microbatch | step [bucket N layers] [prefetch N layers]`: how parameters are gathered."""
 
 from __future__ import annotations
 
@@ -15,5 +15,12 @@ ORDER = 5
 def read(sentence: Sentence, draft: Draft) -> None:
     noun = draft.one_of(sentence.names(0)[0], ("params",), "a noun that is gathered")
     per = draft.one_of(sentence.node.words("NAME")[0], get_args(Period), "a period")
-    if noun and per:
-        draft.gather = Gather(per=cast(Period, per), cause=draft.cause(sentence))
+    bucket, prefetch = _layers(sentence, "bucket", draft), _layers(sentence, "prefetch", draft)
+    if noun and per and bucket is not None and prefetch is not None:
+        draft.gather = Gather(per=cast(Period, per), bucket=bucket or 1, prefetch=prefetch, cause=draft.cause(sentence))
+
+
+def _layers(sentence: Sentence, word: str, draft: Draft) -> int | None:
+    """The number of layers after `word`, 0 where the sentence has no such word; None (reported) for no number."""
+    said = sentence.node.node(word)
+    return draft.integer(said.parts[0]) if said else 0

@@ -165,7 +165,7 @@ def _gather(plan: Plan) -> Iterator[Change]:
     line = plan.gather.cause.span.line if plan.gather else 0
     for per in ("pass", "microbatch", "step"):
         if per != plan.gather_per and (per != "microbatch" or plan.microbatches > 1):
-            gather = Gather(per=per, cause=cause)
+            gather = Gather(per=per, bucket=plan.bucket_layers, cause=cause)
             yield Change(replace(plan, gather=gather), f"gather parameters per {per}", f"gather params per {per}", line)
 
 

@@ -378,6 +378,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
     ),
     Fault(
+        name="buckets are counted layer by layer",
+        file="backends/cuda/rules/group_state.py",
+        text="count=row.count // layers, buffer_bytes=row.buffer_bytes * layers",
+        planted="count=row.count, buffer_bytes=row.buffer_bytes",
+        test="tests/cuda/test_offload.py::test_a_bucket_is_one_transfer_of_its_layers",
+    ),
+    Fault(
+        name="layers ahead are gathered and not counted",
+        file="planc/cost/memory/state.py",
+        text="ahead = plan.buckets_ahead(framework(plan.framework).prefetched - 1)",
+        planted="ahead = framework(plan.framework).prefetched - 1",
+        test="tests/cost/test_memory.py::test_buckets_and_layers_ahead_are_held[prefetch 3 layers-5-1]",
+    ),
+    Fault(
         name="bf16 gradients have a norm in bf16",
         file="backends/cuda/emit/global_ops.py",
         text='"torch.nn.utils.get_total_norm" if roles.state_dtype == "fp32" else "total_norm"',
