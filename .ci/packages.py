@@ -100,6 +100,7 @@ def use(python: Path, folder: Path) -> None:
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     assert not commit or version.endswith(f"(commit {commit[:12]})"), version
     print(version)
+    assert ".TH PLANC 1" in (python.parent.parent / "share/man/man1/planc.1").read_text()
     report = json.loads(run(planc, "check", "mine.plan", "--format", "json", cwd=folder))
     assert report["step"]["time_s"] > 0 and report["run"]["price"] > 0, report["run"]
     run(planc, "report", "mine.plan", "-o", "mine.html", cwd=folder)

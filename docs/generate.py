@@ -14,6 +14,7 @@ from snippets import ROOT, Snippet, commands, pages, run, snippets, workspace
 from systems import systems_pages as systems_pages
 
 from planc.checks import rules
+from planc.cli.man_page import man_page
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
 from planc.diag.span import Source
@@ -260,6 +261,7 @@ def main() -> None:
     write_all(FOLDER, ".md", diagnostics_pages())
     write_all(ROOT / "docs" / "reference" / "systems", ".md", systems_pages())
     write_all(SCHEMAS, ".json", schema_files())
+    (ROOT / "docs" / "man" / "planc.1").write_text(man_page())
     (ROOT / "docs" / "reference" / "field-notes.md").write_text(field_notes())
     (ROOT / "docs" / "reference" / "versions.md").write_text(versions_page())
     for path, text in accuracy_files().items():

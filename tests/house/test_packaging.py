@@ -49,14 +49,16 @@ def test_the_package_map_names_the_real_folders() -> None:
 
 def test_the_wheel_holds_every_file_once(tmp_path: Path) -> None:
     build = tmp_path / "tree"
-    for source in [*files_of_tree().values(), "pyproject.toml", "README.md", "LICENSE"]:
+    for source in [*files_of_tree().values(), "pyproject.toml", "README.md", "LICENSE", "docs/man/planc.1"]:
         (build / source).parent.mkdir(parents=True, exist_ok=True)
         (build / source).write_bytes((ROOT / source).read_bytes())
     pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*pip, "-w", str(tmp_path), "."], cwd=build, check=True, capture_output=True)
     (wheel,) = tmp_path.glob("planc-*.whl")
     names = [n for n in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in n]
-    assert sorted(names) == sorted(files_of_tree())
+    installed = [n for n in names if ".data/" in n]
+    assert [n.partition(".data/data/")[2] for n in installed] == ["share/man/man1/planc.1"]
+    assert sorted(set(names) - set(installed)) == sorted(files_of_tree())
 
 
 GPU_BUILD = ("nvidia-", "cuda-", "triton")

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,13 +24,13 @@ from planc.backends.xla.audit.hlo import HloError, Instruction, parse
 from planc.backends.xla.audit.inventory import FUSED_SCATTER, OPS
 from planc.backends.xla.rules import realise
 from planc.cost.step.span_names import TransferNames, optimizer_cause, part_name
-from planc.files import write_atomically
+from planc.files import read_bounded, write_atomically
 from planc.ir.plan import Plan
 from planc.ir.program import Program
 from planc.sharding.collectives import semantic_collectives
 
 MOST_BYTES = 500_000_000
-"""A trace that unpacks to more is left as it is."""
+"""A trace that is larger, or unpacks to more, is left as it is."""
 _SOURCE = re.compile(r'op_name="([^"]*)"')
 
 
@@ -95,7 +96,9 @@ def named_trace(folder: Path, names: Callable[[], dict[str, Name]]) -> Iterator[
 
 def rename_events(path: Path, names: dict[str, Name]) -> None:
     """Give the events of the trace at `path` their `names`. An instruction's own stays in the argument `hlo_op`."""
-    with gzip.open(path) as file:
+    if path.stat().st_size > MOST_BYTES:
+        return
+    with gzip.GzipFile(fileobj=BytesIO(read_bounded(path, MOST_BYTES))) as file:
         content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         return

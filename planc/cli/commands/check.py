@@ -157,9 +157,10 @@ def show(checked: Examined, *, brief: bool = False) -> None:
     report = checked.report
     if report.step is not None:
         from planc.cli.views.report_text import brief_line, print_report
+        from planc.cli.views.table import fitted
 
         if brief:
-            print(brief_line(report))
+            print("\n".join(fitted([brief_line(report)])))
         else:
             print_report(report)
     if report.diagnostics:
@@ -167,5 +168,6 @@ def show(checked: Examined, *, brief: bool = False) -> None:
         print_diagnostics(report.diagnostics, checked.sources)
     if report.targets and not brief:
         from planc.cli.views.report_text import targets_line
+        from planc.cli.views.table import fitted
 
-        print(f"\n{targets_line(report)}")
+        print("\n".join(fitted(["", targets_line(report)])))

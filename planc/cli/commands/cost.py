@@ -34,7 +34,7 @@ def run(options: argparse.Namespace) -> int:
 
 def _explain(checked: Examined, format: str) -> None:
     from planc.cli.views.report_text import parts_of, seconds, strong
-    from planc.cli.views.table import table
+    from planc.cli.views.table import fitted, table
     from planc.cost.bounds import bounds
     from planc.cost.explain import explain
 
@@ -45,7 +45,8 @@ def _explain(checked: Examined, format: str) -> None:
         facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
         print_json({"time_s": step.time_s, **facts}, "planc.explain/1")
         return
-    print(f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class")
+    head = f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class"
+    print("\n".join(fitted([head])))
     for part, total in parts_of(step):
         rows = [
             (s.name, seconds(s.seconds), f"{s.seconds / step.time_s:.1%}", s.why, s.cause.comment() if s.cause else "")
@@ -55,7 +56,7 @@ def _explain(checked: Examined, format: str) -> None:
         if rows:
             print(f"\n{strong(part)} {seconds(total)}")
             print("\n".join(table(("", "time", "share", "why", "from"), _aligned(rows), left=1, left_last=True)))
-    print(f"\n{strong('rooflines')} of one layer, in closed form")
+    print("\n".join(fitted(["", f"{strong('rooflines')} of one layer, in closed form"])))
     heads = ("over", "the plan has", "bound by compute", "so it is bound by", "what")
     print("\n".join(table(heads, [_roofline(b) for b in rooflines], left=1, left_last=True)))
     if checked.report.diagnostics:

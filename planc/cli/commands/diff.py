@@ -159,5 +159,6 @@ def _refused(checked: list[Examined], format: str) -> int:
 
 def _show(found: Diff) -> None:
     from planc.cli.views.diff_text import lines
+    from planc.cli.views.table import fitted
 
-    print("\n".join(lines(found)))
+    print("\n".join(fitted(lines(found))))

@@ -16,7 +16,7 @@ from planc.cli.common import add_costed_target, add_set, print_json, refused
 from planc.cli.pages import is_page, page_command, save_page, wrong_page
 from planc.cli.progress import Progress
 from planc.cli.views.report_text import days, money, seconds, strong
-from planc.cli.views.table import table
+from planc.cli.views.table import fitted, table
 from planc.diag.errors import PlanError
 from planc.files import MAX_TEXT_BYTES, read_bounded, write_atomically
 from planc.language.build import build_file
@@ -106,7 +106,7 @@ def run(options: argparse.Namespace) -> int:
     ]
     heads = ("", "layout", "step", "MFU", "GiB", *(("run", "price") if long else ()), "than the next")
     print("\n".join(table(heads, rows, left=2, left_last=True)))
-    print(apart_line(found))
+    print("\n".join(fitted([apart_line(found)])))
     print(f"\n{strong('time against memory')}, near the fastest")
     front = [(c.label, seconds(c.time_s), f"{c.memory_gib:.1f}") for c in found.pareto]
     print("\n".join(table(("layout", "step", "GiB"), front, left=1)))
@@ -156,7 +156,7 @@ def _on_clusters(options: argparse.Namespace) -> int:
     else:
         from planc.cli.views.clusters_text import lines
 
-        print("\n".join(lines(found)))
+        print("\n".join(fitted(lines(found))))
     return status
 
 

@@ -54,7 +54,7 @@ def _numbers(part: Part, bold: Bold, changes: Sequence[Change]) -> Iterator[str]
     yield ""
     heads = ("", "A", "B", "") if part == "plan" else ("", "A", "B", "change")
     yield bold(TITLES[part])
-    yield from table(heads, rows, left=3 if part == "plan" else 1)
+    yield from table(heads, rows, left=3 if part == "plan" else 1, columns=None if bold is strong else 0)
 
 
 def _collectives(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
@@ -67,7 +67,8 @@ def _collectives(bold: Bold, changes: Sequence[Change]) -> Iterator[str]:
     rows = [[*_kind(name), *_counts(by.get("calls"), ""), *_counts(by.get("bytes"), "B")] for name, by in kinds.items()]
     yield ""
     yield bold(TITLES["collectives"])
-    yield from table(("op", "axis", "dtype", "calls A", "calls B", "bytes A", "bytes B", "change"), rows, left=3)
+    heads = ("op", "axis", "dtype", "calls A", "calls B", "bytes A", "bytes B", "change")
+    yield from table(heads, rows, left=3, columns=None if bold is strong else 0)
 
 
 def _kind(name: str) -> list[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from planc.cli.common import colour
-from planc.cli.views.table import table
+from planc.cli.views.table import fitted, table
 from planc.frameworks import framework
 from planc.ir.report import Report, RunCost, Step, TargetAnswer, TimedCollective
 from planc.picture.units import count as count
@@ -28,7 +28,7 @@ def print_report(report: Report) -> None:
     """Print `report`: headline, memory by stage, step by part, axes and collectives."""
     step = [*_step(report), *_goodput(report), *run_lines(report.run)]
     sections = (_headline(report), _memory(report), step, _collectives(report))
-    print("\n\n".join("\n".join(lines) for lines in sections))
+    print("\n\n".join("\n".join(fitted(lines)) for lines in sections))
 
 
 def brief_line(report: Report) -> str:

@@ -1,19 +1,147 @@
-"""Columns of text. Written here because a table library would take as long to load as the check."""
+"""Columns of text. Written here because a table library would take as long to load as the check.
+
+On a terminal that is too narrow for a table, its last column wraps if it is prose, else its columns stand in bands
+below each other, each with the columns that name the rows; where these alone are too wide, a row is a paragraph.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from textwrap import wrap
+
+from planc.cli.common import width
+
+PROSE = 16
+"""Columns that the last cells need at least, to be wrapped beside the others."""
+INDENT = "  "
+Row = Sequence[str]
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, left_last: bool = False) -> list[str]:
-    """Lines of aligned cells: the first `left` columns (and perhaps the last) to the left, numbers right."""
+def table(
+    heads: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    left: int = 1,
+    left_last: bool = False,
+    columns: int | None = None,
+) -> list[str]:
+    """Lines of aligned cells.
+
+    Args:
+        heads: names of the columns.
+        rows: cells, as many in each row as there are heads.
+        left: number of the first columns, which name a row and stand to the left; numbers stand to the right.
+        left_last: whether the last column is prose, to the left too.
+        columns: most columns of a line; 0: any number; None: the terminal's, any number where there is none.
+    """
     lines = [list(heads), *(list(row) for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(heads))]
-    last = len(heads) - 1
+    most = terminal_columns() if columns is None else columns
+    made = _aligned(lines, left, left_last)
+    if not most or max(map(len, made)) <= most:
+        return made
+    without = _aligned([line[:-1] for line in lines], left, False)
+    rest = most - max(map(len, without)) - 2
+    if left_last and all(set(line[-1]) <= {"#"} for line in lines):
+        return table(heads[:-1], [row[:-1] for row in rows], left=left, columns=most)  # bars
+    if left_last and rest >= PROSE:
+        return list(_beside(lines, left, rest))
+    named = _aligned([line[:left] for line in lines], left, False)
+    numbers = [[line[i] for line in lines] for i in range(left, len(heads) - left_last)]
+    widest = max((len(cell) for column in numbers for cell in column), default=0)
+    if left and max(map(len, named)) + 2 + widest <= most:
+        return list(_bands(lines, left, left_last, most))
+    return list(_paragraphs(lines, left, left_last, most))
+
+
+def terminal_columns() -> int:
+    """Columns of the terminal that standard output is; 0 where it is none."""
+    return width() if sys.stdout.isatty() else 0
+
+
+def fitted(lines: Iterable[str]) -> Iterator[str]:
+    """`lines` of prose, wrapped on a terminal. Those that fit stay as they are."""
+    most = terminal_columns()
+    for line in lines:
+        if most and _seen(line) > most:
+            yield from wrap(line, max(most, PROSE), subsequent_indent=INDENT, break_on_hyphens=False)
+        else:
+            yield line
+
+
+def _seen(line: str) -> int:
+    """Columns that a line takes: without the signs that make it bold."""
+    return len(line.replace("\033[1m", "").replace("\033[0m", ""))
+
+
+def _aligned(lines: Sequence[Row], left: int, left_last: bool) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    last = len(widths) - 1
 
     def cell(index: int, text: str) -> str:
-        if index < left or (left_last and index == last):
-            return text.ljust(widths[index])
-        return text.rjust(widths[index])
+        to_left = index < left or (left_last and index == last)
+        return text.ljust(widths[index]) if to_left else text.rjust(widths[index])
 
     return ["  ".join(cell(i, text) for i, text in enumerate(line)).rstrip() for line in lines]
+
+
+def _beside(lines: Sequence[Row], left: int, columns: int) -> Iterator[str]:
+    """The table, the last cells wrapped to `columns`."""
+    cells: list[Row] = []
+    for line in lines:
+        first, *more = wrap(line[-1].strip(), columns) or [""]
+        cells += [[*line[:-1], first], *([*[""] * (len(line) - 1), text] for text in more)]
+    yield from _aligned(cells, left, True)
+
+
+def _bands(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
+    """The columns that fit, then the next ones. Prose comes last, a line each."""
+    end = len(lines[0]) - left_last
+    at = left
+    while at < end:
+        take = end
+        while take > at + 1 and max(map(len, _aligned(_some(lines, left, at, take), left, False))) > most:
+            take -= 1
+        yield from _aligned(_some(lines, left, at, take), left, False)
+        at = take
+        if at < end:
+            yield ""
+    if left_last:
+        for line in lines[1:]:
+            if line[-1].strip():
+                name = "  ".join(cell for cell in line[:left] if cell)
+                yield from wrap(f"{name}: {line[-1].strip()}", most, subsequent_indent=INDENT)
+
+
+def _some(lines: Sequence[Row], left: int, start: int, stop: int) -> list[Row]:
+    return [[*line[:left], *line[start:stop]] for line in lines]
+
+
+def _paragraphs(lines: Sequence[Row], left: int, left_last: bool, most: int) -> Iterator[str]:
+    """A row: its names, then its figures with the names of their columns, then its prose."""
+    heads, *rows = lines
+    end = len(heads) - left_last
+    for row in rows:
+        named = row[:left]
+        if not heads[0]:  # a row's number, or its name: the others say what they are
+            named = [f"{head} {cell}".strip() if cell else "" for head, cell in zip(heads, named, strict=False)]
+        yield from wrap("  ".join(filter(None, named)), most, subsequent_indent=INDENT)
+        pairs = (f"{head} {cell}".strip() for head, cell in zip(heads[left:end], row[left:end], strict=True) if cell)
+        yield from _joined(pairs, most)
+        if left_last and row[-1].strip():
+            yield from wrap(row[-1].strip(), most, initial_indent=INDENT, subsequent_indent=INDENT)
+
+
+def _joined(pairs: Iterable[str], most: int) -> Iterator[str]:
+    """Figures, as many on a line as fit; only one that is wider than a line is broken."""
+    line = ""
+    for pair in pairs:
+        if line and len(line) + 2 + len(pair) > most:
+            yield line
+            line = ""
+        if len(INDENT) + len(pair) > most:
+            yield from wrap(pair, most, initial_indent=INDENT, subsequent_indent=INDENT * 2)
+            continue
+        line = f"{line}  {pair}" if line else f"{INDENT}{pair}"
+    if line:
+        yield line
