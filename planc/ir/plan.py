@@ -175,6 +175,18 @@ class Route(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class NamedKernel(Value):
+    """`attention.core as KERNEL` beside a sentence that says how keys of other ranks are met."""
+
+    method: Method
+    cause: Cause
+
+
+PASSES_KEYS = ("ring", "all_gather")
+"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Kernel(Value):
     """`attention.core as METHOD`: the kernel of attention, or how it meets keys of other ranks.
 
@@ -186,7 +198,16 @@ class Kernel(Value):
     balance: Literal["headtail", "none"] = "headtail"
     rotate: Literal["p2p", "alltoall"] = "p2p"
     block: Count = 0
+    kernel: NamedKernel | None = None
+    """The kernel that a ring or a gather runs, where a second sentence names it."""
     cause: Cause
+
+    @property
+    def runs(self) -> str:
+        """The kernel by name; an empty string where no sentence names one."""
+        if self.method not in PASSES_KEYS:
+            return self.method
+        return self.kernel.method if self.kernel else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -488,12 +509,14 @@ class Plan(Value):
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
 
         What a plan does not say has no key where there once was no sentence for it: `realise`, `train`, `price`, the
-        currency of an expectation, and the layers of a bucket and ahead of it.
+        currency of an expectation, the layers of a bucket and ahead of it, and the kernel of a ring.
         """
         plain = super().to_json()
         for name in ("realise", "train", "price"):
             if plain[name] is None:
                 del plain[name]
+        if self.attention is not None and self.attention.kernel is None:
+            del plain["attention"]["kernel"]
         if self.gather is not None:
             usual = {"bucket": 1, "prefetch": 0}
             plain["gather"] = {k: v for k, v in plain["gather"].items() if v != usual.get(k)}

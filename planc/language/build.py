@@ -15,7 +15,7 @@ from planc.language.draft import Draft, NameLookup
 from planc.language.framework_rules import filled
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
-from planc.language.verbs import readers
+from planc.language.verbs import attention, readers
 from planc.language.verbs.use import expand
 from planc.syntax import Tree
 from planc.syntax.lines import OLD_VERBS, VERBS
@@ -160,10 +160,10 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
                 f"planc does not compile `{sentence.verb}` here yet",
                 label="not compiled",
             )
-        elif _verb(sentence) in ONCE and _verb(sentence) in first:
-            _report_given_twice(sentence, first[_verb(sentence)], draft)
+        elif _verb(sentence) in ONCE and _decides(sentence) in first:
+            _report_given_twice(sentence, first[_decides(sentence)], draft)
         else:
-            first.setdefault(_verb(sentence), sentence)
+            first.setdefault(_decides(sentence), sentence)
             losses = draft.losses
             known[sentence.verb][1](sentence, draft)
             left_out |= {sentence.verb} if draft.losses > losses else set()
@@ -173,6 +173,11 @@ def _read(sentences: list[Sentence], draft: Draft) -> set[str]:
 def _verb(sentence: Sentence) -> str:
     """The verb; `model from` says what `model` says."""
     return sentence.verb.removesuffix("_from")
+
+
+def _decides(sentence: Sentence) -> str:
+    """The decision of a sentence, which stands once: that of its verb, or one of the two that `attention.core` says."""
+    return attention.role(sentence) if sentence.verb == "attention" else _verb(sentence)
 
 
 def _report_given_twice(sentence: Sentence, first: Sentence, draft: Draft) -> None:

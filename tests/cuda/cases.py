@@ -111,6 +111,9 @@ CONTEXT: dict[str, tuple[str, ...]] = {
     "ring_fsdp": ("fsdp 2 > cp 2", FSDP, RING, "recompute blocks"),
     "ring_tp": ("cp 2 > tp 2", RING, TP, SP),
     "ring_bf16": ("cp 4", RING, BF16),
+    "ring_flash": ("fsdp 2 > cp 2", FSDP, RING, "attention.core as flash"),
+    "cp_flash": ("fsdp 2 > cp 2", FSDP, CP, "attention.core as flash"),
+    "cp_unfused": ("cp 2 > tp 2", CP, TP, SP, "attention.core as unfused"),
     "ulysses": ("cp 4", ULYSSES),
     "ulysses_tp": ("cp 2 > tp 2", ULYSSES, "shard heads, ffn over tp"),
     "ulysses_fsdp": ("cp 2 > fsdp 2", FSDP, ULYSSES),
@@ -252,7 +255,7 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
-    *("buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
+    *("cp_flash", "cp_unfused", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }

@@ -88,6 +88,8 @@ def test_emitting_loads_no_framework() -> None:
         ("zero2", "set_reshard_after_backward(last)", "set_requires_gradient_sync"),
         ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),
         ("fsdp_bf16", "param_dtype=torch.bfloat16, reduce_dtype=torch.float32", "loss_parallel"),
+        ("ring_flash", "attention.core as flash\n    k, v = (x.repeat", "sdpa_kernel"),
+        ("cp_flash", "with sdpa_kernel(SDPBackend.FLASH_ATTENTION)", "Ring"),
         ("buckets", "fully_shard(blocks[first : first + 2], **config)", "prefetch("),
         ("prefetch", "set_modules_to_forward_prefetch(groups[index + 1 : index + 3])", "blocks[first"),
         ("buckets_ahead", "groups[max(index - 1, 0) : index][::-1])", "list(model.layers.values()):"),

@@ -78,6 +78,12 @@ REFUSED = {
         9,
         "leave the op wide",
     ),
+    "a ring of another kernel": (("cp 4", "use cp over cp as ring", "attention.core as unfused"), 8, "flash"),
+    "a kernel that gathered keys are repeated for": (
+        ("cp 4", "use cp over cp", "attention.core as efficient"),
+        8,
+        "flash",
+    ),
     "layers that do not fall into buckets": (
         ("fsdp 4", FSDP, "gather params per pass bucket 3 layers"),
         8,

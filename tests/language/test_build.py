@@ -43,6 +43,16 @@ def test_division_must_come_out_even(tmp_path: Path) -> None:
     assert d.code == "E0103" and "8.5" in d.message
 
 
+def test_a_ring_and_its_kernel_are_two_sentences_and_two_rings_are_one_too_many(tmp_path: Path) -> None:
+    text = HEAD + BODY + "attention.core as flash\nattention.core as ring(balance = none)\n"
+    kernel = plan_of(tmp_path, text).attention
+    assert kernel is not None and (kernel.method, kernel.balance, kernel.runs) == ("ring", "none", "flash")
+    assert codes(tmp_path, text + "attention.core as cudnn\n") == ["E0107"]
+    assert codes(tmp_path, text + "attention.core as all_gather\n") == ["E0107"]
+    alone = plan_of(tmp_path, HEAD + BODY + "attention.core as ring\n").to_json()
+    assert "kernel" not in alone["attention"], "plans without the second sentence are compiled as before"
+
+
 def test_a_written_sentence_beats_a_shorthand_with_a_note(tmp_path: Path) -> None:
     text = HEAD + BODY + "shard     batch over tp, fsdp\n"
     assert "N0110" in codes(tmp_path, text)

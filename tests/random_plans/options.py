@@ -103,9 +103,10 @@ def _recompute(draft: Draft) -> None:
 
 def _kernel(draft: Draft) -> None:
     """A kernel of attention by name; context parallelism says this sentence itself."""
-    if draft.axis("cp") is not None and not draft.ulysses:
+    passed = draft.axis("cp") is not None and not draft.ulysses
+    if passed and draft.dice.chance(0.7):
         return
-    if any("attention.core as" in s for s in draft.sentences):
+    if not passed and any("attention.core as" in s for s in draft.sentences):
         return
     common = (
         ("unfused", "flash") if draft.small else ("flash", "flash", "unfused", "triton", "cudnn", "efficient", "flex")

@@ -68,6 +68,12 @@ def test_uneven_parts_are_refused_with_the_numbers() -> None:
     assert found.code == "E0901" and "182 is no multiple of 4" in found.message
 
 
+def test_a_kernel_beside_gathered_keys_is_refused() -> None:
+    of = propagated(plan_of("kernel", "fsdp 2 > cp 4", FSDP, "use cp over cp", "attention.core as flash"))
+    (found,) = refusals(of)
+    assert found.code == "E0901" and "attention.core as flash" in found.message
+
+
 @pytest.mark.parametrize("more", ["bucket 2 layers", "prefetch 2 layers"])
 def test_groups_of_layers_are_refused(more: str) -> None:
     of = propagated(plan_of("grouped", *FSDP_TP, f"gather params per pass {more}"))

@@ -29,11 +29,11 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
     """torch's fused kernel; None where the plan in `sharded` asks for `attention core as unfused`, which costs what it
     says."""
     chosen = sharded.plan.attention
-    if chosen is not None and chosen.method == "unfused":
+    runs = chosen.runs if chosen is not None else ""
+    if runs == "unfused":
         return None
-    named = chosen is not None and chosen.method in KERNELS
     ring = chosen is not None and chosen.method == "ring"
-    return replace(FUSED, pads_values=ring, repeats_keys=named and chosen is not None and chosen.method not in GROUPED)
+    return replace(FUSED, pads_values=ring, repeats_keys=runs in KERNELS and runs not in GROUPED)
 
 
 def grouped(model: Model, op: Op) -> bool:

@@ -9,6 +9,7 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.diag.quoting import python_string
 from planc.ir.model import Op
+from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
 
@@ -30,19 +31,25 @@ SAVED: dict[str, tuple[str, ...]] = {
 def kernel(roles: Roles) -> str:
     """with_kernel and apply_kernel, if the plan names one."""
     chosen = roles.plan.attention
-    if chosen is None or chosen.method not in KERNELS:
+    if chosen is None or not wraps_kernel(roles.plan):
         return ""
     ops = [o.op for kind in roles.sharded.model.blocks for o in roles.sharded.ops[kind]]
     attentions = [op for op in ops if op.kind == "attention"]
     paths = dict.fromkeys(relative(op.module) for op in attentions)
-    repeats = chosen.method not in GROUPED and any(grouped(roles.sharded.model, op) for op in attentions)
+    repeats = chosen.runs not in GROUPED and any(grouped(roles.sharded.model, op) for op in attentions)
     return fill(
         KERNEL,
         repeats=REPEATS.strip() if repeats else "",
-        cause=because(chosen.cause),
-        backend=KERNELS[chosen.method],
+        cause=because(chosen.kernel.cause if chosen.kernel else chosen.cause),
+        backend=KERNELS[chosen.runs],
         wraps=lines(*(f"block.{p}.forward = partial(with_kernel, block.{p}.forward)" for p in paths)),
     )
+
+
+def wraps_kernel(plan: Plan) -> bool:
+    """True if attention's forward is told its kernel; a ring calls its own."""
+    chosen = plan.attention
+    return chosen is not None and chosen.method != "ring" and chosen.runs in KERNELS
 
 
 KERNEL = '''
@@ -257,8 +264,7 @@ def recompute_inside(roles: Roles) -> bool:
 def in_order(roles: Roles, module: str) -> list[str]:
     """The calls of `parallelize` that this file's functions answer, in the order that works."""
     plan = roles.plan
-    named = plan.attention is not None and plan.attention.method in KERNELS
     replay = f"apply_recompute({module})" if plan.recompute.ops else ""
     compile_ = f"apply_compile({module}{', mesh' if plan.overlaps else ''})" if plan.compiled("blocks") else ""
     pair = [replay, compile_] if recompute_inside(roles) else [compile_, replay]
-    return [f"apply_kernel({module})" if named else "", *pair]
+    return [f"apply_kernel({module})" if wraps_kernel(plan) else "", *pair]

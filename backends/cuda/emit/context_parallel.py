@@ -14,11 +14,9 @@ from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
+from planc.ir.plan import PASSES_KEYS
 from planc.ir.sharding import OpSharding, Step
 from planc.sharding.recompute import names_op
-
-PASSES_KEYS = ("ring", "all_gather")
-"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
 
 
 def balanced(roles: Roles) -> bool:
@@ -70,6 +68,7 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
     flash = "torch.ops.aten._scaled_dot_product_flash_attention"
     padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
     kept = keeps_rings(roles)
+    named = roles.plan.attention.kernel if roles.plan.attention else None
     gpu, cpu = f"{flash}(q, k, v, 0.0, causal)", f"{flash}_for_cpu(q, k, v, 0.0, causal)"
     text = fill(
         RING,
@@ -77,6 +76,7 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
         seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(),
         gradients=_gradient_dtype(roles),
         widened=WIDENED.strip() if padded else "",
+        cause=because(named.cause) if named else "",
         gpu=f"out, log_sum = {gpu}[:2]\nreturn out[..., :width], log_sum" if padded else f"return {gpu}[:2]",
         cpu=f"out, log_sum = {cpu}\nreturn out[..., :width], log_sum" if padded else f"return {cpu}",
         kept=SAVED_WIDE.strip() if padded else "",
@@ -298,6 +298,7 @@ def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tupl
 
 def attend_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
+    <cause>
     k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
     <widened>
     if q.device.type == "cuda":

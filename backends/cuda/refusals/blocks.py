@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.attention import KERNELS
+from planc.backends.cuda.analysis.attention import GROUPED, KERNELS
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
-from planc.backends.cuda.emit.context_parallel import PASSES_KEYS, attentions
+from planc.backends.cuda.emit.context_parallel import attentions
 from planc.ir.base import Cause
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Offload
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, PASSES_KEYS, Offload
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import replay
 
@@ -24,14 +24,25 @@ ON_GPU = ("cudnn", "efficient")
 def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """torch picks a kernel by its backend's name, and not every kernel does every kind of attention."""
     chosen = sharded.plan.attention
-    if chosen is None or chosen.method in PASSES_KEYS:
+    if chosen is None or not chosen.runs:
         return
-    if chosen.method not in KERNELS:
-        yield chosen.cause, f"{chosen.method} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
+    cause = chosen.kernel.cause if chosen.kernel else chosen.cause
+    if chosen.runs not in KERNELS:
+        yield cause, f"{chosen.runs} has no plain reference on a CPU", f"one of {', '.join(KERNELS)}"
         return
-    if chosen.method in ON_GPU and sharded.plan.cluster.chip.hosts_itself:
-        what = f"torch has no {chosen.method} kernel for a CPU, and would stop in the first step"
-        yield chosen.cause, what, "`attention.core as flash`, or leave it out"
+    if chosen.runs in ON_GPU and sharded.plan.cluster.chip.hosts_itself:
+        what = f"torch has no {chosen.runs} kernel for a CPU, and would stop in the first step"
+        yield cause, what, "`attention.core as flash`, or leave it out"
+        return
+    if chosen.method == "ring" and chosen.runs != "flash":
+        what = "a ring puts its parts together by their softmax sums, for which it calls flash attention"
+        yield cause, what, "`attention.core as flash`, or leave it out"
+        return
+    if chosen.method == "all_gather" and chosen.runs not in GROUPED:
+        what = f"{chosen.runs} takes a key for each query head, and these would be repeated before they are gathered"
+        yield cause, what, "`attention.core as flash`, or leave it out"
+        return
+    if chosen.method in PASSES_KEYS:
         return
     if any("sequence" in o.layout for o in attentions(roles)):
         what = "other ranks hold keys, and the sentence does not say how they are met"

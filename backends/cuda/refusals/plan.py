@@ -17,7 +17,7 @@ from planc.backends.cuda.refusals import blocks, experts
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
-from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, Replicate, Shard
+from planc.ir.plan import BACKWARD_IN_TWO_PARTS, NOUNS, PASSES_KEYS, Replicate, Shard
 from planc.ir.sharding import Sharded
 
 TORCH_DTYPES = ("fp32", "bf16")
@@ -186,7 +186,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """The emitted ring knows plain causal attention."""
     kernel = sharded.plan.attention
-    if kernel is None or kernel.method not in context_parallel.PASSES_KEYS:
+    if kernel is None or kernel.method not in PASSES_KEYS:
         return
     if not roles.context:
         yield kernel.cause, "no axis divides the sequence in attention", "leave it out, or add `use cp over AXIS`"

@@ -194,11 +194,14 @@ def features_of(program: Program, device: torch.device) -> tuple[str, ...]:
     """Kernels, compilers and policies that `program` uses on `device`, by name, for the receipt."""
     plan = program.plan
     kernel = f"attention.{plan.attention.method}" if plan.attention else ""
+    beside = f"attention.{plan.attention.kernel.method}" if plan.attention and plan.attention.kernel else ""
     settled = "deterministic" if torch.are_deterministic_algorithms_enabled() else ""
     update = "adamw.fused" if fused(program, device) else "adamw.foreach"
     compiled = ["compile.loss" if c.what == "loss" else f"compile.{c.method}" for c in plan.compiles]
     compiled += [f"overlap.{o.method}" for o in plan.overlaps if device.type == "cuda"]
-    return tuple(name for name in (kernel, update, *compiled, "offload" if plan.offloads else "", settled) if name)
+    return tuple(
+        name for name in (kernel, beside, update, *compiled, "offload" if plan.offloads else "", settled) if name
+    )
 
 
 def _named(settings: Settings) -> tuple[str, ...]:

@@ -10,11 +10,8 @@ from planc.backends.common.source_writer import beside, causes, fill
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
 from planc.backends.xla.emit.specs import spec_text
 from planc.diag.quoting import python_string
-from planc.ir.plan import Plan
+from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import OpSharding, Sharded
-
-PASSES_KEYS = ("ring", "all_gather")
-"""Methods by which attention meets the keys of other ranks; other methods are kernels."""
 
 
 def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:

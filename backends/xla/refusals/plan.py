@@ -7,12 +7,12 @@ from collections.abc import Iterator
 from planc.backends.common.refusal import refused
 from planc.backends.common.unsupported import not_lowered
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
-from planc.backends.xla.emit.context_parallel import PASSES_KEYS, attentions, balanced, keyed_axes, windows
+from planc.backends.xla.emit.context_parallel import attentions, balanced, keyed_axes, windows
 from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
-from planc.ir.plan import Plan
+from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
 
 DTYPES = ("fp32", "bf16")
@@ -71,6 +71,8 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
     if kernel.method not in PASSES_KEYS:
         yield _refused(kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
         return
+    if kernel.kernel is not None:
+        yield _refused(kernel.kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
     if not axes:
         why = "no axis divides the sequence in attention"
         yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")

@@ -45,7 +45,7 @@ def attention_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) 
     plan, kernel = sharded.plan, sharded.attention
     if kernel is not None and kernel.stores_scores:
         return _stored_scores_s(sharded, o, chip, kernel, backward=backward)
-    if kernel is None and plan.attention is not None and plan.attention.method == "unfused":
+    if kernel is None and plan.attention is not None and plan.attention.runs == "unfused":
         return _unfused_s(sharded, o, chip, backward=backward)
     times = FLASH_BACKWARD if backward else 1.0
     peak = peak_flops_per_s(chip, plan.precision.compute) / chip.devices
@@ -102,7 +102,7 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     0.9
     """
     plan = sharded.plan
-    speed = KERNELS.get(plan.attention.method, 1.0) if plan.attention else 1.0
+    speed = KERNELS.get(plan.attention.runs, 1.0) if plan.attention else 1.0
     shape = head_share(head_widths(sharded.model, o.op) / 2)
     return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
 

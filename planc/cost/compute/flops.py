@@ -11,7 +11,7 @@ from planc.ir.cache import Cache, cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
 from planc.ir.model import Model, Op
-from planc.ir.plan import Kernel, Plan
+from planc.ir.plan import PASSES_KEYS, Kernel, Plan
 from planc.ir.sharding import OpSharding, Sharded
 from planc.sharding.local import local_length, param_elements, tensor_bytes
 
@@ -83,7 +83,7 @@ def imbalance(plan: Plan, o: OpSharding) -> float:
 
 
 def _passes_keys(kernel: Kernel) -> bool:
-    return kernel.method in ("ring", "all_gather")
+    return kernel.method in PASSES_KEYS
 
 
 def head_widths(model: Model, op: Op) -> int:

@@ -161,7 +161,7 @@ def _saved_beside(sharded: Sharded, kind: Section, again: Container[str]) -> flo
             continue
         if o.op.kind == "add" and dropout:
             total += tensor_bytes(plan, o.op.output, restrict(o.layout, sharded.model.tensor[o.op.output].dims)) / size
-        if o.op.kind == "attention" and plan.attention is not None and plan.attention.method == "unfused":
+        if o.op.kind == "attention" and plan.attention is not None and plan.attention.runs == "unfused":
             total += scores_of(sharded, o) * (2 * size + 1 if dropout else size)
     return total
 

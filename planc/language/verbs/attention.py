@@ -1,10 +1,11 @@
-"""`attention.core as METHOD`: the kernel of attention, or how it meets keys that other ranks hold."""
+"""`attention.core as METHOD`: the kernel of attention, or how it meets keys that other ranks hold; or one of each."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal, cast
 
-from planc.ir.plan import Kernel
+from planc.ir.plan import PASSES_KEYS, Kernel, NamedKernel
 from planc.language.draft import Draft
 from planc.language.options import Option, method_name, read_options
 from planc.syntax.tree import Sentence
@@ -33,10 +34,25 @@ def read(sentence: Sentence, draft: Draft) -> None:
     options = read_options(method, OPTIONS[name], draft) if name else None
     if name is None or options is None:
         return
-    draft.attention = Kernel(
+    made = Kernel(
         method=name,
         balance=cast(Literal["headtail", "none"], options.get("balance", "headtail")),
         rotate=cast(Literal["p2p", "alltoall"], options.get("rotate", "p2p")),
         block=int(options.get("block", 0)),
         cause=draft.cause(sentence),
     )
+    draft.attention = _together(draft.attention, made) if draft.attention else made
+
+
+def role(sentence: Sentence) -> str:
+    """The decision of an `attention.core` sentence: a plan has one that says how keys are met, and one that names a
+    kernel."""
+    method = sentence.node.node("method")
+    words = method.words() if method else []
+    return "how attention meets keys" if words and words[0].text in PASSES_KEYS else "attention"
+
+
+def _together(one: Kernel, other: Kernel) -> Kernel:
+    """The two sentences of a plan as one: the way to meet keys, with the kernel."""
+    meets, kernel = (one, other) if one.method in PASSES_KEYS else (other, one)
+    return replace(meets, kernel=NamedKernel(method=kernel.method, cause=kernel.cause))

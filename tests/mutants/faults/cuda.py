@@ -155,8 +155,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="cuda: memory-efficient attention is given grouped heads",
         file="backends/cuda/emit/blocks.py",
-        text="repeats = chosen.method not in GROUPED and",
-        planted="repeats = chosen.method in GROUPED and",
+        text="repeats = chosen.runs not in GROUPED and",
+        planted="repeats = chosen.runs in GROUPED and",
         test="tests/cuda/test_grouped_heads.py::test_a_kernel_that_takes_no_grouped_heads_is_given_a_key_for_each",
     ),
     Fault(
@@ -376,6 +376,13 @@ FAULTS: tuple[Fault, ...] = (
         text="return ceil(vocab / ranks) * (ranks - 1) < vocab",
         planted="return True",
         test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
+    ),
+    Fault(
+        name="a ring runs any kernel that is named",
+        file="backends/cuda/refusals/blocks.py",
+        text='chosen.method == "ring" and chosen.runs != "flash"',
+        planted='chosen.method == "ring" and chosen.runs not in KERNELS',
+        test="tests/cuda/test_refuse.py::test_it_refuses_at_the_sentence[a ring of another kernel]",
     ),
     Fault(
         name="buckets are counted layer by layer",
