@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -67,6 +67,9 @@ memory: $(READY) ## refuse memory at 1,000 lines of planc drawn by a seed, both 
 kills: $(READY) ## kill 500 runs at moments uniform over their time, both stacks; goes on where it was (90 minutes)
 	@for stack in xla cuda; do $(BIN)/python tests/faults/long.py kills --stack $$stack --state build/faults.jsonl; done
 	@$(BIN)/python tests/faults/long.py summary --state build/faults.jsonl
+
+topologies: $(READY) ## closed forms beside the routed graph of every machine, 8 to 4,096 devices (15 minutes)
+	@$(BIN)/python -m tests.graph.closed_form
 
 presets: $(READY) ## embed every preset's plan anew
 	@for preset in plans/presets/*.toml; do \

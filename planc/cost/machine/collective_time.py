@@ -17,11 +17,13 @@ levels; NCCL's own model (src/graph/tuning.cc) for the latencies of rings and tr
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import log2
+from functools import lru_cache
+from itertools import combinations
+from math import log2, prod
 from operator import itemgetter
 from typing import Literal
 
-from planc.cost.machine.topology import DeviceGroup, GroupLevel
+from planc.cost.machine.topology import DeviceGroup, GroupLevel, Ring
 from planc.ir.collective import CollectiveOp
 from planc.ir.hardware import Cluster
 
@@ -299,6 +301,9 @@ def _hops_between(source: int, target: int, length: int, wrapped: bool) -> int:
 
 
 def _algorithms(op: Op, buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
+    if group.routes is not None:
+        yield from ((way.name, way.seconds(buffer_bytes)) for way in group.routes.algorithms(op))
+        return
     if not group.levels:
         return
     if op in ("send_recv", "broadcast"):
@@ -332,7 +337,10 @@ def _gather_trees(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str
 def _all_reduces(buffer_bytes: float, group: DeviceGroup) -> Iterator[tuple[str, float]]:
     """An all-reduce up a tree of nodes and down again, or through switches that add."""
     if _far(group):
-        up_s = max(_move_s(buffer_bytes / p.below, p) for p in group.levels) + latency_s(group)
+        far = 0.5 if group.outside == 2 else 1.0  # of two nodes each is the root of one of the two trees
+        near = 1 - (1 - far) / group.inside
+        up = (_move_s(buffer_bytes * (far if p.network else near) / p.below, p) for p in group.levels)
+        up_s = max(up) + latency_s(group)
         yield "tree", PASSES["all_reduce"] * up_s
     if any(p.reduction for p in group.levels):
         yield "in-network reduction", _reduced_s(buffer_bytes, group)
@@ -355,7 +363,28 @@ def _inside_s(buffer_bytes: float, group: DeviceGroup) -> float:
 
 def _part_s(buffer_bytes: float, level: GroupLevel, members: float) -> float:
     """One pass of a ring of `members` at one level: all of the buffer but the member's own part."""
-    return _move_s(buffer_bytes * (1 - 1 / members) / level.below, level)
+    moved = buffer_bytes * (1 - 1 / members) / level.below
+    return _move_s(moved * imbalance(level.rings) if len(level.rings) > 1 else moved, level)
+
+
+@lru_cache(maxsize=1024)
+def imbalance(rings: tuple[Ring, ...]) -> float:
+    """Seconds of a gather over several `rings` of a torus at once, as a multiple of those in which all are always busy.
+
+    Parts of the buffer go along the dimensions in different orders. Whatever the orders, some dimensions together move
+    what is left when they are first, (their members - 1) of all members' parts: a short ring of fast links beside a
+    long one of slow links cannot take enough off it.
+
+    >>> from planc.cost.machine.topology import Ring
+    >>> imbalance((Ring(4, wrapped=True), Ring(8, wrapped=True)))
+    1.0
+    >>> imbalance((Ring(2, wrapped=False), Ring(2, wrapped=False, stride=8)))  # 1/4 of the buffer at 1/8 of a link
+    3.0
+    """
+    whole = prod(r.size for r in rings)
+    subsets = (part for count in range(1, len(rings) + 1) for part in combinations(rings, count))
+    slowest = max((prod(r.size for r in part) - 1) / sum(r.links for r in part) for part in subsets)
+    return slowest * sum(r.links for r in rings) / (whole - 1)
 
 
 def _ring_name(group: DeviceGroup) -> str:
@@ -389,12 +418,17 @@ def _sent_to_all_s(buffer_bytes: float, level: GroupLevel, group: DeviceGroup) -
 
 
 def _once_s(op: Op, buffer_bytes: float, group: DeviceGroup) -> float:
-    """The buffer once, to a neighbour along the axis or down a tree."""
-    level = group.levels[-1]
-    if op == "broadcast":
-        return max(_move_s(buffer_bytes, p) for p in group.levels) + latency_s(group)
-    one_link = sum(r.links for r in level.rings) * max(r.stride for r in level.rings) if level.rings else 1
-    return one_link * _move_s(buffer_bytes, level) + level.latency_s
+    """The buffer once, from each member to the next, as one message; a tree's is divided over the links of a torus."""
+    sent_s = max(_move_s(buffer_bytes, p) * p.bytes_per_s / _message_bytes_per_s(op, p) for p in group.levels)
+    return sent_s + (latency_s(group) if op == "broadcast" else group.levels[-1].latency_s)
+
+
+def _message_bytes_per_s(op: Op, level: GroupLevel) -> float:
+    """Bytes per second of one message at a level: those that leave a unit share the way out of a host, a link each."""
+    rate = max(level.bytes_per_s, min(level.unit_bytes_per_s / level.hosts, level.message_bytes_per_s))
+    if op == "broadcast" or not level.rings:
+        return rate
+    return rate / (sum(r.links for r in level.rings) * max(r.stride for r in level.rings))
 
 
 # Latency.

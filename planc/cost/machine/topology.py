@@ -11,11 +11,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import ceil, gcd, inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.hardware import Cluster, Level
 from planc.ir.mesh import Axis, Mesh
+
+if TYPE_CHECKING:
+    from planc.cost.machine.collective_time import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ class GroupLevel:
     """The torus dimensions, when the level is a torus."""
     network: bool = False
     """Outside the node: messages go through a tree of switches."""
+    message_bytes_per_s: float = inf
+    """Bandwidth of one link of a unit's way out, one way: the most that one message has."""
+    hosts: int = 1
+    """Hosts of a unit, each with links of its own; a slice of a torus has several."""
 
     @property
     def unit_bytes_per_s(self) -> float:
@@ -97,6 +104,62 @@ class GroupLevel:
         return self.below * self.bytes_per_s
 
 
+class RoutedAlgorithm(NamedTuple):
+    """One way to run a collective, routed over a machine's links."""
+
+    name: str
+    s_per_byte: float
+    """Seconds that the busiest link sends for each byte of one device's buffer."""
+    latency_s: float
+    link: str
+    """The busiest link."""
+    half_s: float = 0.0
+    """Seconds more that a transfer takes since small messages do not fill the link; at most 3 times what it sends."""
+
+    def seconds(self, buffer_bytes: float) -> float:
+        """Seconds of one call with a buffer of `buffer_bytes`.
+
+        >>> RoutedAlgorithm("ring", s_per_byte=1e-9, latency_s=1e-6, link="a-b").seconds(1e6)
+        0.001001
+        """
+        sent_s = buffer_bytes * self.s_per_byte
+        return sent_s + min(self.half_s, 3 * sent_s) + self.latency_s
+
+    def times(self, count: int) -> RoutedAlgorithm:
+        """This algorithm `count` times, one after the other.
+
+        >>> RoutedAlgorithm("ring", 1e-9, 1e-6, "a-b").times(2).s_per_byte
+        2e-09
+        """
+        n = count
+        return RoutedAlgorithm(self.name, n * self.s_per_byte, n * self.latency_s, self.link, n * self.half_s)
+
+    def then(self, other: RoutedAlgorithm, name: str) -> RoutedAlgorithm:
+        """This algorithm and then the `other`, together called `name`; the link that sends longer is the busiest.
+
+        >>> RoutedAlgorithm("ring", 1e-9, 0, "a-b").then(RoutedAlgorithm("ring", 3e-9, 0, "b-c"), "hierarchical").link
+        'b-c'
+        """
+        link = max(self, other, key=lambda one: one.s_per_byte).link
+        sent_s, latency_s = self.s_per_byte + other.s_per_byte, self.latency_s + other.latency_s
+        return RoutedAlgorithm(name, sent_s, latency_s, link, self.half_s + other.half_s)
+
+
+class Routes(Protocol):
+    """The answers of a machine's graph for one group of devices."""
+
+    @property
+    def outside(self) -> int:
+        """Number of nodes that the group lies in."""
+
+    @property
+    def call_s(self) -> float:
+        """The framework's own seconds for a call over this group."""
+
+    def algorithms(self, op: Op) -> tuple[RoutedAlgorithm, ...]:
+        """Every way to run `op` over the group; none for a group of one device."""
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
     """A group of `size` devices and the levels it crosses, innermost first."""
@@ -105,6 +168,8 @@ class DeviceGroup:
     levels: tuple[GroupLevel, ...]
     level: str
     """The outermost level crossed; for a group of one, the innermost there is."""
+    routes: Routes | None = None
+    """The ways of its collectives over a graph of links; None where the closed forms answer from the levels."""
 
     @property
     def inside(self) -> float:
@@ -240,6 +305,8 @@ def _network_level(cluster: Cluster, level: Level, devices: int) -> GroupLevel:
     return GroupLevel(
         name=level.name, members=1, below=1, bytes_per_s=each, latency_s=level.latency_s, half_bytes=level.half_bytes,
         call_s=level.call_s, op_efficiency=(*level.op_efficiency.items(),), reduction=reduction, network=True,
+        message_bytes_per_s=level.bandwidth_bytes_per_s * level.efficiency / level.oversubscription / level.rails,
+        hosts=cluster.hosts_per_node,
     )  # fmt: skip
 
 

@@ -128,7 +128,10 @@ def _of_used(machine: Sentence, used: int, levels: tuple[Level, ...], draft: Dra
     """The ways out of a node of which some chips are used: each chip brings its own."""
     whole = draft.integer(machine.node.parts[1]) or used
     share = used / whole
-    return tuple(replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * share) for level in levels)
+    return tuple(
+        replace(level, bandwidth_bytes_per_s=level.bandwidth_bytes_per_s * share, rails=ceil(level.rails * share))
+        for level in levels
+    )
 
 
 def _shape(machine: Sentence, call: Node, draft: Draft) -> tuple[int, ...] | None:
