@@ -118,6 +118,15 @@ CONTEXT: dict[str, tuple[str, ...]] = {
     "ulysses_tp": ("cp 2 > tp 2", ULYSSES, "shard heads, ffn over tp"),
     "ulysses_fsdp": ("cp 2 > fsdp 2", FSDP, ULYSSES),
     "cp_mistral_micro": ("fsdp 2 > cp 2", FSDP, CP),
+    "ring_mistral_micro": ("cp 4", RING),
+    "ring_mistral_micro_fsdp": ("fsdp 2 > cp 2", FSDP, RING, "recompute blocks except attention.core"),
+    "ring_mistral_micro_in_order": (
+        "cp 2 > tp 2",
+        "shard sequence over cp",
+        "attention.core as ring(balance = none)",
+        TP,
+        SP,
+    ),
     "outside_in": ("tp 2 > fsdp 2", FSDP, TP, SP),
 }
 """Context parallelism, and meshes in another order than torch's."""
@@ -255,7 +264,8 @@ SELDOM = {
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
-    *("cp_flash", "cp_unfused", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
+    *("ring_mistral_micro_fsdp", "ring_mistral_micro_in_order", "cp_flash", "cp_unfused"),
+    *("buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }

@@ -29,7 +29,6 @@ REFUSED = {
     ),
     "a schedule of another stack": (("pp 2", "split layers over pp as circular"), 7, "zbv"),
     "tokens in unequal pieces": (("fsdp 2 > cp 8", FSDP, "use cp over cp"), 8, "balance = none"),
-    "a ring with a window": (("cp 4", "use cp over cp as ring"), 7, "all_gather"),
     "keys of nobody": (("fsdp 4", FSDP, "attention.core as ring"), 8, "use cp"),
     "a ring of another kind": (
         ("cp 4", "shard sequence over cp", "attention.core as ring(rotate = alltoall)"),

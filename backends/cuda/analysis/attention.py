@@ -33,7 +33,9 @@ def attention_kernel(sharded: Sharded) -> AttentionKernel | None:
     if runs == "unfused":
         return None
     ring = chosen is not None and chosen.method == "ring"
-    return replace(FUSED, pads_values=ring, repeats_keys=runs in KERNELS and runs not in GROUPED)
+    return replace(
+        FUSED, pads_values=ring, windows_by_mask=not ring, repeats_keys=runs in KERNELS and runs not in GROUPED
+    )
 
 
 def grouped(model: Model, op: Op) -> bool:

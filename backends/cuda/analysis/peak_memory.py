@@ -406,9 +406,10 @@ class Rank:
             return local_elements(self.plan, angles, restrict(layout, angles)) * FP32
         if op.kind in ("norm", "attention"):  # one number a row; and who sees whom, where only a window is seen
             rows = tuple(d for d in dims if d not in op.whole)
-            mask = self.plan.batch.sequence_tokens**2 * self.computed if op.window else 0.0
             # A ring puts its output together head by head: the projection after it saves a copy, row by row.
             again = op.kind == "attention" and by_ring(self.plan)
+            masked = op.window and not again
+            mask = self.plan.batch.sequence_tokens**2 * self.computed if masked else 0.0
             copied = local_elements(self.plan, dims, restrict(layout, dims)) * self.computed if again else 0.0
             return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask + copied
         return 0.0

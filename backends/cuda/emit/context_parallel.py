@@ -70,11 +70,10 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
     kept = keeps_rings(roles)
     named = roles.plan.attention.kernel if roles.plan.attention else None
     gpu, cpu = f"{flash}(q, k, v, 0.0, causal)", f"{flash}_for_cpu(q, k, v, 0.0, causal)"
-    text = fill(
-        RING,
-        forward=fill(AS_IT_WAS, forward=FORWARD.strip()) if kept else FORWARD.strip(),
-        seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip(),
-        gradients=_gradient_dtype(roles),
+    window = ring_window(roles)
+    which = "window" if window else "source == rank"
+    parts = fill(
+        PARTS_IN_WINDOW if window else PARTS,
         widened=WIDENED.strip() if padded else "",
         cause=because(named.cause) if named else "",
         gpu=f"out, log_sum = {gpu}[:2]\nreturn out[..., :width], log_sum" if padded else f"return {gpu}[:2]",
@@ -82,7 +81,35 @@ def _ring(roles: Roles, divided: list[OpSharding]) -> str:
         kept=SAVED_WIDE.strip() if padded else "",
         values="dv[..., :width]" if padded else "dv",
     )
+    meet, meet_back = (MEET_IN_WINDOW, MEET_IN_WINDOW) if window else (MEET, MEET_IN_BACKWARD)
+    forward = fill(FORWARD, meet=fill(meet, part=fill(PART, which=which).strip()).strip()).strip()
+    text = fill(
+        RING,
+        seen=_seen(roles, window),
+        parts=parts.strip(),
+        forward=fill(AS_IT_WAS, forward=forward) if kept else forward,
+        backward=fill(meet_back, part=fill(PART_BACKWARD, which=which).strip()).strip(),
+        gradients=_gradient_dtype(roles),
+    )
     return "\n\n\n".join([RINGS.strip(), text.strip()] if kept else [text])
+
+
+def ring_window(roles: Roles) -> int:
+    """Tokens that a row of a ring's attention sees, itself included; 0 for all before it."""
+    return max((o.op.window for o in attentions(roles) if o.ring), default=0)
+
+
+def _seen(roles: Roles, window: int) -> str:
+    """`seen`: which rows meet which keys."""
+    if not window:
+        return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
+    return fill(
+        SEEN_IN_WINDOW,
+        window=f"# A row sees so many tokens, itself included.\nWINDOW = {window}",
+        begin=lines("piece = rows // 2", "return [rank * piece, (2 * ranks - 1 - rank) * piece]")
+        if balanced(roles)
+        else "return [rank * rows]",
+    ).strip()
 
 
 def keeps_rings(roles: Roles) -> bool:
@@ -204,6 +231,37 @@ def _gathered(roles: Roles) -> str:
     )
 
 
+SEEN_IN_WINDOW = '''
+<window>
+
+
+def pieces(rank: int, ranks: int, rows: int) -> list[int]:
+    """The positions at which the equal pieces of a rank's `rows` tokens begin."""
+    <begin>
+
+
+def seen(rank: int, source: int, rows: int, ranks: int) -> Iterator[tuple[slice, slice, tuple[bool, int]]]:
+    """Rows of this rank that meet keys of rank `source`, as many of each, and their window (causal, before).
+
+    The n-th row sees the n-th key and so many before it; of the later keys it sees none if causal, else all.
+    """
+    mine, others = pieces(rank, ranks, rows), pieces(source, ranks, rows)
+    piece = rows // len(mine)
+    for i, first in enumerate(mine):
+        for j, key in enumerate(others):
+            before = WINDOW - 1 - (first - key)
+            left_out = max(0, -before)  # the last rows see none of these keys, and no row sees the first of them
+            if first >= key and left_out < piece:
+                met = slice(i * piece, (i + 1) * piece - left_out), slice(j * piece + left_out, (j + 1) * piece)
+                yield *met, (first == key, max(0, before))
+'''
+
+SEEN_WITHOUT_WINDOW = '''
+def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
+    """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
+    <seen>
+'''
+
 SEEN = """
 # Ranks hold stretches in order: this rank's rows see all keys of earlier ranks, and none of later ones.
 if source > rank:
@@ -221,21 +279,50 @@ if source > rank:
 return slice(None), slice(None)
 """
 
+MEET = """
+if (meet := seen(rank, source, q.shape[2])) is None:
+    continue
+rows, keys = meet
+<part>
+"""
+
+MEET_IN_BACKWARD = """
+if (meet := seen(rank, source, q.shape[2])) is not None:
+    rows, keys = meet
+    <part>
+"""
+
+MEET_IN_WINDOW = """
+for rows, keys, window in seen(rank, source, q.shape[2], mesh.size()):
+    <part>
+"""
+
 FORWARD = """
 rank = mesh.get_local_rank()
 out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
 log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
 for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
-    if (meet := seen(rank, source, q.shape[2])) is None:
-        continue
-    rows, keys = meet
-    part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], source == rank)
-    before = log_sum[:, :, rows]
-    total = torch.logaddexp(before, part_sum)
-    weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
-    out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
-    log_sum[:, :, rows] = total
+    <meet>
 out = out.to(q.dtype)
+"""
+
+PART = """
+part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], <which>)
+before = log_sum[:, :, rows]
+total = torch.logaddexp(before, part_sum)
+weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
+out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
+log_sum[:, :, rows] = total
+"""
+
+PART_BACKWARD = """
+of_rows = (x[:, :, rows] for x in (grad, q))
+of_keys = (x[:, :, keys] for x in (k_part, v_part))
+known = (x[:, :, rows] for x in (out, log_sum))
+row_grad, *key_grads = attend_part_backward(*of_rows, *of_keys, *known, <which>)
+dq[:, :, rows] += row_grad
+for total, part in zip(sums, key_grads, strict=True):
+    total[:, :, keys] += part
 """
 
 AS_IT_WAS = """
@@ -270,32 +357,7 @@ def keep_rings() -> tuple[Rings, Rings]:
     return Rings(made, replayed=False), Rings(made, replayed=True)
 '''
 
-RING = '''
-def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
-    """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
-    <seen>
-
-
-def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work], list[torch.Tensor]]:
-    """Begin to hand `parts` to the next rank and to take those of the one before."""
-    group, ranks, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
-    coming = [torch.empty_like(part) for part in parts]
-    sends = [dist.P2POp(dist.isend, p, group=group, group_peer=(rank + 1) % ranks) for p in parts]
-    takes = [dist.P2POp(dist.irecv, c, group=group, group_peer=(rank - 1) % ranks) for c in coming]
-    return dist.batch_isend_irecv(sends + takes), coming
-
-
-def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """(rank, its parts) for every rank, this one first; the next parts travel while these are used."""
-    ranks, rank = mesh.size(), mesh.get_local_rank()
-    for step in range(ranks):
-        works, coming = send_on(mesh, parts) if step < ranks - 1 else ([], [])
-        yield (rank - step) % ranks, parts
-        for work in works:
-            work.wait()
-        parts = coming
-
-
+PARTS = '''
 def attend_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
     """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
     <cause>
@@ -328,6 +390,85 @@ def attend_part_backward(
     else:
         dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)
     return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, <values>))]
+'''
+
+PARTS_IN_WINDOW = '''
+def window_mask(q: torch.Tensor, k: torch.Tensor, causal: bool, before: int) -> torch.Tensor:
+    """[S, T]: what is added to the scores of rows and keys; only the CPU's kernel needs it."""
+    back = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
+    hidden = (back > before) | (causal & (back < 0))
+    return torch.zeros(back.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, float("-inf"))
+
+
+def attend_part(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: tuple[bool, int]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
+    <cause>
+    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
+    causal, before = window
+    if q.device.type == "cuda":
+        given = (x.transpose(1, 2) for x in (q, k, v))
+        lengths = (None, None, q.shape[2], k.shape[2])
+        sides = {"window_size_left": before, "window_size_right": 0 if causal else -1}
+        out, log_sum = torch.ops.aten._flash_attention_forward(*given, *lengths, 0.0, causal, False, **sides)[:2]
+        return out.transpose(1, 2), log_sum
+    mask = window_mask(q, k, causal, before)
+    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask)
+
+
+def attend_part_backward(
+    grad: torch.Tensor,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    out: torch.Tensor,
+    log_sum: torch.Tensor,
+    window: tuple[bool, int],
+) -> list[torch.Tensor]:
+    """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
+    heads = k.shape[1]
+    k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
+    given, log_sum = [x.contiguous() for x in (grad, q, k, v, out)], log_sum.contiguous()
+    causal, before = window
+    if q.device.type == "cuda":
+        given = [x.transpose(1, 2) for x in given]
+        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
+        lengths = (None, None, q.shape[2], k.shape[2])
+        sides = {"window_size_left": before, "window_size_right": 0 if causal else -1}
+        op = torch.ops.aten._flash_attention_backward
+        dq, dk, dv = (x.transpose(1, 2) for x in op(*given, log_sum, *lengths, 0.0, causal, seed, seed, **sides))
+    else:
+        op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        dq, dk, dv = op(*given, log_sum, 0.0, False, attn_mask=window_mask(q, k, causal, before))
+    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))]
+'''
+
+RING = '''
+<seen>
+
+
+def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work], list[torch.Tensor]]:
+    """Begin to hand `parts` to the next rank and to take those of the one before."""
+    group, ranks, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
+    coming = [torch.empty_like(part) for part in parts]
+    sends = [dist.P2POp(dist.isend, p, group=group, group_peer=(rank + 1) % ranks) for p in parts]
+    takes = [dist.P2POp(dist.irecv, c, group=group, group_peer=(rank - 1) % ranks) for c in coming]
+    return dist.batch_isend_irecv(sends + takes), coming
+
+
+def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
+    """(rank, its parts) for every rank, this one first; the next parts travel while these are used."""
+    ranks, rank = mesh.size(), mesh.get_local_rank()
+    for step in range(ranks):
+        works, coming = send_on(mesh, parts) if step < ranks - 1 else ([], [])
+        yield (rank - step) % ranks, parts
+        for work in works:
+            work.wait()
+        parts = coming
+
+
+<parts>
 
 
 class Ring(torch.autograd.Function):
@@ -353,15 +494,7 @@ class Ring(torch.autograd.Function):
         for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
             for work in works:
                 work.wait()
-            if (meet := seen(rank, source, q.shape[2])) is not None:
-                rows, keys = meet
-                of_rows = (x[:, :, rows] for x in (grad, q))
-                of_keys = (x[:, :, keys] for x in (k_part, v_part))
-                known = (x[:, :, rows] for x in (out, log_sum))
-                row_grad, *key_grads = attend_part_backward(*of_rows, *of_keys, *known, source == rank)
-                dq[:, :, rows] += row_grad
-                for total, part in zip(sums, key_grads, strict=True):
-                    total[:, :, keys] += part
+            <backward>
             works, sums = send_on(mesh, sums)  # they follow their keys, and end where these began
         for work in works:
             work.wait()

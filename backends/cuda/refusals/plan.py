@@ -184,7 +184,7 @@ def _heads_and_rows(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """The emitted ring knows plain causal attention."""
+    """The emitted ring knows causal attention, of all tokens or of one window for all blocks."""
     kernel = sharded.plan.attention
     if kernel is None or kernel.method not in PASSES_KEYS:
         return
@@ -195,8 +195,9 @@ def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
     for o in context_parallel.attentions(roles):
         narrow_keys = value_padding(sharded.model, o.op) < 0
-        if o.ring and (o.op.window or o.op.params or narrow_keys):
-            what = f"{o.op.name} of {sharded.model.family} is more than plain causal attention"
+        windows = {other.op.window for other in context_parallel.attentions(roles)}
+        if o.ring and (len(windows) > 1 or o.op.params or narrow_keys):
+            what = f"{o.op.name} of {sharded.model.family} is more than causal attention in one window"
             yield kernel.cause, what, "`attention.core as all_gather`"
             return
 

@@ -378,6 +378,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
     ),
     Fault(
+        name="a ring's window is a token too wide",
+        file="backends/cuda/emit/context_parallel.py",
+        text="before = WINDOW - 1 - (first - key)",
+        planted="before = WINDOW - (first - key)",
+        test="tests/cuda/test_ring_window.py::test_every_row_meets_its_window_once[3-True]",
+    ),
+    Fault(
+        name="a ring's window is a mask on GPUs",
+        file="backends/cuda/analysis/attention.py",
+        text="windows_by_mask=not ring",
+        planted="windows_by_mask=True",
+        test="tests/cuda/test_ring_window.py::test_a_ring_computes_what_the_window_shows",
+    ),
+    Fault(
         name="a ring runs any kernel that is named",
         file="backends/cuda/refusals/blocks.py",
         text='chosen.method == "ring" and chosen.runs != "flash"',
