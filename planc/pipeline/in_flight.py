@@ -24,6 +24,11 @@ class InFlight(NamedTuple):
     awaiting_weights: dict[int, int]
     """Those of them whose gradient of weights alone is missing."""
 
+    @property
+    def total(self) -> int:
+        """Microbatches in flight on all virtual stages."""
+        return sum(self.held.values())
+
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
 """Change of a rank's microbatches in flight by an action."""
@@ -56,6 +61,53 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
             _count(counts, actions, times)
         _count(counts, repeats[fullest].actions[:first], 1)
     return _in_flight(counts)
+
+
+class Begins(NamedTuple):
+    """A rank just before a backward."""
+
+    stage: int
+    """Virtual stage of the backward."""
+    held: dict[int, int]
+    """Microbatches in flight of each virtual stage, that of the backward among them."""
+    begun: frozenset[int]
+    """Virtual stages that had a backward before, and will have another."""
+    ended: frozenset[int]
+    """Virtual stages that had their last one before."""
+
+
+def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
+    """A rank with this action list (`repeats`) before each of its whole backwards; what is the same as before another
+    one is left out. Of a `Repeat` the first two times are looked at: later ones add what the second one adds.
+
+    >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
+    >>> before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])
+    [Begins(stage=0, held={0: 2}, begun=frozenset(), ended=frozenset()), \
+Begins(stage=0, held={0: 1}, begun=frozenset({0}), ended=frozenset())]
+    """
+    held: dict[int, int] = {}
+    left = Counter({a.stage: 0 for r in repeats for a in r.actions})
+    for times, actions, _ in repeats:
+        for action in actions:
+            left[action.stage] += times * (action.kind == "backward")
+    every = dict(left)
+    found: list[Begins] = []
+    for times, actions, _ in repeats:
+        for _ in range(min(times, 2)):
+            before = dict(held)
+            for action in actions:
+                if action.kind == "backward":
+                    begun = frozenset(s for s, n in left.items() if 0 < n < every[s])
+                    ended = frozenset(s for s, n in left.items() if not n)
+                    found.append(Begins(action.stage, dict(held), begun, ended))
+                    left[action.stage] -= 1
+                held[action.stage] = held.get(action.stage, 0) + CHANGE[action.kind]
+        for stage in held if times > 2 else ():
+            held[stage] += (times - 2) * (held[stage] - before.get(stage, 0))
+        for action in actions if times > 2 else ():
+            left[action.stage] -= (times - 2) * (action.kind == "backward")
+    kept = {(b.stage, *sorted(b.held.items()), b.begun, b.ended): b for b in reversed(found)}
+    return [*reversed(kept.values())]
 
 
 def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:

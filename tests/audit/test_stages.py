@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from planc.backends.cuda.audit.run import predicted_bytes
+from planc.driver import load
 from tests.audit.cases import plan_of
 from tests.audit.stage_cases import STAGE_CASES, stage_plan
-from tests.plans import propagated
+from tests.plans import ROOT, cpu_plan, propagated
 
 MIB = 2.0**20
 NEAR = 0.025
@@ -32,3 +33,34 @@ SEEN: dict[tuple[str, int], float] = {
 def test_a_peak_that_was_traced_is_predicted(name: str, stage: int) -> None:
     plan = stage_plan(name) if name in STAGE_CASES else plan_of(name)
     assert predicted_bytes(propagated(plan))[stage] / MIB == pytest.approx(SEEN[name, stage], NEAR)
+
+
+@pytest.mark.parametrize(("stage", "gib"), [(0, 53.866), (1, 59.448)])
+def test_stages_of_one_layer_hold_what_was_traced(stage: int, gib: float) -> None:
+    """Eight of them a rank and as few microbatches as ranks: every backward comes after most forwards."""
+    plan = load(ROOT / "plans" / "field" / "llama3_405b_8k.plan", target="cuda")
+    assert predicted_bytes(propagated(plan))[stage] / MIB / 1024 == pytest.approx(gib, 0.002)
+
+
+CHUNKS = "split layers over pp as interleaved_1f1b(chunks = 8) stages [embed, 30 x 1 layers, head]"
+
+
+@pytest.mark.parametrize(
+    ("sequences", "recompute", "stage", "gib"),
+    [
+        (8, "recompute blocks", 0, 8.126),  # at the update: what the schedule gathered is let go
+        (8, "recompute attention.norm, ffn.norm", 3, 12.292),
+        (32, "recompute blocks", 1, 14.771),
+    ],
+)
+def test_gradients_are_there_once_backwards_begin(sequences: int, recompute: str, stage: int, gib: float) -> None:
+    plan = cpu_plan(
+        "chunks",
+        "pp 4 > fsdp 2 > tp 2",
+        *("use tp over tp", "use sp over tp", "shard batch over fsdp", "store params, optimizer over fsdp"),
+        *("gather params per step", CHUNKS, "compute bf16 reduce fp32", recompute),
+        batch=f"{sequences} x 4096 tokens microbatch 1",
+        model="llama3_8b(layers = 30, vocab = 4096)",
+        cluster="2 x h100_node",
+    )
+    assert predicted_bytes(propagated(plan))[stage] / MIB / 1024 == pytest.approx(gib, 0.003)

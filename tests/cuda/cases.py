@@ -84,6 +84,8 @@ PIPELINE: dict[str, tuple[str, ...]] = {
     "dualpipev": ("pp 2 > fsdp 2", PP.format("dualpipev"), FSDP),
     "dualpipev_uneven": ("pp 2 > tp 2", PP.format("dualpipev stages [embed, 2, 1, 1 + head]"), TP, SP),
     "1f1b_uneven": ("pp 4", PP.format("1f1b stages [embed, 1, 2, 1 + head]")),
+    "four_chunks": ("pp 2 > fsdp 2", PP.format("interleaved_1f1b(chunks = 4)"), FSDP, STEP),
+    "four_chunks_per_pass": ("pp 2 > fsdp 2", PP.format("looped_bfs(chunks = 4)"), FSDP, "gather params per pass"),
     "interleaved_uneven": ("pp 2 > dp 2", PP.format("interleaved_1f1b stages [embed + 2, 1, 1, head]"), ZERO2),
 }
 """Pipelines."""
@@ -259,6 +261,7 @@ UNEVEN: dict[str, tuple[str, ...]] = {
 
 SELDOM = {
     *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
+    "four_chunks_per_pass",
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
     *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),
     *("tied_hsdp", "tied_dp_tp", "tied_tp_no_vocab", "tied_embed", "tied_cp", "tied_dualpipev_tp", "tied_qwen3_micro"),
@@ -311,6 +314,8 @@ def case(name: str) -> Plan:
     tokens = 24 if "llama_micro" in model else 32
     if name in KEYS:
         model += f"(kv_heads = {'12'[name.startswith('two')]})"
+    if "four_chunks" in name:
+        model += "(layers = 8)"
     if name in UNEVEN:
         model += "(vocab = 137)"
     return plan_of(f"case_{name}", mesh, *sentences, model=model, batch=f"16 x {tokens} tokens microbatch {microbatch}")

@@ -99,6 +99,8 @@ def test_emitting_loads_no_framework() -> None:
         ("dp_tp_no_vocab", "RowwiseParallel", "SequenceParallel"),
         ("recompute_core", "block.attention.core.forward = partial", "block.forward"),
         ("1f1b", "Schedule1F1B(pipeline[0]", "tokens.split"),
+        ("four_chunks", 'a.computation_type.name == "UNSHARD"', "model.output = convert"),
+        ("interleaved_1f1b", "return ScheduleInterleaved1F1B(pipeline", "UNSHARD"),
         ("compile_overlap", 'enable_symm_mem_for_group(mesh.get_group("tp").group_name)', "apply_compile(model)"),
         ("float8_rowwise", 'wide = {"0"}', "model.output = convert"),
         ("float8_tensorwise", "model.output = convert_to_float8_training(model.output", "wide"),

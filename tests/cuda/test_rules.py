@@ -143,7 +143,8 @@ def test_an_update_is_gathered_over_one_axis_after_the_other(name: str) -> None:
         ("recompute attention", 1),  # of the input of q, k and v
         ("recompute ffn", 1),  # of the input of gate and up
         ("recompute attention.norm, ffn.norm, ffn.swiglu", 2),
-        ("recompute ffn.norm", 0),  # a module of its own: what is gathered of its output stays
+        ("recompute ffn.norm", 1),  # its output, as the products after it need it
+        ("recompute attention.core", 0),
         ("recompute ffn.swiglu", 0),
         (f"recompute blocks except {MATMULS}", 2),
     ],

@@ -3,7 +3,7 @@
 import pytest
 
 from planc.pipeline.actions import Action, InstructionStream, Repeat, interleave, unrolled
-from planc.pipeline.in_flight import most_in_flight
+from planc.pipeline.in_flight import before_backwards, most_in_flight
 from planc.pipeline.schedule import Shape
 from planc.pipeline.stage_times import stage_times
 from planc.pipeline.timeline import timeline
@@ -32,6 +32,19 @@ def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microb
         repeats = schedules()[name].rank_actions(size, rank)
         every = [Repeat(1, (action,)) for action in unrolled(repeats)]
         assert most_in_flight(repeats) == most_in_flight(every) == most_in_flight([Repeat(1, tuple(unrolled(repeats)))])
+
+
+@pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"])
+@pytest.mark.parametrize(("ranks", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (6, 36), (8, 64)])
+def test_moments_before_backwards_are_those_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
+    size = Shape(ranks, schedules()[name].chunks, microbatches)
+    for rank in range(ranks):
+        repeats = schedules()[name].rank_actions(size, rank)
+        every = before_backwards([Repeat(1, (action,)) for action in unrolled(repeats)])
+        some = before_backwards(repeats)
+        assert some[:2] == every[:2] and all(b in every for b in some)
+        assert max(sum(b.held.values()) for b in some) == most_in_flight(repeats).total
+        assert {b.ended for b in some} == {b.ended for b in every}
 
 
 def test_a_rank_that_does_nothing_holds_nothing() -> None:

@@ -7,7 +7,7 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 
 from planc.backends.cuda.analysis.block_backward import by_ring, most_bytes, products_inside
@@ -27,6 +27,8 @@ from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.realised import InFlight, TensorBytes, during
 from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
 from planc.ir.updates import moments_of
+from planc.pipeline.in_flight import Begins, before_backwards
+from planc.pipeline.split import repeats_of_rank
 from planc.sharding.local import local_elements, param_elements
 from planc.sharding.recompute import close
 from planc.sharding.redistribute import restrict
@@ -52,11 +54,26 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
     for rank in range(plan.pipeline):
         flying = dict(in_flight[rank])
         held = tuple((tuple(sections_of(plan, stage).items()), n) for stage, n in flying.items())
-        key = tuple(sections_on(plan, rank).items()), held, _neighbours(plan, rank)
+        begins = _begins(plan, rank)
+        key = tuple(sections_on(plan, rank).items()), held, _neighbours(plan, rank), _by_place(begins)
         if key not in peaks:
-            peaks[key] = Rank(sharded, rank, flying).peak()
+            peaks[key] = Rank(sharded, rank, flying, begins).peak()
         found.append(peaks[key])
     return tuple(found)
+
+
+@cached_on(lambda plan, rank: (plan.cache, rank))
+def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
+    """A rank of several virtual stages before each backward; empty for others, and where a backward has two parts."""
+    split = plan.split
+    if split is None or split.schedule in BACKWARD_IN_TWO_PARTS or len(virtual_stages(plan, rank)) == 1:
+        return ()
+    return tuple(before_backwards(repeats_of_rank(split, plan.pipeline, plan.microbatches, rank)))
+
+
+def _by_place(begins: Iterable[Begins]) -> Hashable:
+    """The same of two ranks whose virtual stages do the same in the same order."""
+    return tuple((sorted(b.held).index(b.stage), *(b.held[s] for s in sorted(b.held)), len(b.begun)) for b in begins)
 
 
 def _neighbours(plan: Plan, rank: int) -> int:
@@ -83,9 +100,11 @@ class Moment:
 
 
 class Rank:
-    """One pipeline rank. `flying` maps its virtual stages to the microbatches held at the fullest moment."""
+    """One pipeline rank. `flying` maps its virtual stages to the microbatches held at the fullest moment; `begins` are
+    the moments before its backwards, if it has several stages."""
 
-    def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int]) -> None:
+    def __init__(self, sharded: Sharded, rank: int, flying: dict[int, int], begins: tuple[Begins, ...] = ()) -> None:
+        self.begins = begins
         self.sharded, self.plan, self.rank, self.flying = sharded, sharded.plan, rank, flying
         self.roles = Roles(sharded)
         self.sections = sections_on(self.plan, rank)
@@ -121,27 +140,48 @@ class Rank:
     def _moments(self) -> list[Moment]:
         found = [
             *self._moments_of_blocks(),
-            Moment(name=UPDATE, grads=self._state_bytes(), buffers=self._state_bytes()),
+            Moment(
+                name=UPDATE,
+                grads=self._state_bytes(),
+                buffers=self._state_bytes(),
+                copies=-self._resident_copies(),  # the last backward has let them go
+            ),
         ]
         if "first" in self.sections:
-            found.append(
-                Moment(
-                    name="backward of the embedding",
-                    grads=self._grads_after_backward(),
-                    activations=self._saved(done=1),
-                    buffers=self._of_embedding(),
-                    copies=self._all_copies() if self._copies_come_and_go else 0.0,
-                )
-            )
+            found.extend(self._moments_of_embedding())
         if "last" in self.sections:
             found.extend(self._moments_of_loss())
         return found
+
+    def _moments_of_embedding(self) -> list[Moment]:
+        """The backward of the embedding, when what the blocks after it saved is gone."""
+        moment = Moment(
+            name="backward of the embedding",
+            grads=self._grads_after_backward(),
+            activations=self._saved(done=1),
+            buffers=self._of_embedding(),
+            copies=self._all_copies() if self._copies_come_and_go else 0.0,
+        )
+        if not self.begins:
+            return [moment]
+        return [
+            replace(
+                moment,
+                grads=self._grads_before(b._replace(begun=b.begun | {0})),
+                activations=self._saved(held={**b.held, 0: b.held[0] - 1}),
+                copies=moment.copies - self._copies_let_go(b),
+            )
+            for b in self.begins
+            if b.stage == 0
+        ]
 
     def _moments_of_blocks(self) -> list[Moment]:
         """The backward of the last block with all microbatches in flight, and the one after it.
 
         A schedule with all forwards first has no gradients at the first of them but those of the head.
         """
+        if self.begins:
+            return [self._moment_in_blocks(b) for b in self.begins]
         moment = Moment(
             name="backward of the last block",
             grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
@@ -161,6 +201,18 @@ class Rank:
             found.append(replace(moment, grads=self._grads(), activations=activations, copies=copies))
         return found
 
+    def _moment_in_blocks(self, b: Begins) -> Moment:
+        """The backward of the last block of a virtual stage. Of virtual stages whose backwards begin later there are no
+        gradients yet."""
+        ends = b.stage == len(self.plan.stages) - 1
+        return Moment(
+            name="backward of the last block",
+            grads=self._grads_before(b) + (self._grads_of_head() if ends and b.stage not in b.begun else 0.0),
+            activations=self._saved(held=b.held) - (self._saved_by_loss() if ends else 0.0),
+            buffers=self._of_blocks(),
+            copies=self._copies_in_backward() - self._copies_let_go(b),
+        )
+
     @property
     def _all_forwards_first(self) -> bool:
         """True if every microbatch of a pipeline is in flight at once: no backward has begun then."""
@@ -175,6 +227,13 @@ class Rank:
             buffers=self._loss_buffers() + self._gathered("last"),
             copies=self._copies_in_loss(),
         )
+        if self.begins:
+            end = len(self.plan.stages) - 1
+            return [
+                replace(moment, grads=self._grads_before(b), activations=self._saved(held=b.held))
+                for b in self.begins
+                if b.stage == end
+            ]
         if not first or self.plan.microbatches == 1:
             return [moment]
         later = replace(moment, grads=self._grads(begun=False), activations=self._saved(done=1))
@@ -282,6 +341,26 @@ class Rank:
         ended = begun and not self._ends_together
         return sum(self._share(p) * self.stored for p, _ in self.held if ended and "last" in p.param.sections)
 
+    def _grads_before(self, b: Begins) -> float:
+        """Gradients before a backward: whole ones of virtual stages that have more backwards to come, and of those that
+        have none the rank's share, which the last one reduces (bytes)."""
+        shares = sum(n * self._share(p) for p, n in self._copies_of([*b.begun, *b.ended])) * FP32
+        if not self._accumulates_whole:
+            return shares
+        reduced = sum(n * self._share(p) for p, n in self._copies_of(b.ended)) * FP32
+        return reduced + sum(n * self._accumulated_elements(p) for p, n in self._copies_of(b.begun)) * self.reduced
+
+    def _copies_let_go(self, b: Begins) -> float:
+        """Gathered parameters of virtual stages whose last backward has let them go (bytes)."""
+        if not self._has_resident_copies:
+            return 0.0
+        return sum(n * self._unsharded_elements(p) for p, n in self._copies_of(b.ended)) * self.computed
+
+    def _copies_of(self, stages: Collection[int]) -> list[tuple[ParamSharding, int]]:
+        """Parameters of these virtual `stages`, with their copies there."""
+        held = [sections_of(self.plan, stage) for stage in stages]
+        return [(p, sum(copies_on(self.plan, p.param, sections) for sections in held)) for p, _ in self.held]
+
     def _grads_of_head(self) -> float:
         """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
         head = [(p, n) for p, n in self.held if "last" in p.param.sections]
@@ -335,12 +414,13 @@ class Rank:
 
     # Activations.
 
-    def _saved(self, done: int = 0) -> float:
-        """Saved activations of the microbatches in flight, less `done` that have finished their backward (bytes)."""
+    def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
+        """Saved activations of microbatches in flight: those `held` by stage (None: at the fullest moment), less
+        `done` of each stage that have finished their backward (bytes)."""
         return sum(
             max(0, microbatches - done)
             * (sum(n * self._of_section(s) for s, n in sections.items()) + self._at_ends(sections))
-            for stage, microbatches in self.flying.items()
+            for stage, microbatches in (self.flying if held is None else held).items()
             for sections in (sections_of(self.plan, stage),)
         )
 

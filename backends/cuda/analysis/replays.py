@@ -52,8 +52,27 @@ def is_selective(sharded: Sharded) -> bool:
         by_kind = kinds <= set(HEAVY) and all_of_kinds and not (roles.tensor and "matmul" in kinds)
         return bool(kept) and not by_kind
     styler = Styler(sharded, roles)
-    shared = [b.o.op for kind in sharded.model.blocks for b in styler.section(kind) if not b.alone]
-    return any(named_again(sharded, op) for op in shared)
+    boundaries = [b for kind in sharded.model.blocks for b in styler.section(kind) if named_again(sharded, b.o.op)]
+    if any(not b.alone for b in boundaries):
+        return True
+    light = [b.o.op for b in boundaries if b.o.op.kind != "attention"]
+    return _can_keep_outputs(roles) and any(_is_saved_by_others(sharded, op) for op in light)
+
+
+def _can_keep_outputs(roles: Roles) -> bool:
+    """True if a selective replay of blocks works in this plan (`planc.backends.cuda.refusals.blocks`)."""
+    plan = roles.plan
+    return not (roles.context or roles.experts.ops or plan.quantize or plan.compiled("blocks"))
+
+
+def _is_saved_by_others(sharded: Sharded, op: Op) -> bool:
+    """True if an op that is not recomputed saves the output of `op`: torch then keeps it, whatever wraps `op` alone.
+
+    It is so for norms, whose output matmuls save. Of attention's core the output stays too, as in Megatron's
+    `--recompute-activations`: what a replay of it alone saves is inside.
+    """
+    users = (o.op for kind in sharded.model.blocks for o in sharded.ops[kind])
+    return any(op.output in user.saves and not named_again(sharded, user) for user in users)
 
 
 def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
@@ -88,8 +107,10 @@ def _last_product(sharded: Sharded, section: Section) -> str:
 @cached_on(lambda sharded, section: (sharded.cache, section))
 def replay(sharded: Sharded, section: Section) -> Replay:
     """Saved tensors and recomputed ops of one kind of block (`section`), as torch's checkpoint makes them."""
-    if not is_selective(sharded):
+    if sharded.plan.recompute.blocks and not is_selective(sharded):
         return plain_replay(sharded.plan, section)
+    if not is_selective(sharded):
+        return _replay_of_modules(sharded, section)
     roles = Roles(sharded)
     styler = Styler(sharded, roles)
     producers = {o.op.output: o.op for o in sharded.ops[section]}
@@ -105,3 +126,17 @@ def replay(sharded: Sharded, section: Section) -> Replay:
     ops = sharded.model.ops[section]
     again = {op.name for op in ops if named_again(sharded, op) or (op.kind not in HEAVY and op.name not in gathered)}
     return close(sharded.model, ops, again)
+
+
+def _replay_of_modules(sharded: Sharded, section: Section) -> Replay:
+    """Saved tensors and recomputed ops where modules are wrapped on their own: each saves what comes into it, and an op
+    outside of them saves what it needs, also where one of them made it."""
+    ops = sharded.model.ops[section]
+    wrapped = {op.name for op in ops if named_again(sharded, op)}
+    again = [op for op in ops if op.name in wrapped and op.saves]
+    within = {(op.module, op.output) for op in again}
+    into = {t for op in again for t in op.inputs if (op.module, t) not in within}
+    saved = into | {t for op in ops if op.name not in wrapped for t in op.saves}
+    return Replay(
+        saved=tuple(t.name for t in sharded.model.tensors if t.name in saved), ops=tuple(op.name for op in again)
+    )

@@ -10,6 +10,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.versions import stages_on_one_rank
 from planc.diag.quoting import python_string
 from planc.ir.plan import Plan, Split
+from planc.sharding.stage_assignment import virtual_stages
 
 Layout = Literal["one", "loop", "v"]
 
@@ -138,16 +139,47 @@ def schedule(roles: Roles) -> str:
                 <kind_of_stage>(stage, index, len(STAGES), device, group=group)
                 for stage, index in zip(stages, stage_indices(mesh), strict=True)
             ]
-            return <kind>(<held>, n_microbatches=MICROBATCHES, loss_fn=loss_fn)
+            <built>
         ''',
         kind_of_stage="Stage" if alone else "PipelineStage",
         kind=kind.name,
         cause=because(split.cause),
         axis=python_string(roles.name("pipeline")),
-        held="pipeline[0]" if kind.single else "pipeline",
+        built=_gathered_once(roles, kind) or f"return {_new(kind)}",
     )
     return f"{OTHER_RANKS.strip()}\n\n\n{build}" if alone else build
 
+
+def _new(kind: Schedule) -> str:
+    """A new schedule of this kind, as source text."""
+    held = "pipeline[0]" if kind.single else "pipeline"
+    return f"{kind.name}({held}, n_microbatches=MICROBATCHES, loss_fn=loss_fn)"
+
+
+def _gathered_once(roles: Roles, kind: Schedule) -> str:
+    """Code that makes a schedule and keeps gathered parameters where torch would let them go and gather them again; ""
+    where torch keeps them too."""
+    most = max(len(virtual_stages(roles.plan, rank)) for rank in range(roles.plan.pipeline))
+    if not roles.uses_fsdp or most <= GATHERED_STAGES:
+        return ""
+    return fill(GATHERED_ONCE, new=_new(kind), most=str(GATHERED_STAGES))
+
+
+GATHERED_STAGES = 3
+"""Virtual stages of a rank whose parameters torch's schedules keep gathered at a time (`_add_unshard_reshard` in
+torch.distributed.pipelining.schedules, torch 2.11 to 2.15)."""
+
+GATHERED_ONCE = """
+schedule = <new>
+# torch keeps <most> stages gathered: it would let the others go and gather them again. Here the first gather
+# of each stage counts, and all are let go at the end.
+for rank, actions in schedule.pipeline_order_with_comms.items():
+    gathers = {a: i for i, a in reversed([*enumerate(actions)]) if a.computation_type.name == "UNSHARD"}
+    ends = {a: i for i, a in enumerate(actions) if a.computation_type.name == "RESHARD"}
+    kept = {**gathers, **ends}
+    schedule.pipeline_order_with_comms[rank] = [a for i, a in enumerate(actions) if kept.get(a, i) == i]
+return schedule
+"""
 
 OTHER_RANKS = '''
 class Stage(PipelineStage):

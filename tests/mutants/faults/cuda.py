@@ -6,6 +6,29 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a rank of many virtual stages lets torch gather parameters again",
+        file="backends/cuda/emit/pipeline.py",
+        text="most <= GATHERED_STAGES",
+        planted="most <= 10 * GATHERED_STAGES",
+        test="tests/cuda/test_emit.py::test_a_sentence_writes_what_it_needs"
+        '[four_chunks-a.computation_type.name == "UNSHARD"-model.output = convert]',
+    ),
+    Fault(
+        name="a norm that is recomputed alone frees its output, which the matmul after it keeps",
+        file="backends/cuda/analysis/replays.py",
+        text="return _can_keep_outputs(roles) and any(_is_saved_by_others(sharded, op) for op in light)",
+        planted="return False",
+        test="tests/cuda/test_rules.py::test_a_replay_gathers_what_it_makes_anew[recompute ffn.norm-1]",
+    ),
+    Fault(
+        name="every stage of a rank has its gradients from the first backward on",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="for p, n in self._copies_of(b.begun)) * self.reduced",
+        planted="for p, n in self.held) * self.reduced",
+        test="tests/audit/test_stages.py::test_gradients_are_there_once_backwards_begin"
+        "[8-recompute attention.norm, ffn.norm-3-12.292]",
+    ),
+    Fault(
         name="the blocks of a stage are gathered in the backward of the loss",
         file="backends/cuda/analysis/peak_memory.py",
         text='return self._copies_in_backward() if len(self.flying) > 1 else self._group("last") * self.computed',
