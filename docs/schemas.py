@@ -49,6 +49,7 @@ from planc.ir.plan import Plan
 from planc.ir.probe import Probe
 from planc.ir.report import Report, RunCost
 from planc.ir.target import Target
+from planc.report.clusters_page import ClustersPage
 from planc.report.diff_page import DiffPage
 from planc.report.plan_page import PlanPage
 from planc.report.run_page import RunPage
@@ -336,6 +337,11 @@ def schemas() -> dict[str, Schema]:
         _of_pydantic("planc.report.diff/1", "The page of two plans as data, `planc diff A B -o PAGE.json`.", DiffPage),
         _of_pydantic(
             "planc.report.search/1", "The page of a search as data, `planc search FILE -o PAGE.json`.", SearchPage
+        ),
+        _of_pydantic(
+            "planc.report.clusters/1",
+            "The page of a search over several clusters as data, `planc search FILE --cluster C ... -o PAGE.json`.",
+            ClustersPage,
         ),
         _answer(
             "planc.report.view/1",

@@ -46,7 +46,9 @@ def page_command(options: argparse.Namespace) -> str:
     for name in ("set", "to"):
         words += [w for key, value in given.get(name) or () for w in (f"--{name}", f"{key}={value}")]
     names = ("target", "cluster", "view", "top", "sequences", "memory", "seconds")
-    words += [w for name in names if given.get(name) not in (None, "") for w in (f"--{name}", str(given[name]))]
+    for name in names:
+        values = given[name] if isinstance(given.get(name), list) else [given.get(name)]
+        words += [w for value in values if value not in (None, "") for w in (f"--{name}", str(value))]
     return shlex.join([*words, "-o", options.output or "report.html"])
 
 

@@ -22,11 +22,12 @@ from planc.report.plan_page import PlanPage
 from planc.report.views import machine, memory, neighbours, over_step, roofline, shards, timeline, traffic
 
 if TYPE_CHECKING:
+    from planc.report.clusters_page import ClustersPage
     from planc.report.diff_page import DiffPage
     from planc.report.run_page import RunPage
     from planc.report.search_page import SearchPage
 
-Page: TypeAlias = "PlanPage | DiffPage | SearchPage | RunPage"
+Page: TypeAlias = "PlanPage | DiffPage | SearchPage | ClustersPage | RunPage"
 """Every kind of page."""
 
 
@@ -57,6 +58,10 @@ def html(page: Page, view: str = "") -> str:
         return written("search.html.j2", page, shown)
     if page.format == "planc.report.run/1":
         return written("run.html.j2", page, shown)
+    if page.format == "planc.report.clusters/1":
+        from planc.report.clusters_page import figures
+
+        return written("clusters.html.j2", page, shown, figures=figures)
     return written("diff.html.j2", page, shown, step_parts=_names(STEP_PARTS), memory_parts=_names(MEMORY_PARTS))
 
 
@@ -129,7 +134,7 @@ def view_names(command: str) -> list[str]:
 
 
 def _views(kind: str) -> tuple[View, ...]:
-    """The views of a page of two plans (`diff`), of a `search`, of a `run`, or else of a plan."""
+    """The views of a page of two plans (`diff`), of a `search`, one over `clusters`, of a `run`, or else of a plan."""
     if kind == "diff":
         from planc.report.diff_page import DIFF_VIEWS
 
@@ -138,6 +143,10 @@ def _views(kind: str) -> tuple[View, ...]:
         from planc.report.search_page import SEARCH_VIEWS
 
         return SEARCH_VIEWS
+    if kind == "clusters":
+        from planc.report.clusters_page import CLUSTERS_VIEWS
+
+        return CLUSTERS_VIEWS
     if kind == "run":
         from planc.report.run_page import RUN_VIEWS
 

@@ -144,6 +144,7 @@ PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.searc
 BUILT = {
     *PAGES,
     "planc.clusters/1",
+    "planc.report.clusters/1",
     "planc.report.run/1",
     "planc.experiment/1",
     "planc.audit/1",

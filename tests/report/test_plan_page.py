@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from planc.cli import main
+from planc.cost.step.trace import trace
 from planc.driver import examine
 from planc.report.plan_page import PlanPage, plan_page
 from planc.report.render import PLAN_VIEWS, as_json, html, picture_file
@@ -286,3 +287,22 @@ def test_a_check_loads_no_templates() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("name", ["llama3_70b_h100", "mixtral_8x22b_hsdp", "tiny"])
+def test_memory_over_the_step_is_the_trace_s(name: str) -> None:
+    """One answer to what is held when: the curve has the counters of the fullest rank, change by change."""
+    examined = examine(PLANS[name])
+    assert examined.costed is not None
+    page = plan_page(examined, "")
+    assert page.over_step is not None
+    rank = page.over_step.stage
+    counters = [e for e in trace(examined.costed)["traceEvents"] if e["ph"] == "C" and e["tid"] == rank]
+    last = {round(e["ts"] / 1e6, 4): e["args"] for e in counters}
+    curve = zip(page.over_step.times_s, page.over_step.activations_gib, page.over_step.working_gib, strict=True)
+    drawn = {round(at_s, 4): (gib, working) for at_s, gib, working in curve}
+    common = sorted(set(last) & set(drawn))
+    assert len(common) > 3 and page.over_step.peak_s <= max(drawn)
+    for at_s in common:
+        held = last[at_s]["activations"], last[at_s]["working"]
+        assert drawn[at_s] == pytest.approx(held, abs=2e-4), at_s

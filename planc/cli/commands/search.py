@@ -126,8 +126,12 @@ def _on_clusters(options: argparse.Namespace) -> int:
     from planc.compare.clusters import Choice, compare
     from planc.compare.plan_edit import NotWrittenError
 
-    if is_page(options.folder or "") or options.view or options.memory is not None:
-        print("planc search: with --cluster there is no page and no --memory", file=sys.stderr)
+    options.output = options.folder if is_page(options.folder or "") else None
+    if options.memory is not None:
+        print("planc search: with --cluster there is no --memory", file=sys.stderr)
+        return 2
+    if options.output and (wrong := wrong_page(options, "clusters")):
+        print(f"planc search: {wrong}", file=sys.stderr)
         return 2
     path = Path(options.file)
     try:
@@ -145,6 +149,11 @@ def _on_clusters(options: argparse.Namespace) -> int:
         print(f"planc search: {path}: {error}", file=sys.stderr)
         return 2
     status = 0 if any(row.best for row in found.rows) else 1
+    if options.output:
+        from planc.compare.plan_edit import read
+        from planc.report.clusters_page import clusters_page
+
+        return save_page(clusters_page(found, path.name, read(path), page_command(options)), options, status)
     if options.folder:
         try:
             write_plans(Path(options.folder), path, [row.best.text for row in found.rows if row.best])

@@ -7,7 +7,7 @@ go at the end of its backward, in such amounts that the fullest moment has the b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -50,11 +50,28 @@ def held_over_step(costed: CostedPlan, spans: Sequence[ActionSpan]) -> list[Held
     found: list[Held] = []
     for rank in range(costed.sharded.plan.pipeline):
         mine = [span for span in spans if span.rank == rank]
-        found += _of_rank(costed, rank, mine, end_s)
+        found += held_by_rank(costed, rank, mine, end_s)
     return found
 
 
-def _of_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[Held]:
+def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end_s: float) -> list[Held]:
+    """Everything that one `rank` holds over the step of `costed`.
+
+    Args:
+        costed: the plan and its memory by stage.
+        rank: a pipeline rank.
+        spans: its actions.
+        end_s: end of the last action of all ranks, in seconds of the step.
+
+    >>> from planc.pipeline.simulate import action_spans
+    >>> from planc.pipeline.split import action_lists
+    >>> plan = costed.sharded.plan
+    >>> spans = action_spans(action_lists(plan.split, plan.pipeline, plan.microbatches), costed.timed.times)
+    >>> mine = [span for span in spans if span.rank == 3]
+    >>> held = held_by_rank(costed, 3, mine, max(span.end_s for span in spans))
+    >>> f"{max(size for _, size in sizes_over_time(h for h in held if h.part == 'activations')) / 2**30:.1f} GiB"
+    '11.4 GiB'
+    """
     parts = costed.memory.stages[rank].per_device_gib
     sizes = {name: getattr(parts, name) * GIB for name in (*STEADY, *WORKING)}
     at_update = parts.activations == 0
@@ -85,7 +102,22 @@ def _activations(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan]) -> 
 
 
 def _most(held: Sequence[Held]) -> float:
-    """The most bytes at a time; what goes at a moment makes room for what comes then."""
-    changes = [(h.start_s, 1, h.size_bytes) for h in held]
-    changes += [(h.end_s, 0, -h.size_bytes) for h in held if h.end_s is not None]
-    return max(accumulate(change for _, _, change in sorted(changes)), default=0.0)
+    return max((size for _, size in sizes_over_time(held)), default=0.0)
+
+
+def sizes_over_time(held: Iterable[Held]) -> list[tuple[float, float]]:
+    """Seconds of each change of what is `held`, with the bytes that there are from then on, in order of time.
+
+    What goes at a moment makes room for what comes then.
+
+    >>> sizes_over_time([Held(0, "activations", 10.0, 1.0, 3.0), Held(0, "activations", 5.0, 3.0, None)])
+    [(1.0, 10.0), (3.0, 0.0), (3.0, 5.0)]
+    """
+    changes: list[tuple[float, int, float]] = []
+    for h in held:
+        changes.append((h.start_s, 1, h.size_bytes))
+        if h.end_s is not None:
+            changes.append((h.end_s, 0, -h.size_bytes))
+    changes.sort()
+    sizes = accumulate(change for _, _, change in changes)
+    return [(at_s, max(0.0, size)) for (at_s, _, _), size in zip(changes, sizes, strict=True)]

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import accumulate
-
-from planc.cost.memory.activations import saved_by_section
 from planc.cost.memory.peak import GIB
+from planc.cost.step.memory_over_step import held_by_rank, sizes_over_time
 from planc.ir.notebook import MEMORY_PARTS as PARTS
 from planc.picture.charts import legend
 from planc.picture.marks import Circle, Line, Mark, Path, Picture, Text, text_px
 from planc.picture.scales import Scale, tick_text
 from planc.picture.units import gib, seconds
-from planc.pipeline.actions import KINDS
+from planc.pipeline.actions import KINDS, Action
+from planc.pipeline.simulate import ActionSpan
 from planc.report.data import Data, Subject
 from planc.report.views.memory import Memory, Parts
 from planc.report.views.timeline import US, Timeline
-from planc.sharding.stage_assignment import sections_of
 
 MOST_POINTS = 600
 """Points of the curve; of more, the fullest of each stretch."""
 STEADY = ("reserve", "comm_buffers", "params", "optimizer")
 """Parts that stay as they are through the step."""
+GIVES_BACK = ("backward", "backward_weight")
+ROUNDING = 1e-9
 WORKING = ("grads", "buffers")
 """Parts that are drawn at their largest: gradients, and what a layer's backward works in."""
 
@@ -48,48 +48,51 @@ class OverStep(Data):
 
 
 def over_step(subject: Subject, memory: Memory, timeline: Timeline) -> OverStep:
-    """Memory over the step of the fullest stage, from the actions of `timeline` and the parts of `memory`."""
-    costed, worst = subject.costed, memory.worst
-    plan = costed.sharded.plan
-    row = timeline.ranks[worst.stage]
-    saved = saved_by_section(costed.sharded)
-    held = {v: sum(n * saved[s] for s, n in sections_of(plan, v).items()) / GIB for v in row.stages}
-    changes = [(0.0, 0.0)]
-    for letter, stage, start, length in zip(row.actions, row.stage, row.start_us, row.length_us, strict=True):
-        kind = KINDS[letter]
-        if kind != "backward_input":
-            changes += [(start / US, 0.0), ((start + length) / US, held[stage] if kind == "forward" else -held[stage])]
-    times = [at for at, _ in changes]
-    levels = [max(0.0, level) for level in accumulate(change for _, change in changes)]
-    parts, end_s = worst.parts_gib, max(times) + sum(row.after_s.values())
-    most, at_update = max(levels), parts.activations == 0
-    working = parts.grads + parts.buffers
-    ratio = (min(1.0, working / most) if at_update else parts.activations / most) if most else 0.0
-    points = _fewer([(t, level * ratio) for t, level in zip(times, levels, strict=True)])
-    peak_s = end_s if at_update else _first_peak_s(times, levels, worst.peak_at)
-    points += [(end_s, 0.0)]
+    """Memory over the step of the fullest stage of `subject`: `timeline` has the actions, `memory` the parts."""
+    worst, row = memory.worst, timeline.ranks[memory.worst.stage]
+    spans = [
+        ActionSpan(Action(KINDS[letter], stage, microbatch), row.rank, start / US, (start + length) / US)
+        for letter, stage, microbatch, start, length in zip(
+            row.actions, row.stage, row.microbatch, row.start_us, row.length_us, strict=True
+        )
+    ]
+    held = held_by_rank(subject.costed, row.rank, spans, timeline.makespan_s)
+    changes = sizes_over_time(h for h in held if h.part == "activations")
+    working = [h for h in held if h.part in WORKING]
+    begin_s = max((h.start_s for h in working), default=0.0)
+    points = [(0.0, 0.0)]
+    for at_s, size in changes:
+        points += [(at_s, points[-1][1]), (at_s, size / GIB)]
+    end_s = timeline.makespan_s + sum(row.after_s.values())
+    curve = [(at_s, gib, at_s >= begin_s) for at_s, gib in _fewer(points)]
+    if begin_s > 0:
+        curve.append((begin_s, 0.0, False))
+    curve += [(at_s, 0.0, True) for at_s in (max(begin_s, changes[-1][0] if changes else 0.0), end_s)]
+    works_gib = sum(h.size_bytes for h in working) / GIB
+    peak_s = begin_s if begin_s > 0 else _first_peak_s(changes, spans, worst.peak_at)
     return OverStep(
         stage=worst.stage,
         capacity_gib=memory.capacity_gib,
-        at_peak_gib=parts,
+        at_peak_gib=worst.parts_gib,
         peak_s=peak_s,
         peak_gib=worst.total_gib,
         peak_at=worst.peak_at,
-        times_s=tuple(round(t, 6) for t, _ in points),
-        activations_gib=tuple(round(level, 4) for _, level in points),
-        working_gib=tuple(0.0 if at_update and t < end_s else working for t, _ in points),
-        summary=_message(worst.stage, parts, peak_s, worst.peak_at, len(memory.stages) > 1),
+        times_s=tuple(round(at_s, 6) for at_s, _, _ in curve),
+        activations_gib=tuple(round(gib, 4) for _, gib, _ in curve),
+        working_gib=tuple(works_gib if works else 0.0 for _, _, works in curve),
+        summary=_message(worst.stage, worst.parts_gib, peak_s, worst.peak_at, len(memory.stages) > 1),
     )
 
 
-def _first_peak_s(times: list[float], levels: list[float], moment: str) -> float:
+def _first_peak_s(changes: list[tuple[float, float]], spans: list[ActionSpan], moment: str) -> float:
     """When activations are first at their most: as they get there, or, where `moment` is in a backward, as the first
     backward begins that gives some back."""
-    most = max(levels)
-    first = levels.index(most)
-    if "backward" not in moment:
-        return times[first]
-    return times[next((at - 1 for at in range(first, len(levels)) if levels[at] < most), len(levels) - 1)]
+    most = max((size for _, size in changes), default=0.0)
+    first = next((i for i, (_, size) in enumerate(changes) if size >= most * (1 - ROUNDING)), 0)
+    if not changes or "backward" not in moment:
+        return changes[first][0] if changes else 0.0
+    less_s = next((at_s for at_s, size in changes[first:] if size < most * (1 - ROUNDING)), changes[-1][0])
+    return max((span.start_s for span in spans if span.end_s <= less_s and span.action.kind in GIVES_BACK), default=0.0)
 
 
 def _fewer(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
