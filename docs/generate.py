@@ -29,6 +29,7 @@ SEEN_BY = {
     "preset": "in presets, training and receipts",
     "module": "by `planc audit --portability`, in a torch module",
     "foreign": "in other systems' files, by `planc import` and `planc export`",
+    "graph": "while a hardware file's graph of links is read",
 }
 
 

@@ -1,8 +1,8 @@
 """The rules: one file each, holding its code, manual page, examples and check.
 
-The folder says what a rule reads: `text`, `plan`, `cost`, `target`, `preset`, `module` or `foreign`. Rules that read
-`plan` take a Plan, those that read `cost` a CostedPlan; the rest are manual pages of what is raised where the mistake
-is met. Only the folders that a check needs are loaded.
+The folder says what a rule reads: `text`, `plan`, `cost`, `target`, `preset`, `module`, `foreign`, `graph`. Rules that
+read `plan` take a Plan, those that read `cost` a CostedPlan; the rest are manual pages of what is raised where the
+mistake is met. Only the folders that a check needs are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from planc.ir.plan import Plan
 if TYPE_CHECKING:
     from planc.cost import CostedPlan
 
-FOLDERS = ("text", "plan", "cost", "target", "preset", "module", "foreign")
+FOLDERS = ("text", "plan", "cost", "target", "preset", "module", "foreign", "graph")
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from planc.diag.diagnostic import Diagnostic, Severity
 from planc.diag.fast_dataclass import dataclass
 
-Reads = Literal["text", "plan", "cost", "target", "preset", "module", "foreign"]
+Reads = Literal["text", "plan", "cost", "target", "preset", "module", "foreign", "graph"]
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Rule:
 
     `reads` says what the rule looks at: `text` (raised while a file is read and built), `plan` (runs on
     the checked plan), `cost` (runs on the costed plan), `target` (raised while lowering), `preset`
-    (raised by the trainer), `module` (raised by the audit of a torch module) or `foreign` (raised while another
-    system's file is read or written).
+    (raised by the trainer), `module` (raised by the audit of a torch module), `foreign` (raised while another
+    system's file is read or written) or `graph` (raised while a hardware file's graph is read).
     `check` is None for the rules that are raised where the mistake is met.
     `bad` is a whole file whose only finding is this code; `good` is the same file mended.
     """

@@ -19,7 +19,7 @@ KINDS = {
     "an axis": ("axis",),
     "a number that": ("let",),
     "a layout": ("layout",),
-    "a node or torus": ("node", "torus"),
+    "a node or torus": ("node", "torus", "graph"),
     "a chip": ("chip",),
     "a link": ("link",),
 }
@@ -84,6 +84,6 @@ def declared(sentence: Sentence) -> Iterator[Declared]:
     elif sentence.verb == "let":
         word = sentence.node.words("NAME")[0]
         yield "let", word.text, word.span
-    elif sentence.verb in ("chip", "link", "node", "torus", "network"):
-        call = sentence.node.node("call")
+    elif sentence.verb in ("chip", "link", "node", "torus", "network", "graph", "fabric"):
+        call = sentence.node.node("call") if sentence.verb != "fabric" else None
         yield sentence.verb, declared_name(sentence), (call or sentence.node).words()[0].span

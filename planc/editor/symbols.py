@@ -11,7 +11,7 @@ from planc.editor.positions import Positions
 from planc.syntax.tree import Sentence
 
 KINDS = {"let": SymbolKind.Variable, "mesh": SymbolKind.Array, "view": SymbolKind.Array}
-KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus"), SymbolKind.Class)
+KINDS |= dict.fromkeys(("chip", "link", "node", "network", "torus", "graph", "fabric"), SymbolKind.Class)
 
 
 def symbols(opened: Opened, positions: Positions) -> list[DocumentSymbol]:

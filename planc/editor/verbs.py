@@ -19,6 +19,10 @@ OTHERS = {
     "link": "`link NAME(bandwidth = ..., latency = ...)`: a link between chips; one way.",
     "node": "`node NAME = N x CHIP over LINK`: a machine of N chips.",
     "network": "`network NAME = LEVEL N at BANDWIDTH (...) > ...`: switches between nodes or slices, innermost first.",
+    "graph": "`graph NAME of CHIP`: a machine whose links the rest of its file says; `cluster NAME` takes it.",
+    "fabric": "`fabric NAME = KIND(NUMBER = N, LINK = NAME)`: a rack, rail, fat_tree, dragonfly or torus of a graph.",
+    "points": "`points NAME, NAME as KIND [in NODE]`: chips, switches, cards, hosts and sockets of a graph.",
+    "wire": "`wire NAMES to NAMES over LINK [x N] [at SHARE]`: a link from each point to each other.",
     "torus": "`torus NAME = CHIP over LINK (wrap = [4, 4, 4])`: chips in a torus; its shape is given by `cluster`.",
 }
 """Verbs without a reader of their own."""

@@ -10,12 +10,15 @@ from __future__ import annotations
 from itertools import product
 from math import ceil, prod
 
-from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, VertexKind
+from planc.graph.from_parts import own_links
+from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, VertexKind, added_share
 from planc.ir.hardware import Cluster, Level, Link
 
 
 def machine_links(cluster: Cluster) -> MachineLinks:
     """The graph of `cluster`: its vertices and cables. Latencies of a path add up to what its level says."""
+    if cluster.own_graph is not None:
+        return own_links(cluster, cluster.own_graph)
     return _Builder(cluster).build()
 
 
@@ -47,7 +50,9 @@ class _Builder:
         """The chips of a node on its switch."""
         cluster, link = self.cluster, self.cluster.link
         chips = cluster.shape[0]
-        switch = self._add(f"node{unit}.switch", "switch", unit=unit, reduction=_reduction(link, chips))
+        switch = self._add(
+            f"node{unit}.switch", "switch", unit=unit, reduction=added_share(link.in_network_reduction, chips)
+        )
         for i in range(chips):
             chip = self._chip(f"node{unit}.chip{i}", unit * chips + i, unit)
             self._join(chip, switch, _link_kind(link, link.latency_s / 2, 1 / link.shared))
@@ -114,7 +119,10 @@ class _Builder:
         level, nodes = levels[number], prod(v.width for v in levels[: number + 1])
         count = 1 if number == len(levels) - 1 else ceil(units / nodes)
         kind: VertexKind = "spine" if number else "leaf"
-        return [self._add(f"{level.name}{i}", kind, reduction=_reduction(level, 0)) for i in range(count)]
+        return [
+            self._add(f"{level.name}{i}", kind, reduction=added_share(level.in_network_reduction, 0))
+            for i in range(count)
+        ]
 
 
 def _link_kind(link: Link, latency_s: float, share: float = 1.0) -> LinkKind:
@@ -131,12 +139,3 @@ def _level_kind(level: Level, latency_s: float, rails: int) -> LinkKind:
         efficiency=level.efficiency, half_bytes=level.half_bytes, call_s=level.call_s,
         op_efficiency=(*level.op_efficiency.items(),),
     )  # fmt: skip
-
-
-def _reduction(of: Link | Level, units: int) -> float:
-    """Bytes all-reduced for each byte that a link carries, from the measured gain over a ring of `units` (0: many).
-
-    A ring sends 2 (n - 1) / n of the buffer over each link.
-    """
-    gain = of.in_network_reduction
-    return 0.0 if gain <= 1 or units == 1 else gain / (2 * (1 - (1 / units if units else 0.0)))

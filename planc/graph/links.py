@@ -92,3 +92,11 @@ class MachineLinks:
     def cable_name(self, cable: Cable) -> str:
         """The names of the two ends of `cable`, as reports name a link."""
         return f"{self.vertices[cable.source].name}-{self.vertices[cable.target].name}"
+
+
+def added_share(gain: float, units: int) -> float:
+    """Bytes all-reduced for each byte that a link carries, from the measured `gain` over a ring of `units` (0: many).
+
+    A ring sends 2 (n - 1) / n of the buffer over each link. 0 where switches do not add.
+    """
+    return 0.0 if gain <= 1 or units == 1 else gain / (2 * (1 - (1 / units if units else 0.0)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.base import Cause, Value
-from planc.ir.field_types import Count, Line, Method, Name, NotNegative, Positive
+from planc.ir.field_types import Count, Line, Method, Name, NameOrEmpty, NotNegative, Positive
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -86,6 +86,8 @@ class Link(Value):
     """Chips behind one link: a PCIe switch has one way up for several."""
     switches: Count = 0
     """Switches that this link needs in one node."""
+    back_bandwidth_bytes_per_s: NotNegative = 0.0
+    """The other way, in a graph; 0: the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,53 @@ class Level(Value):
     """Links of one host, each to its own switch: chip i of every host meets on rail i."""
 
 
+PartKind = Literal["rack", "rail", "fat_tree", "dragonfly", "torus"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part(Value):
+    """A regular part of a graph: its points and links follow from a few numbers."""
+
+    name: Name
+    kind: PartKind
+    numbers: dict[Name, Count]
+    links: dict[Name, Method]
+    """The link of each use (`link` in a node, `out` of it, `up` to spines), by name."""
+    shape: tuple[Positive, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Points(Value):
+    """Points of a graph, by name."""
+
+    names: tuple[Name, ...]
+    kind: Name
+    unit: NameOrEmpty = ""
+    """The node or rack that they are in."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wire(Value):
+    """Links of a graph from each of some points to each of others."""
+
+    ends: tuple[Name, ...]
+    others: tuple[Name, ...]
+    link: Method
+    links: Positive = 1
+    share: NotNegative = 1.0
+    """Part of the bandwidth that is left."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnGraph(Value):
+    """A machine written as a graph of links: regular parts, and the rest link by link."""
+
+    links: tuple[Link, ...]
+    parts: tuple[Part, ...]
+    points: tuple[Points, ...]
+    wires: tuple[Wire, ...]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Value):
     """The machines a plan runs on: `count` nodes of `chips` chips, or `count` slices of a torus."""
@@ -130,6 +179,8 @@ class Cluster(Value):
     """The network between the nodes or slices, innermost first."""
     sources: tuple[Line, ...] = ()
     """Hardware file and line of each declaration that was used."""
+    own_graph: OwnGraph | None = None
+    """The links of a machine that its hardware file writes as a graph; then there are no `levels`."""
     cause: Cause
 
     @property

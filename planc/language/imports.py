@@ -136,8 +136,8 @@ def _import(sentence: Sentence, files: Files, draft: Draft) -> None:
 
 def _declared_once(sentences: list[Sentence], draft: Draft) -> None:
     """E0107 for a chip, link, node or torus of a name that another one has: which is meant cannot be known."""
-    known = {(s.verb, _name(s)): s for s in draft.hardware}
-    for sentence in sentences:
+    known = {(s.verb, _name(s)): s for s in draft.hardware if s.verb not in ("points", "wire")}
+    for sentence in (s for s in sentences if s.verb not in ("points", "wire")):
         first = known.setdefault((sentence.verb, _name(sentence)), sentence)
         if first is not sentence:
             draft.report(
@@ -153,5 +153,6 @@ def _name(sentence: Sentence) -> str:
     """The name that a declaration gives; none for a price, of which there is one."""
     if sentence.verb == "price":
         return ""
-    words = (sentence.node.node("call") or sentence.node).words()
+    call = sentence.node.node("call") if sentence.verb != "fabric" else None
+    words = (call or sentence.node).words()
     return words[0].text if words else ""

@@ -29,7 +29,14 @@ def read_part(file: Tree) -> Draft:
 
 
 def _hardware(declared: Declared, draft: Draft) -> None:
+    graph = next((s for s in declared.sentences if s.verb == "graph"), None)
+    if graph is not None:
+        from planc.language.own_graph import read_graph
+
+        read_graph(graph, declared, draft)
     for sentence in declared.sentences:
+        if graph is not None and sentence.verb in ("chip", "link"):
+            continue  # read with the graph
         if sentence.verb == "chip":
             read_chip(sentence, draft)
         elif sentence.verb == "link":

@@ -14,7 +14,7 @@ VERBS = (
     *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer", "compute"),
     *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target"),
     *("train", "price", "expect"),
-    *("chip", "link", "node", "network", "torus"),
+    *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire"),
 )
 HEADERS = VERBS[:3]
 OLD_VERBS = ("param", "attention")

@@ -92,6 +92,10 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "node": ("node h100_node = 8 x h100 over nvlink4",),
     "network": ("network ib = leaf 32 at 400 GB/s",),
     "torus": ("torus tpu_v5p = v5p over ici (wrap = [4, 4, 4])",),
+    "graph": ("graph pod of h100",),
+    "fabric": ("fabric pod = rail(nodes = 8, chips = 72, link = nvlink, out = ib)",),
+    "points": ("points gpu0, gpu1 as chip in node0", "points plx0, plx1 as switch"),
+    "wire": ("wire gpu0, gpu1 to plx0 over pcie", "wire leaf0 to spine0 over ib x 4 at 50 %"),
 }
 """Each verb's forms, as a user would write them."""
 _FORMS |= {"param": _FORMS["let"], "attention": _FORMS["attention.core"]}

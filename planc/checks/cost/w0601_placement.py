@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 MOST_AXES = 5
 """120 orders are tried at most."""
+MOST_ROUTED = 1024
+"""Devices of a graph of links up to which every order is routed."""
 TRIED = 3
 """Orders whose whole step is costed."""
 MIN_GAIN = 0.02
@@ -29,6 +31,8 @@ MIN_GAIN = 0.02
 
 def check(costed: CostedPlan) -> Iterator[Diagnostic]:
     plan = costed.sharded.plan
+    if plan.cluster.own_graph is not None and plan.mesh.devices > MOST_ROUTED:
+        return
     if len(plan.mesh.axes) > MOST_AXES or _outside_s(costed) < MIN_GAIN * costed.step.time_s:
         return
     before = costed.step.time_s

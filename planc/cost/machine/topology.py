@@ -173,16 +173,20 @@ class DeviceGroup:
 
     @property
     def inside(self) -> float:
-        """Number of members in one node (or one slice of a torus).
+        """Number of members in one node (or one slice of a torus), the mean where nodes have different numbers.
 
         >>> node.inside, node.outside, nodes.inside, nodes.outside
         (8, 1, 8, 4)
         """
+        if self.routes is not None:
+            return self.size / self.routes.outside
         return prod(p.members for p in self.levels if not p.network)
 
     @property
     def outside(self) -> float:
         """Number of nodes (or slices) that the group lies in."""
+        if self.routes is not None:
+            return self.routes.outside
         return prod(p.members for p in self.levels if p.network)
 
     @property
@@ -213,6 +217,10 @@ def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceG
     >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
     (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
     """
+    if cluster.own_graph is not None:
+        from planc.cost.routes import routed_group
+
+        return routed_group(mesh, cluster, axes)
     used = tuple(mesh.axis(a) for a in axes if mesh.axis(a).size > 1)
     size = prod(a.size for a in used)
     levels, count = [], float(size)

@@ -35,7 +35,7 @@ from planc.cost.routes.rings import (
     torus_lines,
 )
 from planc.diag.fast_dataclass import dataclass
-from planc.graph import MachineLinks, machine_links
+from planc.graph import LinkKind, MachineLinks, machine_links
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 
@@ -99,7 +99,11 @@ def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: M
         return DeviceGroup(1, (), cluster.link.name)
     gather = min(routes.algorithms("all_gather"), key=lambda found: found.s_per_byte)
     rate = (1 - 1 / size) / gather.s_per_byte if gather.s_per_byte else 0.0
-    level = GroupLevel(gather.link, size, 1, rate, gather.latency_s / (size - 1), network=routes.outside > 1)
+    kind = routes.kind_of(gather.link)
+    level = GroupLevel(
+        gather.link, size, 1, rate, gather.latency_s / (size - 1), call_s=routes.call_s,
+        op_efficiency=kind.op_efficiency if kind else (), network=routes.outside > 1,
+    )  # fmt: skip
     return DeviceGroup(size, (level,), gather.link, routes=routes)
 
 
@@ -110,6 +114,7 @@ class Routes:
         self.machine, self.fabric = machine, machine.fabric
         self._mesh, self._cluster, self._axes = mesh, cluster, axes
         self._known: dict[str, tuple[RoutedAlgorithm, ...]] = {}
+        self._kinds: dict[str, LinkKind] = {}
 
     @cached_property
     def groups(self) -> list[list[int]]:
@@ -434,7 +439,13 @@ class Routes:
         if arc < 0:
             return RoutedAlgorithm(name, 0.0, latency_s, "")
         kind = self.machine.links.kinds[self.machine.links.cables[arc // 2].kind]
-        return RoutedAlgorithm(name, seconds, latency_s, self.fabric.arc_name(arc), kind.half_bytes * seconds)
+        link = self.fabric.arc_name(arc)
+        self._kinds[link] = kind
+        return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds)
+
+    def kind_of(self, link: str) -> LinkKind | None:
+        """The kind of a busiest link, by its name."""
+        return self._kinds.get(link)
 
 
 def _s(algorithm: RoutedAlgorithm) -> float:

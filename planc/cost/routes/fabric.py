@@ -14,6 +14,8 @@ import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
+from itertools import permutations, product
 
 from planc.diag.fast_dataclass import dataclass
 from planc.graph.links import MachineLinks
@@ -48,7 +50,8 @@ class Fabric:
             self._add(2 * number + 1, cable.target, cable.source, cable.links)
         self._neighbours = {v: [*near] for v, near in self._next.items()}
         self._parent: dict[int, int] = {}
-        self._order: list[int] = []
+        self._position: dict[int, int] = {}
+        """Vertices with a known way, in the order in which they were taken off: those behind before those ahead."""
         self._path_of: dict[tuple[int, int], Bundle] = {}
         self._reduce()
         self._known: dict[int, list[int]] = {}
@@ -103,7 +106,7 @@ class Fabric:
                 continue
             (above,) = self._next[v]
             self._parent[v] = above
-            self._order.append(v)
+            self._position[v] = len(self._position)
             self._up(v, above)
             found = True
             if v in held:
@@ -142,6 +145,12 @@ class Fabric:
             loads[arc] += amount
             return
         chosen = self.port_pairs(source, target)
+        if not chosen:
+            relays = self.relays(source, target)
+            for relay in relays:
+                self._send(source, relay, amount / len(relays), loads, between)
+                self._send(relay, target, amount / len(relays), loads, between)
+            return
         each = amount / len(chosen)
         for (u, out, _), (v, _, into) in chosen:
             loads[out] += each
@@ -152,12 +161,41 @@ class Fabric:
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
         """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in."""
         mine, theirs = self.ports[source], self.ports[target]
-        pairs = [(p, q) for p in mine for q in theirs]
-        if len(pairs) == 1:
+        pairs = [(p, q) for p in mine for q in theirs if self._component(p[0]) == self._component(q[0])]
+        if len(pairs) <= 1:
             return pairs
         hops = [self.hops(p[0], q[0]) for p, q in pairs]
         least = min(hops)
         return [pair for pair, far in zip(pairs, hops, strict=True) if far == least]
+
+    def relays(self, source: int, target: int) -> list[int]:
+        """The chips in the unit of `source` that pass its data on to `target`, to which no switches lead from it.
+
+        On rails without spines a GPU reaches other rails over the peer in its node that is on them: NCCL's PXN.
+        """
+        unit = self.links.vertices[source].unit
+        found = (
+            [v for v in self._chips_of[unit] if self.joined(source, v) and self.joined(v, target)] if unit >= 0 else []
+        )
+        if not found:
+            ends = " and ".join(self.links.vertices[v].name for v in (source, target))
+            raise ValueError(f"no network joins {ends}")
+        return found
+
+    def joined(self, source: int, target: int) -> bool:
+        """True if a link or a network of switches leads from `source` to `target`, two chips."""
+        if (source, target) in self.direct:
+            return True
+        mine, theirs = ({self._component(p[0]) for p in self.ports[v]} for v in (source, target))
+        return source != target and not mine.isdisjoint(theirs)
+
+    @cached_property
+    def _chips_of(self) -> dict[int, list[int]]:
+        """The chips of each unit."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for v in self.links.devices:
+            found[self.links.vertices[v].unit].append(v)
+        return found
 
     def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: _Amounts) -> None:
         """Along the ways of both ends until they meet, or reach the core."""
@@ -198,17 +236,48 @@ class Fabric:
         units: dict[int, list[int]] = defaultdict(list)
         for v in members:
             units[self.links.vertices[v].unit].append(v)
-        if len(units) < len(members):
-            for inside in units.values():
-                for a in inside:
-                    for b in inside:
-                        self._send(a, b, amount, loads, between)
-            if len(units) > 1:
-                self._counted(members, amount, loads, core)
-                for inside in units.values():
-                    self._counted(inside, -amount, loads, core)
+        for inside in units.values():
+            for a in inside:
+                for b in inside:
+                    self._send(a, b, amount, loads, between)
+        if len(units) == 1:
+            return
+        networks: dict[int, list[int]] = defaultdict(list)
+        for v in members:
+            networks[self._component(self._outer(v)[0][0])].append(v)
+        if len(networks) > 1:
+            self._over_rails(units, networks, amount, loads, between, core)
             return
         self._counted(members, amount, loads, core)
+        for inside in units.values():
+            self._counted(inside, -amount, loads, core)
+
+    def _over_rails(
+        self,
+        units: Mapping[int, Sequence[int]],
+        networks: Mapping[int, Sequence[int]],
+        amount: float,
+        loads: dict[Arc, float],
+        between: _Amounts,
+        core: _Amounts,
+    ) -> None:
+        """Members of several networks: in every unit what is for another network goes to its chip there first."""
+        alike = len({len(m) for m in units.values()}) == 1
+        one_each = all(
+            len({self.links.vertices[v].unit for v in on}) == len(on) == len(units) for on in networks.values()
+        )
+        if not (alike and one_each):
+            for (u, mine), (w, theirs) in product(units.items(), units.items()):
+                for a, b in product(mine, theirs) if u != w else ():
+                    self._send(a, b, amount, loads, between)
+            return
+        others = len(units) - 1
+        for mine in units.values():
+            for a, relay in permutations(mine, 2):
+                self._send(a, relay, amount * others, loads, between)
+        each = len(next(iter(units.values())))
+        for on in networks.values():
+            self._counted(on, amount * each, loads, core)
 
     def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: _Amounts) -> None:
         """An exchange over the widest network that the chips have a port on."""
@@ -220,7 +289,8 @@ class Fabric:
                 loads[out] += amount * (total - 1) / len(outer)
                 loads[into] += amount * (total - 1) / len(outer)
                 behind[u] += 1 / len(outer)
-        for v in self._order:
+        climbed = {u for v in behind for u in self._chain(v) if u in self._parent}
+        for v in sorted(climbed, key=self._position.__getitem__):
             if (count := behind.pop(v, 0.0)) and count < total:
                 above = self._parent[v]
                 self._carry(self._path_of[v, above], amount * count * (total - count), loads)
@@ -308,7 +378,11 @@ class Fabric:
             return 0.0
         if (arc := self.direct.get((source, target))) is not None:
             return kinds[cables[arc // 2].kind].latency_s
-        (u, out, _), (v, _, into) = self.port_pairs(source, target)[0]
+        chosen = self.port_pairs(source, target)
+        if not chosen:
+            relay = self.relays(source, target)[0]
+            return self.latency_s(source, relay) + self.latency_s(relay, target)
+        (u, out, _), (v, _, into) = chosen[0]
         core: dict[tuple[int, int], float] = defaultdict(float)
         passed: dict[Arc, float] = {out: 1.0, into: 1.0}
         along: dict[Arc, float] = defaultdict(float)

@@ -10,6 +10,7 @@ from planc.language import library
 from planc.language.draft import Draft
 from planc.language.verbs.hardware import (
     Declared,
+    declared_name,
     read_chip,
     read_levels,
     read_link,
@@ -30,9 +31,14 @@ def read(sentence: Sentence, draft: Draft) -> None:
     first = sentence.node.parts[0]
     count = 1 if first is call else draft.integer(first)
     word = call.words()[0]
-    own = Declared(tuple(draft.hardware)).names("node", "torus")
+    if _stray_parts(draft):
+        return
+    own = Declared(tuple(draft.hardware)).names("node", "torus", "graph")
     name = draft.one_of(word, [*own, *library.machines()], "a node or torus of any hardware file")
     if name is None:
+        return
+    if (graph := Declared(tuple(draft.hardware)).find("graph", name)) is not None:
+        _own_graph(sentence, graph, draft)
         return
     declared = _declaring(name, draft)
     machine = declared.find("node", name) or declared.find("torus", name)
@@ -70,6 +76,44 @@ def read(sentence: Sentence, draft: Draft) -> None:
         levels=spread,
         sources=(machine.span.file,),
         cause=draft.cause(sentence),
+    )
+
+
+def _stray_parts(draft: Draft) -> bool:
+    """Report parts of a graph in a file that has no graph."""
+    files = {s.span.file for s in draft.hardware if s.verb == "graph"}
+    stray = [s for s in draft.hardware if s.verb in ("fabric", "points", "wire") and s.span.file not in files]
+    for s in stray[:1]:
+        draft.report("E1420", s.span, f"`{s.verb}` in a file without a graph", help="such as: graph pod of h100")
+    return bool(stray)
+
+
+def _own_graph(sentence: Sentence, graph: Sentence, draft: Draft) -> None:
+    """The cluster that a hardware file writes as a graph of links."""
+    call = sentence.node.node("call")
+    if call is None or sentence.node.parts[0] is not call or call.node("args") or sentence.node.node("spread"):
+        name = declared_name(graph)
+        draft.report("E1419", sentence.span, f"`{name}` is a whole machine", help=f"write: cluster {name}")
+        return
+    from planc.language.own_graph import read_graph
+
+    declared = Declared(tuple(s for s in draft.hardware if s.span.file == graph.span.file))
+    found = read_graph(graph, declared, draft)
+    if found is None:
+        return
+    draft.price = of_hardware(declared.sentences, draft)
+    each = found.chips // found.units
+    draft.cluster = Cluster(
+        kind="node",
+        name=declared_name(graph),
+        count=found.units,
+        chip=found.chip,
+        link=found.link,
+        shape=(each,),
+        host_chips=each,
+        sources=(graph.span.file,),
+        cause=draft.cause(sentence),
+        own_graph=found.graph,
     )
 
 

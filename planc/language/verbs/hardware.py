@@ -54,6 +54,7 @@ LINK: dict[str, tuple[str, float | None]] = {
     "half_size": ("memory", 0.0),
     "shared": ("count", 1),
     "switches": ("count", 0),
+    "back_bandwidth": ("bandwidth", None),
 }
 LEVEL: dict[str, tuple[str, float | None]] = {
     **BY_OP,
@@ -90,7 +91,7 @@ class Declared:
 
 def declared_name(sentence: Sentence) -> str:
     """The name that `sentence`, a declaration of hardware, gives."""
-    call = sentence.node.node("call")
+    call = sentence.node.node("call") if sentence.verb != "fabric" else None
     return (call or sentence.node).words()[0].text
 
 
@@ -186,6 +187,7 @@ def read_link(sentence: Sentence, draft: Draft) -> Link | None:
         **_transfers(values),
         shared=int(values["shared"]),
         switches=int(values["switches"]),
+        back_bandwidth_bytes_per_s=values.get("back_bandwidth", 0.0),
     )
 
 

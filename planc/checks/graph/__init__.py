@@ -1,0 +1,1 @@
+"""Findings about graphs of links in hardware files."""

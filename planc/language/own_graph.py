@@ -1,0 +1,368 @@
+"""`graph NAME of CHIP` with `fabric`, `points` and `wire`: a machine as a graph of links of one's own.
+
+graph  NAME of CHIP                          the machine that `cluster NAME` takes; the rest of its file says the links
+fabric NAME = KIND(NUMBER = ..., LINK = ...)  a regular part: rack, rail, fat_tree, dragonfly or torus
+points NAME, NAME as KIND [in NODE]          chips, switches, cards, hosts and sockets by name
+wire   NAMES to NAMES over LINK [x LINKS] [at SHARE]   a link from each to each
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import get_args
+
+from planc.diag.diagnostic import Related
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Span
+from planc.graph.from_parts import MOST_LINKS, GraphBuilder, links_of
+from planc.graph.links import MachineLinks, VertexKind
+from planc.ir.hardware import Chip, Link, OwnGraph, Part, PartKind, Points, Wire
+from planc.language.draft import Draft
+from planc.language.verbs.hardware import Declared, declared_name, read_chip, read_link
+from planc.syntax.tree import Node, Sentence, Word
+
+KINDS = tuple(kind for kind in get_args(VertexKind) if kind != "die")
+NUMBERS: dict[str, dict[str, int | None]] = {
+    "rack": {"chips": None},
+    "rail": {"nodes": None, "chips": None, "leaf": 0, "spines": 0, "uplinks": 1, "cards": 0},
+    "fat_tree": {"nodes": None, "chips": None, "leaf": None, "spines": 0, "uplinks": 1, "cards": 0},
+    "dragonfly": {"groups": None, "switches": None, "nodes": None, "chips": None, "uplinks": 1},
+    "torus": {"wrap": 0},
+}
+"""Numbers of each kind of part, and what holds when one is left out; None: it is needed."""
+MAY_BE_ZERO = ("spines", "wrap")
+LINKS: dict[str, tuple[str, ...]] = {
+    "rack": ("link",),
+    "rail": ("link", "out", "up"),
+    "fat_tree": ("link", "out", "up"),
+    "dragonfly": ("link", "out", "local", "up"),
+    "torus": ("link",),
+}
+"""Names of the links of each kind of part."""
+SAME_AS = {"up": "out", "local": "out"}
+"""The link that is taken where one is not given."""
+
+
+@dataclass(frozen=True)
+class ReadGraph:
+    """A machine that a hardware file writes as a graph."""
+
+    chip: Chip
+    link: Link
+    """The fastest link of a chip."""
+    graph: OwnGraph
+    units: int
+    """Nodes or racks; 1 where they have different numbers of chips."""
+    chips: int
+
+
+def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGraph | None:
+    """The machine of `sentence`, a `graph`, with the other sentences `declared` in its file; None when one is wrong."""
+    before = len(draft.diagnostics)
+    reader = _Reader(declared, draft)
+    if len(declared.names("graph")) > 1:
+        second = [s for s in declared.sentences if s.verb == "graph"][1]
+        draft.report("E1416", second.span, "a second graph in one file", help="write each graph in a file of its own")
+        return None
+    chip_word = sentence.node.words("NAME")[1]
+    chip_sentence = declared.find("chip", chip_word.text)
+    if chip_sentence is None:
+        draft.unknown(chip_word, declared.names("chip"), "a chip of this hardware file")
+    chip = read_chip(chip_sentence, draft) if chip_sentence else None
+    graph = reader.graph()
+    if len(draft.diagnostics) > before or chip is None:
+        return None
+    if chip.devices > 1:
+        draft.report(
+            "E1417", chip_word.span, f"`{chip.name}` is {chip.devices} devices, and a graph's chips are one each"
+        )
+        return None
+    links = GraphBuilder("", graph).build()
+    if not _is_whole(links, sentence, reader, draft):
+        return None
+    return _machine(chip, graph, links)
+
+
+def _machine(chip: Chip, graph: OwnGraph, links: MachineLinks) -> ReadGraph:
+    sizes: dict[int, int] = {}
+    for v in links.devices:
+        sizes[links.vertices[v].unit] = sizes.get(links.vertices[v].unit, 0) + 1
+    alike = len({*sizes.values()}) == 1 and -1 not in sizes
+    used = {links.kinds[c.kind].name for c in links.cables if min(c.source, c.target) in {*links.devices[:1]}}
+    near = [link for link in graph.links if link.name in used] or list(graph.links)
+    fastest = max(near, key=lambda link: link.bandwidth_bytes_per_s)
+    return ReadGraph(chip, fastest, graph, len(sizes) if alike else 1, len(links.devices))
+
+
+class _Reader:
+    """The sentences of a graph, with where each name is from."""
+
+    def __init__(self, declared: Declared, draft: Draft) -> None:
+        self.declared, self.draft = declared, draft
+        self.links: dict[str, Link] = {}
+        self.spans: dict[str, Span] = {}
+        """Where a name of a vertex is declared."""
+        self.count = 0
+
+    def graph(self) -> OwnGraph:
+        """Parts, points and wires; mistakes are reported."""
+        for s in self.declared.sentences:
+            if s.verb == "link" and (link := read_link(s, self.draft)) is not None:
+                self.links[link.name] = link
+        parts = tuple(p for s in self._of("fabric") if (p := self._part(s)) is not None)
+        points = tuple(one for s in self._of("points") if (one := self._points(s)) is not None)
+        for part in parts if self.count <= MOST_LINKS else ():
+            span = self.spans[part.name]
+            builder = GraphBuilder("", OwnGraph(links=(*self.links.values(),), parts=(part,), points=(), wires=()))
+            for vertex in builder.build().vertices:
+                self._declare(vertex.name, span)
+        wires = tuple(w for s in self._of("wire") if (w := self._wire(s)) is not None)
+        return OwnGraph(links=(*self.links.values(),), parts=parts, points=points, wires=wires)
+
+    def _of(self, verb: str) -> Iterator[Sentence]:
+        yield from (s for s in self.declared.sentences if s.verb == verb)
+
+    def _declare(self, name: str, span: Span) -> None:
+        first = self.spans.setdefault(name, span)
+        if first is not span:
+            self.draft.report(
+                "E1403", span, f"`{name}` is there twice: a chip would be counted as two",
+                related=(Related(first, "first here"),),
+            )  # fmt: skip
+
+    def _link(self, word: Word) -> str | None:
+        if word.text in self.links:
+            return word.text
+        if not any(s.verb == "link" and declared_name(s) == word.text for s in self.declared.sentences):
+            legal = ", ".join(self.links)
+            self.draft.report("E1413", word.span, f"`{word.text}` is not a link of this file", help=f"legal: {legal}")
+        return None
+
+    def _counted(self, cables: int, span: Span) -> bool:
+        self.count += cables
+        if self.count <= MOST_LINKS:
+            return True
+        self.draft.report(
+            "E1410", span, f"the graph has more than {MOST_LINKS:,} links",
+            help="write links between the same two ends as one wire with `x N`",
+        )  # fmt: skip
+        return False
+
+    # Parts.
+
+    def _part(self, sentence: Sentence) -> Part | None:
+        name, call = sentence.node.words("NAME")[0], sentence.node.node("call")
+        assert call is not None
+        word = call.words()[0]
+        if word.text not in NUMBERS:
+            legal = ", ".join(NUMBERS)
+            self.draft.report("E1406", word.span, f"`{word.text}` is not a kind of part", help=f"legal: {legal}")
+            return None
+        self._declare(name.text, sentence.span)
+        numbers, links, shape = self._arguments(call, word.text)
+        if numbers is None:
+            return None
+        missing = [n for n, value in NUMBERS[word.text].items() if value is None and n not in numbers]
+        missing += [n for n in LINKS[word.text] if n not in links and SAME_AS.get(n, n) not in links]
+        missing += ["shape"] if word.text == "torus" and not shape else []
+        if missing:
+            self.draft.report("E1407", call.span, f"a {word.text} needs {', '.join(missing)}")
+            return None
+        part = self._filled(name.text, word.text, numbers, links, shape)
+        return part if self._adds_up(part, call) and self._counted(links_of(part), call.span) else None
+
+    def _filled(
+        self, name: str, kind: str, numbers: dict[str, int], links: dict[str, str], shape: tuple[int, ...]
+    ) -> Part:
+        """With what is left out."""
+        every = {n: numbers.get(n, value or 0) for n, value in NUMBERS[kind].items()}
+        if "leaf" in every:
+            every["leaf"] = every["leaf"] or every["nodes"]
+            every["cards"] = every["cards"] or every["chips"]
+        joined = {n: links.get(n) or links[SAME_AS[n]] for n in LINKS[kind]}
+        assert kind in get_args(PartKind)
+        return Part(name=name, kind=kind, numbers=every, links=joined, shape=shape)  # type: ignore[arg-type]
+
+    def _adds_up(self, part: Part, call: Node) -> bool:
+        n = part.numbers
+        several = "leaf" in n and n["nodes"] > n["leaf"]
+        if several and not n["spines"]:
+            self.draft.report(
+                "E1414", call.span, f"{n['nodes']} nodes fill several leaves of {n['leaf']}, and no spine joins them"
+            )
+            return False
+        if "cards" in n and n["cards"] > n["chips"]:
+            self.draft.report(
+                "E1414", call.span, f"{n['cards']} cards for {n['chips']} chips: each chip has one at most"
+            )
+            return False
+        return True
+
+    def _arguments(self, call: Node, kind: str) -> tuple[dict[str, int] | None, dict[str, str], tuple[int, ...]]:
+        numbers: dict[str, int] = {}
+        links: dict[str, str] = {}
+        shape: tuple[int, ...] = ()
+        args = call.node("args")
+        wrong = False
+        for arg in args.nodes("named") if args else ():
+            word, value = arg.parts
+            assert isinstance(word, Word)
+            if word.text in LINKS[kind]:
+                name = self._link(next(iter(value.all_words())) if isinstance(value, Node) else value)
+                links |= {word.text: name} if name else {}
+                wrong |= name is None
+            elif word.text in NUMBERS[kind]:
+                number = self.draft.integer(value, minimum=0 if word.text in MAY_BE_ZERO else 1)
+                numbers |= {word.text: number} if number is not None else {}
+                wrong |= number is None
+            elif word.text == "shape" and kind == "torus" and isinstance(value, Word) and value.kind == "SHAPE":
+                shape = tuple(int(n) for n in value.text.split("x") if len(n) < 7)
+            else:
+                legal = ", ".join((*NUMBERS[kind], *LINKS[kind], *(("shape",) if kind == "torus" else ())))
+                self.draft.report("E1408", arg.span, f"a {kind} has no `{word.text}`", help=f"legal: {legal}")
+                wrong = True
+        if shape and 0 in shape:
+            self.draft.report("E1414", call.span, "a length of the shape is 0")
+            wrong = True
+        return (None if wrong else numbers), links, shape
+
+    # Points and wires.
+
+    def _points(self, sentence: Sentence) -> Points | None:
+        kind = sentence.node.words("NAME")[0]
+        if kind.text not in KINDS:
+            self.draft.report(
+                "E1409", kind.span, f"`{kind.text}` is not a kind of point", help=f"legal: {', '.join(KINDS)}"
+            )
+            return None
+        within = sentence.node.node("within")
+        names = sentence.names()
+        for word in names:
+            self._declare(word.text, word.span)
+        return Points(names=tuple(w.text for w in names), kind=kind.text, unit=within.words()[0].text if within else "")
+
+    def _wire(self, sentence: Sentence) -> Wire | None:
+        ends, others = (sentence.names(i) for i in (0, 1))
+        unknown = [w for w in (*ends, *others) if w.text not in self.spans]
+        for word in unknown if self.count <= MOST_LINKS else ():
+            self.draft.report("E1402", word.span, f"no point is called `{word.text}`")
+        for word in [w for w in ends if w.text in {o.text for o in others}]:
+            self.draft.report("E1405", word.span, f"`{word.text}` is joined with itself")
+        link = self._link(sentence.node.words("NAME")[0])
+        times, left = sentence.node.node("times"), sentence.node.node("left")
+        count = self.draft.integer(times.parts[0]) if times else 1
+        share = self.draft.quantity(left.parts[0], "share") if left else 1.0
+        if share is not None and left is not None and not 0 < share <= 1:
+            self.draft.report("E1412", left.span, "what is left of a link is above 0 % and at most 100 %")
+        if link is None or count is None or share is None or unknown:
+            return None
+        self._counted(len(ends) * len(others), sentence.span)
+        return Wire(
+            ends=tuple(w.text for w in ends), others=tuple(w.text for w in others), link=link, links=count, share=share
+        )  # fmt: skip
+
+
+def _is_whole(links: MachineLinks, sentence: Sentence, reader: _Reader, draft: Draft) -> bool:
+    """Every chip reaches every other, over one cable between two points at most."""
+    if not links.devices:
+        draft.report("E1411", sentence.span, "the graph has no chips", help="such as: points gpu0, gpu1 as chip")
+        return False
+    near: list[list[int]] = [[] for _ in links.vertices]
+    seen: set[tuple[int, int]] = set()
+    for c in links.cables:
+        pair = min(c.source, c.target), max(c.source, c.target)
+        if pair in seen:
+            names = " and ".join(f"`{links.vertices[i].name}`" for i in pair)
+            span = _wire_of(reader, links, pair) or sentence.span
+            draft.report("E1404", span, f"{names} are joined twice", help="write one wire with `x 2`")
+            return False
+        seen.add(pair)
+        near[c.source].append(c.target)
+        near[c.target].append(c.source)
+    for v in links.devices:
+        if not near[v]:
+            name = links.vertices[v].name
+            draft.report("E1415", reader.spans.get(name, sentence.span), f"the chip `{name}` has no link")
+            return False
+    return _reach_each_other(links, near, sentence, reader, draft)
+
+
+def _reach_each_other(
+    links: MachineLinks, near: list[list[int]], sentence: Sentence, reader: _Reader, draft: Draft
+) -> bool:
+    """By links and switches; a chip passes nothing on."""
+    pieces = _pieces(near, range(len(near)))
+    first, vertices = links.devices[0], links.vertices
+    lost = next((v for v in links.devices if pieces[v] != pieces[first]), None)
+    if lost is not None:
+        said = f"no way leads from `{vertices[first].name}` to `{vertices[lost].name}`"
+        draft.report(
+            "E1401", reader.spans.get(vertices[lost].name, sentence.span), said, help="join the pieces by a wire"
+        )
+        return False
+    pair = _apart(links, near)
+    if pair is not None:
+        one, other = (vertices[v].name for v in pair)
+        draft.report(
+            "E1418", reader.spans.get(other, sentence.span),
+            f"every way from `{one}` to `{other}` leads through the chips of other nodes, and they pass nothing on",
+            help="join them by a switch, a card or a host",
+        )  # fmt: skip
+        return False
+    return True
+
+
+def _apart(links: MachineLinks, near: list[list[int]]) -> tuple[int, int] | None:
+    """Two chips that no network of switches joins; None when there are none.
+
+    A direct link joins two as well, and a peer in the same node passes on what its network leads to.
+    """
+    chips = {*links.devices}
+    pieces = _pieces(
+        [[u for u in at if u not in chips] for at in near], (v for v in range(len(near)) if v not in chips)
+    )
+    on = {v: {pieces[u] for u in near[v] if u not in chips} for v in links.devices}
+    if set.intersection(*on.values()):
+        return None
+    unit_of = {v: links.vertices[v].unit for v in links.devices}
+    peers: dict[int, list[int]] = {}
+    for v in links.devices:
+        peers.setdefault(unit_of[v], []).append(v)
+
+    for one in links.devices[:MOST_STARTS]:
+        mine = [
+            one,
+            *(p for p in (peers[unit_of[one]] if unit_of[one] >= 0 else ()) if on[one] & on[p] or p in near[one]),
+        ]
+        reached, direct = set.union(*(on[v] for v in mine)), {u for v in mine for u in near[v]}
+        lost = next((v for v in links.devices if v != one and v not in direct and not on[v] & reached), None)
+        if lost is not None:
+            return one, lost
+    return None
+
+
+MOST_STARTS = 64
+"""Chips of which each is asked whether it reaches every other, where no network joins all."""
+
+
+def _pieces(near: list[list[int]], among: Iterable[int]) -> dict[int, int]:
+    """For each vertex of `among` the first of those that it is joined with."""
+    found: dict[int, int] = {}
+    for start in among:
+        todo = [] if start in found else [start]
+        while todo:
+            v = todo.pop()
+            if v not in found:
+                found[v] = start
+                todo += near[v]
+    return found
+
+
+def _wire_of(reader: _Reader, links: MachineLinks, pair: tuple[int, int]) -> Span | None:
+    """The last wire between two points."""
+    names = {links.vertices[i].name for i in pair}
+    found = [
+        s.span for s in reader.declared.sentences if s.verb == "wire"
+        and names <= {w.text for i in (0, 1) for w in s.names(i)}
+    ]  # fmt: skip
+    return found[-1] if found else None
