@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -140,6 +140,10 @@ advisories: $(TOOLS)/.ready ## look the pinned packages up in the index of advis
 
 pages: $(READY) ## open reports in a headless browser: no error, no request, sums; pictures of them in build/pages (needs chromium)
 	@$(PYTEST) -m slow tests/report
+
+playground: $(READY) ## the page that runs planc in the browser, in build/playground/html; tried in a headless one (needs npm, chromium)
+	@$(BIN)/python docs/playground/build.py build/playground
+	@$(PYTEST) -m slow tests/report/test_playground.py
 
 later-pythons: $(READY) ## types as Python 3.12, 3.13 and 3.14 have them, and no syntax that warns (3 minutes; planc is run on 3.11)
 	@for version in 3.12 3.13 3.14; do $(BIN)/mypy --no-error-summary --python-version $$version planc; done

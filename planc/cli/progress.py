@@ -49,7 +49,11 @@ class Progress:
                 self.show(texts[-1])
 
         ticker = Thread(target=tick, daemon=True)
-        ticker.start()
+        try:
+            ticker.start()
+        except RuntimeError:  # no more threads, or none at all, as in a browser: nothing is shown meanwhile
+            yield texts.append
+            return
         try:
             yield texts.append
         finally:

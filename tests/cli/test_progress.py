@@ -1,7 +1,9 @@
 """Progress goes to standard error: at once and in place on a terminal, seldom and in lines elsewhere."""
 
 import io
-from threading import Event
+from threading import Event, Thread
+
+import pytest
 
 from planc.cli.progress import LOG_AFTER_S, Progress
 
@@ -68,3 +70,14 @@ def test_a_body_that_reports_nothing_is_named_while_it_runs() -> None:
         clock.now_s = 3.0
         assert shown.wait(20)
     assert "planc audit: compiling (3 s)" in stream.getvalue() and stream.getvalue().endswith("\r\033[K")
+
+
+def test_where_no_thread_can_be_started_the_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_thread: Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refuse)
+    done = []
+    with Progress("report", io.StringIO()) as progress, progress.during("drawing"):
+        done.append("drawn")
+    assert done == ["drawn"]
