@@ -40,6 +40,7 @@ from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
 from planc.cost.bounds import Bound
 from planc.cost.explain import Seconds
+from planc.cost.step.critical_path import CriticalPart
 from planc.diag.diagnostic import Severity
 from planc.graph.links import VertexKind
 from planc.ir.audit import Audit
@@ -194,7 +195,13 @@ def schemas() -> dict[str, Schema]:
         _answer(
             "planc.explain/1",
             "Answer of `planc cost --explain`.",
-            {"time_s": NUMBER, "seconds": array(of_type(Seconds)), "rooflines": array(of_type(Bound))},
+            {
+                "time_s": NUMBER,
+                "seconds": array(of_type(Seconds)),
+                "rooflines": array(of_type(Bound)),
+                "critical_path": array(of_type(CriticalPart)),
+            },
+            optional=("critical_path",),
         ),
         _answer(
             "planc.search/1",

@@ -139,6 +139,18 @@ def test_spines_are_reduced_to_one_and_back() -> None:
     assert {a: n for a, n in counted.items() if abs(n) > 1e-9} == pytest.approx(dict(loads))
 
 
+def test_equal_paths_carry_as_many_links_as_they_have() -> None:
+    """Two chips over two paths of switches, one of three links and one of one: neither switch is merged."""
+    vertices = [Vertex("chip0", "chip", 0, 0), Vertex("chip1", "chip", 1, 1)]
+    vertices += [Vertex(name, "switch") for name in ("a", "b", "up", "down")]
+    ends = [(0, 2, 1), (1, 3, 1), (2, 4, 3), (4, 3, 3), (2, 5, 1), (5, 3, 1)]
+    cables = tuple(Cable(one, other, 0, links) for one, other, links in ends)
+    kinds = (LinkKind("link", 1e9, 1e-6),)
+    fabric = Fabric(MachineLinks(name="square", vertices=(*vertices,), cables=cables, kinds=kinds))
+    loads = {fabric.arc_name(arc): amount for arc, amount in fabric.loads([(0, 1, 8.0)]).items()}
+    assert (loads["a-up"], loads["a-down"]) == (6.0, 2.0)
+
+
 # Against a simulation of flows.
 
 

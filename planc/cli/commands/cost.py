@@ -12,6 +12,7 @@ from planc.driver import Examined, examine
 
 if TYPE_CHECKING:
     from planc.cost.bounds import Bound
+    from planc.cost.step.critical_path import CriticalPart
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -37,13 +38,16 @@ def _explain(checked: Examined, format: str) -> None:
     from planc.cli.views.table import fitted, table
     from planc.cost.bounds import bounds
     from planc.cost.explain import explain
+    from planc.cost.step.critical_path import critical_path
 
     assert checked.costed is not None
     step, found = checked.costed.step, explain(checked.costed)
     rooflines = bounds(checked.costed.sharded.plan)
+    path = critical_path(checked.costed)
     if format == "json":
         facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
-        print_json({"time_s": step.time_s, **facts}, "planc.explain/1")
+        waits = {"critical_path": [p.to_json() for p in path]}
+        print_json({"time_s": step.time_s, **facts, **waits}, "planc.explain/1")
         return
     head = f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class"
     print("\n".join(fitted([head])))
@@ -56,12 +60,35 @@ def _explain(checked: Examined, format: str) -> None:
         if rows:
             print(f"\n{strong(part)} {seconds(total)}")
             print("\n".join(table(("", "time", "share", "why", "from"), _aligned(rows), left=1, left_last=True)))
+    print("\n".join(fitted(["", f"{strong('critical path')}: what the step waits for, by kind, rank and stage"])))
+    columns = ("", "rank", "stage", "count", "time", "share")
+    print("\n".join(table(columns, [(*row, f"{s / step.time_s:.1%}") for row, s in _path_rows(path)], left=1)))
     print("\n".join(fitted(["", f"{strong('rooflines')} of one layer, in closed form"])))
     heads = ("over", "the plan has", "bound by compute", "so it is bound by", "what")
     print("\n".join(table(heads, [_roofline(b) for b in rooflines], left=1, left_last=True)))
     if checked.report.diagnostics:
         print()
         print_diagnostics(checked.report.diagnostics, checked.sources)
+
+
+def _path_rows(path: Sequence[CriticalPart]) -> list[tuple[tuple[str, ...], float]]:
+    """The parts of the critical path by kind, rank and stage, the longest first, each with its seconds."""
+    from planc.cli.views.report_text import seconds
+
+    sums: dict[tuple[str, int, int], tuple[int, float]] = {}
+    for part in path:
+        key = part.what, part.rank, part.stage
+        count, before_s = sums.get(key, (0, 0.0))
+        sums[key] = count + part.count, before_s + part.seconds
+    longest = sorted(sums.items(), key=lambda found: -found[1][1])[:LONGEST]
+    return [
+        ((what, str(rank), str(stage) if stage >= 0 else "", str(count), seconds(s)), s)
+        for (what, rank, stage), (count, s) in longest
+    ]
+
+
+LONGEST = 12
+"""Parts of the critical path that are shown."""
 
 
 def _roofline(bound: Bound) -> tuple[str, ...]:

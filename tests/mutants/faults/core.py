@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="equal paths are not divided equally over their links",
+        file="planc/cost/routes/fabric.py",
+        text="part = amount * bundle.links / total",
+        planted="part = amount / len(near)",
+        test="tests/graph/test_routes.py::test_equal_paths_carry_as_many_links_as_they_have",
+    ),
+    Fault(
+        name="a gather over unequal rings is as fast as if all were busy",
+        file="planc/cost/machine/collective_time.py",
+        text="return slowest * sum(r.links for r in rings) / (whole - 1)",
+        planted="return 1.0",
+        test="tests/graph/test_routes.py::test_the_graph_and_the_closed_form_agree",
+    ),
+    Fault(
+        name="a hand-over is no part of the critical path",
+        file="planc/cost/step/critical_path.py",
+        text="if found and found[-1][1] != rank and times.send_s:",
+        planted="if found and found[-1][1] == rank and times.send_s:",
+        test="tests/cost/test_critical_path.py::test_a_path_goes_over_the_slow_stage",
+    ),
+    Fault(
         name="a cache folder of another user is used",
         file="planc/cache.py",
         text="found.st_uid != os.geteuid() or ",
