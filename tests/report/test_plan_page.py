@@ -10,6 +10,7 @@ import xml.etree.ElementTree as ElementTree
 from functools import cache
 from math import isclose
 from pathlib import Path
+from shutil import which
 
 import pytest
 
@@ -306,3 +307,13 @@ def test_memory_over_the_step_is_the_trace_s(name: str) -> None:
     for at_s in common:
         held = last[at_s]["activations"], last[at_s]["working"]
         assert drawn[at_s] == pytest.approx(held, abs=2e-4), at_s
+
+
+@pytest.mark.skipif(which("node") is None, reason="needs node, which reads the scripts without running them")
+@pytest.mark.parametrize("name", ["planc/report/templates/page.js", "docs/playground/playground.js"])
+def test_scripts_are_read_without_an_error(tmp_path: Path, name: str) -> None:
+    """A name that is declared twice stops a page's whole script; the browser's own tests run seldom."""
+    copy = tmp_path / "script.mjs"
+    copy.write_text((ROOT / name).read_text())
+    done = subprocess.run(["node", "--check", str(copy)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")

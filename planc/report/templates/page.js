@@ -81,13 +81,13 @@
       low = Math.max(0, Math.min(end - wide, mid - (mid - low) / (high - low) * wide)); high = low + wide; draw();
     }
     function pan(by) { const d = Math.max(-low, Math.min(end - high, by * (high - low))); low += d; high += d; draw(); }
-    function gap(row, t) {
+    function waitAt(row, t) {
       const from = row.spans.reduce((at, s) => { const e = s[0] + s[1]; return e <= t && e > at ? e : at; }, 0);
       return [from, row.spans.reduce((at, s) => s[0] > t && s[0] < at ? s[0] : at, data.end)];
     }
     function text(row, s, t) {
       if (!s) {
-        const [from, to] = gap(row, t);
+        const [from, to] = waitAt(row, t);
         return row.name + ": bubble, the rank waits " + time(to - from) + ", from " + time(from) + cause("bubble");
       }
       const what = s[3] ? ACTIONS[s[3]] + " of microbatch " + s[5] + ", stage " + s[4] + "; " : "after the last microbatch; ";
