@@ -414,7 +414,7 @@ def schemas() -> dict[str, Schema]:
                 ),
                 "chip": of_type(Chip),
                 "probes": array(exactly(**of_fields(Probe), **times)),
-                "steps": array(exactly(name=TEXT, **times)),
+                "steps": array(exactly(name=TEXT, before_s=nullable(NUMBER), **times)),
             },
         ),
         _by_name_at_top("planc.bench/1", "Answer of `planc bench`: medians and their ratios.", NUMBER, bench),

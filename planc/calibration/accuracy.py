@@ -15,6 +15,7 @@ from typing import Any
 
 from planc.calibration import gpt_plans
 from planc.calibration.allocated import Peak, differences, peaks
+from planc.calibration.eight_runs import EightRuns, eight_runs
 from planc.calibration.parameters import PARAMETERS, with_values
 from planc.calibration.plans import unusable
 from planc.calibration.predict import Predicted, predicted, prepare, timed
@@ -77,6 +78,8 @@ class Accuracy:
     """Intervals of step times by class, and how many left-out runs they hold."""
     memory_intervals: Spread
     """The same of peaks of memory."""
+    from_eight: tuple[EightRuns, ...]
+    """Errors on a machine's other runs before and after a fit to eight of them: all together, then by machine."""
     order_margin: float
     """The ratio of two layouts' predicted steps, less one, from which on their order can be relied on."""
 
@@ -120,6 +123,7 @@ def accuracy(rows: Iterable[Row] = (), *, swept: bool = True) -> Accuracy:
         dropped={reason: why.count(reason) for reason in sorted(set(why) - {""})},
         step_intervals=spread(residuals_of_steps(runs, held), "step", residuals_of_steps(runs, plain)),
         memory_intervals=spread(residuals_of_memory(runs, used, found), "memory"),
+        from_eight=eight_runs(runs, left_out),
         order_margin=order_margin([*held, *left]),
     )
 

@@ -53,7 +53,7 @@ class Fit:
         return max((abs(v[parameter] / kept - 1), name) for name, v in self.without.items())
 
 
-def fit(iterations: int = 3, start: Sequence[float] = ()) -> Fit:
+def fit(iterations: int = 6, start: Sequence[float] = ()) -> Fit:
     """Fit `PARAMETERS` on all bundled rows, with all publishers and without each. Takes minutes.
 
     `iterations` of Gauss and Newton are made from the values `start`, or from the priors when there are none.
@@ -138,7 +138,7 @@ def write(found: Fit, root: Path) -> None:
     facts = {
         "parameters": [p.name for p in PARAMETERS],
         "values": [rounded(v) for v in found.values],
-        "without": {name: [rounded(v) for v in values] for name, values in found.without.items()},
+        "without": {name: [float(f"{v:.5g}") for v in values] for name, values in found.without.items()},
     }
     (root / "planc/calibration/data/fitted.json").write_text(json.dumps(facts, indent=1) + "\n")
     for path in sorted((root / "plans/hardware").glob("*.plan")):

@@ -37,7 +37,7 @@ def predicted_s(probe: Probe, cluster: Cluster, groups: Mapping[int, DeviceGroup
         return STREAMED * probe.sizes[0] / memory_bytes_per_s(chip) + chip.launch_s
     peak = peak_flops_per_s(chip, probe.dtype) / chip.devices
     if probe.kind == "attention":
-        reached = peak * chip.attention_efficiency * head_share(probe.sizes[3])
+        reached = peak * chip.attention_efficiency * head_share(probe.sizes[3], chip.name)
         return attention_flops(probe.sizes) / reached + chip.launch_s
     m, n, k = probe.sizes
     one = 1 / (peak * chip.efficiency(probe.dtype))

@@ -40,10 +40,25 @@ class Framework:
     """Chips whose published runs are older than the release that stops early."""
     selective: Callable[[Model, str], tuple[str, ...]] = core_alone
     """The ops of a model that `recompute selective` runs again, with this kernel of attention."""
+    scatters_sends_on: tuple[str, ...] = ()
+    """Chips whose published runs are older than sequence parallelism, and send a hidden state that all ranks of tensor
+    parallelism hold in parts, one from each, gathered again behind the boundary (Narayanan et al. 2021, section
+    4.1)."""
     tp_overlap: str = ""
     """The way in which it hides the transfers of tensor parallelism of dense models on GPUs unless told otherwise."""
     tp_overlap_torus: str = ""
     """The same on TPUs."""
+    expert_streams: int = 0
+    """Streams on which the products of experts run, each a kernel of its own; 0 where they are one kernel."""
+    expert_tile_rows: int = 0
+    """Rows of a tile of the one kernel that runs the dropless products of experts on TPUs; a tile that two experts
+    share is computed for each of them. 0 where experts begin with a tile of their own."""
+    expert_bias_in_fp32: bool = False
+    """True where the bias of an expert's last product is multiplied by the token's weight and added in fp32, op by op;
+    other biases are added by the product itself."""
+    fuses_amax: bool = False
+    """True where a norm finds the largest value of what it writes for a narrow product, and where chips whose products
+    take any layout get one narrow copy."""
     vocab_multiple: int = 1
     """The vocabulary is padded to a multiple of this times the size of tensor parallelism."""
 

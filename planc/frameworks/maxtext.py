@@ -47,4 +47,5 @@ FRAMEWORK = Framework(
     loss="in_place",
     sums_live_sets=False,
     tp_overlap_torus="windowed_einsum",
+    expert_tile_rows=512,
 )

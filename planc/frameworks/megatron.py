@@ -10,7 +10,7 @@ and a gradient in bf16 (megatron/core/fusions/fused_cross_entropy.py). GPT model
 workspaces are those of cuBLAS, Transformer Engine and random numbers: 0.1 GiB in 21 of its functional tests.
 """
 
-from planc.frameworks.framework import Framework
+from planc.frameworks.framework import AMPERE, Framework
 
 VOCAB = 128
 WORKSPACE_BYTES = 0.1 * 2**30
@@ -38,6 +38,10 @@ FRAMEWORK = Framework(
     title="Megatron-LM",
     kernel="cudnn",
     whole_blocks=True,
+    scatters_sends_on=AMPERE,
+    expert_streams=4,
+    expert_bias_in_fp32=True,
+    fuses_amax=True,
     vocab_multiple=VOCAB,
     grads_as_reduced=True,
     loss="fp32_in_place",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from planc.frameworks import framework
 from planc.ir.collective import DTYPE_BYTES, Collective, Phase
 from planc.ir.plan import Plan
 from planc.ir.sharding import ParamSharding, Sharded
@@ -86,7 +87,8 @@ def _sends(sharded: Sharded, stages: Iterable[int]) -> Iterator[Collective]:
     """Hidden states forward and their gradients backward, once per boundary and microbatch."""
     plan = sharded.plan
     assert plan.split is not None
-    last, size = sharded.model.block_output, handed_over_bytes(sharded)
+    last = sharded.model.block_output
+    size = handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan))
     ways: tuple[Phase, ...] = ("forward", "backward")
     for stage in stages:
         for phase in ways:
@@ -117,6 +119,20 @@ def handed_over_bytes(sharded: Sharded) -> float:
     plan, last = sharded.plan, sharded.model.block_output
     elements = local_elements(plan, sharded.model.tensor[last].dims, sharded.declared(last))
     return elements * DTYPE_BYTES[plan.precision.compute]
+
+
+def scattering_axes(plan: Plan) -> tuple[str, ...]:
+    """The axes whose ranks hold a hidden state whole and send it between pipeline stages in parts, where the framework
+    of `plan` does so on its chip; behind the boundary they gather it (Narayanan et al. 2021, section 4.1).
+
+    >>> scattering_axes(plan)  # planc's own programs send what a rank holds
+    ()
+    """
+    if plan.split is None or plan.cluster.chip.name not in framework(plan.framework).scatters_sends_on:
+        return ()
+    state = plan.model.tensor[plan.model.block_output]
+    dividing = {a for d in state.dims for a in plan.axes_of(d, state.region)}
+    return tuple(a for a in plan.mesh.sizes if a not in dividing and a != plan.split.axis)
 
 
 def shared_bytes(plan: Plan, p: ParamSharding) -> float:

@@ -1,6 +1,6 @@
 """llama3_70b_v5p: llama3_70b over 256 devices.
 
-plan     llama3_70b_v5p (sha256 ee0dd7367ab0fc89)
+plan     llama3_70b_v5p (sha256 83bf107f83d116a6)
 mesh     fsdp 64 > tp 4
 cluster  1 x tpu_v5p
 

@@ -127,8 +127,8 @@ def test_allocated_peaks_of_the_second_collection() -> None:
     """Megatron-LM's functional tests print the last rank's peak to the byte: half are within 1.5 %, where nothing was
     fitted but 0.1 GiB for workspaces."""
     found = {e.group: e for e in allocated_errors(peaks())}
-    assert found["megatron"].rows == 23 and found["megatron"].median < 0.015
-    assert found["all"].rows == 38 and found["all"].median < 0.05
+    assert found["megatron"].rows == 22 and found["megatron"].median < 0.015
+    assert found["all"].rows == 37 and found["all"].median < 0.05
 
 
 def test_a_loss_in_bf16_and_gradients_that_are_added_up_whole() -> None:

@@ -13,6 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from planc.calibration.accuracy import Accuracy, Errors, Refused
+from planc.calibration.eight_runs import EightRuns
 from planc.calibration.intervals import Ratios, Subject
 from planc.calibration.probes import Measured, predicted_s
 from planc.calibration.ranking import Ranking
@@ -137,6 +138,7 @@ ACCURACY = Accuracy(
     dropped={"no step time": 2},
     step_intervals=SPREAD,
     memory_intervals=SPREAD,
+    from_eight=(EightRuns("all", 8, 0.07, 0.2, 0.04, 0.1),),
     order_margin=0.1,
 )
 PAGES = {"planc.report.diff/1": "diff tiny.plan other.plan", "planc.report.search/1": "search free.plan"}

@@ -136,6 +136,65 @@ def test_quantized_matmuls_cast_their_inputs(tmp_path: Path) -> None:
     assert less == pytest.approx(cast / 3, rel=0.05)
 
 
+def test_a_framework_finds_largest_values_where_it_writes_them(tmp_path: Path) -> None:
+    """Behind a norm Megatron's casts read once; Blackwell's products take one copy. Other inputs are read twice, and a
+    tiled scale needs no reading of the whole."""
+    same = {"narrow_efficiency": {"float8": 0.4}, "matmul_efficiency": 0.8, "launch_s": 0.0}
+
+    def saved(name: str, machine: str = "h100_node", recipe: str = "") -> float:
+        text = f"{DATA.replace('h100_node', machine)}quantize ffn, attention as float8{recipe}\n"
+        both = [sharded_of(tmp_path, text + words, **same) for words in ("", "realise as megatron\n")]
+        chip = both[0].plan.cluster.chip
+        plain, fused = (op_s(one, op_of(one, name), chip) for one in both)
+        return (plain - fused) * memory_bytes_per_s(chip)
+
+    tokens, embed, ffn = 8192, 4096, 14336
+    assert saved("ffn.gate") == pytest.approx(tokens * embed / 2 * 2, rel=1e-6)
+    assert saved("attention.out") == 0 == saved("ffn.down") == saved("ffn.gate", recipe="(tile = 32)")
+    assert saved("ffn.down", "b200_node") == pytest.approx(tokens * ffn + ffn * embed, rel=1e-6)
+
+
+def test_experts_run_as_their_framework_runs_them(tmp_path: Path) -> None:
+    """Tiles of four experts at a time in Megatron, so that a last wave costs more; on TPUs MaxText's kernel computes a
+    tile at each boundary twice, if it drops no token."""
+    text = DATA.replace("llama3_8b", "qwen3_30b_a3b") + "route experts as dropless\n"
+
+    def seconds(words: str) -> float:
+        sharded = sharded_of(tmp_path, text + words, matmul_tail=0.4)
+        return products_s(sharded, op_of(sharded, "moe.down"), sharded.plan.cluster.chip, False)[0]
+
+    plain = seconds("")
+    assert seconds("realise as maxtext\n") == plain == seconds("realise as torchtitan\n")
+    tiles = 4 * 2048 // 256 * 4  # of 8192 x 8 / 128 = 512 rows in tiles of 128
+    more = (1 + 0.4 * 132 / tiles) / (1 + 0.4 * 132 / (32 * tiles))
+    assert seconds("realise as megatron\n") / plain == pytest.approx(more, rel=0.01)
+
+    torus = text.replace("8 x h100_node", "tpu_v5p(4x4x4)").replace("microbatch 1", "microbatch 2")
+    rows = [
+        products_s(one, op_of(one, "moe.down"), one.plan.cluster.chip, False)[0] - one.plan.cluster.chip.launch_s
+        for one in (
+            sharded_of(tmp_path, torus.replace("batch     64", "batch     128") + words)
+            for words in ("", "realise as maxtext\n")
+        )
+    ]
+    assert rows[1] / rows[0] == pytest.approx((1024 + 512 * 127 / 128) / 1024, rel=0.01)
+
+
+def test_the_weighted_bias_of_an_expert_is_added_in_fp32(tmp_path: Path) -> None:
+    """Megatron: the first bias is the product's own; the last costs 28 bytes an element, and 40 in the backward."""
+    text = DATA.replace("llama3_8b", "gpt_oss_20b") + "route experts as dropless\nrealise as megatron\n"
+    sharded = sharded_of(tmp_path, text)
+    chip, elements = sharded.plan.cluster.chip, 8192 * 4 * 2880
+    for backward, each in ((False, 28), (True, 40)):
+        first, last = (
+            op_s(sharded, op_of(sharded, name), chip, backward=backward)
+            - sum(products_s(sharded, op_of(sharded, name), chip, backward))
+            for name in ("moe.gate", "moe.down")
+        )
+        assert first == 0
+        assert last - chip.launch_s == pytest.approx(each * elements / memory_bytes_per_s(chip))
+
+
 def test_weights_that_stay_are_cast_once_a_step(tmp_path: Path) -> None:
     """With 64 sequences of 64 ranks in microbatches of one there is one cast a step; with four times as many, each
     microbatch has a quarter of it, unless weights are gathered each time."""

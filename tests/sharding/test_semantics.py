@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planc.cost.step.section_cost import stage_boundary_s
+from planc.cost.step.transfers import LinkTimes
 from planc.driver import load
 from planc.ir.plan import Plan
 from planc.sharding.collectives import semantic_collectives
@@ -86,6 +88,32 @@ def test_tensor_parallel_on_head_dim_gathers_before_the_softmax(tmp_path: Path) 
     plan = plan_of(tmp_path, HEAD + "use fsdp over fsdp\nshard head_dim over tp in attention\nshard ffn over tp\n")
     gathered = [r.tensor for r in semantic_collectives(propagated(plan)) if r.op == "all_gather" and r.axis == "tp"]
     assert {"attention.q_rotated", "attention.k_rotated", "attention.v"} <= set(gathered)
+
+
+def test_a_hidden_state_that_ranks_hold_whole_is_sent_in_parts_on_older_chips(tmp_path: Path) -> None:
+    """Megatron on A100s (Narayanan et al. 2021, section 4.1); with sequence parallelism a rank holds its part alone."""
+    head = HEAD.replace("fsdp 8 > tp 8", "pp 4 > data 2 > tp 8").replace("8 x h100_node", "8 x a100_node")
+    rest = "shard batch over data\nuse tp over tp\nsplit layers over pp as 1f1b\n"
+
+    def sent(text: str) -> float:
+        rows = semantic_collectives(propagated(plan_of(tmp_path, text)))
+        return next(row.buffer_bytes for row in rows if row.op == "send_recv")
+
+    whole = 8192 * 4096 * 4  # fp32
+    assert sent(head + rest) == whole == sent(head.replace("a100", "h100") + rest + "realise as megatron\n")
+    assert sent(head + rest + "realise as megatron\n") == whole / 8
+    assert sent(head + rest + "use sp over tp\nrealise as megatron\n") == whole / 8
+
+
+def test_the_parts_of_a_hidden_state_are_gathered_behind_the_boundary(tmp_path: Path) -> None:
+    head = HEAD.replace("fsdp 8 > tp 8", "pp 4 > data 2 > tp 8").replace("8 x h100_node", "8 x a100_node")
+    plan = plan_of(
+        tmp_path, head + "shard batch over data\nuse tp over tp\nsplit layers over pp as 1f1b\nrealise as megatron\n"
+    )
+    links, whole = LinkTimes(), 8192.0 * 4096 * 2
+    sent_s = sum(links.call_s(plan, "send_recv", whole / 8, ("pp",)))
+    gathered_s = sum(links.call_s(plan, "all_gather", whole, ("tp",)))
+    assert stage_boundary_s(plan, whole, links) == pytest.approx(sent_s + gathered_s)
 
 
 def test_pipeline_sends_once_per_boundary_and_microbatch() -> None:

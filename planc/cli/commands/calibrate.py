@@ -1,4 +1,5 @@
-"""`planc calibrate --target T -o FILE.plan`: measure this machine, fit its few numbers, write a hardware file."""
+"""`planc calibrate -o FILE.plan`: measure this machine, or read a table of measured runs (`--from`), fit its numbers
+and write a hardware file."""
 
 from __future__ import annotations
 
@@ -20,6 +21,7 @@ from planc.ir.program import need_framework
 if TYPE_CHECKING:
     from planc.calibration.fit_machine import Calibrated
     from planc.calibration.probes import MeasuredStep
+    from planc.ir.hardware import Cluster
     from planc.ir.plan import Plan
     from planc.ir.target import Target
 
@@ -39,7 +41,12 @@ differ in tokens of a microbatch, in microbatches, and in collectives for each."
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--machine", default="cpu_local", metavar="NODE", help="the node it is declared as (cpu_local)")
+    parser.add_argument(
+        "--from", dest="table", metavar="FILE", help="fit to a table of measured runs (CSV or JSON), measure nothing"
+    )
+    parser.add_argument(
+        "--machine", metavar="NODE", help="the bundled node it is declared as (cpu_local; with --from, the plans' own)"
+    )
     parser.add_argument("--devices", type=int, default=4, metavar="N", help="how many work at once (4)")
     parser.add_argument("--dtype", action="append", choices=("fp32", "bf16", "fp16"), help="of matmuls (fp32)")
     parser.add_argument("--window", type=float, default=0.1, metavar="S", help="seconds of each measurement (0.1)")
@@ -52,6 +59,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     from planc.trainer.measure.coordinator import MeasuringError
 
+    if options.table:
+        return _run_table(options)
+    options.machine = options.machine or "cpu_local"
     options.target = options.target or installed()
     if not options.target:
         print("planc calibrate: needs torch (planc[cuda]) or jax (planc[xla])", file=sys.stderr)
@@ -84,6 +94,87 @@ def run(options: argparse.Namespace) -> int:
         print("\n".join(calibrate_text.lines(found, width())))
         print(f'\nwritten: {options.output}; a plan uses it with `import "{Path(options.output).name}"`')
     return 0
+
+
+def _run_table(options: argparse.Namespace) -> int:
+    """Fit to a table's runs. 2 when it cannot be used, or a plan or receipt that it names."""
+    from planc.calibration.fit_machine import written
+    from planc.calibration.fit_steps import calibrate_from
+    from planc.cli.views import calibrate_text
+
+    path = Path(options.table)
+    try:
+        steps, peaks = runs_of_table(path)
+        cluster = steps[0].sharded.plan.cluster
+        text = _hardware_text(options.machine or cluster.name, cluster, path)
+    except PlanError as error:
+        refused(error.diagnostics, options.format)
+        return 2
+    found = calibrate_from(cluster, steps)
+    write_atomically(Path(options.output), written(text, found.found, _table_note(path, len(steps))))
+    if options.format == "json":
+        print_json(calibrate_text.facts(found.found, found.before_s))
+    else:
+        print("\n".join(calibrate_text.lines_of_steps(found, peaks)))
+        print(f'\nwritten: {options.output}; a plan uses it with `import "{Path(options.output).name}"`')
+    return 0
+
+
+def runs_of_table(path: Path) -> tuple[list[MeasuredStep], list[tuple[float, float] | None]]:
+    """The runs of the table at `path` as measured steps, and the peaks of memory (measured, predicted, in bytes) of
+    those that have one. Raises PlanError for a table, a plan or a receipt that cannot be used."""
+    from planc.calibration.measured_table import read_table, unusable_table
+    from planc.calibration.probes import MeasuredStep
+    from planc.checks import check_plan
+    from planc.cost import cost_plan
+    from planc.driver import load
+    from planc.sharding.collectives import semantic_collectives
+    from planc.sharding.propagate import propagate
+    from planc.trainer.receipt.receipt import read_receipt
+
+    steps: list[MeasuredStep] = []
+    peaks: list[tuple[float, float] | None] = []
+    for run in read_table(path):
+        plan = load(path.parent / run.plan)
+        if steps and plan.cluster.chip.name != steps[0].sharded.plan.cluster.chip.name:
+            first = steps[0].sharded.plan.cluster.chip.name
+            raise unusable_table(path, run.line, f"{run.plan} is on {plan.cluster.chip.name}, other plans on {first}")
+        receipt = read_receipt(path.parent / run.receipt) if run.receipt else None
+        seconds = receipt.step_time_s if receipt else run.seconds or 0.0
+        if not seconds > 0:
+            raise unusable_table(path, run.line, f"{run.receipt} has no step time")
+        sharded = propagate(check_plan(plan))
+        rows = semantic_collectives(sharded)
+        steps.append(MeasuredStep(name=run.plan, sharded=sharded, rows=rows, seconds=seconds))
+        peak = receipt.peak_memory_gib * 2**30 if receipt and receipt.peak_memory_gib else run.peak_bytes
+        tensors = cost_plan(sharded, rows).memory.per_device_gib.tensors * 2**30 if peak else 0.0
+        peaks.append((peak, tensors) if peak else None)
+    return steps, peaks
+
+
+def _hardware_text(machine: str, cluster: Cluster, path: Path) -> str:
+    """The hardware file that declares `machine`: a bundled one, or the plans' own. Raises PlanError where it is
+    neither, or declares another chip."""
+    from planc.calibration.measured_table import unusable_table
+    from planc.files import MAX_TEXT_BYTES, read_text
+    from planc.language import library
+
+    if machine in library.machines():
+        text = library.machine_text(machine)
+    elif machine == cluster.name and cluster.sources:
+        text = read_text(Path(cluster.sources[0]), MAX_TEXT_BYTES)
+    else:
+        raise unusable_table(path, 1, f"no bundled hardware file has a node `{machine}`")
+    if not re.search(rf"^chip +{re.escape(cluster.chip.name)}\(", text, re.MULTILINE):
+        raise unusable_table(path, 1, f"`{machine}` has another chip than the plans' {cluster.chip.name}")
+    return text
+
+
+def _table_note(path: Path, runs: int) -> list[str]:
+    from datetime import UTC, datetime
+
+    when = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return [f"fitted {when} by `planc calibrate --from {path.name}` to the step times of {runs} runs"]
 
 
 def installed() -> Target | None:

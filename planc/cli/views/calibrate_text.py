@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import log10
 from statistics import median
@@ -10,14 +10,17 @@ from typing import Any
 
 from planc.calibration.fit import shown
 from planc.calibration.fit_machine import Calibrated, rounded
+from planc.calibration.fit_steps import FromSteps
 from planc.calibration.probes import Measured, predicted_s
 from planc.cli.views.report_text import seconds, size, strong
 from planc.cli.views.table import table
 from planc.trainer.telemetry.chart import Across, Curve, plot
 
 
-def facts(found: Calibrated) -> dict[str, Any]:
-    """`found` as JSON of the format `planc.calibration/1`."""
+def facts(found: Calibrated, before_s: Sequence[float] = ()) -> dict[str, Any]:
+    """`found` as JSON of the format `planc.calibration/1`, with the steps' seconds on the machine as it was declared
+    where they are given (`before_s`)."""
+    before = before_s or (None,) * len(found.steps)
     return {
         "format": "planc.calibration/1",
         "parameters": [
@@ -30,7 +33,8 @@ def facts(found: Calibrated) -> dict[str, Any]:
             for m in found.probes
         ],
         "steps": [
-            {"name": s.name, "measured_s": s.seconds, "fitted_s": s.predicted_s(found.cluster)} for s in found.steps
+            {"name": s.name, "measured_s": s.seconds, "before_s": b, "fitted_s": s.predicted_s(found.cluster)}
+            for s, b in zip(found.steps, before, strict=True)
         ],
     }
 
@@ -62,6 +66,33 @@ def lines(found: Calibrated, width: int) -> Iterator[str]:
             yield ""
             yield f"{strong(name)}, seconds by bytes"
             yield curve(found, group, min(width, 80))
+
+
+def lines_of_steps(found: FromSteps, peaks: Sequence[tuple[float, float] | None]) -> Iterator[str]:
+    """Lines of a machine fitted to whole steps: its numbers, and each step before and after; `peaks` are measured and
+    predicted bytes, where a run has them."""
+    machine = found.found
+    moved = [
+        [p.name, shown(p, rounded(value)), shown(p, p.prior)]
+        for p, value in zip(machine.parameters, machine.values, strict=True)
+    ]
+    yield strong(machine.cluster.chip.name)
+    yield from table(("", "fitted", "before"), moved, left=1)
+    yield ""
+    yield strong("whole steps")
+    errors = found.errors()
+    rows = [
+        [s.name, seconds(s.seconds), f"{before:+.1%}", f"{after:+.1%}", *_peak_cells(peak)]
+        for s, (before, after), peak in zip(machine.steps, errors, peaks, strict=True)
+    ]
+    yield from table(("plan", "measured", "before", "after", "peak", "predicted"), rows, left=1)
+    middle = [median(abs(pair[i]) for pair in errors) for i in (0, 1)]
+    yield ""
+    yield f"median error {middle[0]:.1%} before, {middle[1]:.1%} after, on the same {len(rows)} runs"
+
+
+def _peak_cells(peak: tuple[float, float] | None) -> list[str]:
+    return [size(peak[0]), f"{peak[1] / peak[0] - 1:+.1%}"] if peak else ["", ""]
 
 
 def _groups(found: Calibrated) -> dict[str, list[Measured]]:

@@ -88,6 +88,10 @@ KERNELS = {"triton": 0.5, "cudnn": 1.5}
 MOST_EFFICIENT = 0.9
 EXPONENTIALS = 32
 """Softmax cost per score, as extra head_dim columns: small heads are less efficient."""
+EXPONENTIALS_ON = {"a100": 16, "a100_40": 16, "b200": 64, "gb200": 64}
+"""The same for chips with other ratios of products to exponentials: a multiprocessor makes 16 of them a clock, 32 in
+Blackwell Ultra (CUDA C++ programming guide, arithmetic instructions), beside 2048 FLOPs of an A100's products in 16
+bits, 4096 of an H100's and 8192 of Blackwell's."""
 USUAL_WIDTH = 128
 """The head_dim at which a chip's `attention_efficiency` is measured."""
 
@@ -103,17 +107,18 @@ def attention_efficiency(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     """
     plan = sharded.plan
     speed = KERNELS.get(plan.attention.runs, 1.0) if plan.attention else 1.0
-    shape = head_share(head_widths(sharded.model, o.op) / 2)
+    shape = head_share(head_widths(sharded.model, o.op) / 2, chip.name)
     return min(MOST_EFFICIENT, chip.attention_efficiency * speed * shape)
 
 
-def head_share(width: float) -> float:
-    """Efficiency of attention at head_dim `width`, relative to `USUAL_WIDTH`.
+def head_share(width: float, chip: str = "") -> float:
+    """Efficiency of attention at head_dim `width`, relative to `USUAL_WIDTH`, on the `chip` of that name.
 
-    >>> head_share(128), round(head_share(64), 3)
-    (1.0, 0.833)
+    >>> head_share(128), round(head_share(64), 3), round(head_share(64, "a100"), 3)
+    (1.0, 0.833, 0.9)
     """
-    return (1 + EXPONENTIALS / USUAL_WIDTH) / (1 + EXPONENTIALS / width)
+    columns = EXPONENTIALS_ON.get(chip, EXPONENTIALS)
+    return (1 + columns / USUAL_WIDTH) / (1 + columns / width)
 
 
 def _stored_scores_s(sharded: Sharded, o: OpSharding, chip: Chip, kernel: AttentionKernel, *, backward: bool) -> float:

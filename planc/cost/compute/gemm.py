@@ -8,16 +8,18 @@ that are fitted (`docs/measured/accuracy.md`).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from math import ceil, prod
+from math import ceil, inf, prod
 
 from planc.cost.compute.flops import cache_of, local_dim
 from planc.cost.compute.quantize import casts_s, quantized, s_per_flop
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
-from planc.ir.model import Op
+from planc.ir.model import ROUTED, Op
+from planc.ir.plan import Plan
 from planc.ir.sharding import OpSharding, Sharded
 
 
@@ -71,7 +73,7 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
     )
 
 
-def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> float:
+def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float, at_once: float = inf) -> float:
     """Seconds of one product: the slower of arithmetic and memory traffic, and a launch.
 
     Starting and ending a tile takes as long as `matmul_depth` more steps of the contraction, less what runs beside
@@ -83,6 +85,7 @@ def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> f
         chip: the device: its memory rate, cores, launch and the two parameters above, which are fitted.
         s_per_flop: seconds of one FLOP at the reached rate.
         element_bytes: bytes of an element of the inputs and the output.
+        at_once: groups whose tiles run beside each other, where each group is a kernel of its own.
 
     >>> f"{gemm_s(Gemm(8192, 8192, 8192), h100, 1 / 989e12, 2) * 1e3:.2f} ms"  # 1.1 PFLOP
     '1.11 ms'
@@ -90,7 +93,7 @@ def gemm_s(gemm: Gemm, chip: Chip, s_per_flop: float, element_bytes: float) -> f
     depth = 1 + chip.matmul_depth / (chip.matmul_depth + gemm.k)
     tail = 1.0
     if chip.matmul_tail:
-        tiles = gemm.groups * ceil(gemm.m / TILE_ROWS) * ceil(gemm.n / TILE_COLUMNS)
+        tiles = min(gemm.groups, at_once) * ceil(gemm.m / TILE_ROWS) * ceil(gemm.n / TILE_COLUMNS)
         tail += chip.matmul_tail * max(1, chip.cores) / tiles
     arithmetic = gemm.flops * s_per_flop * depth * tail
     traffic = gemm.elements * element_bytes / memory_bytes_per_s(chip)
@@ -153,13 +156,23 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     ['0.49 ms', '0.49 ms']
     """
     gemm, share = fused_of(sharded, o)
+    gemm = _with_shared_tiles(sharded.plan, gemm)
     one = s_per_flop(sharded.plan, o.op, chip)
     size = DTYPE_BYTES[sharded.plan.precision.compute]
-    if not backward:
-        return (share * gemm_s(gemm, chip, one, size),)
+    at_once = framework(sharded.plan.framework).expert_streams or inf
     to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
     to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
-    return share * gemm_s(to_input, chip, one, size), share * gemm_s(to_weight, chip, one, size)
+    products = (to_input, to_weight) if backward else (gemm,)
+    return tuple(share * gemm_s(g, chip, one, size, at_once) for g in products)
+
+
+def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:
+    """The product `gemm` with the rows that are computed twice: those of a tile that two experts share, one at each
+    boundary of two experts (JAX, pallas/ops/tpu/megablox/gmm.py: at most `tiles_m + num_groups - 1` tiles)."""
+    rows = framework(plan.framework).expert_tile_rows if plan.cluster.kind == "torus" else 0
+    if not rows or gemm.groups == 1 or plan.route is None or plan.route.method != "dropless":
+        return gemm
+    return Gemm(gemm.m + rows * (1 - 1 / gemm.groups), gemm.n, gemm.k, gemm.groups)
 
 
 def matmul_op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
@@ -189,13 +202,23 @@ def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
 
 BIAS_PASSES = {False: 4, True: 2}
 """Passes over the output of several products that have biases, forward and backward: each expert's part is read and
-written with its bias added, then again to join the parts; back, the gradient is split and summed (Megatron-Core,
-`TEGroupedMLP._apply_bias`). A single product adds its bias as it writes its output."""
+written with its bias added, then again to join the parts; back, the gradient is split and summed."""
+WEIGHTED_BIAS_BYTES = {False: 28, True: 40}
+"""Bytes moved for each element where the last bias of an expert, times a token's weight, is added in fp32: the product
+of both is written (4), added to the output (6 read, 4 written), the parts are joined (8) and cast (6). Back: the cast
+(6), the output's gradient cast and joined (10), and for the gradients of bias and weight a product of two (8) and its
+sum (4) each (Megatron-Core, `TEGroupedMLP._apply_bias`). The first bias is added by the product itself."""
 
 
 def _biases_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool) -> float:
     """Seconds of the biases of experts, one a group of rows."""
     if len(o.op.params) == 1 or (gemm := gemm_of(sharded, o)).groups == 1:
         return 0.0
-    size = DTYPE_BYTES[sharded.plan.precision.compute]
-    return BIAS_PASSES[backward] * gemm.groups * gemm.m * gemm.n * size / memory_bytes_per_s(chip) + chip.launch_s
+    plan = sharded.plan
+    if not framework(plan.framework).expert_bias_in_fp32:
+        each = float(BIAS_PASSES[backward] * DTYPE_BYTES[plan.precision.compute])
+    elif sharded.model.tensor[o.op.output].region == ROUTED:
+        each = float(WEIGHTED_BIAS_BYTES[backward])
+    else:
+        return 0.0
+    return each * gemm.groups * gemm.m * gemm.n / memory_bytes_per_s(chip) + chip.launch_s

@@ -8,6 +8,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planc.cost.machine.rates import dtype_s_per_flop, memory_bytes_per_s
+from planc.frameworks import framework
+from planc.frameworks.framework import BLACKWELL
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
 from planc.ir.hardware import Chip
@@ -62,6 +64,10 @@ def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chi
     for a whole tensor is found by reading all of it first. The forward casts the input, once for all products of it,
     and the weight: once a step, or as often as it is gathered. The backward casts the gradient of the output.
 
+    Where a framework fuses it, a norm finds the largest value of what it writes (Transformer Engine, pull request
+    2013; Megatron's gated activation is a kernel of its own, which does not). Blackwell's float8 products of whole
+    scales take any layout, so that one copy is written (its `is_non_tn_fp8_gemm_supported`).
+
     Args:
         sharded: the plan with its layouts.
         o: the matmul op.
@@ -78,13 +84,24 @@ def casts_s(sharded: Sharded, o: OpSharding, gemm: Gemm, input_share: float, chi
     chosen = quantized(sharded.plan, o.op)
     if chosen is None:
         return 0.0
-    weight = gemm.k * gemm.n / _microbatches_a_weight(sharded, o)
-    elements = gemm.groups * (gemm.m * gemm.n if backward else input_share * gemm.m * gemm.k + weight)
-    narrow = DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
+    wide, narrow = DTYPE_BYTES[sharded.plan.precision.compute], DTYPE_BYTES.get(chosen.dtype, HALF_A_BYTE)
+    tiled = bool(chosen.tile) or chosen.recipe in TILED
+    fuses = not tiled and chosen.dtype == "float8" and framework(sharded.plan.framework).fuses_amax
+    written = (1 if fuses and chip.name in BLACKWELL else 2) * narrow
+    reads = 1 if tiled or (fuses and not backward and _follows_norm(sharded, o.op)) else 2
+    if backward:
+        moved = gemm.m * gemm.n * (reads * wide + written)
+    else:
+        weight = gemm.k * gemm.n / _microbatches_a_weight(sharded, o)
+        moved = input_share * gemm.m * gemm.k * (reads * wide + written)
+        moved += weight * ((1 if tiled else 2) * wide + written)
     kept = sum(end - begin for begin, end in chosen.kept_layers) / sharded.plan.model.layers
-    reads = 1 if chosen.tile or chosen.recipe in TILED else 2
-    size = reads * DTYPE_BYTES[sharded.plan.precision.compute] + 2 * narrow
-    return (1 - kept) * (elements * size / memory_bytes_per_s(chip) + chip.launch_s)
+    return (1 - kept) * (gemm.groups * moved / memory_bytes_per_s(chip) + chip.launch_s)
+
+
+def _follows_norm(sharded: Sharded, op: Op) -> bool:
+    """True where the input of matmul `op` is the output of a norm."""
+    return any(o.kind == "norm" and o.output == op.inputs[0] for ops in sharded.model.ops.values() for o in ops)
 
 
 def _microbatches_a_weight(sharded: Sharded, o: OpSharding) -> float:

@@ -21,7 +21,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from planc.pipeline.split import microbatch_copies
 from planc.sharding.activation_collectives import PHASES, ActivationPhase, activation_calls
-from planc.sharding.collectives import handed_over_bytes, shared_bytes
+from planc.sharding.collectives import handed_over_bytes, scattering_axes, shared_bytes
 from planc.sharding.stage_assignment import copies_in
 
 
@@ -235,7 +235,7 @@ def shared_group(plan: Plan, shared: Iterable[SharedGradient], load: Mapping[Sec
 
 def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> float:
     """Seconds in which one pipeline stage of `plan` sends `boundary_bytes` of a microbatch to the next; 0 without a
-    pipeline.
+    pipeline. Where ranks send parts of it, gathering them again counts (`scattering_axes`).
 
     >>> from planc.cost.step.transfers import LinkTimes
     >>> f"{stage_boundary_s(plan, 2 * 8192 * 8192 / 8, LinkTimes()) * 1e6:.0f} us"  # 17 MB at 50 GB/s
@@ -243,4 +243,7 @@ def stage_boundary_s(plan: Plan, boundary_bytes: float, links: LinkTimes) -> flo
     """
     if plan.split is None or plan.pipeline == 1:
         return 0.0
-    return sum(links.call_s(plan, "send_recv", boundary_bytes, (plan.split.axis,)))
+    whole = scattering_axes(plan)
+    parts = plan.mesh.size(*whole)
+    sent_s = sum(links.call_s(plan, "send_recv", boundary_bytes / parts, (plan.split.axis,)))
+    return sent_s + (sum(links.call_s(plan, "all_gather", boundary_bytes, whole)) if parts > 1 else 0.0)

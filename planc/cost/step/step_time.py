@@ -19,7 +19,7 @@ from planc.cost.step.offload import offload_s
 from planc.cost.step.optimizer import Sections, optimizer_s, update_seconds
 from planc.cost.step.overlap import exposed_activations
 from planc.cost.step.rank_cost import RankCost, StageCost, rank_cost, stage_cost
-from planc.cost.step.section_cost import SectionSeconds, section_seconds
+from planc.cost.step.section_cost import SectionSeconds, section_seconds, stage_boundary_s
 from planc.cost.step.transfers import (
     LinkTimes,
     Transfer,
@@ -37,7 +37,7 @@ from planc.ir.sharding import Sharded
 from planc.pipeline.stage_times import StageTimes, busy_s, stage_times
 from planc.pipeline.timeline import Timeline, run_schedule
 from planc.sharding.activation_collectives import PHASES, ActivationPhase
-from planc.sharding.collectives import semantic_collectives
+from planc.sharding.collectives import scattering_axes, semantic_collectives
 from planc.sharding.stage_assignment import (
     load_of,
     microbatches_each,
@@ -224,7 +224,8 @@ class _StepCost:
     def send_s(self) -> float:
         """Seconds in which a stage sends a microbatch to the next."""
         sends = (r for here in self.rows.values() for r in here if between_stages(r))
-        return next((sum(self.links.call_s(self.plan, r.op, r.buffer_bytes, r.axes)) for r in sends), 0.0)
+        parts = self.plan.mesh.size(*scattering_axes(self.plan))
+        return next((stage_boundary_s(self.plan, r.buffer_bytes * parts, self.links) for r in sends), 0.0)
 
     def optimizer_s(self, rank: int) -> float:
         """Seconds of a rank's update."""
