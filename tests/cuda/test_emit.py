@@ -88,6 +88,7 @@ def test_emitting_loads_no_framework() -> None:
         ("zero2", "set_reshard_after_backward(last)", "set_requires_gradient_sync"),
         ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),
         ("fsdp_bf16", "param_dtype=torch.bfloat16, reduce_dtype=torch.float32", "loss_parallel"),
+        ("two_parts", 'tp = mesh["a"]\n    # case_two_parts.plan:7  shard heads over a', "_flatten"),
         ("ring_flash", "attention.core as flash\n    k, v = (x.repeat", "sdpa_kernel"),
         ("cp_flash", "with sdpa_kernel(SDPBackend.FLASH_ATTENTION)", "Ring"),
         ("buckets", "fully_shard(blocks[first : first + 2], **config)", "prefetch("),
@@ -110,6 +111,12 @@ def test_a_sentence_writes_what_it_needs(name: str, present: str, absent: str) -
     text = text_of(name)
     assert present in text
     assert absent not in text
+
+
+def test_norms_are_taken_mesh_by_mesh_where_two_axes_divide_two_parts() -> None:
+    """A tied table and sequences divided everywhere would leave no parameter whole; here some norms are."""
+    plan = plan_of("two", "a 2 > tp 2", "shard heads over a", "shard ffn, vocab over tp")
+    assert "one norm a mesh" in emit(propagated(plan))
 
 
 def test_a_replay_takes_the_ring_s_output_as_it_was() -> None:

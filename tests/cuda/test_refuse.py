@@ -77,6 +77,16 @@ REFUSED = {
         9,
         "leave the op wide",
     ),
+    "two axes that meet at one module": (
+        ("x 2 > y 2", "shard heads, ffn over x", "shard embed over y in residual"),
+        7,
+        "merge the axes",
+    ),
+    "axes for two parts of a block beside float8": (
+        ("a 2 > tp 2", "shard heads over a", "shard ffn over tp", BF16, "quantize ffn as float8(rowwise)"),
+        5,
+        "over one of them",
+    ),
     "a ring of another kernel": (("cp 4", "use cp over cp as ring", "attention.core as unfused"), 8, "flash"),
     "a kernel that gathered keys are repeated for": (
         ("cp 4", "use cp over cp", "attention.core as efficient"),
@@ -130,6 +140,10 @@ def test_it_refuses_nothing_that_it_can_do(name: str) -> None:
 
 
 TIED: dict[str, tuple[tuple[str, ...], str]] = {
+    "over two axes": (
+        ("a 2 > tp 2", "shard heads over a", "shard vocab over a in embedding", "shard vocab over tp in head"),
+        "a tied table over two of them",
+    ),
     "head alone": (("fsdp 2 > tp 2", FSDP, "shard vocab over tp in head"), "is the head's weight too"),
     "lookup alone": (("fsdp 2 > tp 2", FSDP, "shard embed over tp in embedding"), "is the head's weight too"),
     "float8": (

@@ -32,6 +32,13 @@ class Boundary:
         """The module's path inside its block, or from the model for those outside the blocks."""
         return relative(self.o.op.module)
 
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """The tensor axes that divide the op, or that its inputs and output are moved over."""
+        divided = (a for d, axes in self.o.layout.items() if d != "batch" for a in axes)
+        moved = (a for m in (*self.redistributions, self.settle) if m for s in m.steps for a in s.axes)
+        return self.roles.tensor_part((*divided, *moved))
+
     @property
     def parent(self) -> str:
         """Path of the module around it; empty at the top of the model or of a block."""

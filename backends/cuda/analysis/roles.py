@@ -6,6 +6,7 @@ uses one. Axes of the plan that share a role are merged into one dimension.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
@@ -88,6 +89,24 @@ class Roles:
         return self.plan.mesh.in_order(used - {*self.shard, *self.replicate, *self.pipeline})
 
     @cached_property
+    def tensor_parts(self) -> tuple[tuple[str, ...], ...]:
+        """The tensor axes, in groups of those that meet at an op, by division or moves: each is a mesh."""
+        ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
+        parts: list[set[str]] = []
+        for o in ops:
+            moved = {a for m in (*o.redistributions, o.settle) if m for s in m.steps for a in s.axes}
+            divided = {a for d, axes in o.layout.items() if d != "batch" for a in axes}
+            used = (divided | moved) & set(self.tensor)
+            joined = [p for p in parts if p & used]
+            parts = [p for p in parts if not p & used] + ([used.union(*joined)] if used else [])
+        return tuple(sorted((self.plan.mesh.in_order(p) for p in parts), key=lambda p: self.tensor.index(p[0])))
+
+    def tensor_part(self, axes: Iterable[str]) -> tuple[str, ...]:
+        """The group of tensor axes that has one of these `axes`; all of them where none has."""
+        named = set(axes)
+        return next((part for part in self.tensor_parts if named & set(part)), self.tensor)
+
+    @cached_property
     def uses_fsdp(self) -> bool:
         """fully_shard keeps the state, averages over data ranks, and casts for mixed precision."""
         state = self.shard or self.replicate or self.experts.shard or self.experts.replicate
@@ -113,7 +132,7 @@ class Roles:
     def factors(self) -> tuple[Factor, ...]:
         """The emitted mesh's dimensions, in the order in which torch composes them."""
         roles: tuple[Role, ...] = ("rest", "pipeline", "replicate", "shard", "tensor")
-        found = [f for role in roles if (f := self._factor(role))]
+        found = [f for role in roles for f in self._factors(role)]
         if (self.uses_fsdp and not self.shard) or not found:
             at = next((i for i, f in enumerate(found) if f.role == "tensor"), len(found))
             found.insert(at, Factor(WHOLE, 1, (), "shard"))
@@ -167,10 +186,12 @@ class Roles:
             "tensor": self.tensor,
         }
 
-    def _factor(self, role: Role) -> Factor | None:
-        # Context axes last: the ranks that share sequences are then neighbours in the dimension.
-        axes = tuple(sorted(self._axes()[role], key=lambda a: a in self.context))
-        return Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role) if axes else None
+    def _factors(self, role: Role) -> Iterator[Factor]:
+        for part in self.tensor_parts if role == "tensor" else (self._axes()[role],):
+            # Context axes last: the ranks that share sequences are then neighbours in the dimension.
+            axes = tuple(sorted(part, key=lambda a: a in self.context))
+            if axes:
+                yield Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role)
 
 
 @dataclass(frozen=True)

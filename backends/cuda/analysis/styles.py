@@ -40,6 +40,8 @@ class Style:
     arguments: tuple[tuple[str, str], ...] = ()
     collective: str = ""
     cause: Cause | None = None
+    axes: tuple[str, ...] = ()
+    """The tensor axes of the mesh that it is for."""
 
 
 @dataclass(frozen=True)
@@ -112,8 +114,8 @@ class Styler:
         if b.shared_input is not None:
             return self._shared(b, b.shared_input)
         if b.shares_keys:
-            said = f"all-reduce of the gradients over {' + '.join(self.roles.tensor)} in the backward"
-            return Style(b.path, SHARED_KEYS, collective=said, cause=self._weight_cause(b))
+            said = f"all-reduce of the gradients over {' + '.join(b.axes)} in the backward"
+            return Style(b.path, SHARED_KEYS, collective=said, cause=self._weight_cause(b), axes=b.axes)
         if not b.o.op.params:
             return self._undivided(b, prepared_by_parent)
         if b.given_weight:
@@ -134,7 +136,7 @@ class Styler:
         arguments = [("sequence_dim", str(dim))] if dim != 1 else []
         if not all(r.linear for kind in self._kinds_with(b) for r in self._readers(kind, b)):
             arguments.append(("use_local_output", "True"))
-        return Style(b.path, "SequenceParallel", tuple(arguments), cause=self._cause(b.rows[0], b))
+        return Style(b.path, "SequenceParallel", tuple(arguments), cause=self._cause(b.rows[0], b), axes=b.axes)
 
     def _readers(self, section: Section, b: Boundary) -> list[Boundary]:
         return [r for r in self.section(section) if b.o.op.output in r.o.op.inputs]
@@ -149,22 +151,22 @@ class Styler:
         arguments, collectives = [], []
         if not prepared_by_parent:
             arguments.append(("input_layouts", str(b.resting())))
-            collectives.append(self._comment(b.move(), b.summed_back()))
+            collectives.append(self._comment(b, b.move(), b.summed_back()))
         if self._feeds_loss(b):
             arguments += [("output_layouts", "Shard(-1)"), ("use_local_output", "False")]
         elif b.settle is not None:
             arguments.append(("output_layouts", str(b.left)))
-            collectives.append(self._comment(b.settle))
+            collectives.append(self._comment(b, b.settle))
         return self._style_of(b, b.path, "ColwiseParallel", arguments, collectives)
 
     def _rowwise(self, b: Boundary, prepared_by_parent: bool) -> Style:
         arguments = [("output_layouts", str(b.left))]
-        collectives = [self._comment(b.settle)]
+        collectives = [self._comment(b, b.settle)]
         if b.o.op.kind == "embedding":
             arguments.insert(0, ("input_layouts", "Replicate()"))
         elif b.move() is not None and not prepared_by_parent:
             arguments.insert(0, ("input_layouts", str(b.resting())))
-            collectives.insert(0, self._comment(b.move()))
+            collectives.insert(0, self._comment(b, b.move()))
         return self._style_of(b, b.path, "RowwiseParallel", arguments, collectives)
 
     def _divided(self, b: Boundary, prepared_by_parent: bool) -> Style:
@@ -173,14 +175,14 @@ class Styler:
         arguments, collectives = [("weights", f"{{{weights}}}")], []
         if not prepared_by_parent:
             arguments.append(("input_layouts", str(b.resting())))
-            collectives.append(self._comment(b.move(), b.summed_back()))
+            collectives.append(self._comment(b, b.move(), b.summed_back()))
         arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
-        return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b.settle)])
+        return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b, b.settle)])
 
     def _shared(self, b: Boundary, index: int) -> Style:
         """A module that gives an input to all of its rank's heads: whole, with a gradient that is summed over ranks."""
         resting = tuple_of([str(b.resting(i)) if i == index else "None" for i in range(len(b.o.op.inputs))])
-        said = [self._comment(b.move(index), summed_back=True)]
+        said = [self._comment(b, b.move(index), summed_back=True)]
         return self._style_of(b, b.path, SHARED, [("input_layouts", resting)], said)
 
     def _undivided(self, b: Boundary, prepared_by_parent: bool) -> Style | None:
@@ -205,8 +207,8 @@ class Styler:
         if not arguments:
             return None
         name = "PrepareModule" + ("Input" if before else "") + ("Output" if after else "")
-        said = list(dict.fromkeys(self._comment(m) for m in redistributions))
-        return self._style_of(b, b.path, name, arguments, [*said, self._comment(b.settle)])
+        said = list(dict.fromkeys(self._comment(b, m) for m in redistributions))
+        return self._style_of(b, b.path, name, arguments, [*said, self._comment(b, b.settle)])
 
     def _given_weight(self, b: Boundary) -> Style | None:
         """A module that is called with another one's weight, already a DTensor where that divides it."""
@@ -220,7 +222,7 @@ class Styler:
         if whole and arguments:
             arguments.append(("use_local_input" if b.settle is not None else "use_local_output", "True"))
         if not whole:
-            made = "Partial()" if set(b.o.partial) & set(self.roles.tensor) else str(b.made)
+            made = "Partial()" if set(b.o.partial) & set(b.axes) else str(b.made)
             feeds = self._feeds_loss(b)
             left = "Shard(-1)" if feeds else str(b.left)
             arguments += [("output_layouts", left if feeds else made), ("desired_output_layouts", left)]
@@ -231,7 +233,7 @@ class Styler:
             return None
         both = "input_layouts" in dict(arguments), "output_layouts" in dict(arguments)
         name = "PrepareModule" + "Input" * both[0] + "Output" * both[1]
-        said = [self._comment(b.move(), b.summed_back()), self._comment(b.settle)]
+        said = [self._comment(b, b.move(), b.summed_back()), self._comment(b, b.settle)]
         return self._style_of(b, b.path, name, arguments, said)
 
     def _parent_style(self, b: Boundary, parent: str) -> Style:
@@ -243,7 +245,7 @@ class Styler:
         if b.weight == WHOLE:
             arguments.append(("use_local_output", "True"))
         return self._style_of(
-            b, relative(parent), "PrepareModuleInput", arguments, [self._comment(b.move(), b.summed_back())]
+            b, relative(parent), "PrepareModuleInput", arguments, [self._comment(b, b.move(), b.summed_back())]
         )
 
     def _style_of(
@@ -252,7 +254,7 @@ class Styler:
         said = "; ".join(c for c in collectives if c)
         redistributions = [m for m in (*b.redistributions, b.settle) if m is not None and m.cause is not None]
         cause = redistributions[0].cause if redistributions and said else self._weight_cause(b)
-        return Style(path, name, tuple(arguments), said, cause)
+        return Style(path, name, tuple(arguments), said, cause, b.axes)
 
     def shared_parent(self, b: Boundary) -> str:
         """The module around `b` whose only input `b` reads, if all its readers want it in one layout."""
@@ -269,9 +271,9 @@ class Styler:
     def _feeds_loss(self, b: Boundary) -> bool:
         return self.loss_parallel and any(p.o.op.kind == "loss" for p in self._readers(b.section, b))
 
-    def _comment(self, move: Move | None, summed_back: bool = False) -> str:
+    def _comment(self, b: Boundary, move: Move | None, summed_back: bool = False) -> str:
         """The collectives of a move in words: forward, and what its backward does."""
-        names = " + ".join(self.roles.tensor)
+        names = " + ".join(b.axes)
         if move is None:
             return f"all-reduce of the gradient over {names} in the backward" if summed_back else ""
         steps = [s for s in move.steps if set(s.axes) & set(self.roles.tensor)]
@@ -279,7 +281,7 @@ class Styler:
         return ", ".join(words)
 
     def _cause(self, dim: str, b: Boundary) -> Cause | None:
-        return self.sharded.plan.cause_of_shard(dim, self.roles.tensor[0], b.o.op.region)
+        return self.sharded.plan.cause_of_shard(dim, b.axes[0], b.o.op.region)
 
     def _weight_cause(self, b: Boundary) -> Cause | None:
         return self._cause(b.divided[0], b) if b.divided else None

@@ -181,9 +181,7 @@ def compiling(roles: Roles) -> str:
     sentence = roles.plan.compiled("blocks")
     if sentence is None:
         return ""
-    overlaps = [
-        fill(PIECES, cause=because(o.cause), axis=python_string(roles.name("tensor"))) for o in roles.plan.overlaps
-    ]
+    overlaps = [fill(PIECES, cause=because(o.cause), axis=python_string(o.axis)) for o in roles.plan.overlaps]
     mesh = ", mesh: DeviceMesh" if overlaps else ""
     return fill(
         COMPILE,

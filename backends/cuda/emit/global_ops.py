@@ -133,7 +133,7 @@ def _mixed(roles: Roles) -> bool:
     """True if some parameters are DTensors over the tensor axis and others are not."""
     tensor = set(roles.tensor)
     mixed = bool(tensor) and not all(tensor & {*p.axes(), *p.grad_partial} for p in roles.sharded.params)
-    return mixed or roles.experts.apart
+    return mixed or len(roles.tensor_parts) > 1 or roles.experts.apart
 
 
 def data_rank(roles: Roles) -> str:

@@ -6,7 +6,7 @@ from planc.backends.common.source_writer import because, beside, call, causes, f
 from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
-from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
+from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.cost.step.offload import state_on_host
@@ -26,23 +26,32 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
     text = fill(
         '''
         def apply_tp(model: nn.Module, mesh: DeviceMesh) -> None:
-            """Divide weights and activations over the tensor axis; the styles issue the collectives.
+            """Divide weights and activations over the tensor <axes>; the styles issue the collectives.
 
             src_data_rank=None: each rank cuts its part from its own copy; by default rank 0 would send the parts.
             """
-            tp = mesh[<axis>]
-            <top>
-            <block>
+            <parts>
             <clone>
         ''',
-        axis=python_string(roles.name("tensor")),
-        top=lines(_styles("top", top), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if top else "",
-        block=lines(_styles("inside", block), _apply_blocks(styler)) if block else "",
+        axes="axis" if len(roles.tensor_parts) == 1 else "axes",
+        parts=lines(*(_divided_over(f, roles, styler, top, block) for f in roles.factors if f.role == "tensor")),
         clone=_clone(roles, styler),
     )
     used = {style.name for style in (*top, *block)}
     own = [written.strip() for name, written in OWN_STYLES.items() if name in used]
     return "\n\n\n".join([*own, text])
+
+
+def _divided_over(
+    factor: Factor, roles: Roles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
+) -> str:
+    """The styles of modules that one dimension of the mesh divides."""
+    outside, inside = (tuple(s for s in styles if set(s.axes) <= set(factor.axes)) for styles in (top, block))
+    return lines(
+        f"tp = mesh[{python_string(factor.name)}]",
+        lines(_styles("top", outside), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if outside else "",
+        lines(_styles("inside", inside), _apply_blocks(styler)) if inside else "",
+    )
 
 
 APPLY_TOP = "parallelize_module(model, tp, top, src_data_rank=None)"

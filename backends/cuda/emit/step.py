@@ -21,8 +21,14 @@ def loss(styler: Styler) -> str:
             return F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(0, 1))
         ''',
         compiled=whole,
-        vocab=f"V / {styler.roles.name('tensor')}" if styler.loss_parallel else "V",
+        vocab=f"V / {_vocab_axes(styler)[1]}" if styler.loss_parallel else "V",
     )
+
+
+def _vocab_axes(styler: Styler) -> tuple[tuple[str, ...], str]:
+    """The axes that divide the vocabulary in the loss, and the name of their dimension of the mesh."""
+    loss = next(b for b in styler.section("last") if b.o.op.kind == "loss")
+    return loss.axes, next(f.name for f in styler.roles.factors if set(loss.axes) <= set(f.axes))
 
 
 def step(roles: Roles, styler: Styler) -> str:
@@ -175,7 +181,7 @@ def _forward(styler: Styler, *, backward: bool) -> str:
     )
     if not styler.loss_parallel:
         return lines(run, "total += loss.detach()")
-    cause = styler.sharded.plan.cause_of_shard("vocab", styler.roles.tensor[0], "head")
+    cause = styler.sharded.plan.cause_of_shard("vocab", _vocab_axes(styler)[0][0], "head")
     said = because(cause, "all-reduces of the maximum, the sum and the target's logit over the divided vocab")
     within = fill("<said>\nwith loss_parallel():\n    <run>", said=said, run=run)
     return lines(within, "total += loss.detach().full_tensor()")

@@ -112,7 +112,7 @@ def overlapped(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     for sentence in sharded.plan.overlaps:
         if sentence.method != "async_matmul":
             yield sentence.cause, f"torch has no {sentence.method} of its own", "`overlap tp as async_matmul`"
-        elif (sentence.axis,) != tuple(roles.tensor):
+        elif (sentence.axis,) not in roles.tensor_parts:
             what = f"{sentence.axis} is not the axis of tensor parallelism"
             yield sentence.cause, what, f"`overlap {roles.tensor[0] if roles.tensor else 'tp'} as async_matmul`"
         elif compiler != ["inductor"]:

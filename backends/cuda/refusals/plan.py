@@ -126,15 +126,28 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 
 
 def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
-    """Several axes of tensor parallelism work as one, so each use must name all of them, or leave all of them out."""
-    whole = set(roles.tensor)
-    tensor, named = _joined_by_and(roles.tensor), ", ".join(roles.tensor)
+    """Tensor axes that divide the same ops work as one, so each use must name all of them, or leave all of them out."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
-    for sentence in sentences:
-        used = whole & set(sentence.axes)
-        if used and used != whole:
-            what = f"{tensor} are one dimension of torch's mesh, and this names {_joined_by_and(used)} only"
-            yield sentence.cause, what, f"name {named} together, or merge the axes"
+    for part in roles.tensor_parts:
+        for sentence in sentences:
+            used = set(part) & set(sentence.axes)
+            if used and used != set(part):
+                named = _joined_by_and(part)
+                what = f"{named} are one dimension of torch's mesh, and this names {_joined_by_and(used)} only"
+                yield sentence.cause, what, f"name {', '.join(part)} together, or merge the axes"
+    if len(roles.tensor_parts) > 1 and (other := _apart_from_parts(sharded, roles)):
+        what = f"{_joined_by_and(roles.tensor)} divide other parts of a block, and planc writes no program with {other}"
+        yield sharded.plan.mesh.cause, what, "divide both over one of them"
+
+
+def _apart_from_parts(sharded: Sharded, roles: Roles) -> str:
+    """The part of a plan that stands against several meshes of tensor parallelism; an empty string for nothing."""
+    sections = (b for section in ("first", "last") for b in Styler(sharded, roles).section(section))
+    tied = {p.param.name for p in sharded.tied}
+    if len({b.axes for b in sections if tied & set(b.o.op.params)}) > 1:
+        return "a tied table over two of them"
+    found = {"experts": roles.experts.ops, "float8": sharded.plan.quantize, "context parallelism": roles.context}
+    return next((name for name, there in found.items() if there), "")
 
 
 def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
@@ -264,18 +277,20 @@ def _steps_fit_module(b: Boundary) -> bool:
 
 
 def _cause(b: Boundary, dim: str) -> Cause | None:
-    return b.sharded.plan.cause_of_shard(dim, b.roles.tensor[0], b.o.op.region)
+    return b.sharded.plan.cause_of_shard(dim, b.axes[0], b.o.op.region)
 
 
 def _grouped_heads(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Keys are divided as their query heads are, or whole: then the heads of a rank share one, or use each alike."""
-    sizes, ranks = sharded.model.sizes, sharded.plan.mesh.size(*roles.tensor)
+    sizes = sharded.model.sizes
     for kind, ops in sharded.ops.items():
         for o in ops:
             if o.op.kind != "attention" or not grouped(sharded.model, o.op):
                 continue
             divided = {d for d, axes in o.layout.items() if set(axes) & set(roles.tensor)}
-            cause = sharded.plan.cause_of_shard("heads", roles.tensor[0], o.op.region) if roles.tensor else None
+            axes = Boundary(o, kind, sharded, roles).axes
+            ranks = sharded.plan.mesh.size(*axes)
+            cause = sharded.plan.cause_of_shard("heads", axes[0], o.op.region) if axes else None
             if "kv_heads" in divided and "heads" not in divided:
                 yield cause, "heads and kv_heads must be divided alike", "divide both, or neither"
             elif "heads" in divided and "kv_heads" not in divided:

@@ -62,13 +62,13 @@ def _of_experts(roles: Roles, row: Collective) -> Iterator[Collective]:
 def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     """For each mesh with this dimension that the stage's parameters lie on: how many lie on it."""
     held = sections_on(roles.plan, stage)
-    counts: Counter[bool] = Counter()
+    counts: Counter[tuple[str, ...]] = Counter()
     for p in roles.sharded.params:
         if apart(roles, p) or _counted_by_first_stage(roles, p, held):
             continue
-        on_tensor = bool(set(roles.tensor) & {*p.axes(), *p.grad_partial})
-        counts[on_tensor] += copies_on(roles.plan, p.param, held)
-    return [n for on_tensor, n in counts.items() if n and (on_tensor or factor.role != "tensor")]
+        used = set(roles.tensor) & {*p.axes(), *p.grad_partial}
+        counts[roles.tensor_part(used) if used else ()] += copies_on(roles.plan, p.param, held)
+    return [n for part, n in counts.items() if n and (factor.role != "tensor" or part == factor.axes)]
 
 
 def _counted_by_first_stage(roles: Roles, p: ParamSharding, held: Mapping[str, int]) -> bool:

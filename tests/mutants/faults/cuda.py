@@ -401,6 +401,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/checks/test_findings.py::test_an_uneven_vocab_has_rows_for_every_rank[10-codes_found1]",
     ),
     Fault(
+        name="two tensor axes that meet at one module are two meshes",
+        file="backends/cuda/analysis/roles.py",
+        text="used = (divided | moved) & set(self.tensor)",
+        planted="used = divided & set(self.tensor)",
+        test="tests/cuda/test_refuse.py::test_it_refuses_at_the_sentence[two axes that meet at one module]",
+    ),
+    Fault(
+        name="norms of two tensor axes are taken as of one mesh",
+        file="backends/cuda/emit/global_ops.py",
+        text="mixed or len(roles.tensor_parts) > 1 or",
+        planted="mixed or",
+        test="tests/cuda/test_emit.py::test_norms_are_taken_mesh_by_mesh_where_two_axes_divide_two_parts",
+    ),
+    Fault(
         name="a ring's window is a token too wide",
         file="backends/cuda/emit/context_parallel.py",
         text="before = WINDOW - 1 - (first - key)",
