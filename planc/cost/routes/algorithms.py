@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field
 from functools import cached_property
 from itertools import pairwise, product
 from math import log2, prod
@@ -53,6 +54,8 @@ class Machine:
     """A machine's links, with what routing over them needs once."""
 
     links: MachineLinks
+    groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
+    """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -92,11 +95,19 @@ def routed_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], machine: M
     >>> routed_group(plan.mesh, plan.cluster, ("tp",)).level
     'node0.chip0-node0.switch'
     """
-    size = mesh.size(*axes)
-    machine = machine or machine_of(cluster)
-    routes = Routes(machine, mesh, cluster, mesh.in_order(axes))
-    if size == 1:
+    machine, axes = machine or machine_of(cluster), mesh.in_order(axes)
+    if not axes:
         return DeviceGroup(1, (), cluster.link.name)
+    key = mesh.devices, tuple((mesh.axis(a).size, mesh.axis(a).stride) for a in axes)
+    if machine.lines:  # where an axis lies on a torus depends on the others
+        return _routed_group(machine, mesh, cluster, axes)
+    if key not in machine.groups:
+        machine.groups[key] = _routed_group(machine, mesh, cluster, axes)
+    return machine.groups[key]
+
+
+def _routed_group(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceGroup:
+    size, routes = mesh.size(*axes), Routes(machine, mesh, cluster, axes)
     gather = min(routes.algorithms("all_gather"), key=lambda found: found.s_per_byte)
     rate = (1 - 1 / size) / gather.s_per_byte if gather.s_per_byte else 0.0
     kind = routes.kind_of(gather.link)

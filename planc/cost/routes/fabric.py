@@ -159,14 +159,19 @@ class Fabric:
                 between[u, v] += each
 
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
-        """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in."""
+        """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in.
+
+        Software picks the port: of equal paths those over the fastest ones, NVLink before PCIe.
+        """
         mine, theirs = self.ports[source], self.ports[target]
         pairs = [(p, q) for p in mine for q in theirs if self._component(p[0]) == self._component(q[0])]
         if len(pairs) <= 1:
             return pairs
         hops = [self.hops(p[0], q[0]) for p, q in pairs]
         least = min(hops)
-        return [pair for pair, far in zip(pairs, hops, strict=True) if far == least]
+        near = [pair for pair, far in zip(pairs, hops, strict=True) if far == least]
+        rates = [min(self.rates[out], self.rates[into]) for (_, out, _), (_, _, into) in near]
+        return [pair for pair, rate in zip(near, rates, strict=True) if rate >= max(rates) * (1 - 1e-9)]
 
     def relays(self, source: int, target: int) -> list[int]:
         """The chips in the unit of `source` that pass its data on to `target`, to which no switches lead from it.
@@ -223,6 +228,9 @@ class Fabric:
 
     def _carry(self, bundle: Bundle, amount: float, loads: dict[Arc, float]) -> None:
         """The amount, divided over the links of a bundle."""
+        if len(bundle.arcs) == 1:
+            loads[bundle.arcs[0]] += amount
+            return
         for arc in bundle.arcs:
             loads[arc] += amount * self.links.cables[arc // 2].links / bundle.links
 
