@@ -8,6 +8,7 @@ import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 from functools import cache
+from itertools import combinations
 from math import isclose
 from pathlib import Path
 from shutil import which
@@ -17,8 +18,10 @@ import pytest
 from planc.cli import main
 from planc.cost.step.trace import trace
 from planc.driver import examine
+from planc.picture.marks import NARROW, WIDE, Text, text_px
 from planc.report.plan_page import PlanPage, plan_page
 from planc.report.render import PLAN_VIEWS, as_json, html, picture_file
+from planc.report.views import roofline
 from tests.plans import ROOT
 from tests.report.pages import Read, read
 from tests.report.questions import questions
@@ -317,3 +320,29 @@ def test_scripts_are_read_without_an_error(tmp_path: Path, name: str) -> None:
     copy.write_text((ROOT / name).read_text())
     done = subprocess.run(["node", "--check", str(copy)], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+CLOSE = """plan close
+model     llama3_8b
+batch     256 x 8192 tokens microbatch 1
+cluster   8 x h100_node
+mesh      fsdp 64
+use       fsdp over fsdp
+recompute blocks
+"""
+"""Ops of this plan lie close to one another and to the slope of the memory."""
+
+
+@pytest.mark.parametrize("width", [NARROW, WIDE])
+def test_names_of_a_roofline_do_not_lie_on_one_another(tmp_path: Path, width: float) -> None:
+    path = tmp_path / "close.plan"
+    path.write_text(CLOSE)
+    page = plan_page(examine(path), "")
+    assert page.roofline is not None
+    drawn = roofline.picture(page.roofline, width)
+    assert drawn is not None
+    names = [m for m in drawn.marks if isinstance(m, Text) and "halo" in m.css]
+    boxes = [(m.x - text_px(m.text) * (m.anchor == "end"), m.y, text_px(m.text)) for m in names]
+    assert len(boxes) >= 3
+    for (x, y, wide), (u, v, other) in combinations(boxes, 2):
+        assert abs(y - v) >= 12 or x + wide <= u or u + other <= x, [m.text for m in names]

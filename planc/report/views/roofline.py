@@ -133,34 +133,50 @@ def picture(data: Roofline, width: float) -> Picture | None:
     low = max(across.low, up.low / data.bytes_per_s)
     slope = f"M{across.px(low):.1f} {up.px(low * data.bytes_per_s):.1f}L{ridge_x:.1f} {roof_y:.1f}H{width - 12:g}"
     marks.append(Path(slope, "roof", f"{rate(data.flops_per_s, 'FLOP')}, {rate(data.bytes_per_s, 'B')}"))
-    marks.append(Text(width - 12, roof_y - 6, f"peak {rate(data.flops_per_s, 'FLOP')}", "small halo", "end"))
-    slope_name = f"memory {rate(data.bytes_per_s, 'B')}"
-    marks.append(Text(across.px(low) + 12, up.px(low * data.bytes_per_s) - 4, slope_name, "small halo"))
-    marks += _points(data, across, up, ops, width)
+    roof_name, slope_name = f"peak {rate(data.flops_per_s, 'FLOP')}", f"memory {rate(data.bytes_per_s, 'B')}"
+    slope_x, slope_y = across.px(low) + 12, up.px(low * data.bytes_per_s) - 4
+    marks += [
+        Text(width - 12, roof_y - 6, roof_name, "small halo", "end"),
+        Text(slope_x, slope_y, slope_name, "small halo"),
+    ]
+    wide = text_px(roof_name)
+    taken = [(width - 12 - wide, roof_y - 6, wide), (slope_x, slope_y, text_px(slope_name))]
+    marks += _points(data, across, up, ops, width, taken)
     return Picture(width, bottom + 38, "Roofline of the ops of the slowest stage", data.summary, tuple(marks))
 
 
-def _points(data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float) -> list[Mark]:
-    """Circles whose area is the op's share of the step, the longest ones named where there is room."""
+Box = tuple[float, float, float]
+"""Left end, foot and width of a name."""
+
+
+def _points(
+    data: Roofline, across: LogScale, up: LogScale, ops: list[OpPoint], width: float, taken: list[Box]
+) -> list[Mark]:
+    """Circles whose area is the op's share of the step, the longest ones named where neither a circle is nor
+    what is `taken`."""
     most = max(p.step_s for p in ops)
     marks: list[Mark] = []
-    taken: list[tuple[float, float, float]] = []
+    circles: list[Box] = []
     for p in ops:
         x, y = across.px(p.flops / p.bytes), up.px(p.flops / p.seconds)
         reached = f"{rate(p.flops / p.seconds, 'FLOP')}, {p.flops / p.bytes:,.0f} FLOPs a byte"
         title = f"{p.name}: {reached}, {seconds(p.step_s)} a step"
-        marks.append(Circle(x, y, 3 + 9 * (p.step_s / most) ** 0.5, "accent faint", title))
+        radius = 3 + 9 * (p.step_s / most) ** 0.5
+        marks.append(Circle(x, y, radius, "accent faint", title))
+        circles.append((x - radius, y + 4, 2 * radius))
     named: list[Mark] = []
     for p in ops[:MOST_NAMES]:
         x, y = across.px(p.flops / p.bytes), up.px(p.flops / p.seconds)
         wide = text_px(p.name)
-        start = x + 14 if x + 14 + wide < width - 12 else x - 14 - wide
-        foot = next((f for f in (y + 4, y + 18, y + 32, y - 12, y + 46) if _free(start, f, wide, taken)), None)
-        if foot is not None:
-            taken.append((start, foot, wide))
-            named.append(Text(start, foot, p.name, "small halo"))
+        beside = [(x + 14, foot) for foot in (y + 4, y + 18, y - 12)]
+        left = [(x - 14 - wide, foot) for foot in (y + 4, y + 18)]
+        places = [(s, f) for s, f in (*beside, *left) if across.start <= s and s + wide < width - 12]
+        found = next(((s, f) for s, f in places if _free(s, f, wide, [*taken, *circles])), None)
+        if found is not None:
+            taken.append((*found, wide))
+            named.append(Text(*found, p.name, "small halo"))
     return marks + named
 
 
-def _free(start: float, foot: float, wide: float, taken: list[tuple[float, float, float]]) -> bool:
+def _free(start: float, foot: float, wide: float, taken: list[Box]) -> bool:
     return all(abs(foot - f) >= 13 or start + wide < s or s + w < start for s, f, w in taken)
