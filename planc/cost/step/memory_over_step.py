@@ -70,7 +70,7 @@ def held_by_rank(costed: CostedPlan, rank: int, spans: Sequence[ActionSpan], end
     >>> mine = [span for span in spans if span.rank == 3]
     >>> held = held_by_rank(costed, 3, mine, max(span.end_s for span in spans))
     >>> f"{max(size for _, size in sizes_over_time(h for h in held if h.part == 'activations')) / 2**30:.1f} GiB"
-    '11.4 GiB'
+    '9.7 GiB'
     """
     parts = costed.memory.stages[rank].per_device_gib
     sizes = {name: getattr(parts, name) * GIB for name in (*STEADY, *WORKING)}

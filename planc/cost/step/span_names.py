@@ -32,7 +32,7 @@ def part_name(action: str, part: str, causes: Iterable[Cause | None] = ()) -> st
     """Name of another part of an action (`action`: its letters, empty after the last microbatch), and its sentences.
 
     >>> part_name("0B3", "recompute", [plan.recompute.cause])
-    '0B3 recompute: llama3_70b_h100.plan:12  recompute norms, activation'
+    '0B3 recompute: llama3_70b_h100.plan:15  recompute attention.core'
     """
     return _with_sentences(f"{action} {part}".strip(), causes)
 
@@ -41,7 +41,7 @@ def transfer_name(rows: Iterable[Collective]) -> str:
     """Name of the collectives `rows`, which are of one operation over one axis, and their sentences.
 
     >>> transfer_name([costed.collectives[0].row]).partition(":")[0]
-    'all_gather of params over fsdp, forward'
+    'reduce_scatter of activations over tp, forward'
     """
     found = list(rows)
     return _with_sentences(transfer_words(found), (row.cause for row in found))
