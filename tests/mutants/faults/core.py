@@ -478,4 +478,26 @@ FAULTS: tuple[Fault, ...] = (
         planted="bool | NotNegative | Line",
         test="tests/random_plans/test_random_plans.py::test_what_was_mended_stays_so[whole_numbers_of_a_config]",
     ),
+    Fault(
+        name="tiles that two experts share are computed once",
+        file="planc/cost/compute/gemm.py",
+        text="gemm.m + rows * (1 - 1 / gemm.groups)",
+        planted="gemm.m",
+        test="tests/cost/test_compute.py::test_experts_run_as_their_framework_runs_them",
+    ),
+    Fault(
+        name="a hidden state that ranks hold whole is sent whole by each",
+        file="planc/sharding/collectives.py",
+        text="handed_over_bytes(sharded) / plan.mesh.size(*scattering_axes(plan))",
+        planted="handed_over_bytes(sharded)",
+        test="tests/sharding/test_semantics.py::"
+        "test_a_hidden_state_that_ranks_hold_whole_is_sent_in_parts_on_older_chips",
+    ),
+    Fault(
+        name="a table of measured runs takes times below zero",
+        file="planc/calibration/measured_table.py",
+        text="isfinite(number) and 0 < number <= MOST",
+        planted="isfinite(number) and number <= MOST",
+        test="tests/cli/test_calibrate_from.py::test_a_table_that_cannot_be_used_is_refused_with_a_code",
+    ),
 )
