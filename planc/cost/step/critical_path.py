@@ -73,6 +73,10 @@ def longest_path(lists: Sequence[Sequence[Action]], times: StageTimes) -> list[t
 
     `times` has the seconds of one microbatch on each virtual stage. Two overlapped actions are one that takes the
     seconds of both.
+
+    >>> from planc.pipeline.stage_times import stage_times
+    >>> longest_path([[Action("forward", 0, 0), Action("backward", 0, 0)]], stage_times([1.0], [2.0]))
+    [('forward', 0, 0, 1.0), ('backward', 0, 0, 2.0)]
     """
     import networkx as nx
 
