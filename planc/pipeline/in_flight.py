@@ -32,6 +32,7 @@ class InFlight(NamedTuple):
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
 """Change of a rank's microbatches in flight by an action."""
+MAKES_GRADIENTS: tuple[Kind, ...] = ("backward", "backward_weight")
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
@@ -64,21 +65,21 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
 
 
 class Begins(NamedTuple):
-    """A rank just before a backward."""
+    """A rank just before a backward, or before that of the inputs alone."""
 
     stage: int
     """Virtual stage of the backward."""
     held: dict[int, int]
     """Microbatches in flight of each virtual stage, that of the backward among them."""
     begun: frozenset[int]
-    """Virtual stages that had a backward before, and will have another."""
+    """Virtual stages that have gradients of weights, and will get more."""
     ended: frozenset[int]
-    """Virtual stages that had their last one before."""
+    """Virtual stages that have all of them."""
 
 
 def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
-    """A rank with this action list (`repeats`) before each of its whole backwards; what is the same as before another
-    one is left out. Of a `Repeat` the first two times are looked at: later ones add what the second one adds.
+    """A rank with this action list (`repeats`) before each of its backwards; what is the same as before another one is
+    left out. Of a `Repeat` the first two times are looked at: later ones add what the second one adds.
 
     >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
     >>> before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])
@@ -89,23 +90,23 @@ Begins(stage=0, held={0: 1}, begun=frozenset({0}), ended=frozenset())]
     left = Counter({a.stage: 0 for r in repeats for a in r.actions})
     for times, actions, _ in repeats:
         for action in actions:
-            left[action.stage] += times * (action.kind == "backward")
+            left[action.stage] += times * (action.kind in MAKES_GRADIENTS)
     every = dict(left)
     found: list[Begins] = []
     for times, actions, _ in repeats:
         for _ in range(min(times, 2)):
             before = dict(held)
             for action in actions:
-                if action.kind == "backward":
+                if action.kind in ("backward", "backward_input"):
                     begun = frozenset(s for s, n in left.items() if 0 < n < every[s])
                     ended = frozenset(s for s, n in left.items() if not n)
                     found.append(Begins(action.stage, dict(held), begun, ended))
-                    left[action.stage] -= 1
+                left[action.stage] -= action.kind in MAKES_GRADIENTS
                 held[action.stage] = held.get(action.stage, 0) + CHANGE[action.kind]
         for stage in held if times > 2 else ():
             held[stage] += (times - 2) * (held[stage] - before.get(stage, 0))
         for action in actions if times > 2 else ():
-            left[action.stage] -= (times - 2) * (action.kind == "backward")
+            left[action.stage] -= (times - 2) * (action.kind in MAKES_GRADIENTS)
     kept = {(b.stage, *sorted(b.held.items()), b.begun, b.ended): b for b in reversed(found)}
     return [*reversed(kept.values())]
 

@@ -54,6 +54,7 @@ TENSOR: dict[str, tuple[str, ...]] = {
     "zero1_tp_sp_no_vocab": ("dp 2 > tp 2", "use zero1 over dp", "shard heads, ffn over tp", SP),
     "zero2_tp_sp": ("dp 2 > tp 2", "use zero2 over dp", TP, SP),
     "fsdp_tp_sp": ("fsdp 2 > tp 2", FSDP, "use tp over tp", "use sp over tp"),
+    "head_whole": ("fsdp 2 > tp 2", FSDP, TP, SP, "override output = replicated"),
     "heads_only": ("fsdp 2 > tp 2", FSDP, "shard heads over tp", SP),
     "ffn_and_vocab": ("fsdp 2 > tp 2", FSDP, "shard ffn, vocab over tp", SP),
     "recompute_blocks": ("fsdp 2 > tp 2", FSDP, TP, SP, "recompute blocks"),
@@ -264,7 +265,7 @@ UNEVEN: dict[str, tuple[str, ...]] = {
 """A vocabulary of 137 tokens, of which the last rank has fewer."""
 
 SELDOM = {
-    *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only"),
+    *("hsdp_step", "two_axes", "fsdp_microbatch", "dp_tp_no_vocab", "zero1_tp_sp_no_vocab", "heads_only", "head_whole"),
     "four_chunks_per_pass",
     *("tp_two_axes", "1f1b_recompute", "zero_bubble_tp", "zbv_tp", "dualpipev_uneven", "interleaved_uneven"),
     *("cp_in_order", "cp_stored", "cp_recompute", "ring_in_order", "ulysses_tp", "cp_mistral_micro"),

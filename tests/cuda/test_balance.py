@@ -91,3 +91,27 @@ def test_ranks_that_share_sequences_have_a_part_of_the_sum_each(mesh: tuple[str,
     sharded = propagated(plan_of("balanced", *mesh, model="mixtral_micro"))
     per_rank = sharded.plan.batch.sequences // sharded.plan.data_parallel
     assert routing._slope(sharded, Settings(balance_loss=0.3), object()) == pytest.approx(0.3 * ranks / per_rank)
+
+
+@pytest.mark.parametrize("cp", [1, 2, 4])
+def test_the_reference_balances_whole_sequences_though_experts_are_limited_by_parts(cp: int) -> None:
+    """With places for every row, parts of a sequence give what the whole one does."""
+    reference = import_module("planc.backends.cuda.runtime.reference")
+    plan = plan_of(
+        *("parts", f"cp {cp}", "use cp over cp as all_gather", "route experts as capacity(factor = 8)"),
+        model="mixtral_micro(layers = 1)",
+    )
+    found = []
+    for limited in (False, True):
+        torch.manual_seed(0)
+        whole = torch.nn.Module()
+        whole.layers = torch.nn.ModuleDict({"0": torch.nn.Module()})
+        module = whole.layers["0"].moe = moe.MoE(plan.model)
+        for parameter in module.parameters():
+            torch.nn.init.normal_(parameter, std=0.1)
+        module.balance = balance.Balance(0.5, torch.zeros(plan.model.sizes["experts"], dtype=torch.int64))
+        if limited:
+            reference.limit_rows(whole, plan)
+        module(torch.randn(2, plan.batch.sequence_tokens, plan.model.sizes["embed"])).square().sum().backward()
+        found.append(module.router.weight.grad)
+    assert torch.allclose(found[0], found[1], rtol=1e-4, atol=1e-6)

@@ -45,6 +45,16 @@ REFUSED = {
     "ops but for one": (("fsdp 4", FSDP, "recompute attention.core, ffn.down except ffn.down"), 8, "blocks except"),
     "a kernel without a reference": (("fsdp 4", FSDP, "attention.core as flex"), 8, "flash"),
     "keys of some ranks": (("a 2 > b 2", "shard heads over a, b", "replicate kv_heads over b"), 8, "together"),
+    "blocks replayed for two backwards": (
+        ("pp 2 > fsdp 2", FSDP, "split layers over pp as zbv", "recompute blocks"),
+        9,
+        "1f1b",
+    ),
+    "parts replayed for two backwards": (
+        ("pp 2 > fsdp 2", FSDP, "split layers over pp as interleaved_zero_bubble(chunks = 1)", "recompute attention"),
+        9,
+        "1f1b",
+    ),
     "a kernel for GPUs alone": (("fsdp 4", FSDP, "attention.core as efficient"), 8, "flash"),
     "a kernel and a window": (("fsdp 4", FSDP, "attention.core as flash"), 8, "efficient"),
     "a kernel and other ranks' keys": (

@@ -32,6 +32,11 @@ LATE_S = float(os.environ.get("RANDOM_LATE_S", "900"))
 """Longest wall time of a case: a rank that takes longer hangs."""
 
 
+EPS = 1e-5
+"""Wide enough that AdamW does not turn the rounding of a gradient near zero into a step of its own: with 1e-8 five of
+219 plans had gradients that differ by up to 5e-5 at the third step, and by 2e-6 at the first."""
+
+
 def plan_of(path: Path, target: str) -> Plan:
     plan = build_file(path, target=target).plan
     assert plan is not None, path
@@ -56,7 +61,7 @@ def cuda_case(path: Path, folder: Path) -> tuple[int, Callable[[int], Row]]:
 
     plan = plan_of(path, "cuda")
     sharded = propagated(plan)
-    program, settings = lower_plan(check_plan(sharded.plan), "cuda"), settings_of(plan)
+    program, settings = lower_plan(check_plan(sharded.plan), "cuda"), settings_of(plan, eps=EPS)
     ranks = plan.mesh.devices
 
     def train(rank: int) -> Row:
@@ -84,7 +89,7 @@ def xla_case(path: Path, folder: Path) -> tuple[int, Callable[[int], Row]]:
     from tests.xla import worker
 
     plan = plan_of(path, "xla")
-    program, settings = lower_plan(check_plan(plan), "xla"), settings_of(plan, eps=worker.EPS)
+    program, settings = lower_plan(check_plan(plan), "xla"), settings_of(plan, eps=EPS)
 
     def train(rank: int) -> Row:
         found = worker.train(start(program, settings, initial, keep_gradients=True), plan)

@@ -64,9 +64,9 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
-    """A rank of several virtual stages before each backward; empty for others, and where a backward has two parts."""
+    """A rank of several virtual stages before each backward; empty for others."""
     split = plan.split
-    if split is None or split.schedule in BACKWARD_IN_TWO_PARTS or len(virtual_stages(plan, rank)) == 1:
+    if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
     return tuple(before_backwards(repeats_of_rank(split, plan.pipeline, plan.microbatches, rank)))
 
@@ -348,7 +348,8 @@ class Rank:
         if not self._accumulates_whole:
             return shares
         reduced = sum(n * self._share(p) for p, n in self._copies_of(b.ended)) * FP32
-        return reduced + sum(n * self._accumulated_elements(p) for p, n in self._copies_of(b.begun)) * self.reduced
+        whole = sum(n * self._accumulated_elements(p) for p, n in self._copies_of(b.begun)) * self.reduced
+        return reduced + whole + self._unconverted(b.begun)
 
     def _copies_let_go(self, b: Begins) -> float:
         """Gathered parameters of virtual stages whose last backward has let them go (bytes)."""
@@ -374,13 +375,18 @@ class Rank:
             return self.sharded.model.elements(p.param)
         return self._unsharded_elements(p)
 
-    def _unconverted(self) -> float:
-        """Bytes of gradients in the compute dtype: those that come apart from a backward wait for the next one to be
-        added in the dtype of the reduction. Those of the first virtual stage do not come apart: it has no gradients of
-        inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
+    def _unconverted(self, begun: Collection[int] | None = None) -> float:
+        """Bytes of gradients in the compute dtype, of the stages that have `begun` (None: all): those that come apart
+        from a backward wait for the next one to be added in the dtype of the reduction. Those of the first virtual
+        stage do not come apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`,
+        `backward_one_chunk`)."""
         if not self._splits_backward or self.reduced == self.computed:
             return 0.0
-        stages = [sections_of(self.plan, stage) for stage in virtual_stages(self.plan, self.rank) if stage]
+        stages = [
+            sections_of(self.plan, stage)
+            for stage in virtual_stages(self.plan, self.rank)
+            if stage and (begun is None or stage in begun)
+        ]
         copies = [(p, sum(copies_on(self.plan, p.param, sections) for sections in stages)) for p, _ in self.held]
         return sum(n * self._unsharded_elements(p) for p, n in copies) * self.computed
 

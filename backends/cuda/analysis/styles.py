@@ -202,7 +202,10 @@ class Styler:
                 ),
                 ("use_local_input" if after else "use_local_output", "True"),
             ]
-        if after:
+        if after and self._feeds_loss(b):
+            arguments += [("output_layouts", str(b.made)), ("desired_output_layouts", "Shard(-1)")]
+            arguments.append(("use_local_output", "False"))
+        elif after:
             arguments += [("output_layouts", str(b.made)), ("desired_output_layouts", str(b.left))]
         if not arguments:
             return None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from planc.backends.cuda.analysis.attention import GROUPED, KERNELS
+from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, value_padding
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
@@ -42,6 +42,14 @@ def kernel(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         what = f"{chosen.runs} takes a key for each query head, and these would be repeated before they are gathered"
         yield cause, what, "`attention.core as flash`, or leave it out"
         return
+    if (
+        chosen.runs == "flash"
+        and chosen.method != "ring"
+        and any(value_padding(sharded.model, o.op) for o in attentions(roles))
+    ):
+        what = "torch's flash attention takes queries, keys and values of one width, and the values are narrower"
+        yield cause, what, "`attention.core as efficient` on a GPU, or leave it out"
+        return
     if chosen.method in PASSES_KEYS:
         return
     if any("sequence" in o.layout for o in attentions(roles)):
@@ -58,7 +66,14 @@ def saved_outputs(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """A replay keeps outputs that torch's policy is asked about: those of single ops, which it knows by their kind."""
     plan = sharded.plan
     recompute = plan.recompute
-    if is_selective(sharded):
+    replayed = is_selective(sharded) or recompute.blocks
+    if replayed and plan.split is not None and plan.split.schedule in BACKWARD_IN_TWO_PARTS:
+        what = (
+            f"{plan.split.schedule} runs a backward in two parts: torch would replay a block for its inputs, and again "
+            "for each group of its weights"
+        )
+        yield recompute.cause, what, "`recompute attention.core`, or split the layers as 1f1b or interleaved_1f1b"
+    elif is_selective(sharded):
         yield from _selective(sharded, roles)
     elif recompute.kept and not recompute.blocks:
         yield recompute.cause, "single ops are wrapped, and nothing in them is kept", "`recompute blocks except ...`"

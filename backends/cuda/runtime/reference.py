@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from math import ceil
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -118,15 +119,23 @@ def limit_rows(model: nn.Module, plan: Plan) -> None:
     shares = plan.mesh.size(*plan.axes_of("sequence", "residual"))
     for path, module in list(model.named_modules()):
         if path.endswith(f".{route}"):
-            module.forward = partial(_in_shares, module.forward, shares, torch.tensor(held_order(plan)))
+            in_shares = partial(_in_shares, module, module.forward, shares, torch.tensor(held_order(plan)))
+            module.forward = in_shares
         if path.endswith(f".{expert}"):
             module.register_forward_pre_hook(partial(_weighed, plan.route.factor))
 
 
-def _in_shares(forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
-    """[B, S, D], some of the S tokens at a time: those that a rank holds, in the order in which it holds them."""
+def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, order: Tensor, x: Tensor) -> Tensor:
+    """[B, S, D], some of the S tokens at a time: those that a rank holds, in the order in which it holds them. The loss
+    that balances experts is that of whole sequences."""
     held = x[:, order]
+    if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
+        module.balance.total = partial(_same, module.counts(x))
     return torch.cat([forward(part) for part in held.chunk(shares, dim=1)], dim=1)[:, order.argsort()]
+
+
+def _same(counts: Tensor, _part: Tensor) -> Tensor:
+    return counts
 
 
 def _weighed(factor: float, module: nn.Module, inputs: tuple[Tensor, Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
