@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from operator import itemgetter
@@ -32,7 +32,10 @@ class InFlight(NamedTuple):
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
 """Change of a rank's microbatches in flight by an action."""
-MAKES_GRADIENTS: tuple[Kind, ...] = ("backward", "backward_weight")
+AWAITS: dict[Kind, int] = {"forward": 0, "backward": 0, "backward_input": 1, "backward_weight": -1}
+"""Change of those whose gradients of weights alone are missing."""
+MAKES_GRADIENTS: dict[Kind, int] = {"forward": 0, "backward": 1, "backward_input": 0, "backward_weight": 1}
+"""Microbatches whose gradients of weights an action makes."""
 KIND_AND_STAGE = itemgetter(0, 1)
 
 
@@ -65,12 +68,15 @@ def most_in_flight(repeats: Sequence[Repeat]) -> InFlight:
 
 
 class Begins(NamedTuple):
-    """A rank just before a backward, or before that of the inputs alone."""
+    """A rank just before a backward, or a part of one."""
 
+    kind: Kind
     stage: int
     """Virtual stage of the backward."""
     held: dict[int, int]
     """Microbatches in flight of each virtual stage, that of the backward among them."""
+    awaiting: dict[int, int]
+    """Those of them whose gradients of weights alone are missing."""
     begun: frozenset[int]
     """Virtual stages that have gradients of weights, and will get more."""
     ended: frozenset[int]
@@ -79,36 +85,43 @@ class Begins(NamedTuple):
 
 def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
     """A rank with this action list (`repeats`) before each of its backwards; what is the same as before another one is
-    left out. Of a `Repeat` the first two times are looked at: later ones add what the second one adds.
+    left out. Of a `Repeat` the first two times and the last are looked at: those between change what the second does.
 
     >>> forward, backward = Action("forward", 0, 0), Action("backward", 0, 0)
-    >>> before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])
-    [Begins(stage=0, held={0: 2}, begun=frozenset(), ended=frozenset()), \
-Begins(stage=0, held={0: 1}, begun=frozenset({0}), ended=frozenset())]
+    >>> [(b.held, *b.begun) for b in before_backwards([Repeat(2, (forward,)), Repeat(2, (backward,))])]
+    [({0: 2},), ({0: 1}, 0)]
     """
-    held: dict[int, int] = {}
-    left = Counter({a.stage: 0 for r in repeats for a in r.actions})
+    every = Counter[int]()
     for times, actions, _ in repeats:
         for action in actions:
-            left[action.stage] += times * (action.kind in MAKES_GRADIENTS)
-    every = dict(left)
-    found: list[Begins] = []
+            every[action.stage] += times * MAKES_GRADIENTS[action.kind]
+    held, awaiting, made = Counter[int](), Counter[int](), Counter[int]()
+
+    def run(action: Action, times: int = 1) -> None:
+        held[action.stage] += times * CHANGE[action.kind]
+        awaiting[action.stage] += times * AWAITS[action.kind]
+        made[action.stage] += times * MAKES_GRADIENTS[action.kind]
+
+    found: dict[Hashable, Begins] = {}
     for times, actions, _ in repeats:
-        for _ in range(min(times, 2)):
-            before = dict(held)
+        for time in range(min(times, 3)):
+            if time == 2:  # the last one
+                for action in actions:
+                    run(action, times - 3)
             for action in actions:
-                if action.kind in ("backward", "backward_input"):
-                    begun = frozenset(s for s, n in left.items() if 0 < n < every[s])
-                    ended = frozenset(s for s, n in left.items() if not n)
-                    found.append(Begins(action.stage, dict(held), begun, ended))
-                left[action.stage] -= action.kind in MAKES_GRADIENTS
-                held[action.stage] = held.get(action.stage, 0) + CHANGE[action.kind]
-        for stage in held if times > 2 else ():
-            held[stage] += (times - 2) * (held[stage] - before.get(stage, 0))
-        for action in actions if times > 2 else ():
-            left[action.stage] -= (times - 2) * (action.kind in MAKES_GRADIENTS)
-    kept = {(b.stage, *sorted(b.held.items()), b.begun, b.ended): b for b in reversed(found)}
-    return [*reversed(kept.values())]
+                if action.kind != "forward":
+                    begins = Begins(
+                        action.kind,
+                        action.stage,
+                        {s: n for s, n in held.items() if n},
+                        {s: n for s, n in awaiting.items() if n},
+                        frozenset(s for s, n in made.items() if 0 < n < every[s]),
+                        frozenset(s for s, n in made.items() if n == every[s] > 0),
+                    )
+                    counts = (tuple(sorted(state.items())) for state in (begins.held, begins.awaiting))
+                    found.setdefault((*begins[:2], *begins[4:], *counts), begins)
+                run(action)
+    return [*found.values()]
 
 
 def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:

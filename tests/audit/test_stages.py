@@ -24,6 +24,9 @@ SEEN: dict[tuple[str, int], float] = {
     ("zbv_zero2_ring_tp_96", 1): 5331.4,
     ("zbv_zero2_ring_tp_96", 2): 5383.1,
     ("zero_bubble_zero2_tp_64", 0): 13169.9,
+    ("zero_bubble_zero2_tp_64", 1): 21565.0,
+    ("zbv_tp_128", 0): 14285.0,
+    ("zbv_tp_128", 1): 5335.0,
     ("cp_ring_64", 0): 20070.4,
 }
 """MiB of tensors at the peak of a layout's stage, as `make audit-stages` or `make audit` saw them."""

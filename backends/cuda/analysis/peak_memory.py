@@ -64,7 +64,7 @@ def peak_memory(sharded: Sharded, in_flight: InFlight) -> tuple[TensorBytes, ...
 
 @cached_on(lambda plan, rank: (plan.cache, rank))
 def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
-    """A rank of several virtual stages before each backward; empty for others."""
+    """A rank of several virtual stages before each backward or part of one; empty for others."""
     split = plan.split
     if split is None or len(virtual_stages(plan, rank)) == 1:
         return ()
@@ -73,7 +73,18 @@ def _begins(plan: Plan, rank: int) -> tuple[Begins, ...]:
 
 def _by_place(begins: Iterable[Begins]) -> Hashable:
     """The same of two ranks whose virtual stages do the same in the same order."""
-    return tuple((sorted(b.held).index(b.stage), *(b.held[s] for s in sorted(b.held)), len(b.begun)) for b in begins)
+    stages = sorted({stage for b in begins for stage in b.held})
+    place = {stage: at for at, stage in enumerate(stages)}
+    return tuple(
+        (
+            b.kind,
+            place[b.stage],
+            *(b.held.get(s, 0) for s in stages),
+            *(b.awaiting.get(s, 0) for s in stages),
+            len(b.begun),
+        )
+        for b in begins
+    )
 
 
 def _neighbours(plan: Plan, rank: int) -> int:
@@ -172,7 +183,7 @@ class Rank:
                 copies=moment.copies - self._copies_let_go(b),
             )
             for b in self.begins
-            if b.stage == 0
+            if b.stage == 0 and b.kind != "backward_weight"
         ]
 
     def _moments_of_blocks(self) -> list[Moment]:
@@ -204,12 +215,12 @@ class Rank:
     def _moment_in_blocks(self, b: Begins) -> Moment:
         """The backward of the last block of a virtual stage. Of virtual stages whose backwards begin later there are no
         gradients yet."""
-        ends = b.stage == len(self.plan.stages) - 1
+        ends = b.stage == len(self.plan.stages) - 1 and b.kind != "backward_weight"
         return Moment(
             name="backward of the last block",
             grads=self._grads_before(b) + (self._grads_of_head() if ends and b.stage not in b.begun else 0.0),
-            activations=self._saved(held=b.held) - (self._saved_by_loss() if ends else 0.0),
-            buffers=self._of_blocks(),
+            activations=self._saved_before(b) - (self._saved_by_loss() if ends else 0.0),
+            buffers=self._of_blocks() if b.kind != "backward_weight" else 0.0,
             copies=self._copies_in_backward() - self._copies_let_go(b),
         )
 
@@ -230,9 +241,9 @@ class Rank:
         if self.begins:
             end = len(self.plan.stages) - 1
             return [
-                replace(moment, grads=self._grads_before(b), activations=self._saved(held=b.held))
+                replace(moment, grads=self._grads_before(b), activations=self._saved_before(b))
                 for b in self.begins
-                if b.stage == end
+                if b.stage == end and b.kind != "backward_weight"
             ]
         if not first or self.plan.microbatches == 1:
             return [moment]
@@ -340,6 +351,12 @@ class Rank:
             return self._state_bytes()
         ended = begun and not self._ends_together
         return sum(self._share(p) * self.stored for p, _ in self.held if ended and "last" in p.param.sections)
+
+    def _saved_before(self, b: Begins) -> float:
+        """Saved activations before a backward (bytes). A microbatch that waits for its gradients of weights let go of
+        what the loss saved: the backward of the inputs ends the graph behind the stage's last matmul."""
+        waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
+        return self._saved(held=b.held) - waiting * self._saved_by_loss_and_logits()
 
     def _grads_before(self, b: Begins) -> float:
         """Gradients before a backward: whole ones of virtual stages that have more backwards to come, and of those that
