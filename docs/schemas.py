@@ -35,6 +35,7 @@ from planc.cli.bench.published import Beside
 from planc.cli.schemas import file_name
 from planc.cli.topics import HARDWARE
 from planc.compare.diff import Change, Diff
+from planc.compare.placement import Placement
 from planc.compare.resharding_bytes import ReshardingBytes
 from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
@@ -280,6 +281,11 @@ def schemas() -> dict[str, Schema]:
             "planc.graph/1",
             "Answer of `planc graph`: the machine as networkx's node-link data, a link each way.",
             {"directed": TRUTH, "multigraph": TRUTH, "graph": exactly(name=TEXT), **_graph_rows()},
+        ),
+        _answer(
+            "planc.place/1",
+            "Answer of `planc place`; `device_order` is the device of each rank of the plan's mesh.",
+            of_fields(Placement),
         ),
         _answer(
             "planc.fmt/1",

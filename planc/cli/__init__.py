@@ -21,6 +21,7 @@ COMMANDS: dict[str, str] = {
     "search": "the best layouts for what a plan leaves free with `?`",
     "diff": "what changes from one plan to another",
     "sweep": "a plan at many values of one number",
+    "place": "the order of mesh axes, and of devices, that is fastest on a plan's machine",
     "import": "another system's configuration as a plan",
     "export": "a plan as another system's configuration",
     "lower": "write the program of a plan for cuda or xla",

@@ -62,6 +62,7 @@ COMMANDS_OF_A_PLAN = [
     "cost",
     "expand",
     "graph",
+    "place",
     "search",
     "lower --target xla",
     "report --trace",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import permutations
 from typing import TYPE_CHECKING
 
 from planc.checks.edits import mesh_sentence
@@ -12,8 +11,7 @@ from planc.checks.edits import replace as written_instead
 from planc.checks.recost import recost
 from planc.diag.diagnostic import Diagnostic
 from planc.diag.registry import Rule
-from planc.ir.collective import Collective
-from planc.ir.mesh import Mesh, View, strided
+from planc.ir.mesh import Mesh
 from planc.ir.plan import Plan
 
 if TYPE_CHECKING:
@@ -56,15 +54,17 @@ def _candidate_meshes(costed: CostedPlan) -> list[Mesh]:
 
     None takes activations, for which every layer waits, over more nodes than they cross.
     """
+    from planc.cost.machine.axis_orders import axis_orders, row_seconds
+
     plan = costed.sharded.plan
     stages = {plan.split.axis} if plan.split else set()
     waiting = {r.row.axes for r in costed.collectives if r.row.carries == "activation" and not stages & {*r.row.axes}}
-    orders = [m for m in _orders(plan.mesh) if m.axes != plan.mesh.axes and not _leaves(plan, m, waiting)]
+    orders = [m for m in axis_orders(plan.mesh) if m.axes != plan.mesh.axes and not _leaves(plan, m, waiting)]
     shown = [r for r in costed.collectives if r.exposed_s > 0]
     rows, shares = [r.row for r in shown], [r.exposed_s / r.time_s for r in shown]
 
     def visible_s(mesh: Mesh) -> float:
-        return sum(share * s for share, s in zip(shares, _seconds(plan, mesh, rows), strict=True))
+        return sum(share * s for share, s in zip(shares, row_seconds(plan, mesh, rows), strict=True))
 
     enough = sum(r.exposed_s for r in shown) - MIN_GAIN * costed.step.time_s
     timed = sorted((visible_s(mesh), i) for i, mesh in enumerate(orders))
@@ -88,10 +88,11 @@ def _leaves(plan: Plan, mesh: Mesh, groups: set[tuple[str, ...]]) -> bool:
 
 def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     """The exposed transfer that the other order helps most: where it runs now and where it would."""
+    from planc.cost.machine.axis_orders import row_seconds
     from planc.cost.machine.topology import device_group
 
     plan = costed.sharded.plan
-    then = _seconds(plan, best, [r.row for r in costed.collectives])
+    then = row_seconds(plan, best, [r.row for r in costed.collectives])
     saved = [(r.time_s - s) * r.exposed_s for r, s in zip(costed.collectives, then, strict=True)]
     index = max(range(len(saved)), key=lambda i: saved[i])
     slow = costed.collectives[index]
@@ -104,37 +105,8 @@ def _largest_gain(costed: CostedPlan, best: Mesh) -> str:
     )
 
 
-def _seconds(plan: Plan, mesh: Mesh, rows: list[Collective]) -> list[float]:
-    """Seconds of each row with the axes in the order of `mesh`."""
-    from planc.cost.machine.collective_time import collective_s
-    from planc.cost.machine.topology import device_group
-
-    groups = {axes: device_group(mesh, plan.cluster, axes) for axes in {r.axes for r in rows}}
-    return [r.count * collective_s(r.op, r.buffer_bytes, groups[r.axes]) for r in rows]
-
-
 def _order(mesh: Mesh) -> str:
     return " > ".join(f"{name} {size}" for name, size in mesh.sizes.items())
-
-
-def _orders(mesh: Mesh) -> Iterator[Mesh]:
-    """Every order of the axes in which those that a view covers stay neighbours, the mesh's own first."""
-    for names in permutations(mesh.sizes):
-        if all(_are_adjacent(names, view.of) for view in mesh.views):
-            axes = strided({name: mesh.sizes[name] for name in names})
-            moved = Mesh(axes=axes, cause=mesh.cause)
-            yield replace(moved, views=tuple(_permuted(view, moved) for view in mesh.views))
-
-
-def _are_adjacent(names: tuple[str, ...], covered: tuple[str, ...]) -> bool:
-    first = names.index(covered[0])
-    return names[first : first + len(covered)] == covered
-
-
-def _permuted(view: View, mesh: Mesh) -> View:
-    """The view over the same axes of another mesh."""
-    innermost = min(mesh.axis(name).stride for name in view.of)
-    return replace(view, axes=strided({a.name: a.size for a in view.axes}, innermost))
 
 
 RULE = Rule(

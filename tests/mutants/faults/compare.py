@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="an order counts as beaten as soon as one of its collectives is slower",
+        file="planc/compare/placement.py",
+        text="return all(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))",
+        planted="return any(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))",
+        test="tests/compare/test_placement.py::test_no_order_is_better[h200, sequences between]",
+    ),
+    Fault(
+        name="ranks are laid on devices in the plan's own order of axes",
+        file="planc/compare/placement.py",
+        text="stride = best.axis(axis.name).stride",
+        planted="stride = mesh.axis(axis.name).stride",
+        test="tests/compare/test_placement.py::test_the_device_order_makes_the_best_orders_groups[gb200, racks]",
+    ),
+    Fault(
+        name="an order that the target refuses is advised",
+        file="planc/compare/placement.py",
+        text="            self.refused.add(i)\n",
+        planted="            self.costed[i] = self.timed[i]\n",
+        test="tests/compare/test_placement.py::test_orders_that_the_target_refuses_are_left_out",
+    ),
+    Fault(
         name="the framework that published most speaks for all",
         file="planc/calibration/residuals.py",
         text="most = len(members) if set(counts) == {name} else MOST_OF_ONE",
