@@ -76,11 +76,14 @@ class Place(NamedTuple):
 
 
 class Start(NamedTuple):
-    """The beginning of a pass: collectives so far, bytes alive, and the most that were alive in what it lies in."""
+    """The beginning of a pass: collectives so far, bytes alive, the most that were alive in what it lies in, and the
+    most of the step with the operation after which they were."""
 
     calls: int
     live: int
     highest: int
+    peak: int
+    peak_at: str
 
 
 class EqualBlocks:
@@ -156,8 +159,9 @@ class EqualBlocks:
         self._ran(place, began.pop(), grad)
 
     def _start(self) -> Start:
-        begun = Start(len(self._observer.log), self.tracker.live, self.tracker.highest)
-        self.tracker.highest = self.tracker.live
+        tracker = self.tracker
+        begun = Start(len(self._observer.log), tracker.live, tracker.highest, tracker.peak, tracker.peak_at)
+        tracker.highest = tracker.live
         return begun
 
     def _ran(self, place: Place, start: Start, passed: Tensor) -> None:
@@ -175,12 +179,12 @@ class EqualBlocks:
             self._unlike.append(f"{named}: {one} and {other}")
 
     def _count(self, place: Place, start: Start) -> None:
-        """Count a pass like the one that was run."""
+        """Count a pass like the one that was run. What stood in for its tensors, all at once, made no peak."""
         span, tracker = self.spans[place], self.tracker
         self._observer.repeat(span.calls)
         tracker.live = start.live + span.change_bytes
         tracker.highest = max(start.highest, start.live + span.most_bytes)
-        tracker.peak = max(tracker.peak, tracker.highest)
+        tracker.peak, tracker.peak_at = max((start.peak, start.peak_at), (tracker.highest, tracker.peak_at))
 
 
 class _Counted(torch.autograd.Function):
