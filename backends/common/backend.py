@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from planc.backends.common.version import Framework
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.plan import Plan
+    from planc.ir.saved_model import SavedModel
     from planc.ir.target import Target
     from planc.ir.version import Version
 
@@ -42,6 +43,10 @@ class CommonBackend:
         from planc.backends.common.bundled import not_bundled
 
         return not_bundled(plan, self.target)
+
+    def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
+        """Raises TypeError for any `source`, `example` and `name`: op graphs are read from modules of torch."""
+        raise TypeError(f"the {self.name} target reads no modules; the cuda target does")
 
     def launch_file(self, plan: Plan, kind: str, full: bool = False) -> str:
         """Raises AssertionError: without launchers no `kind` of launch file is written for `plan`."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
+    from planc.ir.saved_model import SavedModel
     from planc.ir.session import Runtime
     from planc.ir.sharding import Sharded
     from planc.ir.target import Target
@@ -67,11 +68,16 @@ class Cuda(CommonBackend):
         return launch_file(plan, kind, full)
 
     def parallelize(self, program: Program, model: Any) -> Any:
-        from planc.backends.cuda.runtime.hf_adapter import bound
+        from planc.backends.cuda.runtime.compare_module import named
 
+        compared = named(model, program)
         emitted = program.load()
-        named = bound(model, program.plan.batch.sequence_tokens, tied=program.plan.model.tied)
-        return emitted.parallelize(named, emitted.build_mesh())
+        return emitted.parallelize(compared, emitted.build_mesh())
+
+    def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
+        from planc.backends.cuda.runtime.traced.read import model_of
+
+        return model_of(source, example, name)
 
     def shardings(self, program: Program, tree: Any) -> Any:
         raise TypeError("a program of the cuda target divides modules: use parallelize")

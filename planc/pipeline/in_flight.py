@@ -24,11 +24,6 @@ class InFlight(NamedTuple):
     awaiting_weights: dict[int, int]
     """Those of them whose gradient of weights alone is missing."""
 
-    @property
-    def total(self) -> int:
-        """Microbatches in flight on all virtual stages."""
-        return sum(self.held.values())
-
 
 CHANGE: dict[Kind, int] = {"forward": 1, "backward": -1, "backward_input": 0, "backward_weight": -1}
 """Change of a rank's microbatches in flight by an action."""
@@ -77,10 +72,20 @@ class Begins(NamedTuple):
     """Microbatches in flight of each virtual stage, that of the backward among them."""
     awaiting: dict[int, int]
     """Those of them whose gradients of weights alone are missing."""
+    run: dict[int, int]
+    """Microbatches of each virtual stage whose forward has run."""
+    inputs_alone: dict[int, int]
+    """Microbatches of each virtual stage whose gradients of inputs were made before those of weights."""
     begun: frozenset[int]
     """Virtual stages that have gradients of weights, and will get more."""
     ended: frozenset[int]
     """Virtual stages that have all of them."""
+    apart: frozenset[int]
+    """Virtual stages whose newest gradients of weights came apart from those of inputs, none of which came since."""
+    only_apart: frozenset[int]
+    """Those of them that have no other gradients of weights."""
+    forward: int | None
+    """The virtual stage whose forward came just before; None where no forward did."""
 
 
 def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
@@ -95,14 +100,40 @@ def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
     for times, actions, _ in repeats:
         for action in actions:
             every[action.stage] += times * MAKES_GRADIENTS[action.kind]
-    held, awaiting, made = Counter[int](), Counter[int](), Counter[int]()
+    held, awaiting, made, forwards, alone = (Counter[int]() for _ in range(5))
+    apart, added = set[int](), set[int]()
 
     def run(action: Action, times: int = 1) -> None:
-        held[action.stage] += times * CHANGE[action.kind]
-        awaiting[action.stage] += times * AWAITS[action.kind]
-        made[action.stage] += times * MAKES_GRADIENTS[action.kind]
+        stage = action.stage
+        held[stage] += times * CHANGE[action.kind]
+        awaiting[stage] += times * AWAITS[action.kind]
+        made[stage] += times * MAKES_GRADIENTS[action.kind]
+        forwards[stage] += times * (action.kind == "forward")
+        if action.kind == "backward_weight":
+            apart.add(stage)
+        elif action.kind != "forward":
+            if stage in apart or action.kind == "backward":
+                added.add(stage)
+            apart.discard(stage)
+            alone[stage] += times * (action.kind == "backward_input")
+
+    def now(action: Action, before: Action | None) -> Begins:
+        return Begins(
+            action.kind,
+            action.stage,
+            _present(held),
+            _present(awaiting),
+            _present(forwards),
+            _present(alone),
+            frozenset(s for s, n in made.items() if 0 < n < every[s]),
+            frozenset(s for s, n in made.items() if n == every[s] > 0),
+            frozenset(apart),
+            frozenset(apart - added),
+            before.stage if before and before.kind == "forward" else None,
+        )
 
     found: dict[Hashable, Begins] = {}
+    before: Action | None = None
     for times, actions, _ in repeats:
         for time in range(min(times, 3)):
             if time == 2:  # the last one
@@ -110,18 +141,16 @@ def before_backwards(repeats: Sequence[Repeat]) -> list[Begins]:
                     run(action, times - 3)
             for action in actions:
                 if action.kind != "forward":
-                    begins = Begins(
-                        action.kind,
-                        action.stage,
-                        {s: n for s, n in held.items() if n},
-                        {s: n for s, n in awaiting.items() if n},
-                        frozenset(s for s, n in made.items() if 0 < n < every[s]),
-                        frozenset(s for s, n in made.items() if n == every[s] > 0),
-                    )
-                    counts = (tuple(sorted(state.items())) for state in (begins.held, begins.awaiting))
-                    found.setdefault((*begins[:2], *begins[4:], *counts), begins)
+                    begins = now(action, before)
+                    key = (tuple(sorted(part.items())) if isinstance(part, dict) else part for part in begins)
+                    found.setdefault(tuple(key), begins)
                 run(action)
+                before = action
     return [*found.values()]
+
+
+def _present(counts: Counter[int]) -> dict[int, int]:
+    return {stage: n for stage, n in counts.items() if n}
 
 
 def _count(counts: Counter[tuple[Kind, int]], actions: Sequence[Action], times: int) -> None:

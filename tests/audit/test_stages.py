@@ -27,6 +27,14 @@ SEEN: dict[tuple[str, int], float] = {
     ("zero_bubble_zero2_tp_64", 1): 21565.0,
     ("zbv_tp_128", 0): 14285.0,
     ("zbv_tp_128", 1): 5335.0,
+    ("zbv_tp_128", 2): 5642.6,
+    ("zbv_tp_128", 3): 6487.2,
+    ("dualpipev_experts_32", 0): 17570.5,
+    ("dualpipev_experts_32", 1): 6321.3,
+    ("one_f_one_b_every_other_64", 0): 12560.1,
+    ("one_f_one_b_gather_64", 0): 12745.3,
+    ("one_f_one_b_ring_64", 0): 9515.0,
+    ("interleaved_latent_experts_16", 0): 7028.8,
     ("cp_ring_64", 0): 20070.4,
 }
 """MiB of tensors at the peak of a layout's stage, as `make audit-stages` or `make audit` saw them."""

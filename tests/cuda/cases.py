@@ -70,6 +70,7 @@ TENSOR: dict[str, tuple[str, ...]] = {
     "eight_microbatches": ("tp 4", "shard heads over tp", SP),
     "two_parts": ("a 2 > tp 2", "shard heads over a", "shard ffn, vocab over tp"),
     "two_parts_recomputed": ("tp 2 > a 2", "shard heads over a", "shard ffn over tp", "recompute blocks"),
+    "part_of_axes": ("a 2 > tp 2", "shard heads over a, tp", "shard ffn, vocab over tp"),
     "tp_two_axes": ("a 2 > b 2", "shard heads over a, b", "shard sequence over a, b in residual"),
 }
 """Tensor parallelism, with and without a divided sequence, and recompute under it."""
@@ -205,6 +206,13 @@ ONE: dict[str, tuple[str, ...]] = {"one": ("fsdp 1", FSDP), "one_bf16": ("tp 1",
 THREE_D: dict[str, tuple[str, ...]] = {
     "pp_fsdp_tp": ("pp 2 > fsdp 2 > tp 2", PP.format("interleaved_1f1b(chunks = 2)"), FSDP, TP, SP),
     "two_parts_fsdp": ("fsdp 2 > a 2 > tp 2", FSDP, "shard heads over a", "shard ffn, vocab over tp"),
+    "part_of_axes_fsdp": (
+        "fsdp 2 > tp 2 > a 2",
+        FSDP,
+        "shard heads over tp, a",
+        "shard ffn, vocab over tp",
+        "recompute ffn, attention.norm",
+    ),
     "two_parts_1f1b": ("pp 2 > a 2 > tp 2", PP.format("1f1b"), "shard heads over a", "shard ffn, vocab over tp"),
     "roles_apart": ("a 2 > tp 2 > b 2", "shard batch over a, b", "shard heads, ffn over tp"),
     "pp_fsdp_cp": ("pp 2 > fsdp 2 > cp 2", PP.format("zbv"), FSDP, STEP, CP),
@@ -273,7 +281,7 @@ SELDOM = {
     *("two_keys", "one_key_cp"),
     *("replay_attention", "replay_light_tp", "replay_swiglu_tp", "keep_matmul_tp", "float8_tensorwise_tp"),
     *("ring_mistral_micro_fsdp", "ring_mistral_micro_in_order", "cp_flash", "cp_unfused"),
-    *("two_parts_recomputed", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
+    *("part_of_axes", "two_parts_recomputed", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }

@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from planc.backends.cuda.runtime.hf_adapter import our_name
+from planc.backends.cuda.runtime.traced.names import names_of
+from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.checks import check_plan
 from planc.ir.plan import Plan
 from planc.language.build import build_file
@@ -46,25 +47,31 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "llama_recompute": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "recompute blocks"),
     "qwen3_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
     "qwen3_zero2": ("dp 4", "use zero2 over dp"),
+    "llama_tied_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "mistral_window_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP),
+    "qwen3moe_fsdp": ("fsdp 4", FSDP),
     "mixtral_fsdp": ("fsdp 4", FSDP),
     "mixtral_heads": ("fsdp 2 > tp 2", FSDP, HEADS),
 }
-TIED = ("llama_pipeline", "llama_recompute")
+TIED = ("llama_pipeline", "llama_recompute", "llama_tied_tp_sp")
 """Layouts of models whose head uses the embedding's weight."""
+KINDS = {"llama": "Llama", "mistral": "Mistral", "qwen3": "Qwen3", "qwen3moe": "Qwen3Moe", "mixtral": "Mixtral"}
 
 
 def model_of(name: str) -> Any:
     """The class of transformers that a layout is named after, small, with random weights."""
-    kind = {"llama": "Llama", "qwen3": "Qwen3", "mixtral": "Mixtral"}[name.split("_")[0]]
-    more = (
-        {"head_dim": 8}
-        if kind == "Qwen3"
-        else {"num_local_experts": 4, "intermediate_size": 184}
-        if kind == "Mixtral"
-        else {"tie_word_embeddings": name in TIED}
-    )
+    kind = KINDS[name.split("_")[0]]
+    more: dict[str, dict[str, Any]] = {
+        "Mistral": {"sliding_window": 7},
+        "Qwen3": {"head_dim": 8},
+        "Qwen3Moe": {"head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 52},
+        "Mixtral": {"num_local_experts": 4, "intermediate_size": 184},
+        "Llama": {"tie_word_embeddings": name in TIED},
+    }
     torch.manual_seed(0)
-    return getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**{**SIZES, **more}))
+    return getattr(transformers, f"{kind}ForCausalLM")(
+        getattr(transformers, f"{kind}Config")(**{**SIZES, **more[kind]})
+    )
 
 
 def plan_of(name: str, config: Any) -> Plan:
@@ -98,14 +105,25 @@ def compared(name: str) -> dict[str, Any]:
 
     modules: list[nn.Module] = divided if isinstance(divided, list) else [divided]
     found = {name: p for module in modules for name, p in module.named_parameters()}
-    names = {our_name(model.config.model_type, n): p for n, p in whole.named_parameters()}
+    names = {_bound_name(n, ours): whole.get_parameter(n) for n, ours in names_of(roles_of_module(whole)).items()}
     here = [n for n in names if n in found]
     assert set(found) <= set(names) and all(names[n].grad.abs().max() > 0 for n in here)
+    gradient = max(_apart(found[n], names[n]) for n in here)
+    called = 0.0
+    if not isinstance(divided, list):
+        found_loss = divided(input_ids=inputs[rows], labels=inputs[rows]).loss.detach()
+        called = abs(found_loss.item() / whole(input_ids=inputs[rows], labels=inputs[rows]).loss.item() - 1)
     return {
         "loss": abs(loss.item() - expected.item()) / expected.item(),
-        "gradient": max(_apart(found[n], names[n]) for n in here),
+        "gradient": gradient,
+        "called": called,
         "parameters": [len(here), len(names)],
     }
+
+
+def _bound_name(theirs: str, ours: tuple[str, ...]) -> str:
+    """The name of a parameter in the bound model; those of experts stay in their class's module."""
+    return theirs.removeprefix("model.") if ".moe." in ours[0] else ours[0]
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import Observer
 from planc.backends.cuda.rules import exchange_gate_weights, exchange_token_counts, expert_rows_per_rank, realise
@@ -19,12 +21,12 @@ from planc.sharding.collectives import semantic_collectives
 
 
 class Watch(Observer):
-    """Also remembers what the program's dispatch counted while it was entered."""
+    """Also remembers what the program's dispatch counted while it was entered, in forwards and in replays."""
 
     def __init__(self, emitted: Any, *meshes: Any) -> None:
         super().__init__(*meshes)
         self.emitted = emitted
-        self.counted: list[Any] = []
+        self.counted: dict[bool, list[Any]] = {False: [], True: []}
         self.read = getattr(emitted, "sizes", None)
 
     def __enter__(self) -> Any:
@@ -38,18 +40,20 @@ class Watch(Observer):
         super().__exit__(*reason)
 
     def _remember(self, counts: Any) -> Any:
-        self.counted.append(self.read(counts))
-        return self.counted[-1]
+        replayed = torch._C._current_graph_task_id() != -1  # a backward runs
+        self.counted[replayed].append(self.read(counts))
+        return self.counted[replayed][-1]
 
 
-def as_routed(sharded: Sharded, stage: int, expected: Totals, counted: list[Any]) -> Totals:
+def as_routed(sharded: Sharded, stage: int, expected: Totals, counted: dict[bool, list[Any]]) -> Totals:
     """The predicted totals with the rows that there were in place of an even share of them."""
     roles = Roles(sharded)
     found = dict(expected)
     for row in realise(sharded, semantic_collectives(sharded)):
-        if row.stage == stage and counted and _of_rows(row):
+        here = counted[row.phase == "recompute"]
+        if row.stage == stage and here and _of_rows(row):
             key = row.op, roles.dimension(row.axes), row.dtype
-            more = round(row.payload_bytes * (_times(roles, row, counted) - 1))
+            more = round(row.payload_bytes * (_times(roles, row, here) - 1))
             found[key] = Total(found[key].count, found[key].bytes + more)
     return found
 

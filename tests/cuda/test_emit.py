@@ -89,6 +89,7 @@ def test_emitting_loads_no_framework() -> None:
         ("hsdp", "set_requires_all_reduce(last)", "set_requires_gradient_sync"),
         ("fsdp_bf16", "param_dtype=torch.bfloat16, reduce_dtype=torch.float32", "loss_parallel"),
         ("two_parts", 'tp = mesh["a"]\n    # case_two_parts.plan:7  shard heads over a', "_flatten"),
+        ("part_of_axes", 'return mesh["a", "tp"]._flatten("a_tp")', 'mesh["a"]'),
         ("ring_flash", "attention.core as flash\n    k, v = (x.repeat", "sdpa_kernel"),
         ("cp_flash", "with sdpa_kernel(SDPBackend.FLASH_ATTENTION)", "Ring"),
         ("buckets", "fully_shard(blocks[first : first + 2], **config)", "prefetch("),

@@ -21,7 +21,11 @@ REFUSED = {
         "recompute blocks",
     ),
     "parts of a compiled block": (("fsdp 4", FSDP, "recompute ffn.swiglu", "compile blocks"), 8, "recompute blocks"),
-    "half of the tensor axes": (("a 2 > b 2", "shard heads over a, b", "shard ffn over b"), 8, "together"),
+    "half of the tensor axes": (
+        ("a 2 > b 2", "shard heads over a, b", "shard sequence over b in residual"),
+        8,
+        "together",
+    ),
     "a backward in two parts": (
         ("pp 2 > fsdp 2", "split layers over pp as zbv", FSDP, "gather params per pass"),
         7,
@@ -137,6 +141,14 @@ def test_it_refuses_at_the_sentence(name: str) -> None:
     assert {d.code for d in found} == {"E0901"}
     assert line in {d.span.line for d in found}
     assert any(help_says in d.help for d in found)
+
+
+@pytest.mark.parametrize("weight", ["w1", "w2"])
+def test_an_expert_s_weights_are_divided_alike(weight: str) -> None:
+    override = f"override layers.*.moe.experts.{weight} = replicated"
+    plan = plan_of("alike", "ep 2", "shard batch over ep", "shard experts over ep", override, model="mixtral_micro")
+    (found,) = refusals(propagated(plan))
+    assert (found.code, found.span.line) == ("E0901", 9) and f"{weight}.weight is not divided over ep" in found.message
 
 
 def test_lower_raises_the_refusals() -> None:

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import pytest
 
-from planc.backends.cuda.audit.predict import predicted
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.audit.predict import dimension_of, predicted
 from planc.backends.cuda.rules import ORDER, realise
 from planc.backends.cuda.rules.pipeline_keeps_state import gathers
 from planc.ir.collective import Collective
@@ -135,6 +136,26 @@ def test_an_update_is_gathered_over_one_axis_after_the_other(name: str) -> None:
         found[row.axis] += round(row.payload_bytes) if row.carries == "update" else 0
     assert +found == seen
     assert set(predicted(sharded, 0))
+
+
+def test_ranks_with_fewer_rows_hand_over_fewer_to_updates() -> None:
+    """Bytes over the tensor axis as six processes saw them: eight experts and 32 rows do not divide by three."""
+    sentences = ("use vocab over model", "shard heads, expert_ffn over model", "shard batch over fsdp")
+    model = "mixtral_micro(head_dim = 16, experts = 8, expert_ffn = 48, layers = 2)"
+    plan = plan_of("muon", "fsdp 3 > model 2", *sentences, "store optimizer over fsdp", model=model)
+    sharded = propagated(replace(plan, optimizer=Optimizer(name="muon")))
+    seen = [predicted(sharded, 0, rank)["all_gather", "model", "fp32"].bytes for rank in (0, 3, 4)]
+    assert seen == [374784, 374784, 299008]
+
+
+def test_a_mesh_of_two_axes_has_its_own_name() -> None:
+    """Attention is divided over both, and feed-forward layers over the inner one."""
+    sharded = propagated(plan_of("part", "a 2 > tp 2", "shard heads over a, tp", "shard ffn, vocab over tp"))
+    roles = Roles(sharded)
+    assert [f.name for f in roles.factors if f.role == "tensor"] == ["a", "tp"]
+    assert [f.name for f in roles.tensor_meshes] == ["a_tp", "tp"]
+    found = {dimension_of(roles, row) for row in realise(sharded, semantic_collectives(sharded))}
+    assert {"a_tp", "tp"} <= found and "a" not in found
 
 
 @pytest.mark.parametrize(

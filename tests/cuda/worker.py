@@ -106,7 +106,7 @@ def unpredicted(sharded: Sharded, mesh: Any, observer: Watch) -> list[str]:
     stage = mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
     own = as_on_rank(sharded, mesh.get_local_rank(roles.name("tensor"))) if roles.tensor else sharded
-    expected = as_routed(own, stage, predicted(own, stage), observer.counted)
+    expected = as_routed(own, stage, predicted(own, stage, dist.get_rank()), observer.counted)
     here = differences(compared(stage, expected, observer.totals(sizes)))
     here += sorted(observer.unparsed)
     everywhere: list[list[str]] = [[] for _ in range(dist.get_world_size())]

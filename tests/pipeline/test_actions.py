@@ -34,6 +34,20 @@ def test_the_fullest_moment_is_that_of_the_actions(name: str, ranks: int, microb
         assert most_in_flight(repeats) == most_in_flight(every) == most_in_flight([Repeat(1, tuple(unrolled(repeats)))])
 
 
+def test_gradients_of_weights_that_came_apart_wait_for_the_next_backward() -> None:
+    inputs, weights = Action("backward_input", 1, 0), Action("backward_weight", 1, 0)
+    moments = before_backwards([Repeat(1, (Action("forward", 1, 0),) * 3 + (inputs, weights) * 3)])
+    assert [b.forward for b in moments] == [1, *[None] * 5]
+    assert [(b.kind, {*b.apart}, {*b.only_apart}, b.inputs_alone.get(1, 0)) for b in moments] == [
+        ("backward_input", set(), set(), 0),
+        ("backward_weight", set(), set(), 1),
+        ("backward_input", {1}, {1}, 1),
+        ("backward_weight", set(), set(), 2),
+        ("backward_input", {1}, set(), 2),
+        ("backward_weight", set(), set(), 3),
+    ]
+
+
 @pytest.mark.parametrize("name", ["gpipe", "1f1b", "interleaved_1f1b", "looped_bfs"])
 @pytest.mark.parametrize(("ranks", "microbatches"), [(2, 2), (2, 8), (4, 4), (4, 16), (6, 36), (8, 64)])
 def test_moments_before_backwards_are_those_of_the_actions(name: str, ranks: int, microbatches: int) -> None:
@@ -43,7 +57,7 @@ def test_moments_before_backwards_are_those_of_the_actions(name: str, ranks: int
         every = before_backwards([Repeat(1, (action,)) for action in unrolled(repeats)])
         some = before_backwards(repeats)
         assert some[:2] == every[:2] and all(b in every for b in some)
-        assert max(sum(b.held.values()) for b in some) == most_in_flight(repeats).total
+        assert max(sum(b.held.values()) for b in some) == sum(most_in_flight(repeats).held.values())
         assert {b.ended for b in some} == {b.ended for b in every}
 
 

@@ -54,6 +54,18 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
     return most
 
 
+@cached_on(lambda sharded, section: (sharded.plan.cache, section))
+def waiting_bytes(sharded: Sharded, section: Section) -> float:
+    """Bytes of gradients that a microbatch holds for a block (`section`) while the gradients of its weights are still
+    to come: those of the outputs of all ops that have weights, as these made them (`stage_backward_input`, in torch's
+    `distributed/pipelining/_backward.py`).
+
+    >>> waiting_bytes(sharded, "block") / 2**20  # MiB
+    420.0
+    """
+    return sum(_bytes_of(sharded, o, o.op.output) for o in sharded.ops[section] if o.op.params)
+
+
 def by_ring(plan: Plan) -> bool:
     """True if keys and values travel round the ranks of `plan`, whose parts of attention are put together."""
     return plan.attention is not None and plan.attention.method == "ring"

@@ -7,38 +7,31 @@ the loss, of the last block and of the embedding, and the optimizer's update.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 
-from planc.backends.cuda.analysis.block_backward import by_ring, most_bytes, products_inside
+from planc.backends.cuda.analysis.block_backward import most_bytes, waiting_bytes
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
-from planc.backends.cuda.analysis.replays import replay
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
-from planc.backends.cuda.analysis.styles import Styler
+from planc.backends.cuda.analysis.saved_tensors import SavedTensors
 from planc.backends.cuda.rules.pad_dim0 import padded_elements
-from planc.cost.compute.attention import repeated_bytes
-from planc.cost.compute.flops import local_dim
-from planc.cost.step.offload import offloaded, saved_tensor_bytes, state_on_host
+from planc.cost.step.offload import state_on_host
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES
-from planc.ir.model import Op, Section
+from planc.ir.model import EXPERTS, Section
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.realised import InFlight, TensorBytes, during
-from planc.ir.sharding import Layout, OpSharding, ParamSharding, Sharded
+from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.pipeline.in_flight import Begins, before_backwards
 from planc.pipeline.split import repeats_of_rank
 from planc.sharding.local import local_elements, param_elements
-from planc.sharding.recompute import close
 from planc.sharding.redistribute import restrict
 from planc.sharding.stage_assignment import copies_on, sections_of, sections_on, virtual_stages
 
 FP32 = DTYPE_BYTES["fp32"]
-LOSS_COPIES = 2
-"""fp32 tensors like the logits beside the saved log-probabilities: their gradient, and that of the logits."""
-DIVIDED_LOSS_COPIES = 3
-"""The same under loss_parallel, whose backward is several ops."""
 GATHERED_AHEAD = 1
 """Groups of blocks that torch gathers ahead of the one in use, unless the plan says more."""
 UPDATE = "optimizer update"
@@ -79,9 +72,9 @@ def _by_place(begins: Iterable[Begins]) -> Hashable:
         (
             b.kind,
             place[b.stage],
-            *(b.held.get(s, 0) for s in stages),
-            *(b.awaiting.get(s, 0) for s in stages),
-            len(b.begun),
+            *(counts.get(s, 0) for counts in (b.held, b.awaiting, b.run, b.inputs_alone) for s in stages),
+            *(frozenset(place[s] for s in some if s in place) for some in (b.begun, b.ended, b.apart, b.only_apart)),
+            b.forward,
         )
         for b in begins
     )
@@ -103,11 +96,13 @@ class Moment:
     buffers: float = 0.0
     copies: float = 0.0
     """Gathered parameters, where they come and go between microbatches."""
+    passed_on: float = 0.0
+    """Bytes of hidden states that stages receive and send, and of their gradients."""
 
     @property
     def total(self) -> float:
         """All of it (bytes)."""
-        return self.grads + self.activations + self.buffers + self.copies
+        return self.grads + self.activations + self.buffers + self.copies + self.passed_on
 
 
 class Rank:
@@ -118,13 +113,14 @@ class Rank:
         self.begins = begins
         self.sharded, self.plan, self.rank, self.flying = sharded, sharded.plan, rank, flying
         self.roles = Roles(sharded)
+        self.saved = SavedTensors(sharded, self.roles)
         self.sections = sections_on(self.plan, rank)
         held = [(p, self._copies(p)) for p in sharded.params]
         self.held = [(p, n) for p, n in held if n]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.stored = DTYPE_BYTES[self.roles.state_dtype]
-        self.on_host, self.away = state_on_host(self.plan), offloaded(self.plan)
+        self.on_host = state_on_host(self.plan)
 
     def _copies(self, p: ParamSharding) -> int:
         """Copies of a parameter on this rank; two stages of a rank that use a tied weight have one each."""
@@ -144,7 +140,7 @@ class Rank:
             grads=fullest.grads,
             optimizer=self._optimizer(),
             activations=fullest.activations,
-            buffers=self._passed_on() + fullest.buffers,
+            buffers=fullest.passed_on + fullest.buffers,
             moment=fullest.name if fullest.name == UPDATE else during(fullest.name, sum(self.flying.values())),
         )
 
@@ -156,6 +152,7 @@ class Rank:
                 grads=self._state_bytes(),
                 buffers=self._state_bytes(),
                 copies=-self._resident_copies(),  # the last backward has let them go
+                passed_on=self._passed_on(),
             ),
         ]
         if "first" in self.sections:
@@ -172,6 +169,7 @@ class Rank:
             activations=self._saved(done=1),
             buffers=self._of_embedding(),
             copies=self._all_copies() if self._copies_come_and_go else 0.0,
+            passed_on=self._passed_on(),
         )
         if not self.begins:
             return [moment]
@@ -179,11 +177,12 @@ class Rank:
             replace(
                 moment,
                 grads=self._grads_before(b._replace(begun=b.begun | {0})),
-                activations=self._saved(held={**b.held, 0: b.held[0] - 1}),
+                activations=self._saved_before(b._replace(held={**b.held, 0: b.held[0] - 1})),
                 copies=moment.copies - self._copies_let_go(b),
+                passed_on=self._passed_before(b),
             )
             for b in self.begins
-            if b.stage == 0 and b.kind != "backward_weight"
+            if b.stage == 0 and self._is_whole(b)
         ]
 
     def _moments_of_blocks(self) -> list[Moment]:
@@ -192,13 +191,14 @@ class Rank:
         A schedule with all forwards first has no gradients at the first of them but those of the head.
         """
         if self.begins:
-            return [self._moment_in_blocks(b) for b in self.begins]
+            return [m for b in self.begins for m in (*self._moments_in_blocks(b), *self._moments_in_experts(b))]
         moment = Moment(
             name="backward of the last block",
             grads=self._grads_of_head() if self._all_forwards_first else self._grads(),
             activations=self._saved() - self._saved_by_loss(),
             buffers=self._of_blocks(),
             copies=self._copies_in_backward(),
+            passed_on=self._passed_on(),
         )
         if not self.roles.pipeline:
             return [moment]
@@ -209,20 +209,91 @@ class Rank:
         if sum(self.flying.values()) > 1:
             copies = self._all_copies() if self._copies_come_and_go else 0.0
             activations = self._saved(done=1) - self._saved_by_loss()
+            if self._copies_come_and_go and not self._all_forwards_first:
+                # The forward before let them go: all are there when a backward has come to the stage's first block.
+                activations += self._saved_in_first_block()
             found.append(replace(moment, grads=self._grads(), activations=activations, copies=copies))
         return found
 
-    def _moment_in_blocks(self, b: Begins) -> Moment:
-        """The backward of the last block of a virtual stage. Of virtual stages whose backwards begin later there are no
-        gradients yet."""
-        ends = b.stage == len(self.plan.stages) - 1 and b.kind != "backward_weight"
-        return Moment(
+    def _saved_in_first_block(self) -> float:
+        """Bytes that a microbatch has left on a rank of one stage when its backward comes to the first block."""
+        ((stage, _),) = self.flying.items()
+        sections = sections_of(self.plan, stage)
+        kinds = [kind for kind in self.sharded.model.blocks if kind in sections]
+        first = self.saved.of_section(kinds[0]) if kinds else 0.0
+        return first + self._at_ends(stage, sections)
+
+    def _moments_in_blocks(self, b: Begins) -> list[Moment]:
+        """The backward of the last block of a virtual stage, and of its first block where nothing is let go in between.
+        Virtual stages whose backwards begin later have no gradients yet."""
+        ends, whole = b.stage == len(self.plan.stages) - 1, self._is_whole(b)
+        head = self._grads_of_head() if ends and whole and b.stage not in b.begun else 0.0
+        moment = Moment(
             name="backward of the last block",
-            grads=self._grads_before(b) + (self._grads_of_head() if ends and b.stage not in b.begun else 0.0),
-            activations=self._saved_before(b) - (self._saved_by_loss() if ends else 0.0),
-            buffers=self._of_blocks() if b.kind != "backward_weight" else 0.0,
+            grads=self._grads_before(b) + head,
+            activations=self._saved_before(b) - (self._saved_by_loss() if ends and whole else 0.0),
             copies=self._copies_in_backward() - self._copies_let_go(b),
+            passed_on=self._passed_before(b),
         )
+        if whole:
+            return [replace(moment, buffers=self._of_blocks())]
+        if b.kind == "backward_weight" or b.stage == 0:
+            return [moment]
+        waiting = waiting_bytes(self.sharded, "last") if ends else 0.0
+        last = replace(moment, buffers=self._of_blocks() + waiting)
+        before = self._before_first_block(b.stage)
+        first = replace(
+            last,
+            grads=last.grads + sum(n * self._change_when_added(b, kind) for kind, n in before.items()),
+            buffers=last.buffers + sum(n * waiting_bytes(self.sharded, kind) for kind, n in before.items()),
+        )
+        return [last, first]
+
+    def _moments_in_experts(self, b: Begins) -> list[Moment]:
+        """The end of the last experts of a forward that came just before a backward: rows as experts made them, in the
+        order of their senders (and zeros for that), and as they came back."""
+        if b.forward is None or not (rows := self._rows_sent_back(b.forward)):
+            return []
+        return [
+            Moment(
+                name="forward of the experts",
+                grads=self._grads_before(b),
+                activations=self._saved_before(b),
+                buffers=4 * rows,
+                copies=self._copies_in_backward() - self._copies_let_go(b),
+                passed_on=self._passed_before(b),
+            )
+        ]
+
+    def _rows_sent_back(self, stage: int) -> float:
+        """Bytes of a microbatch's rows that the experts of a virtual stage made, if they go back to where their tokens
+        are and none is left out."""
+        plan, experts = self.plan, self.roles.experts
+        sections = sections_of(plan, stage)
+        made = [o for s in sections for o in self.sharded.ops[s] if o.op.region == EXPERTS and o.op.kind == "matmul"]
+        if not made or not experts.exchange or plan.route.method != "dropless":
+            return 0.0
+        dims = self.sharded.model.tensor[made[-1].op.output].dims
+        return local_elements(plan, dims, restrict(made[-1].layout, dims)) * self.computed
+
+    def _is_whole(self, b: Begins) -> bool:
+        """True if a backward makes the gradients of inputs and weights. On the first virtual stage that of weights
+        does: the stage has no gradients of inputs to send."""
+        return b.kind == "backward" or (b.kind == "backward_weight" and b.stage == 0)
+
+    def _before_first_block(self, stage: int) -> Counter[Section]:
+        """Blocks of a virtual stage that a backward comes through before the stage's first one, by kind."""
+        sections = sections_of(self.plan, stage)
+        blocks = Counter({kind: sections[kind] for kind in self.sharded.model.blocks if kind in sections})
+        return blocks - Counter([*blocks][:1])
+
+    def _change_when_added(self, b: Begins, kind: Section) -> float:
+        """Change of a block's gradients in bytes when a backward of inputs comes through it: those that came apart are
+        added to the others, in the dtype of the reduction."""
+        if b.stage not in b.apart or self.reduced == self.computed:
+            return 0.0
+        grow = (self.reduced if b.stage in b.only_apart else 0) - self.computed
+        return grow * self._group(kind)
 
     @property
     def _all_forwards_first(self) -> bool:
@@ -235,13 +306,19 @@ class Rank:
             name="backward of the loss",
             grads=0.0 if first else self._grads(begun=False),
             activations=self._saved(),
-            buffers=self._loss_buffers() + self._gathered("last"),
+            buffers=self.saved.of_loss_backward() + self._gathered("last"),
             copies=self._copies_in_loss(),
+            passed_on=self._passed_on(),
         )
         if self.begins:
             end = len(self.plan.stages) - 1
             return [
-                replace(moment, grads=self._grads_before(b), activations=self._saved_before(b))
+                replace(
+                    moment,
+                    grads=self._grads_before(b),
+                    activations=self._saved_before(b),
+                    passed_on=self._passed_before(b),
+                )
                 for b in self.begins
                 if b.stage == end and b.kind != "backward_weight"
             ]
@@ -356,7 +433,16 @@ class Rank:
         """Saved activations before a backward (bytes). A microbatch that waits for its gradients of weights let go of
         what the loss saved: the backward of the inputs ends the graph behind the stage's last matmul."""
         waiting = b.awaiting.get(len(self.plan.stages) - 1, 0)
-        return self._saved(held=b.held) - waiting * self._saved_by_loss_and_logits()
+        saved = self._saved(held=b.held) - waiting * self.saved.of_loss_and_logits()
+        return saved + sum(n * self._held_for_weights(stage) for stage, n in b.awaiting.items())
+
+    def _held_for_weights(self, stage: int) -> float:
+        """Gradients that a microbatch of a virtual stage holds until those of its weights are made (bytes). The first
+        stage has no inputs to make gradients of, and does all of its backward later."""
+        if stage == 0:
+            return 0.0
+        sections = sections_of(self.plan, stage)
+        return sum(n * waiting_bytes(self.sharded, section) for section, n in sections.items())
 
     def _grads_before(self, b: Begins) -> float:
         """Gradients before a backward: whole ones of virtual stages that have more backwards to come, and of those that
@@ -365,8 +451,9 @@ class Rank:
         if not self._accumulates_whole:
             return shares
         reduced = sum(n * self._share(p) for p, n in self._copies_of(b.ended)) * FP32
-        whole = sum(n * self._accumulated_elements(p) for p, n in self._copies_of(b.begun)) * self.reduced
-        return reduced + whole + self._unconverted(b.begun)
+        added = b.begun - (b.only_apart - {0})
+        whole = sum(n * self._accumulated_elements(p) for p, n in self._copies_of(added)) * self.reduced
+        return reduced + whole + self._unconverted(b.begun & b.apart)
 
     def _copies_let_go(self, b: Begins) -> float:
         """Gathered parameters of virtual stages whose last backward has let them go (bytes)."""
@@ -392,17 +479,16 @@ class Rank:
             return self.sharded.model.elements(p.param)
         return self._unsharded_elements(p)
 
-    def _unconverted(self, begun: Collection[int] | None = None) -> float:
-        """Bytes of gradients in the compute dtype, of the stages that have `begun` (None: all): those that come apart
-        from a backward wait for the next one to be added in the dtype of the reduction. Those of the first virtual
-        stage do not come apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`,
-        `backward_one_chunk`)."""
+    def _unconverted(self, apart: Collection[int] | None = None) -> float:
+        """Bytes of gradients in the compute dtype, of the stages whose newest came `apart` (None: all): those wait for
+        the next backward to be added in the dtype of the reduction. Those of the first virtual stage do not come apart:
+        it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self._splits_backward or self.reduced == self.computed:
             return 0.0
         stages = [
             sections_of(self.plan, stage)
             for stage in virtual_stages(self.plan, self.rank)
-            if stage and (begun is None or stage in begun)
+            if stage and (apart is None or stage in apart)
         ]
         copies = [(p, sum(copies_on(self.plan, p.param, sections) for sections in stages)) for p, _ in self.held]
         return sum(n * self._unsharded_elements(p) for p, n in copies) * self.computed
@@ -437,124 +523,49 @@ class Rank:
 
     # Activations.
 
+    def _saved_by_loss(self) -> float:
+        return self.saved.of_loss() if "last" in self.sections else 0.0
+
     def _saved(self, done: int = 0, held: Mapping[int, int] | None = None) -> float:
         """Saved activations of microbatches in flight: those `held` by stage (None: at the fullest moment), less
         `done` of each stage that have finished their backward (bytes)."""
         return sum(
             max(0, microbatches - done)
-            * (sum(n * self._of_section(s) for s, n in sections.items()) + self._at_ends(sections))
+            * (sum(n * self.saved.of_section(s) for s, n in sections.items()) + self._at_ends(stage, sections))
             for stage, microbatches in (self.flying if held is None else held).items()
             for sections in (sections_of(self.plan, stage),)
         )
 
-    def _at_ends(self, sections: dict[Section, int]) -> float:
+    def _at_ends(self, stage: int, sections: dict[Section, int]) -> float:
         """Bytes of hidden states that a microbatch leaves on a virtual stage beyond those that its blocks save: they
-        count what came in, for which there are buffers (`_passed_on`), and not what goes out."""
+        count what came in, for which there are buffers (`_passed_on`), and not what goes out. Where the next virtual
+        stage is on this rank, what goes out is what came in there."""
         if not self.roles.pipeline:
             return 0.0
-        return (("first" in sections) - ("last" in sections)) * self._hidden()
-
-    def _hidden(self) -> float:
-        """Bytes of one microbatch's hidden states between stages."""
-        last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
-        dims = self.sharded.model.tensor[last].dims
-        return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
-
-    def _of_section(self, section: Section) -> float:
-        ops = self.sharded.model.ops[section]
-        if section not in self.sharded.model.blocks:
-            names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
-            return self._saved_bytes(tuple(names), section) + (
-                self._saved_by_loss_and_logits() if section == "last" else 0.0
-            )
-        return self._of_block(section)
-
-    @cached_on(lambda self, kind: (self.sharded.cache, kind))
-    def _of_block(self, section: Section) -> float:
-        """Bytes that a microbatch saves in one block of a kind, the same on every rank."""
-        again = replay(self.sharded, section)
-        here = tuple(name for name in again.saved if name not in self.away)
-        some = self._saved_bytes(here, section) + self._saved_inside_ops(section, frozenset(again.ops))
-        every = self.plan.recompute.every
-        return some if every == 1 else (some + (every - 1) * self._saved_without_recompute(section)) / every
-
-    def _saved_without_recompute(self, section: Section) -> float:
-        """Saved activations of a block without recomputation (bytes)."""
-        ops = self.sharded.model.ops[section]
-        return self._saved_bytes(close(self.sharded.model, ops, set()).saved, section) + self._saved_inside_ops(
-            section, frozenset()
-        )
-
-    def _saved_bytes(self, names: tuple[str, ...], section: Section) -> float:
-        return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
-
-    def _saved_inside_ops(self, section: Section, again: frozenset[str]) -> float:
-        """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
-        kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
-        return sum(self._of_op(o.op, o.layout) + self._repeated_keys(o) for o in kept)
-
-    def _repeated_keys(self, o: OpSharding) -> float:
-        """Bytes that attention saves of keys and values beside the grouped ones, which are counted by their names."""
-        if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
-            return 0.0
-        heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
-        return both * (heads - groups) / (heads + groups)
-
-    def _of_op(self, op: Op, layout: Layout) -> float:
-        dims = self.sharded.model.tensor[op.output].dims
-        if op.kind == "elementwise":
-            return products_inside(op, dims) * local_elements(self.plan, dims, restrict(layout, dims)) * self.computed
-        if op.kind == "rope":  # a cosine and a sine for each position and pair, in fp32
-            angles = ("sequence", *op.whole)
-            return local_elements(self.plan, angles, restrict(layout, angles)) * FP32
-        if op.kind in ("norm", "attention"):  # one number a row; and who sees whom, where only a window is seen
-            rows = tuple(d for d in dims if d not in op.whole)
-            # A ring puts its output together head by head: the projection after it saves a copy, row by row.
-            again = op.kind == "attention" and by_ring(self.plan)
-            masked = op.window and not again
-            mask = self.plan.batch.sequence_tokens**2 * self.computed if masked else 0.0
-            copied = local_elements(self.plan, dims, restrict(layout, dims)) * self.computed if again else 0.0
-            return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask + copied
-        return 0.0
-
-    def _saved_by_loss_and_logits(self) -> float:
-        """Tensors that the loss saves, and the logits where a schedule holds on to a stage's output (bytes)."""
-        return self._saved_by_loss() + (self._logits() if self.roles.pipeline else 0.0)
-
-    def _saved_by_loss(self) -> float:
-        """Log-probabilities in fp32; of a loss that is compiled as one region the logits alone."""
-        return self._logits() if self.plan.compiled("loss") else self._of_loss(1)
-
-    def _loss_buffers(self) -> float:
-        """Bytes that the backward of the loss makes: gradients, op by op unless it is compiled."""
-        if self.plan.compiled("loss"):
-            return self._logits()
-        return self._of_loss(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
-
-    def _logits(self) -> float:
-        """Bytes of one microbatch's logits on this rank, in the compute dtype."""
-        return self._of_loss(1) / FP32 * self.computed
-
-    def _of_loss(self, copies: int) -> float:
-        """Bytes of so many fp32 tensors of one microbatch like this rank's logits."""
-        if "last" not in self.sections:
-            return 0.0
-        loss = self.sharded.ops["last"][-1]
-        dims = self.sharded.model.tensor[loss.op.inputs[0]].dims
-        return copies * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32
+        stays = stage + 1 in virtual_stages(self.plan, self.rank)
+        return (("first" in sections) - ("last" in sections) - stays) * self.saved.hidden_states()
 
     def _of_blocks(self) -> float:
         """While a block's backward runs: gathered blocks, what its replay brings back, and gradients on their way."""
         blocks = [kind for kind in self.sharded.model.blocks if kind in self.sections]
         groups = max((self._gathered(kind) for kind in blocks), default=0.0)
-        back = max((self._saved_without_recompute(kind) - self._of_section(kind) for kind in blocks), default=0.0)
+        back = max(map(self._brought_back, blocks), default=0.0)
         ends = self._gathered("first") if self._ends_together else 0.0
         return back + ends + self._head_gradient() + self._groups_and_gradients(groups)
+
+    def _brought_back(self, kind: Section) -> float:
+        """Bytes that a block's replay brings back, less those of blocks after it that no replay covers: theirs are gone
+        by then. At least none, as before the backward of these."""
+        kept = self.saved.of_block_without_recompute(kind)
+        back, every = kept - self.saved.of_replayed_block(kind), self.plan.recompute.every
+        ends = [end - 1 for begin, end in (self.plan.stages[s] for s in self.flying) if end > begin]
+        after = min((last % every for last in ends), default=0)
+        return max(0.0, back - after * kept)
 
     def _groups_and_gradients(self, group: float) -> float:
         """Bytes of gathered groups of blocks, `group` each, and of gradients on their way.
 
-        Of a bucket of several layers the other blocks' gradients wait as computed, what the bucket before it reduces
+        In a bucket of several layers the other blocks' gradients wait as computed, what the bucket before it reduces
         is let go after its own backward, and what the blocks have saved goes with them.
         """
         ahead, layers = self.plan.buckets_ahead(GATHERED_AHEAD), self.plan.bucket_layers
@@ -562,7 +573,7 @@ class Rank:
         if layers == 1:
             return (1 + ahead) * group + max(inside, reducing)
         kinds = [kind for kind in self.sharded.model.blocks if kind in self.sections]
-        saved = max((self._of_section(kind) for kind in kinds), default=0.0)
+        saved = max((self.saved.of_section(kind) for kind in kinds), default=0.0)
         left = sum(self.sections[kind] for kind in kinds) // layers - 1  # buckets after the one in use
         first = (1 + min(ahead, left)) * group
         second = (1 + min(ahead, max(left - 1, 0))) * group + self._waiting_gradients() - (2 * layers - 1) * saved
@@ -594,11 +605,17 @@ class Rank:
         return together * sum(self._unsharded_elements(p) for p, _ in self.held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
-        """A pipeline's buffers for what each microbatch receives, there for the whole step."""
-        split = self.plan.split
-        if split is None or not self.roles.pipeline:
+        """A pipeline's buffers for what each microbatch receives, there for the whole step (bytes)."""
+        if not self.roles.pipeline:
             return 0.0
-        left = 0
-        if self._splits_backward:  # gradients of what came in stay beside it
-            left = sum(self.plan.microbatches - n for stage, n in self.flying.items() if stage)
-        return (_neighbours(self.plan, self.rank) * self.plan.microbatches + left) * self._hidden()
+        return _neighbours(self.plan, self.rank) * self.plan.microbatches * self.saved.hidden_states()
+
+    def _passed_before(self, b: Begins) -> float:
+        """Bytes that virtual stages receive and send, as it is before a backward: buffers for what other ranks send,
+        hidden states that went to a stage of the same rank, and gradients of inputs that were made apart, which stay
+        beside those until the step has ended."""
+        stages = virtual_stages(self.plan, self.rank)
+        inside = [stage for stage in stages if stage + 1 in stages]
+        buffers = (_neighbours(self.plan, self.rank) - 2 * len(inside)) * self.plan.microbatches
+        sent = sum(b.run.get(stage, 0) for stage in inside)
+        return (buffers + sent + sum(n for stage, n in b.inputs_alone.items() if stage)) * self.saved.hidden_states()

@@ -8,13 +8,15 @@ what lies between them (norms, rotations, activations, sums) is run again whethe
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.module_placements import Boundary, relative
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.ir.cache import cached_on
 from planc.ir.model import Op, Section
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import Move, Sharded
 from planc.sharding.recompute import Replay, close, names_op
 from planc.sharding.recompute import replay as plain_replay
 
@@ -86,11 +88,16 @@ def saved_in(sharded: Sharded, section: Section) -> SavedOutputs:
         if routed(b.o.op) or b.o.op.kind not in HEAVY or named_again(sharded, b.o.op):
             continue
         move = b.move()
-        if move is not None and _saved_gathered(sharded, b, producers):
+        if _sends(move) and _saved_gathered(sharded, b, producers):
             found.setdefault(relative(styler.shared_parent(b)) or b.path, []).append(move.steps[0].kind)
         if b.o.op.name != last:
-            found.setdefault(b.path, []).append(b.settle.steps[0].kind if b.settle else b.o.op.kind)
+            found.setdefault(b.path, []).append(b.settle.steps[0].kind if _sends(b.settle) else b.o.op.kind)
     return {path: tuple(dict.fromkeys(kinds)) for path, kinds in found.items()}
+
+
+def _sends(move: Move | None) -> TypeGuard[Move]:
+    """True if a change of layout sends anything: slices, which come last, are made again."""
+    return move is not None and move.steps[0].kind != "slice"
 
 
 def _saved_gathered(sharded: Sharded, b: Boundary, producers: dict[str, Op]) -> bool:
@@ -120,7 +127,7 @@ def replay(sharded: Sharded, section: Section) -> Replay:
         if not routed(b.o.op)
         and b.o.op.kind in HEAVY
         and not named_again(sharded, b.o.op)
-        and b.move() is not None
+        and _sends(b.move())
         and _saved_gathered(sharded, b, producers)
     }
     ops = sharded.model.ops[section]

@@ -90,21 +90,38 @@ class Roles:
 
     @cached_property
     def tensor_parts(self) -> tuple[tuple[str, ...], ...]:
-        """The tensor axes, in groups of those that meet at an op, by division or moves: each is a mesh."""
+        """The tensor axes, in groups of those that meet at an op, by division or moves: each is a mesh. One group may
+        hold others, of ops that only some of its axes divide."""
         ops = (o for section in self.sharded.ops.values() for o in section if not routed(o.op))
-        parts: list[set[str]] = []
+        parts: set[frozenset[str]] = set()
         for o in ops:
             moved = {a for m in (*o.redistributions, o.settle) if m for s in m.steps for a in s.axes}
             divided = {a for d, axes in o.layout.items() if d != "batch" for a in axes}
-            used = (divided | moved) & set(self.tensor)
-            joined = [p for p in parts if p & used]
-            parts = [p for p in parts if not p & used] + ([used.union(*joined)] if used else [])
-        return tuple(sorted((self.plan.mesh.in_order(p) for p in parts), key=lambda p: self.tensor.index(p[0])))
+            used = frozenset((divided | moved) & set(self.tensor))
+            while crossing := {p for p in parts if p & used and not self._may_hold(p, used)}:
+                parts, used = parts - crossing, used.union(*crossing)
+            parts |= {used} - {frozenset()}
+        ordered = (self.plan.mesh.in_order(p) for p in parts)
+        return tuple(sorted(ordered, key=lambda p: (self.tensor.index(p[0]), -len(p))))
+
+    def _may_hold(self, one: frozenset[str], other: frozenset[str]) -> bool:
+        """True if one of two groups of tensor axes that meet may stay a part of the other."""
+        return (one <= other or other <= one) and not (one | other) & set(self.context)
 
     def tensor_part(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """The group of tensor axes that has one of these `axes`; all of them where none has."""
-        named = set(axes)
-        return next((part for part in self.tensor_parts if named & set(part)), self.tensor)
+        """The smallest group of tensor axes that has all of these `axes` that are any; all of them where none is."""
+        named = set(axes) & set(self.tensor)
+        return min((part for part in self.tensor_parts if named and named <= set(part)), key=len, default=self.tensor)
+
+    @cached_property
+    def tensor_meshes(self) -> tuple[Factor, ...]:
+        """The meshes of tensor parallelism: dimensions of the program's mesh, or several of them joined."""
+        return tuple(self._factor(part, "tensor") for part in self.tensor_parts)
+
+    @property
+    def joined(self) -> tuple[Factor, ...]:
+        """Meshes of tensor parallelism that join dimensions of the program's mesh, as others divide some of these."""
+        return tuple(f for f in self.tensor_meshes if f not in self.factors)
 
     @cached_property
     def uses_fsdp(self) -> bool:
@@ -163,7 +180,7 @@ class Roles:
         """The name of the ranks that a collective over `axes` runs over: a dimension of a mesh."""
         if axes == self.context:
             return self.context_name
-        named = [(f.axes, f.name) for f in (*self.factors, *self.experts.factors)]
+        named = [(f.axes, f.name) for f in (*self.factors, *self.joined, *self.experts.factors)]
         same = (name for known, name in named if known and self._ranks(known) == self._ranks(axes))
         return next(same, "") or next(name for known, name in named if set(axes) <= set(known))
 
@@ -187,11 +204,23 @@ class Roles:
         }
 
     def _factors(self, role: Role) -> Iterator[Factor]:
-        for part in self.tensor_parts if role == "tensor" else (self._axes()[role],):
-            # Context axes last: the ranks that share sequences are then neighbours in the dimension.
-            axes = tuple(sorted(part, key=lambda a: a in self.context))
-            if axes:
-                yield Factor("_".join(axes), self.plan.mesh.size(*axes), axes, role)
+        for part in self._tensor_dimensions() if role == "tensor" else (self._axes()[role],):
+            if part:
+                yield self._factor(part, role)
+
+    def _tensor_dimensions(self) -> list[tuple[str, ...]]:
+        """The groups of tensor axes; the single axes of those that meet."""
+        met = {
+            a for part in self.tensor_parts for other in self.tensor_parts if other != part for a in {*part} & {*other}
+        }
+        whole = [part for part in self.tensor_parts if not met & {*part}]
+        single = [(a,) for part in self.tensor_parts if met & {*part} for a in part]
+        return sorted({*whole, *single}, key=lambda axes: self.tensor.index(axes[0]))
+
+    def _factor(self, axes: tuple[str, ...], role: Role) -> Factor:
+        # Context axes last: the ranks that share sequences are then neighbours in the dimension.
+        ordered = tuple(sorted(axes, key=lambda a: a in self.context))
+        return Factor("_".join(ordered), self.plan.mesh.size(*ordered), ordered, role)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Attention as the one kernel that it is on a CUDA device, where the CPU has none: values narrower than keys.
+"""Attention as the one kernel that it is on a CUDA device, where the CPU has none.
 
-The memory-efficient kernel takes them; the CPU's fused kernel does not, and torch would store every score. The kernel
-saves its inputs, its output and one number a row.
+Values may be narrower than keys: the memory-efficient kernel takes them; the CPU's fused kernel does not, and torch
+would store every score. Rows may be the last of more keys: the flash kernel knows that without a mask, and the CPU's is
+given one. The kernel saves its inputs, its output and one number a row.
 """
 
 from __future__ import annotations
@@ -16,20 +17,30 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from planc.backends.cuda.audit.memory import MemoryTracker
+from planc.backends.cuda.models.llama import Core
+
+LOWER_RIGHT = object()
+"""Stands for `causal_lower_right`: rows that are the last of the keys'."""
 
 
 @contextmanager
 def one_kernel_attention(tracker: MemoryTracker) -> Iterator[None]:
-    """A context in which attention with heads of two widths is `_Attention`, seen by `tracker` as one kernel."""
-    stored = F.scaled_dot_product_attention
+    """A context in which attention of these kinds is `_Attention`, seen by `tracker` as one kernel."""
+    stored, masked = F.scaled_dot_product_attention, Core._attention_mask
 
     def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **more: Any) -> Tensor:
-        if q.shape[-1] == v.shape[-1]:
+        if q.shape[-1] == v.shape[-1] and more.get("attn_mask") is not LOWER_RIGHT:
             return stored(q, k, v, *rest, **more)
         mixed: Tensor = _Attention.apply(q, k, v, tracker)  # type: ignore[no-untyped-call]
         return mixed
 
-    with patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention):
+    def attention_mask(core: Core, *sizes: Any) -> Any:
+        return masked(core, *sizes) if core.window else LOWER_RIGHT
+
+    with (
+        patch.object(F, "scaled_dot_product_attention", scaled_dot_product_attention),
+        patch.object(Core, "_attention_mask", attention_mask),
+    ):
         yield
 
 

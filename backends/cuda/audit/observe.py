@@ -56,7 +56,7 @@ def meshes_of(emitted: Any, mesh: Any) -> tuple[Any, ...]:
     return (mesh, *(m for m in made if m is not None))
 
 
-MADE = ("context_mesh", "build_expert_mesh", "ends_mesh")
+MADE = ("context_mesh", "joined_mesh", "build_expert_mesh", "ends_mesh")
 """Functions of an emitted program that give another mesh over the same ranks."""
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections import Counter
 
+from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules import realise
+from planc.backends.cuda.rules.pad_dim0 import rows_on_rank
 from planc.ir.audit import Key, Total, Totals
 from planc.ir.collective import Collective
 from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
 
 
-def predicted(sharded: Sharded, stage: int) -> Totals:
-    """The realised collectives of pipeline stage `stage`, with the payload of each send."""
+def predicted(sharded: Sharded, stage: int, rank: int | None = None) -> Totals:
+    """The realised collectives of pipeline stage `stage`, with the payload of each send: on `rank`, or on one of those
+    that have most (None)."""
     roles = Roles(sharded)
     calls: Counter[Key] = Counter()
     payload: Counter[Key] = Counter()
@@ -21,8 +24,20 @@ def predicted(sharded: Sharded, stage: int) -> Totals:
         if row.stage == stage:
             key = row.op, dimension_of(roles, row), row.dtype
             calls[key] += row.count
-            payload[key] += round(row.payload_bytes)
+            payload[key] += round(row.payload_bytes * (1.0 if rank is None else _share(roles, row, rank)))
     return {k: Total(calls[k], payload[k]) for k in calls}
+
+
+def _share(roles: Roles, row: Collective, rank: int) -> float:
+    """Payload of a gather of an update on `rank` as a part of the largest: ranks that fully_shard gave fewer rows hand
+    over fewer to those of tensor parallelism, which are asked first (`gather_whole_updates`)."""
+    if row.carries != "update":
+        return 1.0
+    p, mesh = roles.sharded.param[row.tensor], roles.plan.mesh
+    axes, dim = stored_over(roles, p), stored_dim(roles, p)
+    if set(row.axes) & set(axes) or set(row.axes) & set(p.compute[dim]):
+        return 1.0
+    return rows_on_rank(roles, row.tensor, mesh.place_of(rank, axes)) / rows_on_rank(roles, row.tensor, 0)
 
 
 def dimension_of(roles: Roles, row: Collective) -> str:

@@ -6,49 +6,22 @@ sequence and the heads change places before and after it, as the plan's layouts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from planc.backends.common.source_writer import because, call, fill, lines
-from planc.backends.cuda.analysis.attention import value_padding
+from planc.backends.cuda.analysis.context import attentions, balanced, exchanges, gathers, is_divided
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.emit.ring import ring_functions
 from planc.backends.cuda.versions import gather_with_gradient
 from planc.diag.quoting import python_string
-from planc.ir.plan import PASSES_KEYS
 from planc.ir.sharding import OpSharding, Step
-from planc.sharding.recompute import names_op
-
-
-def balanced(roles: Roles) -> bool:
-    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
-    kernel = roles.plan.attention
-    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
-    return passed and any(_divided(roles, o) for o in attentions(roles))
-
-
-def attentions(roles: Roles) -> tuple[OpSharding, ...]:
-    """The attention of each kind of block."""
-    kinds = roles.sharded.model.blocks
-    return tuple(o for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "attention")
-
-
-def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
-    """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
-    for kind in roles.sharded.model.blocks:
-        for o in roles.sharded.ops[kind]:
-            moves = [*enumerate(o.redistributions), (None, o.settle)]
-            for index, move in moves:
-                for step in move.steps if move else ():
-                    if step.kind == "all_to_all" and set(step.axes) & set(roles.context):
-                        yield o, step, index
 
 
 def context(roles: Roles) -> str:
     """Every function that a plan with context axes needs, apply_cp last; empty for one without."""
     if not roles.context:
         return ""
-    divided = [o for o in attentions(roles) if _divided(roles, o)]
-    ring = any(o.ring for o in divided)
+    divided = [o for o in attentions(roles) if is_divided(roles, o)]
+    passed = any(o.ring for o in divided)
     parts = [
         _mesh(roles),
         _rows(roles),
@@ -56,91 +29,11 @@ def context(roles: Roles) -> str:
         if gathers(roles)
         else "",
         _gathered(roles) if gathers(roles) else "",
-        _ring(roles, divided) if ring else "",
+        ring_functions(roles, divided) if passed else "",
         EXCHANGE if any(exchanges(roles)) else "",
-        _apply(roles, divided, ring=ring),
+        _apply(roles, divided, ring=passed),
     ]
     return "\n\n\n".join(p.strip() for p in parts if p)
-
-
-def _ring(roles: Roles, divided: list[OpSharding]) -> str:
-    """The functions of ring attention. Flash attention wants values as wide as keys: narrower ones are padded."""
-    flash = "torch.ops.aten._scaled_dot_product_flash_attention"
-    padded = any(value_padding(roles.sharded.model, o.op) for o in divided)
-    kept = keeps_rings(roles)
-    named = roles.plan.attention.kernel if roles.plan.attention else None
-    gpu, cpu = f"{flash}(q, k, v, 0.0, causal)", f"{flash}_for_cpu(q, k, v, 0.0, causal)"
-    window = ring_window(roles)
-    which = "window" if window else "source == rank"
-    parts = fill(
-        PARTS_IN_WINDOW if window else PARTS,
-        widened=WIDENED.strip() if padded else "",
-        cause=because(named.cause) if named else "",
-        gpu=f"out, log_sum = {gpu}[:2]\nreturn out[..., :width], log_sum" if padded else f"return {gpu}[:2]",
-        cpu=f"out, log_sum = {cpu}\nreturn out[..., :width], log_sum" if padded else f"return {cpu}",
-        kept=SAVED_WIDE.strip() if padded else "",
-        values="dv[..., :width]" if padded else "dv",
-    )
-    meet, meet_back = (MEET_IN_WINDOW, MEET_IN_WINDOW) if window else (MEET, MEET_IN_BACKWARD)
-    forward = fill(FORWARD, meet=fill(meet, part=fill(PART, which=which).strip()).strip()).strip()
-    text = fill(
-        RING,
-        seen=_seen(roles, window),
-        parts=parts.strip(),
-        forward=fill(AS_IT_WAS, forward=forward) if kept else forward,
-        backward=fill(meet_back, part=fill(PART_BACKWARD, which=which).strip()).strip(),
-        gradients=_gradient_dtype(roles),
-    )
-    return "\n\n\n".join([RINGS.strip(), text.strip()] if kept else [text])
-
-
-def ring_window(roles: Roles) -> int:
-    """Tokens that a row of a ring's attention sees, itself included; 0 for all before it."""
-    return max((o.op.window for o in attentions(roles) if o.ring), default=0)
-
-
-def _seen(roles: Roles, window: int) -> str:
-    """`seen`: which rows meet which keys."""
-    if not window:
-        return fill(SEEN_WITHOUT_WINDOW, seen=(SEEN_BALANCED if balanced(roles) else SEEN).strip()).strip()
-    return fill(
-        SEEN_IN_WINDOW,
-        window=f"# A row sees so many tokens, itself included.\nWINDOW = {window}",
-        begin=lines("piece = rows // 2", "return [rank * piece, (2 * ranks - 1 - rank) * piece]")
-        if balanced(roles)
-        else "return [rank * rows]",
-    ).strip()
-
-
-def keeps_rings(roles: Roles) -> bool:
-    """True if blocks are replayed but for attention, which is a ring.
-
-    torch's policies are asked about single ops; a ring is many of them, whose outputs are parts.
-    """
-    ring = any(o.ring for o in attentions(roles))
-    return ring and any(names_op(word, o.op) for word in roles.plan.recompute.kept for o in attentions(roles))
-
-
-WIDENED = """
-# Flash attention takes values as wide as keys: the rest of them is zero.
-width = v.shape[3]
-v = F.pad(v, (0, q.shape[3] - width))
-"""
-
-SAVED_WIDE = """
-width = v.shape[3]
-grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))
-"""
-
-
-def gathers(roles: Roles) -> bool:
-    """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
-    divided = [o for o in attentions(roles) if _divided(roles, o)]
-    return bool(divided) and not any(o.ring for o in divided)
-
-
-def _divided(roles: Roles, o: OpSharding) -> bool:
-    return bool(set(o.layout.get("sequence", ())) & set(roles.context))
 
 
 def _mesh(roles: Roles) -> str:
@@ -199,6 +92,7 @@ def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     return torch.cat((heads, tails.flip(0))).movedim(0, 1).flatten(1, 2)
 '''
 
+
 WHOLE = '''
 def whole_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """[B, S / n, ...] of each rank to [B, S, ...] in the order of positions."""
@@ -231,287 +125,6 @@ def _gathered(roles: Roles) -> str:
     )
 
 
-SEEN_IN_WINDOW = '''
-<window>
-
-
-def pieces(rank: int, ranks: int, rows: int) -> list[int]:
-    """The positions at which the equal pieces of a rank's `rows` tokens begin."""
-    <begin>
-
-
-def seen(rank: int, source: int, rows: int, ranks: int) -> Iterator[tuple[slice, slice, tuple[bool, int]]]:
-    """Rows of this rank that meet keys of rank `source`, as many of each, and their window (causal, before).
-
-    The n-th row sees the n-th key and so many before it; of the later keys it sees none if causal, else all.
-    """
-    mine, others = pieces(rank, ranks, rows), pieces(source, ranks, rows)
-    piece = rows // len(mine)
-    for i, first in enumerate(mine):
-        for j, key in enumerate(others):
-            before = WINDOW - 1 - (first - key)
-            left_out = max(0, -before)  # the last rows see none of these keys, and no row sees the first of them
-            if first >= key and left_out < piece:
-                met = slice(i * piece, (i + 1) * piece - left_out), slice(j * piece + left_out, (j + 1) * piece)
-                yield *met, (first == key, max(0, before))
-'''
-
-SEEN_WITHOUT_WINDOW = '''
-def seen(rank: int, source: int, rows: int) -> tuple[slice, slice] | None:
-    """Which of this rank's rows meet which keys of rank `source`; None: no row sees any."""
-    <seen>
-'''
-
-SEEN = """
-# Ranks hold stretches in order: this rank's rows see all keys of earlier ranks, and none of later ones.
-if source > rank:
-    return None
-return slice(None), slice(None)
-"""
-
-SEEN_BALANCED = """
-# Each rank holds a head and a tail. All rows see the heads of earlier ranks; tails see all of later ones.
-half = rows // 2
-if source < rank:
-    return slice(None), slice(half)
-if source > rank:
-    return slice(half, None), slice(None)
-return slice(None), slice(None)
-"""
-
-MEET = """
-if (meet := seen(rank, source, q.shape[2])) is None:
-    continue
-rows, keys = meet
-<part>
-"""
-
-MEET_IN_BACKWARD = """
-if (meet := seen(rank, source, q.shape[2])) is not None:
-    rows, keys = meet
-    <part>
-"""
-
-MEET_IN_WINDOW = """
-for rows, keys, window in seen(rank, source, q.shape[2], mesh.size()):
-    <part>
-"""
-
-FORWARD = """
-rank = mesh.get_local_rank()
-out = q.new_zeros((*q.shape[:3], v.shape[3]), dtype=torch.float32)
-log_sum = torch.full(q.shape[:3], float("-inf"), dtype=torch.float32, device=q.device)
-for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
-    <meet>
-out = out.to(q.dtype)
-"""
-
-PART = """
-part, part_sum = attend_part(q[:, :, rows], k_part[:, :, keys], v_part[:, :, keys], <which>)
-before = log_sum[:, :, rows]
-total = torch.logaddexp(before, part_sum)
-weights = (before - total).exp()[..., None], (part_sum - total).exp()[..., None]
-out[:, :, rows] = out[:, :, rows] * weights[0] + part * weights[1]
-log_sum[:, :, rows] = total
-"""
-
-PART_BACKWARD = """
-of_rows = (x[:, :, rows] for x in (grad, q))
-of_keys = (x[:, :, keys] for x in (k_part, v_part))
-known = (x[:, :, rows] for x in (out, log_sum))
-row_grad, *key_grads = attend_part_backward(*of_rows, *of_keys, *known, <which>)
-dq[:, :, rows] += row_grad
-for total, part in zip(sums, key_grads, strict=True):
-    total[:, :, keys] += part
-"""
-
-AS_IT_WAS = """
-if Rings.now is not None and Rings.now.replayed:
-    out, log_sum = Rings.now.made.pop(0)
-else:
-    <forward>
-if Rings.now is not None and not Rings.now.replayed:
-    Rings.now.made.append((out.detach(), log_sum))
-"""
-
-RINGS = '''
-class Rings:
-    """The outputs of rings in a checkpointed forward, which its replay takes as they were."""
-
-    now: "Rings | None" = None
-    """Those of the forward or replay that runs; None outside of both."""
-
-    def __init__(self, made: list[tuple[torch.Tensor, torch.Tensor]], *, replayed: bool) -> None:
-        self.made, self.replayed = made, replayed
-
-    def __enter__(self) -> None:
-        self.before, Rings.now = Rings.now, self
-
-    def __exit__(self, *raised) -> None:
-        Rings.now = self.before
-
-
-def keep_rings() -> tuple[Rings, Rings]:
-    """Around a checkpointed forward, and around its replay."""
-    made: list[tuple[torch.Tensor, torch.Tensor]] = []
-    return Rings(made, replayed=False), Rings(made, replayed=True)
-'''
-
-PARTS = '''
-def attend_part(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
-    <cause>
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    <widened>
-    if q.device.type == "cuda":
-        <gpu>
-    <cpu>
-
-
-def attend_part_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    log_sum: torch.Tensor,
-    causal: bool,
-) -> list[torch.Tensor]:
-    """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
-    heads = k.shape[1]
-    k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
-    <kept>
-    given = [x.contiguous() for x in (grad, q, k, v, out, log_sum)]
-    if q.device.type == "cuda":
-        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-        lengths = (None, None, q.shape[2], k.shape[2])
-        op = torch.ops.aten._scaled_dot_product_flash_attention_backward
-        dq, dk, dv = op(*given, *lengths, 0.0, causal, seed, seed)
-    else:
-        dq, dk, dv = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)
-    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, <values>))]
-'''
-
-PARTS_IN_WINDOW = '''
-def window_mask(q: torch.Tensor, k: torch.Tensor, causal: bool, before: int) -> torch.Tensor:
-    """[S, T]: what is added to the scores of rows and keys; only the CPU's kernel needs it."""
-    back = torch.arange(q.shape[2], device=q.device)[:, None] - torch.arange(k.shape[2], device=q.device)
-    hidden = (back > before) | (causal & (back < 0))
-    return torch.zeros(back.shape, dtype=q.dtype, device=q.device).masked_fill(hidden, float("-inf"))
-
-
-def attend_part(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, window: tuple[bool, int]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """(output, logarithm of the softmax's sum) of some rows over some keys; [B, heads, S, head_dim]."""
-    <cause>
-    k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], dim=1) for x in (k, v))
-    causal, before = window
-    if q.device.type == "cuda":
-        given = (x.transpose(1, 2) for x in (q, k, v))
-        lengths = (None, None, q.shape[2], k.shape[2])
-        sides = {"window_size_left": before, "window_size_right": 0 if causal else -1}
-        out, log_sum = torch.ops.aten._flash_attention_forward(*given, *lengths, 0.0, causal, False, **sides)[:2]
-        return out.transpose(1, 2), log_sum
-    mask = window_mask(q, k, causal, before)
-    return torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, False, attn_mask=mask)
-
-
-def attend_part_backward(
-    grad: torch.Tensor,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    out: torch.Tensor,
-    log_sum: torch.Tensor,
-    window: tuple[bool, int],
-) -> list[torch.Tensor]:
-    """The gradients of q, k and v, given the whole output and the logarithm of the whole sum of its rows."""
-    heads = k.shape[1]
-    k, v = (x.repeat_interleave(q.shape[1] // heads, dim=1) for x in (k, v))
-    given, log_sum = [x.contiguous() for x in (grad, q, k, v, out)], log_sum.contiguous()
-    causal, before = window
-    if q.device.type == "cuda":
-        given = [x.transpose(1, 2) for x in given]
-        seed = torch.zeros(2, dtype=torch.uint64, device=q.device)
-        lengths = (None, None, q.shape[2], k.shape[2])
-        sides = {"window_size_left": before, "window_size_right": 0 if causal else -1}
-        op = torch.ops.aten._flash_attention_backward
-        dq, dk, dv = (x.transpose(1, 2) for x in op(*given, log_sum, *lengths, 0.0, causal, seed, seed, **sides))
-    else:
-        op = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-        dq, dk, dv = op(*given, log_sum, 0.0, False, attn_mask=window_mask(q, k, causal, before))
-    return [dq, *(x.unflatten(1, (heads, -1)).sum(2) for x in (dk, dv))]
-'''
-
-RING = '''
-<seen>
-
-
-def send_on(mesh: DeviceMesh, parts: list[torch.Tensor]) -> tuple[list[dist.Work], list[torch.Tensor]]:
-    """Begin to hand `parts` to the next rank and to take those of the one before."""
-    group, ranks, rank = mesh.get_group(), mesh.size(), mesh.get_local_rank()
-    coming = [torch.empty_like(part) for part in parts]
-    sends = [dist.P2POp(dist.isend, p, group=group, group_peer=(rank + 1) % ranks) for p in parts]
-    takes = [dist.P2POp(dist.irecv, c, group=group, group_peer=(rank - 1) % ranks) for c in coming]
-    return dist.batch_isend_irecv(sends + takes), coming
-
-
-def round_the_ring(mesh: DeviceMesh, parts: list[torch.Tensor]) -> Iterator[tuple[int, list[torch.Tensor]]]:
-    """(rank, its parts) for every rank, this one first; the next parts travel while these are used."""
-    ranks, rank = mesh.size(), mesh.get_local_rank()
-    for step in range(ranks):
-        works, coming = send_on(mesh, parts) if step < ranks - 1 else ([], [])
-        yield (rank - step) % ranks, parts
-        for work in works:
-            work.wait()
-        parts = coming
-
-
-<parts>
-
-
-class Ring(torch.autograd.Function):
-    """Causal attention whose keys and values travel round the ranks; [B, heads, S / n, head_dim].
-
-    The parts' outputs are put together by their softmax sums (Liu et al. 2023, Ring Attention).
-    """
-
-    @staticmethod
-    def forward(ctx, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
-        q, k, v = (x.contiguous() for x in (q, k, v))
-        <forward>
-        ctx.save_for_backward(q, k, v, out, log_sum)
-        ctx.mesh = mesh
-        return out
-
-    @staticmethod
-    def backward(ctx, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        q, k, v, out, log_sum = ctx.saved_tensors
-        mesh, rank = ctx.mesh, ctx.mesh.get_local_rank()
-        dq = torch.zeros_like(q, dtype=torch.float32)
-        works, sums = [], [torch.zeros_like(x, dtype=<gradients>) for x in (k, v)]
-        for source, (k_part, v_part) in round_the_ring(mesh, [k, v]):
-            for work in works:
-                work.wait()
-            <backward>
-            works, sums = send_on(mesh, sums)  # they follow their keys, and end where these began
-        for work in works:
-            work.wait()
-        return dq.to(q.dtype), *(total.to(k.dtype) for total in sums), None
-
-
-def attend_ring(mesh: DeviceMesh, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Attention of this rank's rows. Tensors are [B, S / n, heads, head_dim]."""
-    return Ring.apply(*(x.transpose(1, 2) for x in (q, k, v)), mesh).transpose(1, 2)
-'''
-
-
-def _gradient_dtype(roles: Roles) -> str:
-    """The dtype in which gradients travel: that of other reductions."""
-    return {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[roles.plan.precision.reduce]
-
-
 EXCHANGE = '''
 def sequence_to_heads(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     """[B, S / n, heads * head_dim] to [B, S, heads / n * head_dim]."""
@@ -524,6 +137,7 @@ def heads_to_sequence(x: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
     parts = x.unflatten(1, (mesh.size(), -1)).movedim(1, 0).contiguous()
     return fc.all_to_all_single_autograd(parts, None, None, mesh).movedim(0, 2).flatten(2, 3)
 '''
+
 
 POSITIONS = """
 placed = [module for module in model.modules() if hasattr(module, "positions")]
@@ -569,7 +183,7 @@ def _positions(roles: Roles) -> str:
 def _rotates_rows(roles: Roles) -> bool:
     """True if rotary positions are applied to a part of a sequence."""
     kinds = roles.sharded.model.blocks
-    return any(_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
+    return any(is_divided(roles, o) for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "rope")
 
 
 def _hook(o: OpSharding, step: Step, index: int | None) -> str:

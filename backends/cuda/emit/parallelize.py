@@ -10,7 +10,7 @@ from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, Style, Styler
 from planc.backends.cuda.emit import blocks, experts
 from planc.cost.step.offload import state_on_host
-from planc.diag.quoting import python_string
+from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
 from planc.ir.sharding import Sharded
 from planc.sharding.recompute import names_op
@@ -34,7 +34,7 @@ def tensor_parallel(roles: Roles, styler: Styler) -> str:
             <clone>
         ''',
         axes="axis" if len(roles.tensor_parts) == 1 else "axes",
-        parts=lines(*(_divided_over(f, roles, styler, top, block) for f in roles.factors if f.role == "tensor")),
+        parts=lines(*(_divided_over(f, roles, styler, top, block) for f in roles.tensor_meshes)),
         clone=_clone(roles, styler),
     )
     used = {style.name for style in (*top, *block)}
@@ -46,11 +46,36 @@ def _divided_over(
     factor: Factor, roles: Roles, styler: Styler, top: tuple[Style, ...], block: tuple[Style, ...]
 ) -> str:
     """The styles of modules that one dimension of the mesh divides."""
-    outside, inside = (tuple(s for s in styles if set(s.axes) <= set(factor.axes)) for styles in (top, block))
+    mine = (tuple(s for s in styles if roles.tensor_part(s.axes) == factor.axes) for styles in (top, block))
+    outside, inside = mine
     return lines(
-        f"tp = mesh[{python_string(factor.name)}]",
+        f"tp = {_mesh_of(factor, roles)}",
         lines(_styles("top", outside), APPLY_PRESENT if roles.pipeline else APPLY_TOP) if outside else "",
         lines(_styles("inside", inside), _apply_blocks(styler)) if inside else "",
+    )
+
+
+def _mesh_of(factor: Factor, roles: Roles) -> str:
+    if factor in roles.joined:
+        return "joined_mesh(mesh)"
+    return f"mesh[{python_string(factor.name)}]"
+
+
+def joined_mesh(roles: Roles) -> str:
+    """joined_mesh, where modules are divided over several dimensions of the mesh, and others over some of these."""
+    if not roles.joined:
+        return ""
+    (factor,) = roles.joined
+    return fill(
+        '''
+        @cache
+        def joined_mesh(mesh: DeviceMesh) -> DeviceMesh:
+            """One dimension of all ranks over <said>."""
+            return mesh[<names>]._flatten(<name>)
+        ''',
+        said=python_docstring(" and ".join(factor.axes)),
+        names=", ".join(map(python_string, factor.axes)),
+        name=python_string(factor.name),
     )
 
 

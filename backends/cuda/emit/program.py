@@ -64,6 +64,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
         pipeline.split(roles),
         parallelize.state_dtype(roles),
         quantize.functions(roles),
+        parallelize.joined_mesh(roles),
         parallelize.tensor_parallel(roles, styler),
         context_parallel.context(roles),
         experts.functions(roles),

@@ -78,6 +78,8 @@ def sum_shared_gradients(stages: list[nn.Module], mesh: DeviceMesh) -> None:
     <made>
     for index, stage in zip(stage_indices(mesh), stages, strict=True):
         for weight in <weights> if index in (0, len(STAGES) - 1) else ():
+            if isinstance(weight.grad, DTensor):  # of a table it may have every row, on every rank
+                weight.grad = weight.grad.redistribute(placements=weight.placements)
             grad = weight.grad.to_local() if isinstance(weight.grad, DTensor) else weight.grad
             dist.all_reduce(grad, group=<group>)
 '''

@@ -40,8 +40,7 @@ class Balance:
     def __call__(self, weights: Tensor, logits: Tensor, chosen: Tensor, batch: int, routing: Routing) -> Tensor:
         """The weights [T, k] of picks `chosen` [T, k] by logits [T, X]; what they are stays, their gradient grows."""
         experts, k = logits.shape[-1], chosen.shape[-1]
-        picks = chosen.reshape(batch, -1)
-        counts = logits.new_zeros(batch, experts).scatter_add_(1, picks, torch.ones_like(picks, dtype=logits.dtype))
+        counts = counted(logits, chosen, batch)
         if not self.slope:
             return Watched.apply(weights, logits, None, counts, self.picked)  # type: ignore[no-any-return, no-untyped-call]
         all_counts = self.total(counts)
@@ -49,6 +48,13 @@ class Balance:
         slope = self.slope * experts * all_counts / (k * tokens**2)
         each = slope[:, None].expand(-1, len(logits) // batch, -1).flatten(0, 1)
         return Watched.apply(weights, shares(logits, routing), each, counts, self.picked)  # type: ignore[no-any-return, no-untyped-call]
+
+
+def counted(logits: Tensor, chosen: Tensor, batch: int) -> Tensor:
+    """Picks [B, X] of each expert in each of `batch` sequences, from `chosen` [T, k], in the dtype of `logits`."""
+    picks = chosen.reshape(batch, -1)
+    counts: Tensor = logits.new_zeros(batch, logits.shape[-1])
+    return counts.scatter_add_(1, picks, torch.ones_like(picks, dtype=logits.dtype))
 
 
 def shares(logits: Tensor, routing: Routing) -> Tensor:

@@ -62,14 +62,6 @@ class MoE(nn.Module):
         self.experts = Experts(sizes["experts"], sizes["embed"], sizes["expert_ffn"], model.top_k)
         self.shared = FeedForward(sizes["embed"], sizes["shared_ffn"]) if "shared_ffn" in sizes else None
 
-    @torch.no_grad()
-    def counts(self, x: Tensor) -> Tensor:
-        """Picks [B, X] of each expert by the tokens of each sequence of `x` [B, S, D]."""
-        logits = self.router(x).flatten(0, 1).float()
-        chosen = picks(logits, self.top_k, self.routing)[1].reshape(len(x), -1)
-        counts: Tensor = logits.new_zeros(len(x), logits.shape[-1])
-        return counts.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=logits.dtype))
-
     def forward(self, x: Tensor) -> Tensor:
         # First, so that a replay may stop inside the experts: nothing after them is kept for the backward.
         shared = self.shared(x) if self.shared is not None else None

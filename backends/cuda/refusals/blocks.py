@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from planc.backends.cuda.analysis.attention import GROUPED, KERNELS, value_padding
+from planc.backends.cuda.analysis.context import attentions
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.replays import HEAVY, is_selective, named_again
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.emit.blocks import MASKED, recompute_inside, saved_op_kinds
-from planc.backends.cuda.emit.context_parallel import attentions
 from planc.ir.base import Cause
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, PASSES_KEYS, Offload
 from planc.ir.sharding import Sharded

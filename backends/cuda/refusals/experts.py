@@ -20,6 +20,7 @@ def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     if roles.experts.ops:
         yield from _node_limit(sharded)
         yield from _dims(sharded, roles)
+        yield from _weights_of_one_expert(roles)
         yield from _shares(sharded, roles)
         yield from _stores(sharded, roles)
 
@@ -42,6 +43,18 @@ def _dims(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                     f"{o.op.name} with {dim} divided",
                     ("divide experts or expert_ffn"),
                 )
+                return
+
+
+def _weights_of_one_expert(roles: Roles) -> Iterator[Refusal]:
+    """Rows come to an expert once, for all of its weights."""
+    experts = roles.experts
+    for dim, axes in (("experts", experts.exchange), ("expert_ffn", experts.tensor)):
+        for p in experts.params:
+            at = next((i for i, dims in enumerate(p.param.shape_dims) if dim in dims), None)
+            if at is not None and set(axes) - set(p.compute[at]):
+                what = f"{p.param.name} is not divided over {' and '.join(axes)}, as other weights of the experts are"
+                yield p.cause, what, "divide all of an expert's weights alike"
                 return
 
 

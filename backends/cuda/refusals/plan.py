@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 from planc.backends.common.refusal import refused
 from planc.backends.cuda.analysis.attention import grouped, value_padding
+from planc.backends.cuda.analysis.context import attentions, balanced
 from planc.backends.cuda.analysis.expert_mesh import routed
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim, stored_over, used, user_of
 from planc.backends.cuda.analysis.module_placements import Boundary
 from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
-from planc.backends.cuda.emit import context_parallel, quantize
+from planc.backends.cuda.emit import quantize
 from planc.backends.cuda.emit.pipeline import SCHEDULES
 from planc.backends.cuda.refusals import blocks, experts
 from planc.diag.diagnostic import Diagnostic
@@ -128,16 +129,36 @@ def _divided_inside(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
 def _tensor_axes(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
     """Tensor axes that divide the same ops work as one, so each use must name all of them, or leave all of them out."""
     sentences: list[Shard | Replicate] = [*sharded.plan.shards, *sharded.plan.replicates]
+    parts, alone = [set(part) for part in roles.tensor_parts], _used_alone(sharded, roles)
     for part in roles.tensor_parts:
         for sentence in sentences:
             used = set(part) & set(sentence.axes)
-            if used and used != set(part):
+            inside = isinstance(sentence, Shard) and used in parts and not alone
+            if used and used != set(part) and not inside:
                 named = _joined_by_and(part)
                 what = f"{named} are one dimension of torch's mesh, and this names {_joined_by_and(used)} only"
                 yield sentence.cause, what, f"name {', '.join(part)} together, or merge the axes"
+    if alone:
+        what = f"{_joined_by_and(roles.joined[0].axes)} are one dimension of torch's mesh, and an op uses {alone} only"
+        yield sharded.plan.mesh.cause, what, "divide all that meets there over all of them, or merge the axes"
     if len(roles.tensor_parts) > 1 and (other := _apart_from_parts(sharded, roles)):
         what = f"{_joined_by_and(roles.tensor)} divide other parts of a block, and planc writes no program with {other}"
         yield sharded.plan.mesh.cause, what, "divide both over one of them"
+
+
+def _used_alone(sharded: Sharded, roles: Roles) -> str:
+    """Axes that an op, or a move of what it takes or makes, uses without the others of the joined mesh of its module;
+    an empty string for none."""
+    if not roles.joined:
+        return ""
+    styler = Styler(sharded, roles)
+    for b in (b for section in sharded.ops for b in styler.section(section) if not routed(b.o.op)):
+        moves = [s.axes for m in (*b.o.redistributions, b.o.settle) if m for s in m.steps]
+        divided = [axes for dim, axes in b.o.layout.items() if dim != "batch"]
+        for axes in (*moves, *divided):
+            if (used := set(axes) & set(roles.tensor)) and used != set(b.axes):
+                return _joined_by_and(roles.plan.mesh.in_order(used))
+    return ""
 
 
 def _apart_from_parts(sharded: Sharded, roles: Roles) -> str:
@@ -172,7 +193,7 @@ def _context(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
                 yield cause, f"{o.op.name} has no module of its own", "give it one, or use ulysses"
     kernel, ranks = plan.attention, plan.mesh.size(*roles.context)
     tokens = plan.batch.sequence_tokens
-    if context_parallel.balanced(roles) and tokens % (2 * ranks):
+    if balanced(roles) and tokens % (2 * ranks):
         assert kernel is not None
         what = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
         yield kernel.cause, what, f"`(balance = none)`, or a multiple of {2 * ranks} tokens"
@@ -206,9 +227,9 @@ def _attention(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
         return
     if kernel.rotate != "p2p":
         yield kernel.cause, "the ring hands keys on from rank to rank", "leave out `rotate`"
-    for o in context_parallel.attentions(roles):
+    for o in attentions(roles):
         narrow_keys = value_padding(sharded.model, o.op) < 0
-        windows = {other.op.window for other in context_parallel.attentions(roles)}
+        windows = {other.op.window for other in attentions(roles)}
         if o.ring and (len(windows) > 1 or o.op.params or narrow_keys):
             what = f"{o.op.name} of {sharded.model.family} is more than causal attention in one window"
             yield kernel.cause, what, "`attention.core as all_gather`"

@@ -26,7 +26,7 @@ def apply(roles: Roles, rows: Rows) -> Rows:
 
 def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
     dividing = _dividing(roles) if row.tensor == "grad_norm" else set(row.axes)
-    for factor in roles.factors:
+    for factor in (*(f for f in roles.factors if f.role != "tensor"), *roles.tensor_meshes):
         axes = tuple(a for a in factor.axes if a in dividing)
         if not axes:
             continue

@@ -9,6 +9,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.rules.rule import Rows, changed, of_state
 from planc.ir.cache import cached_on
 from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import ParamSharding
 from planc.sharding.local import param_elements
 
 NAME = "pad_dim0"
@@ -32,6 +33,20 @@ def padded_elements(roles: Roles, param: str) -> int:
     axes."""
     plan, p = roles.plan, roles.sharded.param[param]
     parts = plan.mesh.size(*stored_over(roles, p))
-    dim = stored_dim(roles, p)
-    rows = ceil(roles.sharded.model.shape(p.param)[dim] / plan.mesh.size(*p.compute[dim]))
+    rows = _rows(roles, p)
     return param_elements(plan, p) // rows * ceil(rows / parts) * parts
+
+
+def rows_on_rank(roles: Roles, param: str, place: int) -> int:
+    """Rows of the parameter called `param` that fully_shard leaves on the rank at `place` of the shard axes: the last
+    ones have fewer, or none."""
+    p = roles.sharded.param[param]
+    rows = _rows(roles, p)
+    each = ceil(rows / roles.plan.mesh.size(*stored_over(roles, p)))
+    return max(0, min(each, rows - place * each))
+
+
+def _rows(roles: Roles, p: ParamSharding) -> int:
+    """Rows after tensor parallelism, of the dimension that fully_shard divides."""
+    dim = stored_dim(roles, p)
+    return ceil(roles.sharded.model.shape(p.param)[dim] / roles.plan.mesh.size(*p.compute[dim]))

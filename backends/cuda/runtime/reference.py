@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from planc.backends.common.sequence_order import held_order
+from planc.backends.cuda.models.balance import counted
+from planc.backends.cuda.models.moe import picks
 from planc.cost.compute.quantize import quantized
 from planc.ir.plan import Plan, Quantize
 
@@ -130,7 +132,10 @@ def _in_shares(module: Any, forward: Callable[[Tensor], Tensor], shares: int, or
     that balances experts is that of whole sequences."""
     held = x[:, order]
     if module.balance is not None:  # of `planc.backends.cuda.models.moe.MoE`
-        module.balance.total = partial(_same, module.counts(x))
+        with torch.no_grad():
+            logits = module.router(x).flatten(0, 1).float()
+            chosen = picks(logits, module.top_k, module.routing)[1]
+        module.balance.total = partial(_same, counted(logits, chosen, len(x)))
     return torch.cat([forward(part) for part in held.chunk(shares, dim=1)], dim=1)[:, order.argsort()]
 
 

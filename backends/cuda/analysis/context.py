@@ -1,0 +1,44 @@
+"""Attention under context parallelism: each rank has some tokens of every sequence that it shares."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.roles import Roles
+from planc.ir.plan import PASSES_KEYS
+from planc.ir.sharding import OpSharding, Step
+
+
+def balanced(roles: Roles) -> bool:
+    """True if a rank holds one piece from each end of a sequence, rather than one stretch of it."""
+    kernel = roles.plan.attention
+    passed = kernel is not None and kernel.method in PASSES_KEYS and kernel.balance == "headtail"
+    return passed and any(is_divided(roles, o) for o in attentions(roles))
+
+
+def attentions(roles: Roles) -> tuple[OpSharding, ...]:
+    """The attention of each kind of block."""
+    kinds = roles.sharded.model.blocks
+    return tuple(o for kind in kinds for o in roles.sharded.ops[kind] if o.op.kind == "attention")
+
+
+def exchanges(roles: Roles) -> Iterator[tuple[OpSharding, Step, int | None]]:
+    """All-to-alls over the context axes: the op, the step, and which input of it (None: its output)."""
+    for kind in roles.sharded.model.blocks:
+        for o in roles.sharded.ops[kind]:
+            moves = [*enumerate(o.redistributions), (None, o.settle)]
+            for index, move in moves:
+                for step in move.steps if move else ():
+                    if step.kind == "all_to_all" and set(step.axes) & set(roles.context):
+                        yield o, step, index
+
+
+def is_divided(roles: Roles, o: OpSharding) -> bool:
+    """True if ranks have other tokens than each other at the op `o`."""
+    return bool(set(o.layout.get("sequence", ())) & set(roles.context))
+
+
+def gathers(roles: Roles) -> bool:
+    """True if the plan of `roles` gathers keys and values from the ranks that share a sequence."""
+    divided = [o for o in attentions(roles) if is_divided(roles, o)]
+    return bool(divided) and not any(o.ring for o in divided)

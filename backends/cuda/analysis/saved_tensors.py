@@ -1,0 +1,130 @@
+"""Tensors that a microbatch leaves on a device for its backward, by section of the model, as eager torch keeps them.
+
+`planc.sharding.recompute` tells which activations any program must keep; here are those between them too: what an op
+saves on the way to its output, a loss op by op, and keys and values once for each query head.
+"""
+
+from __future__ import annotations
+
+from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
+from planc.backends.cuda.analysis.replays import replay
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.cost.compute.attention import repeated_bytes
+from planc.cost.compute.flops import local_dim
+from planc.cost.step.offload import offloaded, saved_tensor_bytes
+from planc.ir.cache import cached_on
+from planc.ir.collective import DTYPE_BYTES
+from planc.ir.model import Op, Section
+from planc.ir.sharding import Layout, OpSharding, Sharded
+from planc.sharding.local import local_elements
+from planc.sharding.recompute import close
+from planc.sharding.redistribute import restrict
+
+FP32 = DTYPE_BYTES["fp32"]
+LOSS_COPIES = 2
+"""fp32 tensors like the logits beside the saved log-probabilities: their gradient, and that of the logits."""
+DIVIDED_LOSS_COPIES = 3
+"""The same under loss_parallel, whose backward is several ops."""
+
+
+class SavedTensors:
+    """Bytes that one microbatch of a program saves on a device."""
+
+    def __init__(self, sharded: Sharded, roles: Roles) -> None:
+        self.sharded, self.plan, self.roles = sharded, sharded.plan, roles
+        self.computed = DTYPE_BYTES[self.plan.precision.compute]
+        self.away = offloaded(self.plan)
+
+    def hidden_states(self) -> float:
+        """Bytes of the hidden states that pass from a stage to the next one."""
+        last = self.sharded.ops[self.sharded.model.blocks[-1]][-1].op.output
+        dims = self.sharded.model.tensor[last].dims
+        return local_elements(self.plan, dims, self.sharded.declared(last)) * self.computed
+
+    def of_section(self, section: Section) -> float:
+        """Bytes that a microbatch saves in a section, once; the last one's are those of the loss too."""
+        ops = self.sharded.model.ops[section]
+        if section not in self.sharded.model.blocks:
+            names = dict.fromkeys(t for op in ops for t in op.saves if t != "logits")
+            return self._named(tuple(names), section) + (self.of_loss_and_logits() if section == "last" else 0.0)
+        return self._block(section)
+
+    @cached_on(lambda self, kind: (self.sharded.cache, kind))
+    def _block(self, section: Section) -> float:
+        """Bytes that a microbatch saves in one block of a kind, the same on every rank: of some that are replayed and
+        some that are not, their mean."""
+        every = self.plan.recompute.every
+        some = self.of_replayed_block(section)
+        return some if every == 1 else (some + (every - 1) * self.of_block_without_recompute(section)) / every
+
+    @cached_on(lambda self, kind: (self.sharded.cache, (kind, "replayed")))
+    def of_replayed_block(self, section: Section) -> float:
+        """Bytes that a microbatch saves in a block that the plan's `recompute` covers."""
+        again = replay(self.sharded, section)
+        here = tuple(name for name in again.saved if name not in self.away)
+        return self._named(here, section) + self._inside_ops(section, frozenset(again.ops))
+
+    @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
+    def of_block_without_recompute(self, section: Section) -> float:
+        """Saved activations of a block without recomputation (bytes)."""
+        ops = self.sharded.model.ops[section]
+        return self._named(close(self.sharded.model, ops, set()).saved, section) + self._inside_ops(
+            section, frozenset()
+        )
+
+    def _named(self, names: tuple[str, ...], section: Section) -> float:
+        return sum(saved_tensor_bytes(self.sharded, name, section) for name in names)
+
+    def _inside_ops(self, section: Section, again: frozenset[str]) -> float:
+        """Intermediate tensors that ops save on the way to their output, unless they are recomputed (bytes)."""
+        kept = [o for o in self.sharded.ops[section] if o.op.name not in again]
+        return sum(self._of_op(o.op, o.layout) + self._repeated_keys(o) for o in kept)
+
+    def _repeated_keys(self, o: OpSharding) -> float:
+        """Bytes that attention saves of keys and values beside the grouped ones, which are counted by their names."""
+        if o.op.kind != "attention" or not (both := repeated_bytes(self.sharded, o)):
+            return 0.0
+        heads, groups = (local_dim(self.sharded, o, dim) for dim in ("heads", "kv_heads"))
+        return both * (heads - groups) / (heads + groups)
+
+    def _of_op(self, op: Op, layout: Layout) -> float:
+        dims = self.sharded.model.tensor[op.output].dims
+        if op.kind == "elementwise":
+            return products_inside(op, dims) * local_elements(self.plan, dims, restrict(layout, dims)) * self.computed
+        if op.kind == "rope":  # a cosine and a sine for each position and pair, in fp32
+            angles = ("sequence", *op.whole)
+            return local_elements(self.plan, angles, restrict(layout, angles)) * FP32
+        if op.kind in ("norm", "attention"):  # one number a row; and who sees whom, where only a window is seen
+            rows = tuple(d for d in dims if d not in op.whole)
+            # A ring puts its output together head by head: the projection after it saves a copy, row by row.
+            again = op.kind == "attention" and by_ring(self.plan)
+            masked = op.window and not again
+            mask = self.plan.batch.sequence_tokens**2 * self.computed if masked else 0.0
+            copied = local_elements(self.plan, dims, restrict(layout, dims)) * self.computed if again else 0.0
+            return local_elements(self.plan, rows, restrict(layout, rows)) * FP32 + mask + copied
+        return 0.0
+
+    def of_loss_and_logits(self) -> float:
+        """Tensors that the loss saves, and the logits where a schedule holds on to a stage's output (bytes)."""
+        return self.of_loss() + (self._logits() if self.roles.pipeline else 0.0)
+
+    def of_loss(self) -> float:
+        """Bytes of log-probabilities in fp32; of a loss that is compiled as one region those of the logits alone."""
+        return self._logits() if self.plan.compiled("loss") else self._fp32_logits(1)
+
+    def of_loss_backward(self) -> float:
+        """Bytes that the backward of the loss makes: gradients, op by op unless it is compiled."""
+        if self.plan.compiled("loss"):
+            return self._logits()
+        return self._fp32_logits(DIVIDED_LOSS_COPIES if Styler(self.sharded, self.roles).loss_parallel else LOSS_COPIES)
+
+    def _logits(self) -> float:
+        """Bytes of one microbatch's logits on this rank, in the compute dtype."""
+        return self._fp32_logits(1) / FP32 * self.computed
+
+    def _fp32_logits(self, copies: int) -> float:
+        """Bytes of so many fp32 tensors of one microbatch like this rank's logits."""
+        loss = self.sharded.ops["last"][-1]
+        dims = self.sharded.model.tensor[loss.op.inputs[0]].dims
+        return copies * local_elements(self.plan, dims, restrict(loss.layout, dims)) * FP32

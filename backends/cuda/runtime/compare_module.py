@@ -1,0 +1,163 @@
+"""A user's module beside the plan's model: names, widths and depths are compared before anything is divided."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from planc.backends.cuda.runtime.traced.bind import Bound, common_path
+from planc.backends.cuda.runtime.traced.names import names_of
+from planc.backends.cuda.runtime.traced.read import roles_of_module
+from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.share import refusal
+from planc.diag import Diagnostic, PlanError
+
+if TYPE_CHECKING:
+    from planc.ir.model import Model
+    from planc.ir.program import Program
+
+Shape = tuple[int, ...]
+MOST_SHOWN = 8
+"""As many differences are listed; of the others their number is."""
+CONFIG_SIZES = {
+    "num_attention_heads": "heads",
+    "num_key_value_heads": "kv_heads",
+    "head_dim": "head_dim",
+    "num_local_experts": "experts",
+    "num_experts": "experts",
+}
+"""Fields of a config of transformers that no parameter's shape shows alone, and the dims of the plan's model."""
+
+
+def named(model: Any, program: Program) -> Any:
+    """`model` under the names of the op graph, once it is known to be the model of the program's plan.
+
+    A module with these names is returned as it is; of any other the op graph is read from its code.
+    Raises PlanError (E1205) with every difference, or E1207 to E1210 for code without an op graph; no process group is
+    needed for that.
+    """
+    plan = program.plan
+    span = (plan.model.cause or plan.mesh.cause).span
+    roles = None
+    if not has_our_names(model):
+        try:
+            roles = roles_of_module(model)
+        except UnknownError as error:
+            raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
+        except PlanError as error:
+            raise PlanError([replace(d, span=span) for d in error.diagnostics]) from None
+    wrong = list(differences(model, plan.model, roles))
+    if not wrong and roles is not None:
+        wrong = list(_undivided(model, program, roles))
+    if wrong:
+        shown = "; ".join(wrong[:MOST_SHOWN])
+        more = f"; and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
+        message = f"{type(model).__name__} is not {plan.model.name}, the plan's model: {shown}{more}"
+        advice = 'its own config, saved beside the plan, is read by `model from transformers "config.json"`'
+        raise PlanError([Diagnostic("E1205", message, span, help=advice)])
+    return model if roles is None else Bound(model, roles, plan.batch.sequence_tokens)
+
+
+def has_our_names(model: Any) -> bool:
+    """True for a module whose parameters have the op graph's names."""
+    return any(name == "tok_embeddings.weight" for name, _ in model.named_parameters())
+
+
+def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
+    """Parts that the plan divides and this module's code does not let be divided."""
+    plan = program.plan
+    routed = [b.second for b in roles.blocks if isinstance(b.second, Experts)]
+    if routed and re.search(r"[.\"]moe\b", program.text):
+        yield "the plan divides experts, which are one fused weight in its class"
+    axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
+    heads = prod(plan.mesh.every[axis].size for axis in axes)
+    if any(b.attention.latent for b in roles.blocks):
+        yield "its latents are made by fused layers, which are not cut apart yet"
+    elif heads > 1 and (why := refusal(model, roles, heads)):
+        yield why
+    sequence = any(s.dim == "sequence" for s in plan.shards)
+    halves = [common_path([b.attention.q.path, b.attention.out.path]) for b in roles.blocks]
+    halves += [
+        common_path([s.ups[0].path, s.down.path]) for b in roles.blocks if isinstance(s := b.second, FeedForward)
+    ]
+    if sequence and not all(halves):
+        yield "the plan divides the sequence, and layers that need it whole lie in the block, in no module of their own"
+    if sequence and roles.positions:
+        yield "the plan divides the sequence, and its learned positions are added to the whole one"
+
+
+def differences(model: Any, expected: Model, roles: Roles | None = None) -> Iterator[str]:
+    """Each way in which `model` is not `expected`, in words, with what was expected and found.
+
+    `roles` are its parts where its parameters have names of their own.
+    """
+    yield from _config_differences(getattr(model, "config", None), expected)
+    shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
+    names = names_of(roles) if roles is not None else {n: (n,) for n in shapes}
+    found = {n: s for n, s in shapes.items() if n in names}
+    wanted = _wanted(expected)
+    depth = len({ours[0].split(".")[1] for ours in names.values() if ours[0].startswith("layers.")})
+    if depth != expected.layers:
+        yield f"layers: {depth} found, {expected.layers} expected"
+    both = min(depth, expected.layers)
+    kept = {n: ours for n, ours in names.items() if _layer(ours[0]) < both}
+    held = {name for ours in kept.values() for name in ours}
+    lines = [line for n, ours in kept.items() for line in _shape_difference(n, found[n], ours, wanted)]
+    missing = [n for n in wanted if _layer(n) < both and n not in held]
+    lines += [f"{_starred(n)}: not found, {_shape(wanted[n])} expected" for n in missing]
+    yield from dict.fromkeys(lines)
+
+
+def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Mapping[str, Shape]) -> Iterator[str]:
+    """One line for all layers that differ alike; a parameter that holds several of the plan's has their elements."""
+    shapes = [wanted[n] for n in ours if n in wanted]
+    if len(shapes) < len(ours):
+        yield f"{_starred(name)}: {_shape(found)} found, none expected"
+    elif len(shapes) > 1 and prod(found) != sum(map(prod, shapes)):
+        yield f"{_starred(name)}: {_shape(found)} found, {' and '.join(map(_shape, shapes))} expected"
+    elif len(shapes) == 1 and not _same(found, shapes[0], ours[0]):
+        yield f"{_starred(name)}: {_shape(found)} found, {_shape(shapes[0])} expected"
+
+
+def _same(found: Shape, wanted: Shape, name: str) -> bool:
+    """True for the plan's shape, and for one that a class stores the other way round."""
+    return found == wanted or found == wanted[::-1] or (".experts." in name and sorted(found) == sorted(wanted))
+
+
+def _config_differences(config: Any, expected: Model) -> Iterator[str]:
+    for field, dim in CONFIG_SIZES.items():
+        value, size = getattr(config, field, None), expected.sizes.get(dim)
+        if value is not None and size is not None and value != size:
+            yield f"{field}: {value} found, {size} expected"
+    picked = getattr(config, "num_experts_per_tok", None)
+    if expected.top_k and picked is not None and picked != expected.top_k:
+        yield f"num_experts_per_tok: {picked} found, {expected.top_k} expected"
+    if (tied := bool(getattr(config, "tie_word_embeddings", False))) != expected.tied:
+        yield f"tie_word_embeddings: {tied} found, {expected.tied} expected"
+
+
+def _wanted(expected: Model) -> dict[str, Shape]:
+    """Every parameter of the plan's model with its shape, each layer's under its number."""
+    shapes: dict[str, Shape] = {}
+    for param in expected.params:
+        layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]
+        for layer in layers or [0]:
+            shapes[param.name.replace("*", str(layer))] = expected.shape(param)
+    return shapes
+
+
+def _layer(name: str) -> int:
+    """The layer's number in a parameter's name; -1 outside the layers."""
+    found = re.match(r"layers\.(\d+)\.", name)
+    return int(found[1]) if found else -1
+
+
+def _starred(name: str) -> str:
+    return re.sub(r"\blayers\.\d+\.", "layers.*.", name)
+
+
+def _shape(shape: Shape) -> str:
+    return " x ".join(map(str, shape))

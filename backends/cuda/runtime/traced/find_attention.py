@@ -1,0 +1,142 @@
+"""Attention of a recorded block: what makes its queries, keys and values, and the norms around it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.record import Call, Run
+from planc.backends.cuda.runtime.traced.roles import LINEAR, Attention, Latent, Linear, Norm, UnknownError
+from planc.backends.cuda.runtime.traced.stored_rows import rows_of
+
+
+@dataclass(frozen=True)
+class _Core:
+    """Attention's core: the tensors that it takes, the one it gives."""
+
+    q: int
+    k: int
+    v: int
+    out: int
+    call: Call
+
+
+def _core(flow: Flow, run: Run) -> _Core:
+    cores = [n for n in flow.nodes if n.kind == "core"]
+    if cores:
+        node = cores[-1]
+        q, k, v = node.inputs[:3]
+        return _Core(q, k, v, node.outputs[0], node.call)
+    for node in flow.nodes:
+        if node.kind not in ("softmax", "_softmax", "sigmoid"):
+            continue
+        scores, _ = flow.back(node.inputs[0], (*LINEAR, "linear"))
+        scores = [s for s in scores if s.linear is None and len(s.inputs) >= 2]
+        mixed, _ = flow.ahead(node.outputs[0], LINEAR)
+        if scores and mixed is not None and mixed.linear is None and len(mixed.inputs) >= 2:
+            q, k = scores[-1].inputs[-2:]
+            reached = [v for v in mixed.inputs if not flow.depends(v, node.outputs[0])]
+            if reached:
+                return _Core(q, k, reached[0], mixed.outputs[0], node.call)
+    raise UnknownError(f"{run.module}: no attention over the sequence was found in this block")
+
+
+def attention_of(flow: Flow, run: Run) -> Attention:
+    """The attention of the block that `run` is, by the nodes of its `flow`. Raises UnknownError."""
+    core = _core(flow, run)
+    out, _ = flow.ahead(core.out, ("linear",))
+    if out is None or out.linear is None:
+        raise UnknownError(f"{core.call.line}: no linear layer takes what the attention of {run.module} gives")
+    stops = ("linear",)
+    (of_q, on_q), (of_k, on_k), (of_v, on_v) = (flow.back(v, stops) for v in (core.q, core.k, core.v))
+    if not of_q or not of_k or not of_v:
+        raise UnknownError(f"{core.call.line}: queries, keys and values of {run.module} are made by no linear layer")
+    width = flow.shape(core.q)[-1]
+    value_width = flow.shape(core.v)[-1]
+    heads = out.linear.taken // value_width
+    rotary = any(n.call.beside and n.kind in ("mul", "__mul__", "__rmul__") for n in (*on_q, *on_k))
+    q_norm, k_norm = (next((n.norm for n in passed if n.norm), None) for passed in (on_q, on_k))
+    sinks = next((p for p in core.call.params if len(flow.params[p]) == 1), "")
+    if not sinks:
+        sinks = next(
+            (p for n in flow.nodes if n.kind == "cat" for p in n.call.params if flow.params[p] == (heads,)), ""
+        )
+    q, k, v = (nodes[-1].linear for nodes in (of_q, of_k, of_v))
+    assert q is not None and k is not None and v is not None
+    first = of_q[-1]
+    kv_heads = heads
+    kinds: tuple[Linear, Linear | None, Linear | None]
+    latent = None
+    rows: tuple[tuple[int, ...], ...] = ()
+    if len(of_q) == 1 and len(of_k) == 2 and len(of_v) == 1 and of_v[0] in of_k:
+        latent, first = _latent(flow, of_q[0], next(n for n in of_k if n is not of_v[0]), of_v[0], on_v)
+        assert first.linear is not None
+        kinds, q_norm, k_norm = (first.linear, None, None), None, None
+    elif len(of_k) > 1 or len(of_v) > 1 or len(of_q) > 1:
+        raise UnknownError(f"{core.call.line}: queries or keys of {run.module} are made by several linear layers")
+    elif of_q[0] is of_k[0] is of_v[0]:
+        total = q.made // width
+        kv_heads, kinds = (total - heads) // 2, (q, None, None)
+        if (heads + 2 * kv_heads) * width != q.made or kv_heads < 1:
+            raise UnknownError(f"{first.call.line}: {q.weight} makes {q.made}, no queries, keys and values together")
+        counts = (heads * width, kv_heads * width, kv_heads * width)
+        rows = tuple(rows_of(flow, of_q[0], v, n) for v, n in zip((core.q, core.k, core.v), counts, strict=True))
+    else:
+        if (heads * width != q.made) or k.made % width or v.made % value_width:
+            raise UnknownError(f"{first.call.line}: {q.weight} makes {q.made}, which is not {heads} heads of {width}")
+        kv_heads, kinds = k.made // width, (q, k, v)
+    return Attention(
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=width,
+        q=kinds[0],
+        k=kinds[1],
+        v=kinds[2],
+        out=out.linear,
+        q_norm=q_norm,
+        k_norm=k_norm,
+        rotary=rotary,
+        rows=rows,
+        window=int(core.call.facts.get("window", 0)),
+        sinks=flow._own(sinks),
+        value_dim=value_width if value_width != width or latent else 0,
+        latent=latent,
+        before=norm_before(flow, first),
+        after=norm_after(flow, out),
+    )
+
+
+def _latent(flow: Flow, q: Node, down: Node, up: Node, passed: list[Node]) -> tuple[Latent, Node]:
+    """The narrow way to keys and values, and the layer that queries begin with."""
+    norm = norm_before(flow, up)
+    source, _ = flow.back(up.inputs[0], ("linear",))
+    assert up.linear is not None and down.linear is not None and q.linear is not None
+    if norm is None or source != [down]:
+        raise UnknownError(f"{up.call.line}: {up.linear.path} makes keys and values from something else than a latent")
+    q_norm = norm_before(flow, q)
+    above, _ = flow.back(q.inputs[0], ("linear",))
+    made = Latent(down.linear, norm, up.linear, down.linear.made - up.linear.taken)
+    if q_norm is None or not above:
+        return made, q
+    return replace(made, q_norm=q_norm, q_up=q.linear), above[-1]
+
+
+def norm_before(flow: Flow, node: Node) -> Norm | None:
+    """The norm that makes what a linear layer takes; None where it takes a sum of the stream."""
+    value = node.inputs[0]
+    while (maker := flow.maker.get(value)) is not None and len(maker.inputs) == 1 and maker.kind != "linear":
+        if maker.kind == "norm":
+            return maker.norm
+        value = maker.inputs[0]
+    return None
+
+
+SUMS = ("add", "__add__", "add_", "__iadd__")
+
+
+def norm_after(flow: Flow, node: Node) -> Norm | None:
+    """The norm between a linear layer and the sum that takes what it makes."""
+    following, _ = flow.ahead(
+        node.outputs[0], ("norm", "linear", "core", "experts", "add", "__add__", "add_", "__iadd__")
+    )
+    return following.norm if following is not None and following.kind == "norm" else None

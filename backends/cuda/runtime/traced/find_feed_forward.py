@@ -1,0 +1,91 @@
+"""The second half of a recorded block: a feed-forward layer or experts, and how their weights are stored."""
+
+from __future__ import annotations
+
+from planc.backends.cuda.runtime.traced.find_attention import norm_after, norm_before
+from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.record import Run
+from planc.backends.cuda.runtime.traced.roles import Attention, Experts, FeedForward, Linear, UnknownError, params_of
+from planc.backends.cuda.runtime.traced.stored_rows import numbers_of, of_first_token
+
+
+def second_half(flow: Flow, run: Run, attention: Attention) -> FeedForward | Experts:
+    """The part of the block that `run` is, by the nodes of its `flow`, which is not its `attention`. Raises
+    UnknownError."""
+    mine = params_of(attention)
+    linears = [n for n in flow.nodes if n.linear and n.linear.weight not in mine]
+    experts = next((n for n in flow.nodes if n.kind == "experts"), None)
+    if experts is not None:
+        return _experts(flow, run, experts, linears, attention)
+    return _dense(flow, run, linears, attention)
+
+
+def _dense(flow: Flow, run: Run, linears: list[Node], attention: Attention) -> FeedForward:
+    embed = attention.out.made
+    downs = [
+        n for n in linears if n.linear and n.linear.made == embed and len(flow.back(n.inputs[0], ("linear",))[0]) <= 2
+    ]
+    downs = [n for n in downs if any(u in linears for u in flow.back(n.inputs[0], ("linear",))[0])]
+    if not downs:
+        raise UnknownError(f"{run.module}: no feed-forward layer was found in this block")
+    down = downs[-1]
+    assert down.linear is not None
+    ups = [u for u in flow.back(down.inputs[0], ("linear",))[0] if u in linears]
+    layers = tuple(u.linear for u in ups if u.linear)
+    fused = len(layers) == 1 and layers[0].made == 2 * down.linear.taken
+    if len(layers) > 2 or any(n.made != down.linear.taken for n in layers if not fused):
+        raise UnknownError(
+            f"{down.call.line}: {down.linear.path} takes {down.linear.taken} from layers of other widths"
+        )
+    norm = norm_before(flow, ups[0])
+    out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
+    parallel = not flow.depends(ups[0].inputs[0], out.outputs[0])
+    if len(layers) == 2:
+        layers = _gate_first(flow, ups, down)
+    rows = _halves(flow, ups[0], down) if fused else ()
+    return FeedForward(layers, down.linear, fused, norm, norm_after(flow, down), rows, parallel)
+
+
+def _halves(flow: Flow, layer: Node, down: Node) -> tuple[tuple[int, ...], ...]:
+    """The rows of a layer's weight that make the gate, and those that make what it is multiplied with."""
+    assert layer.linear is not None
+    values = numbers_of(flow, layer)
+    found = {}
+    for value in values:
+        rows = of_first_token(values[value], layer.linear.made)
+        if len(rows) == layer.linear.made // 2:
+            found[rows] = value
+    if len(found) != 2:
+        raise UnknownError(f"{layer.call.line}: which rows of {layer.linear.weight} make the gate is not seen")
+    products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
+    plain = {v for n in products for v in n.inputs}
+    return tuple(sorted(found, key=lambda rows: found[rows] in plain))
+
+
+def _gate_first(flow: Flow, ups: list[Node], down: Node) -> tuple[Linear, ...]:
+    """The layer whose output goes through the activation, and the other."""
+    products = [n for n in flow.back(down.inputs[0], ("linear",))[1] if n.kind in ("mul", "__mul__")]
+    plain = {v for n in products for v in n.inputs}
+    through = sorted(ups, key=lambda u: u.outputs[0] in plain)
+    return tuple(u.linear for u in through if u.linear)
+
+
+def _experts(flow: Flow, run: Run, experts: Node, linears: list[Node], attention: Attention) -> Experts:
+    params = tuple((flow._own(p), flow.params[p]) for p in experts.call.params)
+    number = max((s[0] for _, s in params if len(s) == 3), default=0)
+    routers = [n for n in linears if n.linear and n.linear.made == number]
+    if not routers:
+        raise UnknownError(f"{experts.call.line}: no router makes a score for each of {number} experts")
+    router = routers[0]
+    assert router.linear is not None
+    picked = [flow.shape(v) for v in experts.inputs[1:]]
+    top_k = next((n.call.facts.get("k") or flow.shape(n.outputs[0])[-1] for n in flow.nodes if n.kind == "topk"), 0)
+    top_k = picked[0][-1] if picked else top_k
+    others = [n for n in linears if n is not router]
+    gate = next((n.linear for n in others if n.linear and n.linear.made == 1), None)
+    others = [n for n in others if n.linear and n.linear.made != 1]
+    shared = _dense(flow, run, others, attention) if others else None
+    norm = norm_before(flow, router)
+    out = next(n for n in flow.nodes if n.linear and n.linear.weight == attention.out.weight)
+    parallel = not flow.depends(router.inputs[0], out.outputs[0])
+    return Experts(router.linear, number, params, top_k, shared, gate, "", norm, norm_after(flow, experts), parallel)

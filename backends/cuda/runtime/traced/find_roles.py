@@ -1,0 +1,100 @@
+"""The parts of a recorded decoder, found by the flow of its tensors.
+
+Only that flow and the shapes of parameters are looked at, never the name of a module or of a class.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import pairwise
+
+from planc.backends.cuda.runtime.traced.find_attention import attention_of
+from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
+from planc.backends.cuda.runtime.traced.flow import Flow, reached
+from planc.backends.cuda.runtime.traced.record import Record, Run, Shape
+from planc.backends.cuda.runtime.traced.roles import Block, Roles, UnknownError, params_of
+
+
+def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
+    """The parts of a recorded decoder. Raises UnknownError."""
+    layers = _layer_runs(record)
+    holder = layers[0].module.rpartition(".")[0]
+    whole = Run("", -1, record.result, 0, len(record.calls))
+    flow = Flow(record, whole, params, "", batch)
+    blocks = tuple(_block(record, run, params, batch) for run in layers)
+    table = next((c for c in record.calls if c.function == "embedding"), None)
+    if table is None:
+        raise UnknownError("no embedding of tokens was found")
+    vocab, embed = params[table.params[0]]
+    before = [c for c in record.calls[: layers[0].begin] if c is not table and c.params]
+    positions = next((p for c in before for p in c.params if len(params[p]) == 2), "")
+    heads = [n for n in flow.nodes if n.linear and n.linear.made == vocab]
+    if not heads:
+        raise UnknownError("no linear layer makes logits of the vocabulary's width")
+    head = heads[-1]
+    assert head.linear is not None
+    norms, _ = flow.back(head.inputs[0], ("norm", "linear"))
+    norm = norms[0].norm if norms and norms[0].kind == "norm" else None
+    tied = head.linear.weight == table.params[0]
+    used = {table.params[0], positions, head.linear.weight, head.linear.bias}
+    used |= {n for n, _ in norm.params} if norm else set()
+    inside = re.compile(re.escape(holder) + r"\.\d+\.")
+    rest = tuple((n, s) for n, s in params.items() if n not in used and not inside.match(n))
+    first = next((n.norm for n in flow.nodes if n.norm and n.outputs[0] in reached(flow, layers[0].taken)), None)
+    used |= {n for n, _ in first.params} if first else set()
+    rest = tuple((n, s) for n, s in rest if n not in used)
+    shape = params[positions] if positions else ()
+    return Roles(
+        embedding=table.params[0],
+        positions=positions,
+        layers=holder,
+        blocks=blocks,
+        norm=norm,
+        head=head.linear,
+        tied=tied,
+        vocab=vocab,
+        embed=embed,
+        rest=rest,
+        positions_shape=shape,
+        returns=layers[0].returns,
+        in_place=any(c.function == "write" for c in record.calls[layers[0].begin : layers[0].end]),
+        embedding_norm=first,
+    )
+
+
+def _layer_runs(record: Record) -> list[Run]:
+    """The longest chain of numbered modules, each of which takes what the one before gives."""
+    groups: dict[str, list[Run]] = {}
+    for run in record.runs:
+        prefix, _, last = run.module.rpartition(".")
+        if last.isdigit():
+            groups.setdefault(prefix, []).append(run)
+    chains = [runs for runs in groups.values() if _is_chain(record, runs)]
+    if not chains:
+        raise UnknownError("no blocks that follow each other were found: a list of modules, each called on the last")
+    return max(chains, key=lambda runs: sum(r.end - r.begin for r in runs))
+
+
+def _is_chain(record: Record, runs: list[Run]) -> bool:
+    numbers = [int(r.module.rpartition(".")[2]) for r in runs]
+    if numbers != list(range(len(runs))) or any(r.end == r.begin for r in runs):
+        return False
+    maker = {o: c for c in record.calls for o in c.outputs}
+
+    def plain(value: int) -> int:
+        while (call := maker.get(value)) and call.function in ("view", "to", "contiguous", "detach", "clone"):
+            value = call.inputs[0]
+        return value
+
+    return all(plain(b.taken) == plain(a.given) for a, b in pairwise(runs))
+
+
+def _block(record: Record, run: Run, params: Mapping[str, Shape], batch: int) -> Block:
+    prefix = f"{run.module}."
+    flow = Flow(record, run, params, prefix, batch)
+    attention = attention_of(flow, run)
+    second = second_half(flow, run, attention)
+    used = params_of(attention) | params_of(second)
+    own = {n.removeprefix(prefix): s for n, s in params.items() if n.startswith(prefix)}
+    return Block(attention, second, tuple((n, s) for n, s in own.items() if n not in used))

@@ -1,0 +1,92 @@
+"""Each parameter's name in the model and in the op graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.runtime.traced.roles import Block, Experts, FeedForward, Linear, Norm, Roles
+
+Names = dict[str, tuple[str, ...]]
+"""By a parameter's name in the model: those of the op graph that it holds, one behind the other."""
+
+
+def names_of(roles: Roles) -> Names:
+    """The names of every parameter of a model with these roles."""
+    found = dict(_ends(roles))
+    for number, block in enumerate(roles.blocks):
+        theirs, ours = f"{roles.layers}.{number}.", f"layers.{number}."
+        found |= {f"{theirs}{own}": tuple(f"{ours}{n}" for n in names) for own, names in _block(block)}
+    return found
+
+
+def _ends(roles: Roles) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield roles.embedding, ("tok_embeddings.weight",)
+    if roles.positions:
+        yield roles.positions, ("pos_embeddings.weight",)
+    yield from _norm(roles.embedding_norm, "embedding_norm")
+    yield from _norm(roles.norm, "norm")
+    if not roles.tied:
+        yield from _linear(roles.head, "output")
+
+
+def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:
+    a, second = block.attention, block.second
+    yield from _norm(a.before, "attention_norm")
+    yield from _norm(a.after, "attention_post_norm")
+    if (latent := a.latent) is not None:
+        yield from _linear(a.q, "attention.wq_a" if latent.q_up else "attention.wq")
+        yield from _norm(latent.q_norm, "attention.q_norm")
+        if latent.q_up:
+            yield from _linear(latent.q_up, "attention.wq_b")
+        yield from _linear(latent.kv_down, "attention.wkv_a", "attention.wk_rope")
+        yield from _norm(latent.kv_norm, "attention.kv_norm")
+        yield from _linear(latent.kv_up, "attention.wk_b", "attention.wv_b")
+    elif a.k is None or a.v is None:
+        yield from _linear(a.q, "attention.wq", "attention.wk", "attention.wv")
+    else:
+        for layer, name in ((a.q, "wq"), (a.k, "wk"), (a.v, "wv")):
+            yield from _linear(layer, f"attention.{name}")
+    yield from _linear(a.out, "attention.wo")
+    if a.latent is None:
+        yield from _norm(a.q_norm, "attention.q_norm")
+        yield from _norm(a.k_norm, "attention.k_norm")
+    if a.sinks:
+        yield a.sinks, ("attention.sinks",)
+    if second.before != a.before or not second.parallel:
+        yield from _norm(second.before, "ffn_norm")
+    yield from _norm(second.after, "ffn_post_norm")
+    yield from _dense(second, "feed_forward") if isinstance(second, FeedForward) else _experts(second)
+
+
+def _dense(f: FeedForward, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    if f.fused:
+        yield from _linear(f.ups[0], f"{module}.w1", f"{module}.w3")
+    else:
+        for layer, name in zip(f.ups, ("w1", "w3"), strict=False):
+            yield from _linear(layer, f"{module}.{name}")
+    yield from _linear(f.down, f"{module}.w2")
+
+
+def _experts(e: Experts) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield from _linear(e.router, "moe.router")
+    large = max(len(shape) and shape[0] * shape[1] * shape[2] for _, shape in e.params if len(shape) == 3)
+    for name, shape in e.params:
+        word = "weight" if len(shape) == 3 else "bias"
+        both = shape[0] * shape[1] * shape[2] == large if len(shape) == 3 else "gate" in name
+        layers = ("w1", "w3") if both else ("w2",)
+        yield name, tuple(f"moe.experts.{layer}.{word}" for layer in layers)
+    if e.shared is not None:
+        yield from _dense(e.shared, "moe.shared")
+    if e.shared_gate is not None:
+        yield from _linear(e.shared_gate, "moe.shared_gate")
+
+
+def _linear(layer: Linear, *modules: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    yield layer.weight, tuple(f"{module}.weight" for module in modules)
+    if layer.bias:
+        yield layer.bias, tuple(f"{module}.bias" for module in modules)
+
+
+def _norm(norm: Norm | None, module: str) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for (path, _), word in zip(norm.params if norm else (), ("weight", "bias"), strict=False):
+        yield path, (f"{module}.{word}",)

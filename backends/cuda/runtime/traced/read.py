@@ -1,0 +1,163 @@
+"""The op graph of a torch module, of a config of transformers, or of what a function builds.
+
+It is read from one run on the meta device.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from planc.backends.cuda.runtime.traced.find_roles import roles_of
+from planc.backends.cuda.runtime.traced.graph import model_of_roles
+from planc.backends.cuda.runtime.traced.record import record
+from planc.backends.cuda.runtime.traced.roles import Roles, UnknownError
+from planc.diag import Diagnostic, PlanError
+from planc.diag.span import Span
+from planc.ir.base import plain_name
+from planc.ir.saved_model import SavedModel, config_sha256
+
+SEQUENCES, TOKENS = 2, 24
+"""The batch of the one run: no value of it is looked at."""
+NOWHERE = Span("", 1, 1, 1, 1)
+
+
+def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
+    """The op graph of `source`: a module, a config's fields, or `package.module:function`, which builds a module.
+
+    `example` are the module's inputs, the tokens first; None for a module that is called with tokens alone.
+    Raises PlanError: E1207 for a part without a place in an op graph, E1208 for code that asks for values, E1209 for
+    classes that transformers has not, E1210 for inputs that the module does not take, E1009 for a missing package.
+    """
+    try:
+        if isinstance(source, str):
+            module, digest = _built(source), ""
+        elif isinstance(source, Mapping):
+            module, digest = causal_model(source), config_sha256(dict(source))
+        else:
+            module, digest = source, ""
+    except ModuleNotFoundError as error:
+        raise _refused("E1009", f"{source} needs {error.name}, which is not installed") from None
+    kind = type(module)
+    package = kind.__module__.partition(".")[0]
+    version = getattr(sys.modules.get(package), "__version__", "")
+    title = name or plain_name(source.replace(":", ".") if isinstance(source, str) else kind.__name__)
+    try:
+        model = model_of_roles(title, roles_of_module(module, example))
+    except UnknownError as error:
+        raise _refused("E1207", f"{kind.__name__}: {error}") from None
+    except ValueError as error:
+        raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
+    return SavedModel(made_from=f"{kind.__name__} of {package} {version}".strip(), source_sha256=digest, model=model)
+
+
+def roles_of_module(module: nn.Module, example: Any = None) -> Roles:
+    """The parts of `module`, which keeps its weights: a copy without them is run. Raises UnknownError, PlanError."""
+    shell = without_weights(module).eval()
+    given = example if isinstance(example, tuple | list) else () if example is None else (example,)
+    tokens = next((t for t in given if isinstance(t, Tensor)), None)
+    shape = (SEQUENCES, TOKENS) if tokens is None else tuple(tokens.shape)
+    rest = tuple(t.to("meta") if isinstance(t, Tensor) else t for t in given[1:])
+    more = {"use_cache": False} if _of_transformers(module) else {}
+    inputs = torch.zeros(shape, dtype=torch.long, device="meta")
+    made = _run(lambda x: record(shell, lambda t: _logits(shell(t, *rest, **more)), x), inputs)
+    return roles_of(made, {n: tuple(p.shape) for n, p in shell.named_parameters()}, shape[0])
+
+
+def causal_model(config: Mapping[str, Any]) -> nn.Module:
+    """The causal model of transformers for these fields of a config, on the meta device. Raises PlanError (E1209)."""
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+
+    kind = config.get("model_type")
+    if not isinstance(kind, str) or kind not in CONFIG_MAPPING:
+        remote = " and its own code (`auto_map`) is not run" if "auto_map" in config else ""
+        raise _refused("E1209", f"transformers has no {kind!r} models{remote}")
+    fields = {k: v for k, v in config.items() if k != "auto_map"}
+    try:
+        made = CONFIG_MAPPING[kind].from_dict(fields)
+        found = MODEL_FOR_CAUSAL_LM_MAPPING[type(made)]
+        with torch.device("meta"):
+            kind_of_model: Any = found[0] if isinstance(found, tuple) else found
+            model: nn.Module = kind_of_model(made)
+    except KeyError:
+        raise _refused("E1209", f"transformers has no causal language model for {kind!r}") from None
+    except Exception as error:  # what a config's classes raise for fields that do not fit
+        raise _refused("E1210", f"transformers makes no {kind} model of this config: {_first_line(error)}") from None
+    return model
+
+
+def _built(source: str) -> nn.Module:
+    path, _, function = source.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module = importlib.import_module(path)
+    build = getattr(module, function, None)
+    if not callable(build):
+        raise _refused("E1210", f"{path} has no function {function or '(none was named)'}")
+    with torch.device("meta"):
+        made = build()
+    if not isinstance(made, nn.Module):
+        raise _refused("E1210", f"{source} gives a {type(made).__name__}, not a torch module")
+    return made
+
+
+def _of_transformers(module: nn.Module) -> bool:
+    """True for a model that is called as those of transformers are."""
+    return (hasattr(module, "config") and hasattr(module, "lm_head")) or hasattr(module, "get_output_embeddings")
+
+
+def without_weights(module: nn.Module) -> nn.Module:
+    """A copy of `module` on the meta device; no weight is copied."""
+    memo: dict[int, Any] = {}
+    for parameter in module.parameters():
+        memo[id(parameter)] = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
+    for buffer in module.buffers():
+        memo[id(buffer)] = torch.empty_like(buffer, device="meta")
+    return copy.deepcopy(module, memo)
+
+
+def _run(call: Callable[[Tensor], Any], tokens: Tensor) -> Any:
+    try:
+        return call(tokens)
+    except (UnknownError, PlanError):
+        raise
+    except Exception as error:
+        where = place(error)
+        asks = ("item()", "nonzero", "meta tensor", "data-dependent", "Boolean value")
+        if any(word in str(error) for word in asks):
+            raise _refused("E1208", f"{where}: its code asks for a tensor's values: {_first_line(error)}") from None
+        raise _refused("E1210", f"{where}: it cannot be called with tokens: {_first_line(error)}") from None
+
+
+def place(error: Exception) -> str:
+    """The innermost line of the model's source in the traceback of `error`."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "/torch/" not in f.filename]
+    own = [f for f in frames if "/runtime/traced/" not in f.filename]
+    return f"{own[-1].filename.rpartition('site-packages/')[2]}:{own[-1].lineno}" if own else "the model"
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+def _logits(result: Any) -> Tensor:
+    if isinstance(result, Tensor):
+        return result
+    logits = getattr(result, "logits", None)
+    if isinstance(logits, Tensor):
+        return logits
+    first: Tensor = next(t for t in result if isinstance(t, Tensor))
+    return first
+
+
+def _refused(code: str, message: str) -> PlanError:
+    return PlanError([Diagnostic(code, message, NOWHERE)])

@@ -1,0 +1,283 @@
+"""One forward of a module on the meta device, call by call: what is computed from which parameters, and where.
+
+Nothing is computed: meta tensors have shapes alone. Experts, which pick rows by values, are not run: their output
+has the shape of their input.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Call:
+    """One function call on tensors that depend on the tokens. Tensors are numbered."""
+
+    function: str
+    inputs: tuple[int, ...]
+    """The tensors that depend on the tokens, in the order of the arguments."""
+    params: tuple[str, ...]
+    """Parameters among the other arguments, or among what these were made from."""
+    beside: tuple[Shape, ...]
+    """Shapes of the other arguments that no parameter is in: masks, positions, angles."""
+    outputs: tuple[int, ...]
+    module: str
+    """Path of the innermost module that was running."""
+    line: str
+    """`FILE:LINE` of the model's source."""
+    direct: tuple[str, ...] = ()
+    """Parameters that were given as they are, not turned or scaled."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    again: Any = field(default=None, compare=False, repr=False)
+    """The function and its arguments with `Numbered` for tensors that depend on the tokens, to be called again."""
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """A tensor among the arguments of a call."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A module that ran, with its first tensor argument and its first tensor result, and the calls inside it."""
+
+    module: str
+    taken: int
+    given: int
+    begin: int
+    end: int
+    returns: int = 0
+    """Length of the tuple that it returns, whose first is a tensor; 0 for a tensor alone."""
+
+
+@dataclass
+class Record:
+    """Everything that one forward did."""
+
+    calls: list[Call] = field(default_factory=list)
+    runs: list[Run] = field(default_factory=list)
+    shapes: dict[int, Shape] = field(default_factory=dict)
+    result: int = -1
+
+
+class _Recorder(TorchFunctionMode):
+    def __init__(self, model: nn.Module, record: Record, tokens: Tensor) -> None:
+        super().__init__()
+        self.record, self.inside = record, [""]
+        self.params = {id(p): n for n, p in model.named_parameters()}
+        self.alive: list[Any] = [tokens]
+        self.numbers: dict[int, int] = {}
+        self.made_from: dict[int, tuple[str, ...]] = {}
+        """Parameters in a tensor that does not depend on the tokens, by the tensor's id."""
+        self.number(tokens)
+        self.mask_shape = (tokens.shape[0], 1, tokens.shape[1], tokens.shape[1])
+
+    def number(self, tensor: Tensor) -> int:
+        """A new number for `tensor`, also where it was changed in place."""
+        self.alive.append(tensor)
+        number = self.numbers[id(tensor)] = len(self.alive)
+        self.record.shapes[number] = tuple(tensor.shape)
+        return number
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__name__", "") == "__contains__":  # asks for values, for a warning about padding
+            return False
+        result = func(*args, **kwargs)
+        made = _tensors(result)
+        name = getattr(func, "__name__", "")
+        if made:
+            again = (func, self.numbered(args), self.numbered(kwargs))
+            self.add("view" if name == "__get__" else name, (args, kwargs), made, again=again)
+        if name == "__setitem__" or (name.endswith("_") and not name.endswith("__")):
+            self.write(args[0], (args, kwargs))
+        return result
+
+    def write(self, target: Tensor, given: Any) -> None:
+        """Record that `target` was changed in place, and with it the tensor that it is a view of."""
+        self.add("write", (given, target), [target])
+        if target._base is not None:
+            self.add("write", (target._base, target), [target._base])
+
+    def numbered(self, value: Any) -> Any:
+        """Arguments with `Numbered` in place of tensors that depend on the tokens."""
+        if isinstance(value, Tensor):
+            return Numbered(self.numbers[id(value)]) if id(value) in self.numbers else value
+        if isinstance(value, dict):
+            return {k: self.numbered(v) for k, v in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(self.numbered(v) for v in value)
+        return value
+
+    def add(
+        self, name: str, given: Any, made: list[Tensor], facts: Mapping[str, Any] | None = None, again: Any = None
+    ) -> None:
+        """Record a call, unless nothing in it depends on the tokens."""
+        inputs: list[int] = []
+        params: list[str] = []
+        direct: list[str] = []
+        beside: list[Shape] = []
+        for tensor in _tensors(given):
+            if id(tensor) in self.numbers:
+                inputs.append(self.numbers[id(tensor)])
+            elif found := ([self.params[id(tensor)]] if id(tensor) in self.params else self.made_from.get(id(tensor))):
+                params += found
+                direct += found if id(tensor) in self.params else ()
+            else:
+                beside.append(tuple(tensor.shape))
+        if not inputs:
+            for tensor in made:
+                self.alive.append(tensor)
+                if params:
+                    self.made_from[id(tensor)] = tuple(dict.fromkeys(params))
+            return
+        outputs = tuple(self.number(tensor) for tensor in made)
+        unique = tuple(dict.fromkeys(params))
+        call = Call(name, tuple(inputs), unique, tuple(beside), outputs, self.inside[-1], _line())
+        call = replace(call, direct=tuple(direct), facts=facts or {}, again=again)
+        self.record.calls.append(call)
+
+
+def record(model: nn.Module, call: Callable[[Tensor], Any], tokens: Tensor) -> Record:
+    """The calls that `call(tokens)` makes; `model` and `tokens` are on the meta device."""
+    made = Record()
+    recorder = _Recorder(model, made, tokens)
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(_watched(model, recorder))
+        stack.enter_context(_attention_of_transformers(model, recorder))
+        stack.enter_context(recorder)
+        result = call(tokens)
+    made.result = next((recorder.numbers[id(t)] for t in _tensors(result) if id(t) in recorder.numbers), -1)
+    return made
+
+
+@contextmanager
+def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+    """Every module's forward notes when it runs; that of experts is not run."""
+    changed = []
+    for path, module in model.named_modules():
+        changed.append((module, module.__dict__.get("forward")))
+        module.forward = _noted(path, module.forward, recorder, own=list(module.parameters(recurse=False)))
+    try:
+        yield
+    finally:
+        for module, before in changed:
+            if before is None:
+                del module.forward
+            else:
+                module.forward = before
+
+
+def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: list[Tensor]) -> Callable[..., Any]:
+    stub = any(p.dim() == 3 for p in own) and not isinstance(
+        getattr(forward, "__self__", None), nn.modules.conv._ConvNd
+    )
+
+    def noted(*args: Any, **kwargs: Any) -> Any:
+        record, numbers = recorder.record, recorder.numbers
+        begin = len(record.calls)
+        taken = next((numbers[id(t)] for t in _tensors((args, kwargs)) if id(t) in numbers), -1)
+        recorder.inside.append(path)
+        result: Any
+        try:
+            if stub:
+                given = [t for t in _tensors((args, kwargs)) if t.is_floating_point()]
+                with torch._C.DisableTorchFunction():
+                    result = torch.empty_like(given[0])
+                recorder.add("experts", (args, kwargs, own), [result])
+            else:
+                result = forward(*args, **kwargs)
+        finally:
+            recorder.inside.pop()
+        given_number = next((numbers[id(t)] for t in _tensors(result) if id(t) in numbers), -1)
+        returns = len(list(result)) if isinstance(result, tuple) else 0
+        record.runs.append(Run(path, taken, given_number, begin, len(record.calls), returns))
+        return result
+
+    return noted
+
+
+@contextmanager
+def _attention_of_transformers(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
+    """The core of transformers' attention, as its interface calls it: one call, with its window and its sinks."""
+    own: Any = model.__dict__.get("model", model)  # of a bound model the one that it was made from
+    configs = {id(c): c for m in (*model.modules(), own) if (c := getattr(m, "config", None)) is not None}
+    configs = {n: c for n, c in configs.items() if hasattr(c, "_attn_implementation")}
+    if not configs:
+        yield
+        return
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    def core(module: Any, q: Tensor, k: Tensor, v: Tensor, mask: Any = None, **given: Any) -> Any:
+        facts = {"window": int(given.get("sliding_window") or 0)}
+        with torch._C.DisableTorchFunction():
+            result = q.new_empty(q.shape[0], q.shape[2], q.shape[1], v.shape[-1])
+        recorder.add("attention", (q, k, v, given.get("s_aux")), [result], facts)
+        return result, None
+
+    def mask(*args: Any, **kwargs: Any) -> Tensor:
+        return torch.empty(recorder.mask_shape, device="meta")
+
+    before = [(c, c._attn_implementation) for c in configs.values()]
+    sources = {type(m).__module__ for m in (*model.modules(), own)}
+    masks = [
+        (vars(sys.modules[s]), name, value)
+        for s in sources
+        if "transformers" in s
+        for name, value in vars(sys.modules[s]).items()
+        if name.startswith("create_") and "mask" in name
+    ]
+    ALL_ATTENTION_FUNCTIONS.register(NAME, core)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, lambda *args, **kwargs: None)
+    try:
+        for config in configs.values():
+            config._attn_implementation_internal = NAME
+        for names, name, _ in masks:
+            names[name] = mask
+        yield
+    finally:
+        for config, name in before:
+            config._attn_implementation_internal = name
+        for interface in (ALL_ATTENTION_FUNCTIONS, ALL_MASK_ATTENTION_FUNCTIONS):
+            interface._global_mapping.pop(NAME, None)
+        for names, name, value in masks:
+            names[name] = value
+
+
+NAME = "planc_records"
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    """Every tensor in nested arguments, in order."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    if isinstance(value, list | tuple):
+        return [t for v in value for t in _tensors(v)]
+    return []
+
+
+def _line() -> str:
+    """The innermost line outside torch and this file."""
+    frame: Any = sys._getframe(1)
+    while frame is not None:
+        file = frame.f_code.co_filename
+        if file != __file__ and "/torch/" not in file:
+            return f"{file.rpartition('site-packages/')[2]}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

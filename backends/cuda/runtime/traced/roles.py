@@ -1,0 +1,157 @@
+"""The parts of a model: which linear layer makes the queries, which norm stands before which layer, and so on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from planc.backends.cuda.runtime.traced.record import Shape
+
+LINEAR = ("linear", "addmm", "matmul", "mm", "__matmul__", "baddbmm", "bmm", "einsum", "conv1d")
+CORES = ("attention", "scaled_dot_product_attention")
+
+
+class UnknownError(ValueError):
+    """A part of the model that has no place in an op graph; in words for the user, with the line of the source."""
+
+
+@dataclass(frozen=True)
+class Norm:
+    """A norm by its module's path and the shapes of its parameters."""
+
+    path: str
+    params: tuple[tuple[str, Shape], ...]
+
+
+@dataclass(frozen=True)
+class Linear:
+    """A linear layer: the parameter that is its weight, that of its bias ("": none), and its widths."""
+
+    weight: str
+    bias: str
+    made: int
+    taken: int
+    transposed: bool = False
+    """True for a weight stored as [in, out]."""
+
+    @property
+    def path(self) -> str:
+        """The module that holds the weight."""
+        return self.weight.rpartition(".")[0]
+
+
+@dataclass(frozen=True)
+class Latent:
+    """The narrow way to keys and values: down, norm, up, and a rotated part of `rope_dim` that all heads share.
+
+    Queries have one too where `q_up` is there. DeepSeek-AI 2024, "DeepSeek-V2", section 2.1.
+    """
+
+    kv_down: Linear
+    kv_norm: Norm
+    kv_up: Linear
+    rope_dim: int
+    q_norm: Norm | None = None
+    q_up: Linear | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Queries, keys and values (one layer for all three where `k` is None), the core, and the way back."""
+
+    heads: int
+    kv_heads: int
+    head_dim: int
+    q: Linear
+    k: Linear | None
+    v: Linear | None
+    out: Linear
+    q_norm: Norm | None = None
+    k_norm: Norm | None = None
+    rotary: bool = False
+    rows: tuple[tuple[int, ...], ...] = ()
+    """Where one layer makes all three: the rows of its weight that make queries, keys and values."""
+    window: int = 0
+    sinks: str = ""
+    value_dim: int = 0
+    """Width of a head's values where it is not that of its keys."""
+    latent: Latent | None = None
+    """Where it is there, `q` goes down to the latent, or makes the queries itself."""
+    before: Norm | None = None
+    after: Norm | None = None
+
+
+@dataclass(frozen=True)
+class FeedForward:
+    """`ups` are gate and up, or one layer: `fused` where it makes both."""
+
+    ups: tuple[Linear, ...]
+    down: Linear
+    fused: bool = False
+    before: Norm | None = None
+    after: Norm | None = None
+    rows: tuple[tuple[int, ...], ...] = ()
+    """Where one layer makes both: the rows of its weight for each."""
+    parallel: bool = False
+    """True where it does not see what the attention of its block adds."""
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A router and experts whose weights have a dimension of experts, with a dense part beside them."""
+
+    router: Linear
+    experts: int
+    params: tuple[tuple[str, Shape], ...]
+    top_k: int
+    shared: FeedForward | None = None
+    shared_gate: Linear | None = None
+    correction: str = ""
+    before: Norm | None = None
+    after: Norm | None = None
+    parallel: bool = False
+
+
+@dataclass(frozen=True)
+class Block:
+    """One kind of block; paths begin at the block. `rest` are parameters without a part, and their shapes."""
+
+    attention: Attention
+    second: FeedForward | Experts
+    rest: tuple[tuple[str, Shape], ...] = ()
+
+
+@dataclass(frozen=True)
+class Roles:
+    """A whole decoder. Paths outside the blocks begin at the model."""
+
+    embedding: str
+    positions: str
+    layers: str
+    """Path of the module that holds the blocks."""
+    blocks: tuple[Block, ...]
+    """Each layer's."""
+    norm: Norm | None
+    head: Linear
+    tied: bool
+    vocab: int
+    embed: int
+    rest: tuple[tuple[str, Shape], ...] = ()
+    positions_shape: Shape = ()
+    returns: int = 0
+    """Length of the tuple that a block returns; 0 for a tensor."""
+    in_place: bool = False
+    """True where the code of a block changes tensors in place."""
+    embedding_norm: Norm | None = None
+
+
+def params_of(part: object) -> set[str]:
+    """Every parameter's path in a part."""
+    if isinstance(part, Linear):
+        return {part.weight, part.bias}
+    if isinstance(part, Norm):
+        return {n for n, _ in part.params}
+    if isinstance(part, tuple):
+        return {name for p in part for name in params_of(p)}
+    if isinstance(part, str):
+        return {part}
+    return {name for value in vars(part).values() for name in params_of(value)} if hasattr(part, "__dict__") else set()

@@ -1,0 +1,80 @@
+"""A share of the heads: tried on the meta device, before any process group is there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from planc.backends.cuda.runtime.traced.bind import Bound, common_path, localise
+from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, place, roles_of_module, without_weights
+from planc.backends.cuda.runtime.traced.record import Record, record
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, Roles
+
+
+def refusal(model: nn.Module, roles: Roles, share: int) -> str:
+    """Why the attention of `model` does not take one of `share` parts of its heads, in words; "" where it does."""
+    bound = Bound(without_weights(model).eval(), roles, TOKENS)
+    for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
+        _narrow(block.get_submodule("attention"), role.attention, share)
+    tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
+    try:
+        made = record(bound, bound, tokens)
+    except Exception as error:  # the model's own code, with shapes that it may not expect
+        return f"{place(error)}: its attention takes no share of the heads: {str(error).splitlines()[0][:200]}"
+    wrong = next(_wrong(made, roles.blocks[0].attention, share), None)
+    if wrong is None and roles.blocks[0].attention.rows and not _same_order(model, roles, share):
+        wrong = roles.blocks[0].attention.q.weight
+    return f"{wrong}: its attention takes no share of the heads" if wrong is not None else ""
+
+
+def _same_order(model: nn.Module, roles: Roles, share: int) -> bool:
+    """True where the rows of a layer that makes queries, keys and values lie in a share as they lie in the whole."""
+    own = without_weights(model).eval()
+    for number, role in enumerate(roles.blocks):
+        a = role.attention
+        block = own.get_submodule(f"{roles.layers}.{number}")
+        for layer, width, dim in ((a.q, a.q.made // share, 0), (a.out, a.out.taken // share, 1)):
+            module: Any = block.get_submodule(layer.path)
+            shape = [layer.made, layer.taken]
+            shape[dim] = width
+            module.weight = nn.Parameter(torch.empty(shape[::-1] if layer.transposed else shape, device="meta"))
+            if layer.bias and dim == 0:
+                module.bias = nn.Parameter(torch.empty(width, device="meta"))
+            if hasattr(module, "nf") and dim == 0:  # a layer that shapes its output by an attribute
+                module.nf = width
+        path = common_path([a.q.path, a.out.path])
+        localise(block.get_submodule(path), a, share)
+    found = roles_of_module(own).blocks[0].attention.rows
+    rows = roles.blocks[0].attention.rows
+    first = torch.tensor([row for own_rows in rows for row in own_rows[: len(own_rows) // share]])
+    places = first.argsort().argsort().tolist()
+    return [row for own_rows in found for row in own_rows] == places
+
+
+def _narrow(attention: nn.Module, a: Attention, share: int) -> None:
+    """Give the linear layers of `attention` the widths that they have on one of `share` ranks."""
+    for name in ("wq", "wk", "wv", "wo"):
+        whole: Any = attention.get_submodule(name)
+        taken, made = whole.in_features, whole.out_features
+        taken, made = (taken // share, made) if name == "wo" else (taken, made // share)
+        whole.weight = nn.Parameter(torch.empty(made, taken, device="meta"))
+        if whole.bias is not None:
+            whole.bias = nn.Parameter(torch.empty(made, device="meta"))
+
+
+def _wrong(made: Record, a: Attention, share: int) -> Iterator[str]:
+    """Lines at which queries or scores are not those of a share of the heads over all tokens."""
+    rows = SEQUENCES * a.heads // share * TOKENS
+    for call in made.calls:
+        size = torch.Size(made.shapes[call.outputs[0]]).numel()
+        if call.function in CORES:
+            queries = made.shapes[call.inputs[0]]
+            right = queries[-2:] == (TOKENS, a.head_dim) and torch.Size(queries).numel() == rows * a.head_dim
+        else:
+            products = call.function in LINEAR and not call.params and len(call.inputs) > 1
+            right = not products or size in (rows * TOKENS, rows * a.head_dim)
+        if not right:
+            yield call.line

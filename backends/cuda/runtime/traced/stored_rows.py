@@ -1,0 +1,78 @@
+"""The order in which a layer stores its rows, found by following numbers through what rearranges its output."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from planc.backends.cuda.runtime.traced.flow import Flow, Node
+from planc.backends.cuda.runtime.traced.record import Numbered
+from planc.backends.cuda.runtime.traced.roles import UnknownError
+
+REARRANGING = (
+    *("view", "reshape", "split", "chunk", "__getitem__", "transpose", "permute", "flatten", "unflatten", "unsqueeze"),
+    *("squeeze", "expand", "contiguous", "broadcast_to", "expand_as", "unbind", "tensor_split", "narrow", "select"),
+    *("movedim", "swapaxes", "repeat_interleave"),
+)
+"""Functions that put numbers elsewhere and change none."""
+
+
+SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
+
+
+def numbers_of(flow: Flow, layer: Node) -> dict[int, torch.Tensor]:
+    """Tensors that hold what a layer makes, unchanged: for each element the row of the weight that makes it.
+
+    Only the elements of the first token have their row; others are beyond all rows.
+    """
+    made = flow.shape(layer.outputs[0])
+    values = {layer.outputs[0]: torch.arange(math.prod(made)).view(made)}
+    for node in flow.nodes[flow.nodes.index(layer) + 1 :]:
+        known = [v for v in node.inputs if v in values]
+        if known and node.kind in SAME:
+            values[node.outputs[0]] = values[known[0]]
+        elif known and node.kind in REARRANGING and node.call.again is not None:
+            function, args, kwargs = node.call.again
+            result = function(*_filled(args, values), **_filled(kwargs, values))
+            parts = result if isinstance(result, tuple | list) else (result,)
+            values |= dict(zip(node.outputs, parts, strict=True))
+    return values
+
+
+def _filled(value: Any, values: Mapping[int, torch.Tensor]) -> Any:
+    if isinstance(value, Numbered):
+        return values[value.number]
+    if isinstance(value, dict):
+        return {k: _filled(v, values) for k, v in value.items()}
+    return type(value)(_filled(v, values) for v in value) if type(value) in (list, tuple) else value
+
+
+def rows_of(flow: Flow, layer: Node, target: int, count: int) -> tuple[int, ...]:
+    """The rows of a layer's weight that make `target`, in the order of its heads. Raises UnknownError."""
+    assert layer.linear is not None
+    values = numbers_of(flow, layer)
+    before = made_from(flow, target)
+    for value in reversed([v for v in values if v in before]):
+        rows = of_first_token(values[value], layer.linear.made)
+        if len(rows) == count:
+            return rows
+    raise UnknownError(f"{layer.call.line}: which rows of {layer.linear.weight} make what is not seen")
+
+
+def made_from(flow: Flow, target: int) -> set[int]:
+    """Every tensor that `target` is made from, and itself."""
+    found, open_values = set(), [target]
+    while open_values:
+        here = open_values.pop()
+        if here not in found and (node := flow.maker.get(here)):
+            open_values += node.inputs
+        found.add(here)
+    return found
+
+
+def of_first_token(numbers: torch.Tensor, rows: int) -> tuple[int, ...]:
+    """The rows of a weight of so many `rows` that `numbers` names, each once, in its order."""
+    return tuple(dict.fromkeys(n for n in numbers.flatten().tolist() if n < rows))

@@ -1,0 +1,277 @@
+"""Op graphs that are read from the code of transformers' classes, and of modules of one's own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import planc
+from planc.backends.cuda.runtime.traced.read import roles_of_module
+from planc.backends.cuda.runtime.traced.share import refusal
+from planc.catalog import config_types
+from planc.driver import save_models
+from planc.ir.frozen import read
+from planc.ir.model import Model
+from planc.ir.plain_values import read_noun
+from planc.ir.references import model_inconsistencies
+from planc.ir.saved_model import SavedModel
+from tests.cuda.families import FAMILIES, config_of, model_on
+
+pytest.importorskip("transformers")
+
+PLAN = """plan own
+model from {}
+batch 16 x 24 tokens microbatch 2
+cluster 4 x cpu_local
+mesh fsdp 4
+use fsdp over fsdp
+"""
+
+
+def plan_in(folder: Path, model: str) -> Path:
+    path = folder / "own.plan"
+    path.write_text(PLAN.format(model))
+    return path
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_familys_parameters_are_exact(family: str) -> None:
+    module = model_on("meta", config_of(family))
+    model = planc.model_of(module).model
+    assert model.parameters == sum(p.numel() for p in module.parameters())
+    assert model.layers == 4
+
+
+@pytest.mark.parametrize("family", sorted(config_types()))
+def test_a_family_of_the_catalog_is_read_as_the_catalog_has_it(family: str) -> None:
+    """Equal ops, tensors and parameters: every cost, collective and layout of one is that of the other."""
+    config = config_of(family)
+    expected, _ = config_types()[family].read_config(family, config.to_dict())
+    found = planc.model_of(model_on("meta", config)).model
+    for field in ("sizes", "params", "tensors", "ops", "runs", "top_k", "tied"):
+        assert getattr(found, field) == getattr(expected, field), field
+
+
+def test_weights_are_left_where_they_are() -> None:
+    config = config_of("llama")
+    module = model_on("cpu", config)
+    before = {n: p.clone() for n, p in module.named_parameters()}
+    tokens = torch.arange(12).view(1, 12)
+    expected = module(tokens).logits
+    planc.model_of(module)
+    assert all(torch.equal(p, before[n]) for n, p in module.named_parameters())
+    assert torch.equal(module(tokens).logits, expected)
+
+
+class Strange(nn.Module):
+    """Odd names, one layer for queries, keys and values, halves of a block beside each other, a norm of its own."""
+
+    def __init__(self, width: int = 32, heads: int = 4) -> None:
+        super().__init__()
+        self.lookup = nn.Embedding(50, width)
+        self.tower = nn.ModuleList([Storey(width, heads) for _ in range(3)])
+        self.finish = Scaled(width)
+        self.readout = nn.Linear(width, 50, bias=False)
+
+    def forward(self, ids: Any) -> Any:
+        state = self.lookup(ids)
+        for storey in self.tower:
+            state = storey(state)
+        return self.readout(self.finish(state))
+
+
+class Scaled(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.gain = nn.Parameter(torch.ones(width))
+
+    def forward(self, x: Any) -> Any:
+        return x * self.gain / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt()
+
+
+class Storey(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.calm = Scaled(width)
+        self.mixing = nn.Linear(width, 3 * width)
+        self.back = nn.Linear(width, width)
+        self.wide, self.narrow = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Any) -> Any:
+        y = self.calm(x)
+        q, k, v = (t.unflatten(-1, (self.heads, -1)).transpose(1, 2) for t in self.mixing(y).chunk(3, dim=-1))
+        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        beside = self.narrow(nn.functional.gelu(self.wide(y)))
+        return x + self.back(mixed.transpose(1, 2).flatten(2)) + beside
+
+
+def strange() -> nn.Module:
+    return Strange()
+
+
+def test_a_module_of_ones_own() -> None:
+    module = Strange()
+    model = planc.model_of(module, torch.zeros(3, 8, dtype=torch.long)).model
+    assert model.parameters == sum(p.numel() for p in module.parameters())
+    assert (model.layers, model.sizes["heads"], model.sizes["ffn"], model.sizes["vocab"]) == (3, 4, 128, 50)
+    inputs = {op.name: op.inputs for op in model.block_ops}
+    assert inputs["ffn.up"] == inputs["attention.q"] == ("attention.in",)
+
+
+def test_code_that_is_named_runs_when_it_is_allowed_and_its_graph_is_kept(tmp_path: Path) -> None:
+    plan = plan_in(tmp_path, 'code "tests.cuda.test_traced:strange"')
+    with pytest.raises(planc.PlanError, match="E0118"):
+        planc.load(plan)
+    (kept,) = save_models(plan)
+    assert kept.name == "tests.cuda.test_traced.strange.model.json"
+    assert planc.load(plan).model.layers == 3
+
+
+def test_a_plan_with_a_kept_graph_loads_no_framework(tmp_path: Path) -> None:
+    config_of("olmo2").to_json_file(tmp_path / "config.json")
+    plan = plan_in(tmp_path, 'transformers "config.json"')
+    assert [d.code for d in planc.check(plan).diagnostics] == ["E0118"]
+    save_models(plan)
+    seen = "import sys, planc; r = planc.check(sys.argv[1]); print(r.step is not None, 'torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", seen, str(plan)], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+    without = plan_in(tmp_path, '"config.json"')
+    assert planc.load(without).model.family == "traced"  # no family of the catalog: the kept graph
+
+
+def test_a_graph_of_another_config_or_changed_by_hand_is_refused(tmp_path: Path) -> None:
+    config_of("olmo2").to_json_file(tmp_path / "config.json")
+    plan = plan_in(tmp_path, 'transformers "config.json"')
+    (kept,) = save_models(plan)
+    text = kept.read_text()
+    kept.write_text(text.replace('"embed": 64', '"embed": 65'))
+    with pytest.raises(planc.PlanError, match="was changed by hand"):
+        planc.load(plan)
+    kept.write_text(text)
+    config_of("olmo2", num_hidden_layers=5).to_json_file(tmp_path / "config.json")
+    with pytest.raises(planc.PlanError, match=r"is of another config than config\.json"):
+        planc.load(plan)
+    kept.write_text("{}")
+    with pytest.raises(planc.PlanError, match="its format is not planc-model/1"):
+        planc.load(plan)
+    with pytest.raises(planc.PlanError, match="E0108"):
+        planc.load(plan_in(tmp_path, 'keras "config.json"'))
+
+
+def test_a_kept_graph_is_the_one_that_was_read() -> None:
+    kept = planc.model_of(model_on("meta", config_of("deepseek_v3")))
+    assert SavedModel.parse(kept.text()) == kept
+    assert json.loads(kept.text())["made_from"].startswith("DeepseekV3ForCausalLM of transformers ")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("family", "a b"),
+        ("top_k", -1),
+        ("top_k", True),
+        ("tied", 1),
+        ("sizes", {"layers": 0}),
+        ("ops", {"first": []}),
+        ("params", [{"name": "x\nimport os", "shape_dims": [], "section": "first"}]),
+        ("strange", 1),
+        ("cause", {"span": 3}),
+    ],
+)
+def test_a_saved_model_of_a_stranger_is_read_strictly(field: str, value: Any) -> None:
+    """A model that planc wrote is read as pydantic reads a compiled plan; everything else is an error."""
+    plain = planc.model_of(Strange()).model.to_json()
+    assert read_noun(Model, plain) == read(Model, plain)
+    with pytest.raises(ValueError, match=r".+"):
+        refuse_mistakes({**plain, field: value})
+
+
+def refuse_mistakes(plain: dict[str, Any]) -> None:
+    """Raise ValueError as reading a saved model does."""
+    for mistake in model_inconsistencies(read_noun(Model, plain)):
+        raise ValueError(mistake)
+
+
+@pytest.mark.parametrize(
+    ("family", "words"),
+    [
+        ("bloom", "modeling_bloom.py:"),  # ALiBi for all heads
+        ("olmo2", "modeling_olmo2.py:"),  # one norm over all heads
+        ("codegen", "attn.qkv_proj.weight"),  # rows in four parts, whatever the number of heads
+        ("gpt2", ""),
+        ("phi3", ""),
+    ],
+)
+def test_a_share_of_the_heads_is_tried_before_it_is_trained(family: str, words: str) -> None:
+    model = model_on("meta", config_of(family))
+    why = refusal(model, roles_of_module(model), 2)
+    assert words in why
+    assert bool(words) == bool(why)
+
+
+def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a view has as many numbers, and mixes tokens with heads: nothing fails, and every loss is wrong."""
+    model = Strange(width=64, heads=8)
+    assert refusal(model, roles_of_module(model), 2) == ""
+    monkeypatch.setattr("planc.backends.cuda.runtime.traced.bind.NOT_OF_ALL_HEADS", ("heads",))
+    assert "test_traced.py:" in refusal(model, roles_of_module(model), 2)
+
+
+class ByValue(Strange):
+    def forward(self, ids: Any) -> Any:
+        return super().forward(ids if ids.max().item() < 9 else ids * 0)
+
+
+class TwoInputs(Strange):
+    def forward(self, ids: Any, scale: Any) -> Any:  # type: ignore[override]
+        return super().forward(ids) * scale
+
+
+class Extra(Strange):
+    def __init__(self) -> None:
+        super().__init__()
+        for storey in self.tower:
+            storey.register_parameter("spare", nn.Parameter(torch.ones(2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "code", "words"),
+    [
+        (ByValue, "E1208", "test_traced.py:"),
+        (TwoInputs, "E1210", "missing 1 required positional argument: 'scale'"),
+        (Extra, "E1207", r"tower\.\*\.spare"),
+    ],
+)
+def test_a_module_without_an_op_graph_is_refused_with_its_line(kind: Any, code: str, words: str) -> None:
+    with pytest.raises(planc.PlanError, match=words) as caught:
+        planc.model_of(kind())
+    assert [d.code for d in caught.value.diagnostics] == [code]
+
+
+def test_example_inputs_are_taken() -> None:
+    given = (torch.zeros(2, 8, dtype=torch.long), torch.ones(()))
+    assert planc.model_of(TwoInputs(), given).model.layers == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "code"),
+    [
+        ('code "tests.cuda.test_traced:missing"', "E1210"),
+        ('code "no_such_package_here:build"', "E1009"),
+        ('transformers "config.json"', "E1209"),
+    ],
+)
+def test_code_that_builds_no_module_is_refused_at_its_sentence(tmp_path: Path, model: str, code: str) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "mine", "auto_map": {"AutoModel": "x.Y"}}')
+    with pytest.raises(planc.PlanError) as caught:
+        save_models(plan_in(tmp_path, model))
+    (diagnostic,) = caught.value.diagnostics
+    assert (diagnostic.code, diagnostic.span.line) == (code, 2)

@@ -1,0 +1,47 @@
+"""Modules under plans that were read from their code train as they do undivided, all in one launch."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from planc.trainer.run.launch import run
+from tests.rows import rows_of
+
+WORKER = Path(__file__).with_name("traced_worker.py")
+BUDGET = 1e-5
+CASES: dict[str, tuple[str, ...]] = {
+    "sp": (
+        "arcee",
+        "cohere",
+        "falcon",
+        "gemma2",
+        "gemma3_text",
+        "glm4",
+        "granite",
+        "llama",
+        "mistral",
+        "phi3",
+        "smollm3",
+    ),
+    "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
+    "heads": ("mixtral", "qwen3_moe"),
+    "fsdp": ("bloom", "olmo2"),
+}
+"""Families by layout: those with learned positions or biases do not divide the sequence, those that norm all heads
+together or have ALiBi no heads; `own` is a module of no family."""
+
+
+@pytest.mark.launch
+@pytest.mark.long
+def test_models_read_from_their_code_train_as_undivided_ones() -> None:
+    pytest.importorskip("transformers")
+    cases = [f"{family}:{layout}" for layout, families in CASES.items() for family in families]
+    finished = run([sys.executable, str(WORKER), *cases], 4, timeout_s=900)
+    assert finished.ok, finished.outputs[finished.failed_rank or 0][-4000:]
+    rows = rows_of(finished.outputs[0])
+    assert [f"{row['name']}:{row['layout']}" for row in rows] == cases
+    for row in rows:
+        assert row.get("apart", 1.0) <= BUDGET, row
