@@ -70,6 +70,9 @@ class Xla(CommonBackend):
         raise TypeError("a program of the xla target divides pytrees: use shardings")
 
     def shardings(self, program: Program, tree: Any) -> Any:
+        from planc.backends.xla.runtime.compare_tree import check_tree
+
+        check_tree(tree, program)
         emitted = program.load()
         return emitted.shardings(emitted.build_mesh(), tree)
 

@@ -30,6 +30,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 from jax.experimental import mesh_utils
+from jax.experimental.pallas.ops.tpu import splash_attention
 from jax.lax import with_sharding_constraint
 from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh
 from jax.sharding import PartitionSpec as P
@@ -45,6 +46,12 @@ DATA_PARALLEL = 64  # ranks that divide the batch; llama3_70b_v5p.plan:6  use fs
 MICROBATCH = 64  # sequences on all of them; llama3_70b_v5p.plan:3  batch 256 x 8192 tokens microbatch 1
 BATCH = P("fsdp", None)  # tokens and targets, [sequences, tokens of each]
 COMPUTE = jnp.bfloat16  # llama3_70b_v5p.plan:10  compute bf16 reduce fp32
+
+BLOCK = 512  # rows and keys that attention takes at a time; as MaxText has it
+BLOCK_SIZES = (
+    *("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"),
+    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"),
+)
 
 # One layer's layout by parameter name, [out, in] for a weight; `*` stands for its number.
 # Parameters while they are used.
@@ -195,8 +202,29 @@ def positions(length: int) -> jax.Array:
 
 
 def attend(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D]."""
-    return jax.nn.dot_product_attention(q, k, v, is_causal=True)
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].
+
+    By splash attention, which keeps no scores: each device runs it on its sequences and heads.
+    """
+    given = tuple(ACTIVATIONS[name] for name in ("attention.q_rotated", "attention.k_rotated", "attention.v"))
+    out = ACTIVATIONS["attention.mixed"]
+    mapped = jax.shard_map(_splash, in_specs=given, out_specs=out, check_vma=False)
+    return mapped(q, k, v)
+
+
+def _splash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    """`attend` on one device."""
+    rows, heads = q.shape[1:3]
+    mask = splash_attention.CausalMask((rows, rows))
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([mask] * heads),
+        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        head_shards=1,
+        q_seq_shards=1,
+        interpret=jax.sharding.get_abstract_mesh().abstract_device.platform == "cpu",
+    )
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
+    return jnp.swapaxes(jax.vmap(kernel)(q, k, v), 1, 2)
 
 
 def build_train_step(

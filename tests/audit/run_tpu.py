@@ -7,8 +7,10 @@ the results there are. A plan that was compiled before is not compiled again (an
 from __future__ import annotations
 
 import json
+import re
 import sys
 import time
+from math import prod
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -16,21 +18,30 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from planc.backends.xla.audit.run import audit  # noqa: E402
+from planc.backends.xla.audit.compile import compiled  # noqa: E402
+from planc.backends.xla.audit.run import audit_of_answer  # noqa: E402
+from planc.backends.xla.audit.topology import topology_of  # noqa: E402
+from planc.checks import check_plan  # noqa: E402
+from planc.cost import cost_plan  # noqa: E402
 from planc.diag import PlanError  # noqa: E402
-from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, AxisWire, judged  # noqa: E402
-from tests.audit.tpu_cases import CASES, LATER, plan_of  # noqa: E402
+from planc.ir.audit import AXES_WITHIN, Audit, AxisWire, judged  # noqa: E402
+from planc.lowering import lower_plan, realise, realise_for  # noqa: E402
+from tests.audit.tpu_cases import CASES, LATER, PRESETS, plan_of  # noqa: E402
 from tests.audit.tpu_predictions import FIRST, prediction  # noqa: E402
+from tests.plans import propagated  # noqa: E402
 
 PAGE = ROOT / "docs" / "measured" / "audit-tpu.md"
 RESULTS = Path(__file__).with_name("tpu_results.json")
 TIMEOUT_S = 1800.0
+SHAPE = re.compile(r"\b(?:f32|bf16|f16|pred|s32)\[([\d,]+)\]")
+"""A tensor's dims in the compiler's text."""
 GIB, GB = 2.0**30, 1e9
 HSDP = "the gradients of all matrices are summed whole over replica and fsdp at once, where v5p scatters them first"
 OPEN = {
     "llama3_8b_v5e_64": {
         "fsdp+tp": "tokens were looked up in each rank's rows, where the rules say that the whole table is made, as on "
-        "v5p and v6e with twice as long sequences; what decides is not known"
+        "v5p and v6e with twice as long sequences; what decides is not known. The table's gradient makes the peak that "
+        "is predicted now"
     },
     "llama3_8b_7x_64_hsdp": {"replica": HSDP, "fsdp": HSDP, "replica+fsdp": HSDP},
     "mixtral_8x7b_v6e_64": {
@@ -60,12 +71,24 @@ def results() -> dict[str, Any]:
 def result(name: str) -> dict[str, Any]:
     """The compiler's answer to a plan: bytes by axis and operation, memory, or its refusal, or no answer."""
     try:
-        return facts(audit(plan_of(name), AuditOptions(timeout_s=TIMEOUT_S)))
+        plan = plan_of(name)
+        answer = compiled(plan, topology_of(plan, None), TIMEOUT_S)
+        seen = audit_of_answer(lower_plan(check_plan(plan), "xla").sharded, answer)
+        heads = plan.model.sizes["heads"] // plan.mesh.size(*plan.axes_of("heads"))
+        return facts(seen, full_scores(answer.hlo, CASES[name].tokens, heads))
     except PlanError as error:
         return {"said": "no answer", "why": [d.message for d in error.diagnostics]}
 
 
-def facts(seen: Audit) -> dict[str, Any]:
+def full_scores(hlo: str, tokens: int, heads: int) -> int:
+    """The largest number of elements of a tensor in `hlo` with two dims of `tokens` each, as many times as a device has
+    `heads` or more: scores of every row and key; 0 without one. A weight may be as wide as a sequence is long."""
+    shapes = ([int(n) for n in found.split(",")] for found in set(SHAPE.findall(hlo)))
+    sizes = [prod(shape) for shape in shapes if shape.count(tokens) > 1]
+    return max((size for size in sizes if size >= heads * tokens**2), default=0)
+
+
+def facts(seen: Audit, scores: int) -> dict[str, Any]:
     """The facts of an audit that are saved: none depends on the predictions, but for whether it should fit."""
     compiler = seen.compiler
     assert compiler is not None
@@ -81,6 +104,7 @@ def facts(seen: Audit) -> dict[str, Any]:
         "predicted_to_fit": compiler.predicted_to_fit,
         "message": compiler.message.splitlines()[0] if compiler.message else "",
         "cycles": compiler.cycles,
+        "full_scores": scores,
         "on_torus": compiler.on_torus,
         "compile_s": round(compiler.compile_s),
         "versions": compiler.versions,
@@ -110,7 +134,8 @@ The predictions *as first made* were committed before any of these plans was com
 (`tests/audit/tpu_first_predictions.json`); the rules behind them were read from small programs and from four-layer
 models that are not in this table. Mixtral joined later, and v4 was predicted anew when its chip became one device
 (megacore): both before they were compiled. Windowed einsum is off, as it hides gathers in matmul loops: the program
-that runs by default overlaps more. Every plan computes in bf16 with whole blocks recomputed and plain attention.
+that runs by default overlaps more. Every plan computes in bf16 with whole blocks recomputed. The first {plain} say
+`attention.core as unfused`; the others are presets, some cut to a few layers, whose attention is splash attention.
 
 | plan | chips | mesh | axis | first predicted GB | found GB | off | now off |
 |---|--:|---|---|--:|--:|--:|--:|
@@ -121,15 +146,26 @@ MEMORY = """
 """
 
 
+KERNELS = """
+Attention with its kernel and without, of the same plans. Scores are tensors in the compiled text with two dims of a
+sequence's length, one for each head; seconds of a step are planc's. The moments of the peak were read from
+llama3_8b_v5p_2_layers and from another plan of two layers (fsdp 16 > tp 4): that one peak was no blind prediction.
+
+| plan | plain: predicted peak | splash: predicted first | its peak | its scores | plain: a step | splash: a step |
+|---|--:|--:|--:|---|--:|--:|
+"""
+
+
 def page(found: dict[str, Any]) -> str:
     first = json.loads(FIRST.read_text())
     now = {name: prediction(name) for name in CASES}
     versions = next((r["versions"] for r in found.values() if "versions" in r), {"libtpu": "?", "jax": "?"})
-    text = HEAD.format(**versions)
+    text = HEAD.format(**versions, plain=len(CASES) - len(PRESETS))
     offs: dict[str, list[float]] = {"first": [], "now": []}
     for name in CASES:
         text += _axes(name, first[name], now[name], found.get(name), offs)
     text += MEMORY + "".join(_memory(name, first[name], now[name], found.get(name)) for name in CASES)
+    text += KERNELS + "".join(_kernel(name, first[name], found.get(name)) for name in PRESETS)
     return text + _summary(found, first, now, offs)
 
 
@@ -161,6 +197,18 @@ def _memory(name: str, first: Any, now: Any, found: Any) -> str:
     cells += [f"{p['peak_bytes'] / peak - 1:+.1%}" if peak else "" for p in (first, now)]
     cells += [f"{found['cycles']:,}" if found["cycles"] else "", f"{found['compile_s']} s"]
     return f"| {name} | {said} | {' | '.join(cells)} |\n"
+
+
+def _kernel(name: str, first: Any, found: Any) -> str:
+    """A preset's row of the table of kernels."""
+    plain = propagated(plan_of(name, plain=True))
+    (held,) = realise("xla", plain).peak_memory(())
+    seconds = [cost_plan(p, realise=realise_for("xla")).step.time_s for p in (plain, propagated(plan_of(name)))]
+    answered = found is not None and found["said"] == "fits"
+    peak = f"{found['peak_bytes'] / GIB:.2f} GiB" if answered else "not compiled yet"
+    seen = ("none" if not found["full_scores"] else f"{found['full_scores']:,} elements") if answered else ""
+    sizes = f"{held.total / GIB:.2f} GiB | {first['peak_bytes'] / GIB:.2f} GiB | {peak} | {seen}"
+    return f"| {name} | {sizes} | {seconds[0]:.2f} s | {seconds[1]:.2f} s |\n"
 
 
 def _summary(found: dict[str, Any], first: Any, now: Any, offs: dict[str, list[float]]) -> str:

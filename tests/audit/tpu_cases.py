@@ -26,6 +26,13 @@ EXPERTS = (
     "use ep over ep",
     "route experts as capacity(factor = 1.25)",
 )
+PRESET_EXPERTS = (
+    "shard batch over fsdp, ep",
+    "store params, grads, optimizer over fsdp",
+    "use ep over ep",
+    "route experts as capacity(factor = 1.25)",
+)
+PLAIN = "attention.core as unfused"
 DATA = ("replica", "fsdp", "ep")
 
 
@@ -39,6 +46,8 @@ class Case:
     sentences: tuple[str, ...]
     tokens: int = 8192
     microbatches: int = 1
+    plain: bool = True
+    """Attention without a kernel; otherwise the target's own, which is splash attention."""
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -71,14 +80,53 @@ CASES: dict[str, Case] = {
     ),
     "mixtral_8x7b_v6e_64": Case("mixtral_8x7b", "tpu_v6e(8x8)", "fsdp 8 > ep 8", EXPERTS, tokens=2048),
     "llama3_70b_v5p_1024": Case("llama3_70b", "tpu_v5p(8x8x16)", "fsdp 128 > tp 8", (FSDP, TP, SP)),
+    "llama3_8b_v5p_2_layers": Case(
+        "llama3_8b(layers = 2)", "tpu_v5p(4x4x4)", "fsdp 64", (FSDP,), microbatches=2, plain=False
+    ),
+    "llama3_8b_v5p_preset": Case("llama3_8b", "tpu_v5p(4x4x4)", "fsdp 64", (FSDP,), microbatches=2, plain=False),
+    "qwen3_8b_v5p_2_layers": Case(
+        "qwen3_8b(layers = 2)", "tpu_v5p(4x4x4)", "fsdp 64", (FSDP,), microbatches=2, plain=False
+    ),
+    "llama3_70b_v5p_2_layers": Case(
+        "llama3_70b(layers = 2)", "tpu_v5p(4x8x8)", "fsdp 64 > tp 4", (FSDP, TP, SP), microbatches=4, plain=False
+    ),
+    "llama3_70b_v5p_preset": Case(
+        "llama3_70b", "tpu_v5p(4x8x8)", "fsdp 64 > tp 4", (FSDP, TP, SP), microbatches=4, plain=False
+    ),
+    "llama3_405b_v5p_preset": Case(
+        "llama3_405b", "tpu_v5p(16x16x8)", "fsdp 256 > tp 8", (FSDP, TP, SP), microbatches=2, plain=False
+    ),
+    "mixtral_8x7b_v5p_2_layers": Case(
+        "mixtral_8x7b(layers = 2)",
+        "tpu_v5p(4x4x8)",
+        "fsdp 16 > ep 8",
+        PRESET_EXPERTS,
+        tokens=4096,
+        microbatches=4,
+        plain=False,
+    ),
+    "deepseek_v3_v5p_4_layers": Case(
+        "deepseek_v3(layers = 4)",
+        "tpu_v5p(8x8x16)",
+        "fsdp 64 > ep 16",
+        PRESET_EXPERTS,
+        tokens=4096,
+        microbatches=4,
+        plain=False,
+    ),
+    "llama3_8b_v6e_2_layers": Case(
+        "llama3_8b(layers = 2)", "tpu_v6e(16x16)", "fsdp 64 > tp 4", (FSDP, TP, SP), plain=False
+    ),
 }
 """`llama3_8b_v5e_256_fsdp` should not fit: plain attention holds the scores of all heads."""
+PRESETS = tuple(name for name, case in CASES.items() if not case.plain)
+"""Presets, some cut to a few layers: their attention runs its kernel."""
 LATER = ("llama3_8b_v5e_64", "llama3_8b_7x_64_hsdp", "mixtral_8x7b_v6e_64", "llama3_70b_v5p_1024")
 """Chosen and predicted after the last change of a rule, before they were compiled."""
 
 
-def plan_of(name: str) -> Plan:
-    """The plan of a case."""
+def plan_of(name: str, *, plain: bool = False) -> Plan:
+    """The plan of a case, with `plain` attention where that is asked for."""
     case = CASES[name]
     sequences = case.microbatches * prod(size for axis, size in case.sizes.items() if axis in DATA)
     head = HEAD.format(
@@ -86,7 +134,7 @@ def plan_of(name: str) -> Plan:
     )
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"{name}.plan"
-        path.write_text(head + "\n".join(case.sentences) + "\n")
+        path.write_text(head + "\n".join((*case.sentences, *([PLAIN] if case.plain or plain else []))) + "\n")
         built = build_file(path, target="xla")
     assert built.plan is not None, [d.message for d in built.diagnostics]
     return built.plan

@@ -10,6 +10,7 @@ from tests.plans import cpu_plan, propagated
 
 BATCH = "16 x 24 tokens microbatch 2"
 FSDP, TP, SP = "use fsdp over fsdp", "use tp over tp", "use sp over tp"
+SPLASH = "attention.core as splash"
 CP, RING = "use cp over cp", "use cp over cp as ring"
 FSDP_TP = ("fsdp 2 > tp 2", FSDP, TP, SP)
 
@@ -59,6 +60,14 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     ),
     "ring_fsdp_tp_sp": ("fsdp 2 > cp 2 > tp 2", FSDP, RING, TP, SP),
     "cp_gpipe": ("pp 2 > fsdp 2 > cp 2", "use pp over pp as gpipe", FSDP, CP, "recompute blocks"),
+    "splash": (*FSDP_TP, SPLASH, "recompute blocks"),
+    "splash_hsdp": ("replica 2 > fsdp 2 > tp 2", "use hsdp over replica, fsdp", TP, "attention.core as flash"),
+    "splash_kept": (*FSDP_TP, SPLASH, "recompute blocks except attention.core, ffn.gate"),
+    "splash_core": ("fsdp 4", FSDP, SPLASH, "recompute attention.core"),
+    "splash_whole_keys": ("tp 8", "shard heads over tp", "replicate kv_heads over tp", SPLASH),
+    "splash_keys_of_two_ranks": ("a 4 > b 2", "shard heads over a, b", "replicate kv_heads over b", SPLASH),
+    "splash_mistral": (*FSDP_TP, SPLASH, "recompute blocks"),
+    "unfused": (*FSDP_TP, "attention.core as unfused"),
     "on_embed": ("fsdp 4", "shard batch over fsdp", "store params, grads, optimizer over fsdp on embed"),
     "tied_fsdp_tp_sp": FSDP_TP,
     "tied_zero1": ("dp 4", "use zero1 over dp"),
@@ -76,6 +85,7 @@ SELDOM = {
     *("two_axes", "dp_tp", "fsdp_tp", "fsdp4_tp_sp", "tp_outside", "heads_only", "ffn_vocab_only", "zero2_tp_sp"),
     *("tied_zero1", "tied_circular_tp", "recompute_core", "cp_in_order", "circular_at_once", "fsdp_microbatch"),
     *("whole_keys", "keys_of_two_ranks"),
+    *("splash_hsdp", "splash_core", "splash_whole_keys", "splash_keys_of_two_ranks", "unfused"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
 
@@ -87,13 +97,15 @@ NARROW: dict[str, tuple[str, ...]] = {
 }
 """Layouts in bf16: near the one device in fp32, no more."""
 
-QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring"}
+QUICK = {"fsdp", "fsdp_tp_sp", "gpipe", "ring", "splash"}
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
 
 def plan_of(name: str, mesh: str, *sentences: str, batch: str = BATCH, **more: Any) -> Plan:
-    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch; `tied` in its name is of its model."""
+    """A plan of `tests.plans.cpu_plan`, with two sequences a microbatch; `tied` or `mistral` in its name is of its
+    model."""
     model = "llama_micro_tied" if name.startswith("tied") else "llama_micro"
+    model = "mistral_micro" if name.endswith("mistral") else model
     return cpu_plan(name, mesh, *sentences, batch=batch, **{"model": model, **more})
 
 

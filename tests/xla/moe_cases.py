@@ -6,7 +6,7 @@ from planc.ir.plan import Plan
 from planc.ir.sharding import Sharded
 from tests.cuda.moe_cases import BOTH, CAPACITY, DEEPSEEK, EP, MIXTRAL, QWEN3, STORED
 from tests.plans import propagated
-from tests.xla.cases import plan_of
+from tests.xla.cases import SPLASH, TP, plan_of
 
 LEFT_OUT = (
     *("ep_pipeline", "deepseek_pipeline", "deepseek_tp_pipeline", "etp_balanced"),
@@ -18,6 +18,8 @@ MOE: dict[str, tuple[str, ...]] = {
     **{name: case for name, case in {**MIXTRAL, **QWEN3, **DEEPSEEK}.items() if name not in LEFT_OUT},
     "ep_per_step": ("fsdp 2 > ep 2", BOTH, STORED, EP, "gather params per step"),
     "qwen3_moe_capacity": ("fsdp 2 > ep 2", BOTH, STORED, EP, CAPACITY, "recompute blocks"),
+    "ep_splash": ("fsdp 2 > ep 2", BOTH, STORED, EP, "recompute blocks", SPLASH),
+    "deepseek_splash": ("dp 2 > tp 2", "use ddp over dp", TP, SPLASH),
     "deepseek_cut_view": (
         "a 4 > b 2",
         "view etp 2 > ep 4 of a, b for experts",
@@ -28,7 +30,7 @@ MOE: dict[str, tuple[str, ...]] = {
 }
 """By mesh and sentences. Tokens are divided by batch, and by sequence where tp divides it."""
 
-CI = ("ep_etp_view", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep")
+CI = ("ep_etp_view", "etp_same_tokens", "ep_view_crossed", "qwen3_moe_capacity", "deepseek_ep", "ep_splash")
 """Those that CI trains."""
 QUICK = ("ep_view_crossed", "qwen3_moe_capacity")
 """Those that `make test` trains."""

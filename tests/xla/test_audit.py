@@ -60,7 +60,9 @@ def test_the_audited_plans_are_spread() -> None:
     chips = {p.cluster.chips for p in plans}
     assert len(plans) >= 12 and min(chips) == 16 and max(chips) == 4096
     assert {p.cluster.chip.name for p in plans} == {"v4", "v5e", "v5p", "v6e", "tpu7x"}
-    assert {p.model.name for p in plans} == {"llama3_8b", "llama3_70b", "mixtral_8x7b"}
+    assert {p.model.name for p in plans} == {
+        *("llama3_8b", "llama3_70b", "llama3_405b", "qwen3_8b", "mixtral_8x7b", "deepseek_v3"),
+    }
 
 
 @pytest.mark.parametrize("name", [name for name, found in run_tpu.results().items() if found["said"] == "fits"])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from planc.backends.xla.audit.groups import axes_of, groups
-from planc.backends.xla.audit.hlo import HloError, Shape, shapes_of
+from planc.backends.xla.audit.hlo import HloError, Shape, parse, shapes_of
 from planc.backends.xla.audit.inventory import inventory
 
 CORPUS = Path(__file__).with_name("hlo")
@@ -170,3 +170,21 @@ def test_what_has_no_estimate_takes_no_cycles() -> None:
     known = known[: known.index('"')]
     unknown = text.replace(f'"estimated_cycles":"{known}"', '"estimated_cycles":"9223372036854775807"', 1)
     assert 0 < inventory(unknown, MESH).cycles < inventory(text, MESH).cycles
+
+
+KERNEL = """
+ENTRY %main (p: f32[8]) -> f32[8] {
+  %p = f32[8]{0} parameter(0)
+  ROOT %kernel = f32[8]{0} custom-call(%p), custom_call_target="tpu_custom_call", frontend_attributes={kernel_metadata={
+"xprof_metadata":"{\\\\"block_q\\\\": 512}"
+}}, metadata={op_name="kernel"}
+}
+"""
+
+
+def test_the_metadata_of_a_kernel_has_lines_of_its_own() -> None:
+    (entry,) = parse(KERNEL).computations.values()
+    assert [i.opcode for i in entry.instructions.values()] == ["parameter", "custom-call"]
+    assert 'op_name="kernel"' in entry.result.attributes
+    with pytest.raises(HloError, match="no end"):
+        parse(KERNEL.partition("}}")[0])

@@ -12,7 +12,7 @@ from planc.ir.sharding import Sharded
 from planc.sharding.collectives import semantic_collectives
 from tests.audit.tpu_cases import plan_of as audited_plan
 from tests.plans import propagated
-from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, SP, TP, plan_of
+from tests.xla.cases import FSDP, FSDP_TP, LAYOUTS, NARROW, SP, TP, plan_of
 from tests.xla.moe_cases import moe_sharded
 from tests.xla.test_tpu_rules import rows as tpu_rows
 
@@ -112,6 +112,7 @@ def test_every_rule_marks_what_it_changes() -> None:
     found = [rows(name) for name in names]
     found += [tpu_rows(name) for name in ("fsdp_v6e", "sp_v5p", "tp_v5p", "whole_v5p")]
     others = [moe_sharded(name) for name in ("ep_per_step", "capacity", "moe_dp_tp_sp")]
+    others += [propagated(plan_of("bf16_ring", *NARROW["bf16_ring"]))]
     others += [propagated(audited_plan(name)) for name in ("llama3_8b_v5p_128_hsdp", "llama3_8b_v6e_256")]
     found += [realise(sharded, semantic_collectives(sharded)) for sharded in others]
     seen = {rule for each in found for row in each for rule in row.realised_by}

@@ -1,9 +1,15 @@
-"""The attention of the emitted JAX program, for which XLA has no fused kernel."""
+"""The attention of the emitted JAX program: splash attention, a kernel of Pallas, or products with scores in memory."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from planc.backends.xla.analysis.mesh_factors import atoms, parts
+from planc.backends.xla.analysis.pipeline import pipelined
 from planc.ir.realised import AttentionKernel
-from planc.ir.sharding import Sharded
+from planc.ir.sharding import OpSharding, Sharded
+from planc.sharding.local import dim_length, local_length
+from planc.sharding.recompute import replay
 
 FP32_SCORES = AttentionKernel(forward_bytes=12.0, backward_bytes=24.0, replay_bytes=8.0, windows_by_mask=True)
 """`jax.nn.dot_product_attention`, and a ring of such products: scores in fp32, every one of them computed. Forward they
@@ -12,7 +18,105 @@ are written once and read twice (statistics of the softmax, product with the val
 the replay of the scores (8) and the backward together, without queries, keys and values; 4 and 10 times the head's
 width in FLOPs a score."""
 
+LANES = 128
+"""Width of a TPU's vectors: the kernel takes rows and keys in multiples of it, and others are filled up."""
+BLOCKS = {"v6e": 1024, "tpu7x": 1024}
+BLOCK = 512
+"""Rows and keys that the kernel takes at a time, by chip, and on others: `sa_block_q` and its like in MaxText's
+`base.yml`, and in its configurations of Trillium, whose chips multiply faster beside the same memory bandwidth."""
+FUSED = ("splash", "flash")
+"""Words of `attention.core as` for the kernel; MaxText's `attention=flash` is splash on a TPU too."""
+
+
+KERNEL_OUTPUT = "attention.kernel"
+"""The result of the kernel as it makes it, heads before rows, and the logarithms of its softmax's sums: a backward that
+keeps attention's output keeps these, of which the output is a transposition."""
+
+
+def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:
+    """The attention of each kind of block."""
+    return tuple(o for kind in sharded.model.blocks for o in sharded.ops[kind] if o.op.kind == "attention")
+
+
+def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
+    """The axes that divide the rows of attention itself, whose keys are elsewhere."""
+    found = {a for o in attentions(sharded) for a in o.layout.get("sequence", ())}
+    return sharded.plan.mesh.in_order(found)
+
+
+def runs_splash(sharded: Sharded) -> bool:
+    """True if the program runs splash attention: the plan says so, or it is for TPUs and nothing hinders it."""
+    chosen = sharded.plan.attention
+    if chosen is not None:
+        return chosen.method in FUSED
+    return sharded.plan.cluster.kind == "torus" and next(hindrances(sharded), None) is None
+
+
+def hindrances(sharded: Sharded) -> Iterator[str]:
+    """Reasons why splash attention cannot run in the layout of `sharded`."""
+    plan = sharded.plan
+    if plan.cluster.kind != "torus" and not plan.cluster.chip.hosts_itself:
+        yield f"the kernel is written for TPUs, and not for {plan.cluster.chip.name}"
+    if keyed_axes(sharded):
+        yield "the kernel has the keys of its own rank alone"
+    if pipelined(plan):
+        yield "JAX 0.10.2 does not differentiate a kernel of one device inside a pipeline by hand"
+    if idle := [axis for o in attentions(sharded) for axis in _idle_axes(sharded, o)]:
+        yield f"every rank of {idle[0]} would do the same attention, and their gradients would be summed"
+
+
+def _idle_axes(sharded: Sharded, o: OpSharding) -> Iterator[str]:
+    """Axes of the emitted mesh that divide neither batch nor heads of the attention `o`."""
+    used = {a for axes in o.layout.values() for a in parts(sharded.plan, axes)}
+    if sharded.plan.split is not None:
+        used.add(sharded.plan.split.axis)
+    yield from (a.name for a in atoms(sharded.plan) if a.size > 1 and a.name not in used)
+
+
+def padded_rows(sharded: Sharded) -> int:
+    """The rows of a sequence, filled up to a multiple of `LANES`."""
+    return -(-sharded.plan.batch.sequence_tokens // LANES) * LANES
+
+
+def splash_block(sharded: Sharded) -> int:
+    """Rows and keys of a sequence that the kernel takes at a time: the plan's number, or the largest half, quarter or
+    eighth of the chip's that the sequence falls into."""
+    plan = sharded.plan
+    if plan.attention is not None and plan.attention.block:
+        return plan.attention.block
+    block, rows = BLOCKS.get(plan.cluster.chip.name, BLOCK), padded_rows(sharded)
+    while rows % block:
+        block //= 2
+    return block
+
+
+def key_heads_of_others(o: OpSharding, sharded: Sharded) -> bool:
+    """True if a rank has key heads besides those that its query heads of the attention `o` look at."""
+    sizes = sharded.model.sizes
+    if "kv_heads" not in sharded.model.tensor[o.op.inputs[1]].dims:
+        return False
+    here = {d: local_length(sharded.plan, d, o.layout.get(d, ())) for d in ("heads", "kv_heads")}
+    return here["kv_heads"] > 1 and here["heads"] * sizes["kv_heads"] != here["kv_heads"] * sizes["heads"]
+
 
 def attention_kernel(sharded: Sharded) -> AttentionKernel:
-    """Scores in fp32 in device memory, whatever the layout."""
-    return FP32_SCORES
+    """The program's kernel of attention, by what it reads and writes: no score, or scores in fp32."""
+    if not runs_splash(sharded):
+        return FP32_SCORES
+    found = attentions(sharded)
+    return AttentionKernel(
+        repeats_keys=any(key_heads_of_others(o, sharded) for o in found),
+        pads_values=any(_narrow_values(sharded, o) for o in found),
+    )
+
+
+def _narrow_values(sharded: Sharded, o: OpSharding) -> bool:
+    keys, values = (dim_length(sharded.plan, sharded.model.tensor[t].dims[-1]) for t in (o.op.inputs[1], o.op.output))
+    return keys > values
+
+
+def keeps_output(sharded: Sharded) -> bool:
+    """True if the backward of some block keeps the output of its attention, and does not run the kernel again."""
+    plan, model = sharded.plan, sharded.model
+    outputs = {o.op.output for o in attentions(sharded)}
+    return any(outputs & {*replay(plan, kind).saved} for kind in model.blocks)

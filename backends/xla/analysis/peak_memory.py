@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from planc.backends.xla.analysis.attention import LANES, runs_splash
 from planc.backends.xla.analysis.layouts import cut, gathers_in_use
 from planc.backends.xla.analysis.pipeline import chunks, iterations, pipelined
 from planc.backends.xla.rules import all_reduce_thin_shards
@@ -22,7 +23,7 @@ from planc.ir.realised import TensorBytes
 from planc.ir.sharding import ParamSharding, Sharded
 from planc.ir.updates import moments_of
 from planc.sharding.local import local_elements, local_length, param_elements, tensor_bytes
-from planc.sharding.recompute import replay
+from planc.sharding.recompute import replay, saved_without_recompute
 from planc.sharding.redistribute import restrict
 
 FP32 = DTYPE_BYTES["fp32"]
@@ -59,6 +60,7 @@ class Moments:
         self.sharded, self.plan, self.model = sharded, sharded.plan, sharded.model
         self._sums = tuple(r for r in collectives if r.carries == "grad")
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
+        self._splash = runs_splash(sharded)
 
     def peak(self) -> TensorBytes:
         """The fullest moment, with the state that is always there."""
@@ -73,6 +75,8 @@ class Moments:
         )
 
     def _moments(self) -> list[Moment]:
+        if self._splash:
+            return self._moments_without_scores()
         saved = self._saved()
         blocks = [
             Moment(name=f"backward of {kind}", activations=saved, buffers=self._backward(kind))
@@ -80,6 +84,24 @@ class Moments:
         ]
         loss = Moment(name="loss", activations=saved, buffers=self._loss())
         return [*blocks, loss, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
+
+    def _moments_without_scores(self) -> list[Moment]:
+        """Those of a program whose attention keeps no scores, which fill no moment any more.
+
+        Read from the live ranges of programs of two layers for v5p. The logits' gradient waits for the end of the loop
+        over the layers, as the head's gradient is made after it.
+        """
+        saved, waits, head = self._saved(), self._logits() + self._head_input(), self._head()
+        head_once = 0.0 if self._hoisted() else head * self.computed
+        blocks = [
+            Moment(
+                name=f"backward of {kind}", activations=saved, buffers=waits + self._block(kind) + self._new_gradients()
+            )
+            for kind in self.model.blocks
+        ]
+        loss = Moment(name="loss", activations=saved, buffers=self._logits() + self._head_input() + head_once)
+        head_grad = Moment(name="gradient of the head", buffers=waits + head * FP32)
+        return [*blocks, loss, head_grad, Moment(name="sums", buffers=self._whole_sums()), Moment(name="update")]
 
     # State.
 
@@ -128,6 +150,14 @@ class Moments:
     def _of_head(self, p: ParamSharding) -> bool:
         return bool(p.stored["params"]) and "last" in p.param.sections and len(self.model.shape(p.param)) > 1
 
+    def _new_gradients(self) -> float:
+        """Bytes of a microbatch's gradients of the layers, beside the sum of those before it: the loop over the layers
+        writes all of them before they are added. What scores take was read beside them, and has them in it."""
+        if self.plan.microbatches == 1 or pipelined(self.plan):
+            return 0.0
+        layers = (p for p in self.sharded.params if {*p.param.sections} & {*self.model.blocks})
+        return FP32 * sum(self._copies_of(p) * self._stored_elements(p, "grads") for p in layers)
+
     # Activations.
 
     def _saved(self) -> float:
@@ -157,11 +187,50 @@ class Moments:
         weights = sum(param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections)
         return weights * self.computed + self._scores(kind) + self._head_waits()
 
+    def _block(self, kind: Section) -> float:
+        """A block's weights as they are multiplied, the tensors that its backward reads, the kernel's own, and the
+        gradient of its largest matrix before that is summed."""
+        params = [param_elements(self.plan, p) for p in self.sharded.params if kind in p.param.sections]
+        return sum(params) * self.computed + self._read_by_backward(kind) + self._of_kernel(kind) + max(params) * FP32
+
+    def _read_by_backward(self, kind: Section) -> float:
+        """Tensors of a block as its ops read them: gathered ones whole. A norm is made again by what reads it."""
+        readers = [(t, o) for o in self.sharded.ops[kind] for t in o.op.inputs]
+        norms = {o.op.output: o for o in self.sharded.ops[kind] if o.op.kind == "norm"}
+        total = 0.0
+        for name in saved_without_recompute(self.model, kind):
+            reader = next((o for t, o in readers if t == name and o.op.kind == "matmul"), None)
+            rests = self.sharded.declared(name)
+            read = reader.needs(name, self.model.tensor[name].dims) if reader else rests
+            if name not in norms or read != rests:
+                total += tensor_bytes(self.plan, name, read)
+        return total
+
+    def _of_kernel(self, kind: Section) -> float:
+        """The kernel's result, heads before rows, and its softmax's sums, each as wide as a vector of a TPU."""
+        total = 0.0
+        for o in self.sharded.ops[kind]:
+            if o.op.kind == "attention":
+                rows = local_elements(self.plan, _ROWS, restrict(o.layout, _ROWS))
+                total += rows * LANES * FP32
+                total += tensor_bytes(self.plan, o.op.output, self.sharded.declared(o.op.output))
+        return total
+
+    def _head_input(self) -> float:
+        """Bytes of what the head multiplies, as it reads it."""
+        head = next(o for o in reversed(self.sharded.ops["last"]) if o.op.kind == "matmul")
+        name = head.op.inputs[0]
+        return tensor_bytes(self.plan, name, head.needs(name, self.model.tensor[name].dims))
+
+    def _head(self) -> float:
+        """Elements of the head's weight as it is multiplied."""
+        return sum(param_elements(self.plan, p) for p in self.sharded.params if self._of_head(p))
+
     def _scores(self, kind: Section) -> float:
         """Bytes of the scores of a block; rows that stay divided meet the keys of one rank at a time in a ring."""
         total = 0.0
         for o in self.sharded.ops[kind]:
-            if o.op.kind == "attention":
+            if o.op.kind == "attention" and not self._splash:
                 rows = local_elements(self.plan, _ROWS, restrict(o.layout, _ROWS))
                 keys = local_length(self.plan, "sequence", o.layout.get("sequence", ()) if o.ring else ())
                 total = max(total, SCORES * rows * keys * FP32)
@@ -188,9 +257,9 @@ class Moments:
         return min(sum(waiting), self._logits())
 
     def _whole_sums(self) -> float:
-        """Gradients that are summed whole, each beside its sum while that is made."""
-        sums = [gradient for _, gradient in self._summed_whole]
-        return sum(sums) + max(sums, default=0.0)
+        """The largest gradient that is summed whole, beside its sum: one after the other."""
+        named = {p.param.name for p, _ in self._summed_whole}
+        return 2 * max((r.buffer_bytes for r in self._sums if r.tensor in named and r.op == "all_reduce"), default=0.0)
 
     @cached_property
     def _summed_whole(self) -> tuple[tuple[ParamSharding, float], ...]:

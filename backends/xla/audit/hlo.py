@@ -6,6 +6,7 @@ The grammar is that of `HloModule::ToString` (openxla.org, "HLO text"), as jax 0
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -39,6 +40,7 @@ _SHAPE = re.compile(r"\b([a-z]\w*)\[([\d,<=]*)\]")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _TABLES = ("HloModule", "FileNames", "FunctionNames", "FileLocations", "StackFrames")
 """Parts of the text before the computations: a heading, and tables of source places."""
+_METADATA = "kernel_metadata={"
 _ENTRY_OF_TABLE = re.compile(r"\d+ ")
 
 
@@ -128,7 +130,7 @@ def parse(text: str) -> Module:
     """The module in `text`, an HLO dump. Raises HloError for a line of no known form."""
     computations: dict[str, Computation] = {}
     entry, current = "", None
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in _lines(text):
         if not line.strip():
             continue
         if current is None:
@@ -145,6 +147,19 @@ def parse(text: str) -> Module:
     if not entry:
         raise HloError("no ENTRY computation")
     return Module(computations, entry)
+
+
+def _lines(text: str) -> Iterator[tuple[int, str]]:
+    """Numbered lines; the metadata of a Pallas kernel, which has lines of its own, follows its instruction."""
+    begun: tuple[int, str] | None = None
+    for number, line in enumerate(text.splitlines(), start=1):
+        first, whole = (begun[0], begun[1] + line) if begun else (number, line)
+        ends = line.startswith("}}") if begun else not line.endswith(_METADATA)
+        begun = None if ends else (first, whole)
+        if ends:
+            yield first, whole
+    if begun:
+        raise HloError(f"line {begun[0]}: no end: {begun[1][:120]}")
 
 
 def _add(computation: Computation, line: str, number: int) -> None:

@@ -59,9 +59,13 @@ def main(folder: Path) -> None:
 
 def cached_answer(plan: Plan, topology: str, folder: Path) -> Path:
     """Path in `folder` of the compiler's answer about the step of `plan`; compiles it if there is none."""
+    import jax
+
     from planc.checks import check_plan
     from planc.lowering import lower_plan
 
+    # A kernel's text names files, and the folder they lie in.
+    jax.config.update("jax_traceback_in_locations_limit", 0)  # type: ignore[no-untyped-call]
     devices = described(topology, plan.mesh.devices)
     mesh, step, arguments = step_of(lower_plan(check_plan(plan), "xla"), devices)
     lowered = step.lower(*arguments)

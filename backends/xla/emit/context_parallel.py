@@ -7,27 +7,18 @@ are gathered for it, or travel round the ranks.
 from __future__ import annotations
 
 from planc.backends.common.source_writer import beside, causes, fill
+from planc.backends.xla.analysis.attention import attentions, keyed_axes, runs_splash
 from planc.backends.xla.analysis.layouts import Spec, batch_spec, spec_of
 from planc.backends.xla.emit.specs import spec_text
+from planc.backends.xla.emit.splash import splash_constants, splash_function
 from planc.diag.quoting import python_string
 from planc.ir.plan import PASSES_KEYS, Plan
-from planc.ir.sharding import OpSharding, Sharded
-
-
-def attentions(sharded: Sharded) -> tuple[OpSharding, ...]:
-    """The attention of each kind of block."""
-    return tuple(o for kind in sharded.model.blocks for o in sharded.ops[kind] if o.op.kind == "attention")
+from planc.ir.sharding import Sharded
 
 
 def context_axes(plan: Plan) -> tuple[str, ...]:
     """The axes that divide sequences everywhere, outermost first: those of the batch's tokens."""
     return plan.mesh.in_order(plan.axes_of("sequence"))
-
-
-def keyed_axes(sharded: Sharded) -> tuple[str, ...]:
-    """The axes that divide the rows of attention itself, whose keys are elsewhere."""
-    found = {a for o in attentions(sharded) for a in o.layout.get("sequence", ())}
-    return sharded.plan.mesh.in_order(found)
 
 
 def balanced(sharded: Sharded) -> bool:
@@ -48,7 +39,9 @@ def given_spec(sharded: Sharded) -> Spec:
 
 
 def constants(sharded: Sharded) -> list[str]:
-    """`SEQUENCE_RANKS` and `ROWS`, where they are needed."""
+    """`BLOCK` and its like for a kernel; `SEQUENCE_RANKS` and `ROWS`, where they are needed."""
+    if runs_splash(sharded):
+        return splash_constants(sharded)
     axes = keyed_axes(sharded)
     if not axes or not (balanced(sharded) or _rings(sharded)):
         return []
@@ -278,6 +271,8 @@ PIECES = (
 
 def context_functions(sharded: Sharded, *, named: bool) -> list[str]:
     """`positions` and `attend`, and what they need. `named`: activations have names by which they are kept."""
+    if runs_splash(sharded):
+        return [POSITIONS, splash_function(sharded, windows=windows(sharded))]
     axes = keyed_axes(sharded)
     first = fill(POSITIONS_BALANCED, axes=" and ".join(axes)) if balanced(sharded) else POSITIONS
     order = [ORDERED] if balanced(sharded) else []

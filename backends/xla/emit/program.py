@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 
 from planc.backends.common.source_writer import WIDTH, fill
+from planc.backends.xla.analysis.attention import runs_splash
 from planc.backends.xla.analysis.pipeline import pipelined
 from planc.backends.xla.emit.context_parallel import constants as context_constants
+from planc.backends.xla.emit.context_parallel import windows
 from planc.backends.xla.emit.experts import expert_tables
 from planc.backends.xla.emit.model import BY_NAME, casts, model_functions, own_gradient, spec_function
 from planc.backends.xla.emit.pipeline import constants as pipeline_constants
@@ -105,7 +107,7 @@ def _imports(sharded: Sharded) -> list[str]:
     context = "AbstractContextManager" if casts(plan) else "contextmanager"
     sequence = ("Callable", "Sequence") if casts(plan) else ("Callable", "Iterator", "Sequence")
     standard = [
-        "import functools" if own_gradient(plan) or pipelined(plan) or plan.model.top_k else "",
+        "import functools" if _partials(sharded) else "",
         "import math" if torus or (plan.model.top_k and plan.route.method == "capacity") else "",
         "import re",
         "import warnings",
@@ -120,9 +122,17 @@ def _imports(sharded: Sharded) -> list[str]:
         "import optax",
         "from jax.ad_checkpoint import checkpoint_name" if names_activations(sharded) else "",
         "from jax.experimental import mesh_utils" if torus else "",
+        "from jax.experimental.pallas.ops.tpu import splash_attention" if runs_splash(sharded) else "",
         "from jax.lax import with_sharding_constraint",
         "from jax.sharding import AxisType, Mesh, NamedSharding, use_abstract_mesh",
         "from jax.sharding import PartitionSpec as P",
     ]
     groups = (["from __future__ import annotations"], standard, installed)
     return ["\n".join(line for line in group if line) for group in groups]
+
+
+def _partials(sharded: Sharded) -> bool:
+    """True if some function of the file is made with `functools.partial`."""
+    plan = sharded.plan
+    windowed = runs_splash(sharded) and windows(sharded)
+    return own_gradient(plan) or pipelined(plan) or bool(plan.model.top_k) or windowed

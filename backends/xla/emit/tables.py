@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from planc.backends.common.source_writer import INDENT, beside, causes, comment
+from planc.backends.xla.analysis.attention import KERNEL_OUTPUT, attentions, runs_splash
 from planc.backends.xla.analysis.layouts import Use, activation_spec, param_spec, uncut
 from planc.backends.xla.analysis.mesh_factors import aliases, atoms
 from planc.backends.xla.emit.context_parallel import given_spec
@@ -156,7 +157,8 @@ def saved_activations(sharded: Sharded) -> tuple[str, ...]:
     """Saved activations of a block, except the block's input, which the scan holds anyway."""
     model = sharded.model
     every = (t for kind in model.blocks for t in replay(sharded.plan, kind).saved if t != model.ops[kind][-1].output)
-    return tuple(dict.fromkeys(every))
+    mixed = {o.op.output for o in attentions(sharded)} if runs_splash(sharded) else ()
+    return tuple(dict.fromkeys(KERNEL_OUTPUT if name in mixed else name for name in every))
 
 
 def saved_table(sharded: Sharded) -> list[str]:

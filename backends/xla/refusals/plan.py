@@ -6,8 +6,17 @@ from collections.abc import Iterator
 
 from planc.backends.common.refusal import refused
 from planc.backends.common.unsupported import not_lowered
+from planc.backends.xla.analysis.attention import (
+    FUSED,
+    LANES,
+    attentions,
+    hindrances,
+    keyed_axes,
+    padded_rows,
+    splash_block,
+)
 from planc.backends.xla.analysis.pipeline import SCHEDULES, pipelined
-from planc.backends.xla.emit.context_parallel import attentions, balanced, keyed_axes, windows
+from planc.backends.xla.emit.context_parallel import balanced, windows
 from planc.backends.xla.refusals import experts
 from planc.diag import Diagnostic
 from planc.ir.base import Cause
@@ -16,6 +25,8 @@ from planc.ir.plan import PASSES_KEYS, Plan
 from planc.ir.sharding import Sharded
 
 DTYPES = ("fp32", "bf16")
+PLAIN = "unfused"
+"""The word for attention without a kernel."""
 
 
 def refusals(sharded: Sharded) -> list[Diagnostic]:
@@ -69,10 +80,11 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
     if kernel is None:
         return
     if kernel.method not in PASSES_KEYS:
-        yield _refused(kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
+        yield from _kernel(sharded, kernel.method, kernel.cause)
         return
-    if kernel.kernel is not None:
-        yield _refused(kernel.kernel.cause, "it has no such kernel yet", "leave it out: XLA fuses what it can")
+    if kernel.kernel is not None and kernel.kernel.method != PLAIN:
+        why = "keys of other ranks meet products with scores in memory"
+        yield _refused(kernel.kernel.cause, why, f"leave it out, or `attention.core as {PLAIN}`")
     if not axes:
         why = "no axis divides the sequence in attention"
         yield _refused(kernel.cause, why, "leave it out, or add `use cp over AXIS`")
@@ -88,6 +100,25 @@ def _attention(sharded: Sharded) -> Iterator[Diagnostic]:
     if balanced(sharded) and tokens % (2 * ranks):
         why = f"{tokens} tokens do not fall into {2 * ranks} equal pieces, two a rank"
         yield _refused(kernel.cause, why, f"`(balance = none)`, or a multiple of {2 * ranks} tokens")
+
+
+def _kernel(sharded: Sharded, name: str, cause: Cause) -> Iterator[Diagnostic]:
+    """Refusals of a kernel by its name."""
+    plain = f"`attention.core as {PLAIN}`, or leave it out"
+    if name == PLAIN:
+        if keyed_axes(sharded):
+            yield _refused(cause, "it does not say how keys of other ranks are met", "add `use cp over AXIS`")
+        return
+    if name not in FUSED:
+        nearest = next(hindrances(sharded), None)
+        yield _refused(cause, "it has no such kernel yet", plain if nearest else f"`attention.core as {FUSED[0]}`")
+        return
+    for why in hindrances(sharded):
+        yield _refused(cause, why, plain)
+    block, rows = splash_block(sharded), padded_rows(sharded)
+    if block % LANES or rows % block:
+        why = f"{rows} rows of a sequence do not fall into blocks of {block} rows, or these not into vectors of {LANES}"
+        yield _refused(cause, why, "leave `block` out")
 
 
 def _regions(plan: Plan) -> Iterator[Diagnostic]:

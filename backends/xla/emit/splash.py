@@ -1,0 +1,105 @@
+"""`attend` of an emitted file by splash attention, a kernel of Pallas that keeps no scores in memory."""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import beside, causes, fill
+from planc.backends.xla.analysis.attention import (
+    BLOCKS,
+    KERNEL_OUTPUT,
+    LANES,
+    attentions,
+    keeps_output,
+    key_heads_of_others,
+    padded_rows,
+    splash_block,
+)
+from planc.backends.xla.analysis.mesh_factors import parts
+from planc.diag.quoting import python_string
+from planc.ir.sharding import OpSharding, Sharded
+
+ATTEND = '''
+def attend(q: jax.Array, k: jax.Array, v: jax.Array<window>) -> jax.Array:
+    """Causal attention: queries [B, S, heads, D], keys and values [B, S, kv_heads, D].<said>
+
+    By splash attention, which keeps no scores: each device runs it on its sequences and heads.
+    """
+    <cause>
+    given = tuple(ACTIVATIONS[name] for name in (<names>))
+    out = ACTIVATIONS[<output>]
+    mapped = jax.shard_map(<run>, in_specs=given, out_specs=out, check_vma=False)
+    return mapped(q, k, v)
+
+
+def _splash(<arguments>) -> jax.Array:
+    """`attend` on one device."""
+    <fitted>
+    rows, heads = q.shape[1:3]
+    mask = splash_attention.<mask>
+    kernel = splash_attention.make_splash_mha(
+        splash_attention.MultiHeadMask([mask] * heads),
+        block_sizes=splash_attention.BlockSizes(**dict.fromkeys(BLOCK_SIZES, BLOCK)),
+        head_shards=1,
+        q_seq_shards=1,
+        <kept>
+        interpret=jax.sharding.get_abstract_mesh().abstract_device.platform == "cpu",
+    )
+    q, k, v = (jnp.swapaxes(x, 1, 2) for x in (q * q.shape[-1] ** -0.5, k, v))
+    return jnp.swapaxes(jax.vmap(kernel)(q, k, v), 1, 2)<cut>
+'''
+
+SEEN = " A row sees\n    `window` rows, itself included; 0: all before it."
+FILLED = """
+length = q.shape[1]
+# Filled up to whole vectors of a TPU; no row sees what follows it.
+q, k, v = (jnp.pad(x, ((0, 0), (0, -length % <lanes>), (0, 0), (0, 0))) for x in (q, k, v))
+"""
+OWN_KEYS = """
+# The key head of each of this rank's query heads, among those that the rank has.
+mine = (jax.lax.axis_index(<axes>) * q.shape[2] + jnp.arange(q.shape[2])) // <group> % k.shape[2]
+k, v = (jnp.take(x, mine, axis=2) for x in (k, v))
+"""
+
+
+def splash_constants(sharded: Sharded) -> list[str]:
+    """`BLOCK` and the names of the sizes that it stands for."""
+    chosen, chip = sharded.plan.attention, sharded.plan.cluster.chip.name
+    of_chip = f"as MaxText has it for {chip}" if chip in BLOCKS else "as MaxText has it"
+    said = chosen.cause.comment() if chosen is not None and chosen.block else of_chip
+    return [
+        *beside(f"BLOCK = {splash_block(sharded)}", f"rows and keys that attention takes at a time; {said}"),
+        "BLOCK_SIZES = (",
+        '    *("block_q", "block_kv", "block_kv_compute", "block_q_dq", "block_kv_dq"),',
+        '    *("block_q_dkv", "block_kv_dkv", "block_kv_dkv_compute"),',
+        ")",
+    ]
+
+
+def splash_function(sharded: Sharded, *, windows: bool) -> str:
+    """`attend` and the part of it that each device runs. `windows`: some attention has a sliding window."""
+    o, plan = attentions(sharded)[0], sharded.plan
+    filled = plan.batch.sequence_tokens != padded_rows(sharded)
+    fitted = fill(FILLED, lanes=str(LANES)) if filled else ""
+    if key_heads_of_others(o, sharded):
+        fitted += "\n" + _own_keys(sharded, o)
+    arguments = "q: jax.Array, k: jax.Array, v: jax.Array"
+    return fill(
+        ATTEND,
+        window=", window: int = 0" if windows else "",
+        said=SEEN if windows else "",
+        cause="\n".join(causes([plan.attention.cause])) if plan.attention else "",
+        names=", ".join(map(python_string, o.op.inputs)),
+        output=python_string(o.op.output),
+        run="functools.partial(_splash, window)" if windows else "_splash",
+        arguments=f"window: int, {arguments}" if windows else arguments,
+        fitted=fitted.strip("\n"),
+        mask="LocalMask((rows, rows), ((window or rows) - 1, 0), 0)" if windows else "CausalMask((rows, rows))",
+        kept=f"residual_checkpoint_name={python_string(KERNEL_OUTPUT)}," if keeps_output(sharded) else "",
+        cut="[:, :length]" if filled else "",
+    )
+
+
+def _own_keys(sharded: Sharded, o: OpSharding) -> str:
+    axes = parts(sharded.plan, sharded.plan.mesh.in_order(o.layout["heads"]))
+    sizes = sharded.model.sizes
+    entry = python_string(axes[0]) if len(axes) == 1 else f"({', '.join(map(python_string, axes))})"
+    return fill(OWN_KEYS, axes=entry, group=str(sizes["heads"] // sizes["kv_heads"])).strip("\n")

@@ -1,0 +1,34 @@
+"""Gradients of keys and values travel a ring in fp32, as they are summed, but for their last send.
+
+What comes home is rounded to the compute dtype, which the compiler does before it sends. Read from Llama 8B on v5p,
+fsdp 16 > cp 4 in bf16: of 256 sends of gradients 192 are in fp32, 3.22 GB, and 64 in bf16, 0.54 GB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.xla.rules.rule import Rows, changed
+from planc.ir.collective import DTYPE_BYTES, Collective
+from planc.ir.sharding import Sharded
+
+NAME = "fp32_ring_gradients"
+
+
+def apply(sharded: Sharded, rows: Rows) -> Rows:
+    compute = sharded.plan.precision.compute
+    rings = {o.ring for o in sharded.op.values() if o.ring}
+    if compute == "fp32" or not rings:
+        return rows
+    return tuple(made for row in rows for made in (_sent(row, compute) if _of_ring(row, rings) else (row,)))
+
+
+def _of_ring(row: Collective, rings: set[tuple[str, ...]]) -> bool:
+    return row.op == "send_recv" and row.axes in rings and row.tensor.endswith(" gradient")
+
+
+def _sent(row: Collective, compute: str) -> Iterator[Collective]:
+    last = row.count // row.group_size
+    wide = row.buffer_bytes * DTYPE_BYTES["fp32"] / DTYPE_BYTES[compute]
+    yield changed(row, NAME, dtype="fp32", buffer_bytes=wide, count=row.count - last)
+    yield changed(row, NAME, count=last)
