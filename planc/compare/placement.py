@@ -8,7 +8,7 @@ one is checked and costed as a plan of its own, for its target may refuse it.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -141,6 +141,16 @@ def device_order(mesh: Mesh, best: Mesh) -> tuple[int, ...] | None:
 def mesh_text(mesh: Mesh) -> str:
     """The axes of `mesh` with their sizes, as its sentence has them."""
     return " > ".join(f"{name} {size}" for name, size in mesh.sizes.items())
+
+
+def reordered(written: str, names: Iterable[str]) -> str:
+    """The axes of a mesh sentence in the order of `names`, each with its size as it is `written`: a number or a name.
+
+    >>> reordered("tp 8 > fsdp n", ["fsdp", "tp"])
+    'fsdp n > tp 8'
+    """
+    parts = {part.split()[0]: part for part in map(str.strip, written.split(">"))}
+    return " > ".join(parts[name] for name in names)
 
 
 class _Orders:

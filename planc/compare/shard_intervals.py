@@ -49,7 +49,7 @@ class StoredLayout:
 
     def piece(self, rank: int) -> tuple[Runs, ...]:
         """The intervals of each storage dimension that `rank` holds."""
-        return self._piece(tuple(rank // a.stride % a.size for a in self.axes), rank)
+        return self._piece(tuple(a.place_of(rank) for a in self.axes), rank)
 
     @cached_property
     def _cache(self) -> Cache:
@@ -88,7 +88,7 @@ def _cuts(plan: Plan, dims: tuple[str, ...], layout: dict[str, tuple[str, ...]])
 
 def layers_on_rank(plan: Plan, param: Param, rank: int) -> frozenset[int]:
     """The layers whose copy of `param` lies on `rank`; -1 stands for a copy outside the blocks."""
-    stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0
+    stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0
     return _layers_on_stage(plan, param, stage)
 
 
@@ -108,7 +108,7 @@ def _shard_range(length: int, axes: tuple[Axis, ...], rank: int) -> tuple[int, i
     first, last = 0, length
     for axis in axes:
         each = -(-(last - first) // axis.size)
-        at = rank // axis.stride % axis.size
+        at = axis.place_of(rank)
         first, last = min(last, first + each * at), min(last, first + each * (at + 1))
     return first, last
 

@@ -10,16 +10,20 @@ from __future__ import annotations
 from itertools import product
 from math import ceil, prod
 
+from planc.graph.changes import changed
 from planc.graph.from_parts import own_links
 from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, VertexKind, added_share
 from planc.ir.hardware import Cluster, Level, Link
 
 
 def machine_links(cluster: Cluster) -> MachineLinks:
-    """The graph of `cluster`: its vertices and cables. Latencies of a path add up to what its level says."""
-    if cluster.own_graph is not None:
-        return own_links(cluster, cluster.own_graph)
-    return _Builder(cluster).build()
+    """The graph of `cluster`: its vertices and cables, as its changes leave them.
+
+    Latencies of a path add up to what its level says. Raises ChangeError where a change names nothing of the machine.
+    """
+    own = cluster.own_graph
+    links = own_links(cluster, own) if own is not None else _Builder(cluster).build()
+    return changed(links, cluster.changes) if cluster.changes else links
 
 
 class _Builder:
@@ -37,6 +41,7 @@ class _Builder:
         return MachineLinks(
             name=cluster.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=(*self.kinds,),
             shape=cluster.shape if torus else (), wrap=cluster.wrap if torus else (),
+            units=tuple(f"{'slice' if torus else 'node'}{i}" for i in range(cluster.count)),
         )  # fmt: skip
 
     def _add(self, name: str, kind: VertexKind, device: int = -1, unit: int = -1, **more: object) -> int:

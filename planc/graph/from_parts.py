@@ -7,15 +7,34 @@ from itertools import combinations, product
 from math import ceil, prod
 
 from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex, added_share
+from planc.graph.symmetry import Address, Digit, Symmetry
+from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster, Link, OwnGraph, Part
 
+INSIDE = (-1, -1)
+"""The two digits of a chip in its node, where a vertex does not move with them."""
 MOST_LINKS = 300_000
 """Links of a graph at most: 16,384 chips with their cards and rails have a fifth of that."""
 
 
+_BUILT: dict[int, tuple[OwnGraph, MachineLinks]] = {}
+"""The last few graphs with their links, by the graph's identity."""
+
+
 def own_links(cluster: Cluster, graph: OwnGraph) -> MachineLinks:
     """The vertices and cables of `graph`, the graph of `cluster`; ranks in the order in which chips are written."""
-    return GraphBuilder(cluster.name, graph).build()
+    return links_of_graph(cluster.name, graph)
+
+
+def links_of_graph(name: str, graph: OwnGraph) -> MachineLinks:
+    """The vertices and cables of `graph`, a machine called `name`: kept for the last few graphs."""
+    known = _BUILT.get(id(graph))
+    if known is None or known[1].name != name:
+        while len(_BUILT) >= 4:
+            del _BUILT[next(iter(_BUILT))]
+        with gc_paused():
+            known = _BUILT[id(graph)] = graph, GraphBuilder(name, graph).build()
+    return known[1]
 
 
 class GraphBuilder:
@@ -27,7 +46,11 @@ class GraphBuilder:
         self.vertices: list[Vertex] = []
         self.number: dict[str, int] = {}
         self.cables: list[Cable] = []
-        self.devices = self.units = 0
+        self.devices = 0
+        self.units: list[str] = []
+        self.digits: tuple[Digit, ...] = ()
+        self.addresses: list[Address] = []
+        """The address of each vertex, of a machine that is one regular part."""
         self._named_units: dict[str, int] = {}
 
     def build(self) -> MachineLinks:
@@ -42,89 +65,113 @@ class GraphBuilder:
             for one, other in product(wire.ends, wire.others):
                 self.join(self.number[one], self.number[other], wire.link, wire.links, wire.share)
         kinds = tuple(map(link_kind, self.graph.links))
-        return MachineLinks(name=self.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=kinds)
+        alone = len(self.graph.parts) == 1 and not self.graph.points and not self.graph.wires
+        known = alone and self.digits and len(self.addresses) == len(self.vertices)
+        symmetry = Symmetry(self.digits, self.addresses) if known else None
+        return MachineLinks(
+            name=self.name, vertices=(*self.vertices,), cables=(*self.cables,), kinds=kinds, units=(*self.units,),
+            symmetry=symmetry,
+        )  # fmt: skip
 
     def named_unit(self, name: str) -> int:
         """The number of the node or rack called `name`."""
         if name not in self._named_units:
-            self._named_units[name] = self.new_unit()
+            self._named_units[name] = self.new_unit(name)
         return self._named_units[name]
 
-    def new_unit(self) -> int:
-        """The number of another node or rack."""
-        self.units += 1
-        return self.units - 1
+    def new_unit(self, name: str) -> int:
+        """The number of another node or rack, called `name`."""
+        self.units.append(name)
+        return len(self.units) - 1
 
-    def add(self, name: str, kind: str, unit: int = -1) -> int:
+    def add(self, name: str, kind: str, unit: int = -1, address: Address | None = None) -> int:
         """A vertex; a chip is the next rank."""
-        device = -1
+        device, number = -1, len(self.vertices)
         if kind == "chip":
             device, self.devices = self.devices, self.devices + 1
-        self.number[name] = len(self.vertices)
+        self.number[name] = number
         self.vertices.append(Vertex(name, kind, device, unit))  # type: ignore[arg-type]
-        return len(self.vertices) - 1
+        if address is not None:
+            self.addresses.append(address)
+        return number
 
     def join(self, one: int, other: int, link: str, links: float = 1, share: float = 1.0) -> None:
         """Links between two vertices."""
         self.cables.append(Cable(one, other, self.links[link], links, share))
 
-    def node(self, part: Part, name: str) -> list[int]:
-        """The chips of a node on its switch."""
-        unit = self.new_unit()
-        switch = self.add(f"{name}.switch", "switch", unit)
-        gain = self.graph.links[self.links[part.links["link"]]].in_network_reduction
-        self.vertices[switch] = self.vertices[switch]._replace(reduction=added_share(gain, part.numbers["chips"]))
-        chips = [self.add(f"{name}.chip{i}", "chip", unit) for i in range(part.numbers["chips"])]
-        for chip in chips:
-            self.join(chip, switch, part.links["link"])
+    def node(self, part: Part, name: str, *above: int, cards: int = 1) -> list[int]:
+        """The chips of a node on its switch, `cards` blocks of them; `above` are the digits of the node's place."""
+        unit, count, link = self.new_unit(name), part.numbers["chips"], self.links[part.links["link"]]
+        switch = self.add(f"{name}.switch", "switch", unit, ("switch", (*INSIDE, *above)))
+        gain = self.graph.links[link].in_network_reduction
+        if gain > 1:
+            self.vertices[switch] = self.vertices[switch]._replace(reduction=added_share(gain, count))
+        each = max(1, count // cards)
+        chips = [
+            self.add(f"{name}.chip{i}", "chip", unit, ("chip", (i % each, i // each, *above))) for i in range(count)
+        ]
+        self.cables += [Cable(chip, switch, link) for chip in chips]
         return chips
 
     def rack(self, part: Part) -> None:
         """Chips on one switch."""
+        self.digits = (Digit(part.numbers["chips"]), Digit(1))
         self.node(part, part.name)
 
     def rail(self, part: Part) -> None:
         """Nodes whose chips with the same number meet on a switch: a rail, or several where `leaf` nodes fill one."""
         n = part.numbers
-        chips = [self.node(part, f"{part.name}.node{j}") for j in range(n["nodes"])]
+        self.digits = _digits(Digit(n["chips"]), Digit(1), n)
+        chips = [self.node(part, f"{part.name}.node{j}", j % n["leaf"], j // n["leaf"]) for j in range(n["nodes"])]
         rails: list[int] = []
         for block in range(ceil(n["nodes"] / n["leaf"])):
             for i in range(n["chips"]):
-                rails.append(self.add(f"{part.name}.rail{i}_{block}", "leaf"))
+                rails.append(self.add(f"{part.name}.rail{i}_{block}", "leaf", -1, ("rail", (i, -1, -1, block))))
                 for j in range(block * n["leaf"], min(n["nodes"], (block + 1) * n["leaf"])):
                     self.join(chips[j][i], rails[-1], part.links["out"])
         self.spines(part, rails)
 
     def fat_tree(self, part: Part) -> None:
         """Nodes with their cards on one leaf, leaves on every spine. Chips share cards in equal blocks."""
-        n = part.numbers
-        leaves = [self.add(f"{part.name}.leaf{i}", "leaf") for i in range(ceil(n["nodes"] / n["leaf"]))]
+        n, count = part.numbers, part.numbers["cards"]
+        if n["chips"] % count == 0:
+            self.digits = _digits(Digit(n["chips"] // count), Digit(count), n)
+        leaves = [
+            self.add(f"{part.name}.leaf{i}", "leaf", -1, ("leaf", (*INSIDE, -1, i)))
+            for i in range(ceil(n["nodes"] / n["leaf"]))
+        ]
+        out = self.links[part.links["out"]]
         for j in range(n["nodes"]):
-            chips = self.node(part, f"{part.name}.node{j}")
-            unit = self.vertices[chips[0]].unit
-            cards = [self.add(f"{part.name}.node{j}.nic{k}", "nic", unit) for k in range(n["cards"])]
-            for i, chip in enumerate(chips):
-                self.join(chip, cards[i * len(cards) // len(chips)], part.links["out"])
-            for card in cards:
-                self.join(card, leaves[j // n["leaf"]], part.links["out"])
+            at = j % n["leaf"], j // n["leaf"]
+            name = f"{part.name}.node{j}"
+            chips = self.node(part, name, *at, cards=count)
+            unit, leaf = len(self.units) - 1, leaves[at[1]]
+            cards = [self.add(f"{name}.nic{k}", "nic", unit, ("nic", (-1, k, *at))) for k in range(count)]
+            self.cables += [Cable(chip, cards[i * count // len(chips)], out) for i, chip in enumerate(chips)]
+            self.cables += [Cable(card, leaf, out) for card in cards]
         self.spines(part, leaves)
 
     def spines(self, part: Part, leaves: list[int]) -> None:
         """Every leaf on every spine by `uplinks` links."""
         for s in range(part.numbers["spines"]):
-            spine = self.add(f"{part.name}.spine{s}", "spine")
+            spine = self.add(f"{part.name}.spine{s}", "spine", -1, (f"spine{s}", (*INSIDE, -1, -1)))
             for leaf in leaves:
                 self.join(leaf, spine, part.links["up"], part.numbers["uplinks"])
 
     def dragonfly(self, part: Part) -> None:
         """Groups of switches, all of a group joined with each other; each two groups by one link, in turn."""
         n = part.numbers
+        self.digits = Digit(n["chips"]), Digit(1), Digit(n["nodes"]), Digit(n["groups"] * n["switches"], "none")
         groups = []
         for g in range(n["groups"]):
-            routers = [self.add(f"{part.name}.group{g}.switch{r}", "leaf") for r in range(n["switches"])]
+            first = g * n["switches"]
+            routers = [
+                self.add(f"{part.name}.group{g}.switch{r}", "leaf", -1, ("router", (*INSIDE, -1, first + r)))
+                for r in range(n["switches"])
+            ]
             for r, router in enumerate(routers):
                 for j in range(n["nodes"]):
-                    for chip in self.node(part, f"{part.name}.group{g}.node{r * n['nodes'] + j}"):
+                    for chip in self.node(part, f"{part.name}.group{g}.node{r * n['nodes'] + j}", j, first + r):
                         self.join(chip, router, part.links["out"])
             for one, other in combinations(routers, 2):
                 self.join(one, other, part.links["local"])
@@ -136,16 +183,23 @@ class GraphBuilder:
     def torus(self, part: Part) -> None:
         """A switch for every chip, joined with the next along every dimension; `wrap = 1` closes them all."""
         at: dict[tuple[int, ...], int] = {}
-        unit = self.new_unit()
+        unit = self.new_unit(part.name)
+        self.digits = tuple(Digit(n, "round" if part.numbers["wrap"] else "none") for n in reversed(part.shape))
         for place in product(*(range(n) for n in part.shape)):
-            name = f"{part.name}." + "_".join(map(str, place))
-            at[place] = self.add(f"{name}.switch", "switch", unit)
-            self.join(self.add(f"{name}.chip", "chip", unit), at[place], part.links["link"], 2 * len(part.shape))
+            name, digits = f"{part.name}." + "_".join(map(str, place)), place[::-1]
+            at[place] = self.add(f"{name}.switch", "switch", unit, ("switch", digits))
+            chip = self.add(f"{name}.chip", "chip", unit, ("chip", digits))
+            self.join(chip, at[place], part.links["link"], 2 * len(part.shape))
         for place, one in at.items():
             for d, n in enumerate(part.shape):
                 after = (*place[:d], (place[d] + 1) % n, *place[d + 1 :])
                 if place[d] + 1 < n or (part.numbers["wrap"] and n > 2):
                     self.join(one, at[after], part.links["link"])
+
+
+def _digits(chip: Digit, card: Digit, n: dict[str, int]) -> tuple[Digit, ...]:
+    """The digits of chips in nodes on leaves of as many nodes each; none where the last leaf is not full."""
+    return (chip, card, Digit(n["leaf"]), Digit(n["nodes"] // n["leaf"])) if n["nodes"] % n["leaf"] == 0 else ()
 
 
 PARTS: dict[str, Callable[[GraphBuilder, Part], None]] = {

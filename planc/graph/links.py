@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Literal, NamedTuple
 
 from planc.diag.fast_dataclass import dataclass
+from planc.graph.symmetry import Symmetry
 
 VertexKind = Literal["chip", "die", "switch", "nic", "host", "socket", "leaf", "spine"]
 """A `die` is one of the framework devices of a chip that is several."""
@@ -77,6 +78,10 @@ class MachineLinks:
     """Lengths of the torus that the chips with coordinates are on; empty: there is none."""
     wrap: tuple[bool, ...] = field(default=())
     """Which of its dimensions close into rings."""
+    units: tuple[str, ...] = ()
+    """The name of each node, rack or slice."""
+    symmetry: Symmetry | None = None
+    """Digits of ranks that can change places; None where none are known."""
 
     @cached_property
     def devices(self) -> tuple[int, ...]:

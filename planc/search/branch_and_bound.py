@@ -17,7 +17,6 @@ import gc
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from heapq import heapify, heappop, heappush
 from typing import Any, Literal, NamedTuple, overload
@@ -30,6 +29,7 @@ from planc.cost.step.step_time import step_lower_bound_s
 from planc.cost.step.whole_run import run_of
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
+from planc.ir.garbage import gc_paused
 from planc.ir.realised import Realise
 from planc.ir.report import Interval, RunCost, Step
 from planc.ir.target import Target
@@ -229,24 +229,6 @@ def equivalent(best: Sequence[Candidate]) -> int:
     """The number of the first five layouts of `best`, the fastest first, that cannot be told apart from the first."""
     most = (1 + order_margin()) * best[0].s_per_sequence if best else 0.0
     return sum(c.s_per_sequence < most for c in best[:COMPARED])
-
-
-@contextmanager
-def gc_paused() -> Iterator[None]:
-    """Pause garbage collection, which takes a fifth of a search: it makes many small values and no cycles.
-
-    Values made meanwhile count as old afterwards, so that the next young collection does not scan all of them.
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            if not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
-            gc.enable()
 
 
 def _order(c: Candidate) -> tuple[float, float, str]:

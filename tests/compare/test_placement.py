@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from planc.cli import main
 from planc.compare.placement import device_order, mesh_text, place
 from planc.compare.rank_files import rank_file
 from planc.cost import CostedPlan, device_group
 from planc.diag.errors import PlanError
-from planc.driver import examine
+from planc.driver import examine, lower
 from planc.ir.mesh import Mesh
 from planc.ir.sharding import Sharded
 from tests.plans import ROOT, written
@@ -279,3 +280,29 @@ def test_too_many_axes_are_refused(tmp_path: Path) -> None:
     sharded = replace(today.sharded, plan=replace(today.sharded.plan, mesh=mesh))
     with pytest.raises(ValueError, match="8 axes that could change places; orders of 7"):
         place(replace(today, sharded=sharded))
+
+
+CROSSED = """plan crossed
+param     n = 2
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   2 x h100_node
+mesh      tp 8 > fsdp n   # the network lies between
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+"""
+
+
+def test_the_best_order_is_written_into_the_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "crossed.plan"
+    file.write_text(CROSSED)
+    assert main(["place", str(file), "--fix"]) == 0
+    assert "has `mesh fsdp 2 > tp 8` now" in capsys.readouterr().out
+    assert file.read_text() == CROSSED.replace("tp 8 > fsdp n", "fsdp n > tp 8")
+    program = lower(file, "cuda")
+    assert list(program.load().MESH) == ["fsdp", "tp"]
+    assert main(["place", str(file), "--fix"]) == 0
+    assert "today, the best" in capsys.readouterr().out
+    assert main(["place", str(file), "--fix", "-o", str(tmp_path / "ranks.py")]) == 2

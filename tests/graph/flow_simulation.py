@@ -34,7 +34,7 @@ def simulated_s(graph: nx.DiGraph, flows: Iterable[tuple[str, str, float]]) -> f
 def shortest(graph: nx.DiGraph, source: str, target: str) -> list[tuple[list[str], float]]:
     """The shortest paths that pass through no chip, each with its share: at every fork as much goes each way.
 
-    Of those that leave by several ports the ones by the fastest.
+    Where several ports lead there, the paths by the fastest port.
     """
     inner = graph.subgraph(v for v, at in graph.nodes(data=True) if at["device"] < 0 or v in (source, target))
     every = list(nx.all_shortest_paths(inner, source, target))

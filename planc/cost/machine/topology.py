@@ -9,6 +9,7 @@ Source: public scaling book (https://jax-ml.github.io/scaling-book), tpus, shard
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import ceil, gcd, inf, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -115,6 +116,9 @@ class RoutedAlgorithm(NamedTuple):
     """The busiest link."""
     half_s: float = 0.0
     """Seconds more that a transfer takes since small messages do not fill the link; at most 3 times what it sends."""
+    loads: tuple[tuple[int, Mapping[int, float]], ...] = ()
+    """Phases: how often, and the bytes that each leaves on links for each byte of a buffer, by the number of the first
+    arc of a bundle. None along the lines of a torus."""
 
     def seconds(self, buffer_bytes: float) -> float:
         """Seconds of one call with a buffer of `buffer_bytes`.
@@ -132,7 +136,8 @@ class RoutedAlgorithm(NamedTuple):
         2e-09
         """
         n = count
-        return RoutedAlgorithm(self.name, n * self.s_per_byte, n * self.latency_s, self.link, n * self.half_s)
+        loads = tuple((n * count, totals) for count, totals in self.loads)
+        return RoutedAlgorithm(self.name, n * self.s_per_byte, n * self.latency_s, self.link, n * self.half_s, loads)
 
     def then(self, other: RoutedAlgorithm, name: str) -> RoutedAlgorithm:
         """This algorithm and then the `other`, together called `name`; the link that sends longer is the busiest.
@@ -142,7 +147,7 @@ class RoutedAlgorithm(NamedTuple):
         """
         link = max(self, other, key=lambda one: one.s_per_byte).link
         sent_s, latency_s = self.s_per_byte + other.s_per_byte, self.latency_s + other.latency_s
-        return RoutedAlgorithm(name, sent_s, latency_s, link, self.half_s + other.half_s)
+        return RoutedAlgorithm(name, sent_s, latency_s, link, self.half_s + other.half_s, (*self.loads, *other.loads))
 
 
 class Routes(Protocol):
@@ -217,7 +222,7 @@ def device_group(mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> DeviceG
     >>> group.size, group.level, [(p.name, p.members) for p in group.levels]
     (128, 'leaf', [('nvlink4', 8.0), ('leaf', 16.0)])
     """
-    if cluster.own_graph is not None:
+    if cluster.is_routed:
         from planc.cost.routes import routed_group
 
         return routed_group(mesh, cluster, axes)

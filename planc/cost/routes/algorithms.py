@@ -17,7 +17,7 @@ Sources: as `planc.cost.machine.collective_time`, and for the trees Sanders et a
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import pairwise, product
@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
 from planc.cost.routes.fabric import Fabric, Flow
+from planc.cost.routes.fold import Fold, fold_of
 from planc.cost.routes.rings import (
     TorusLine,
     exchange_loads,
@@ -37,6 +38,7 @@ from planc.cost.routes.rings import (
 )
 from planc.diag.fast_dataclass import dataclass
 from planc.graph import LinkKind, MachineLinks, machine_links
+from planc.ir.garbage import gc_paused
 from planc.ir.hardware import Cluster
 from planc.ir.mesh import Mesh
 
@@ -60,7 +62,8 @@ class Machine:
     @cached_property
     def fabric(self) -> Fabric:
         """Its switches and cards."""
-        return Fabric(self.links)
+        with gc_paused():
+            return Fabric(self.links)
 
     @cached_property
     def lines(self) -> tuple[TorusLine, ...]:
@@ -119,27 +122,44 @@ def _routed_group(machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[st
 
 
 class Routes:
-    """The ways of every collective over the groups of some axes, each routed when it is asked for."""
+    """The ways of every collective over the groups of some axes, each routed when it is asked for.
 
-    def __init__(self, machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...]) -> None:
+    With `folding` one group stands for those that symmetry makes alike.
+    """
+
+    def __init__(
+        self, machine: Machine, mesh: Mesh, cluster: Cluster, axes: tuple[str, ...], *, folding: bool = True
+    ) -> None:
+        self.folding = folding
         self.machine, self.fabric = machine, machine.fabric
         self._mesh, self._cluster, self._axes = mesh, cluster, axes
         self._known: dict[str, tuple[RoutedAlgorithm, ...]] = {}
         self._kinds: dict[str, LinkKind] = {}
 
     @cached_property
+    def fold(self) -> Fold | None:
+        """The symmetry by which one group of each kind is enough; None where every group is routed."""
+        used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
+        return fold_of(self.machine.links, used, self._mesh.devices) if self.folding else None
+
+    @cached_property
     def groups(self) -> list[list[int]]:
-        """The vertices of every group's members, in the order of their ranks."""
+        """The vertices of every group's members, in the order of their ranks; of groups that are alike one."""
         used = [self._mesh.axis(a) for a in self._axes]
         offsets = [sum(at) for at in product(*(range(0, a.size * a.stride, a.stride) for a in used))]
+        starts = self.fold.starts if self.fold else self._starts(offsets)
+        devices = self.machine.links.devices
+        return [[devices[start + o] for o in offsets] for start in starts]
+
+    def _starts(self, offsets: Sequence[int]) -> list[int]:
+        """The first rank of every group."""
         taken, starts = bytearray(self._mesh.devices), []
         for start in range(self._mesh.devices):
             if not taken[start]:
                 starts.append(start)
                 for o in offsets:
                     taken[start + o] = 1
-        devices = self.machine.links.devices
-        return [[devices[start + o] for o in offsets] for start in starts]
+        return starts
 
     @cached_property
     def units(self) -> list[list[list[int]]]:
@@ -201,7 +221,9 @@ class Routes:
         if self.outside > 1:
             near, far = self._inside, self._peers
             hops_s = log2(self.outside) * self._unit_hop_s
-            yield near.then(RoutedAlgorithm("tree", far.s_per_byte / LL_SHARE, hops_s, far.link), "tree")
+            yield near.then(
+                RoutedAlgorithm("tree", far.s_per_byte / LL_SHARE, hops_s, far.link, 0.0, far.loads), "tree"
+            )
 
     def _ring(self) -> RoutedAlgorithm:
         """Rings through all members; where units have as many members each, one ring leaves them by each member."""
@@ -370,15 +392,17 @@ class Routes:
                 for j in range(m):
                     peers = [members[j % len(members)] for members in units]
                     twice += [(a, b, 2.0 / m) for a, b in zip(peers, [*peers[1:], peers[0]], strict=True)]
-        far_s, far = fabric.busiest(fabric.loads(twice))
-        near_s, near = fabric.busiest(once)
+        every_far, every_near = self._of_all_groups(fabric.totals(twice)), self._of_all_groups(once)
+        far_s, far = fabric.busiest(every_far)
+        near_s, near = fabric.busiest(every_near)
         if not near_s:
             return None
         first = self.units[0][0]
         latency_s = 2 * fabric.latency_s(first[0], first[-1])
         return RoutedAlgorithm(
-            "in-network reduction", max(near_s, far_s), latency_s, fabric.arc_name(near if near_s >= far_s else far)
-        )
+            "in-network reduction", max(near_s, far_s), latency_s, fabric.arc_name(near if near_s >= far_s else far),
+            loads=((1, every_near), (1, every_far)),
+        )  # fmt: skip
 
     def _all_to_all(self) -> RoutedAlgorithm:
         each = 1 / self.size
@@ -417,14 +441,25 @@ class Routes:
         flows = [(a, b, 1.0) for group in self.groups for a, b in pairwise(group)]
         return self._message(name, flows)
 
+    def _of_all_groups(self, totals: Mapping[int, float]) -> Mapping[int, float]:
+        """Bytes of all groups on one bundle of each kind, and on those in which a link is slower."""
+        if self.fold is None:
+            return totals
+        folded = self.fold.folded(totals)
+        every = dict(folded.values())
+        for arc in self.fabric.uneven:
+            if (found := folded.get(self.fold.key(arc))) is not None:
+                every.setdefault(arc, found[1])
+        return every
+
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
         """Whole messages: no link of a bundle carries more than it has, however many others are idle."""
         fabric, cables = self.fabric, self.machine.links.cables
-        loads = fabric.loads(flows)
         way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
-        single = max(((cables[arc // 2].links / fabric.rates[arc], arc) for arc in loads), default=(0, -1))
+        used = map(fabric.slowest_of, self._of_all_groups(fabric.totals(flows)))
+        single = max(((cables[arc // 2].links / fabric.rates[arc], arc) for arc in used), default=(0, -1))
         if single[0] > way.s_per_byte:
-            return RoutedAlgorithm(name, single[0], way.latency_s, fabric.arc_name(single[1]))
+            return way._replace(s_per_byte=single[0], link=fabric.arc_name(single[1]), half_s=0.0)
         return way
 
     def _once_on_lines(self, op: Op) -> RoutedAlgorithm:
@@ -446,13 +481,14 @@ class Routes:
     def _routed(
         self, name: str, flows: Iterable[Flow], latency_s: float, exchanges: Iterable[tuple[Sequence[int], float]] = ()
     ) -> RoutedAlgorithm:
-        seconds, arc = self.fabric.busiest(self.fabric.loads(flows, exchanges))
+        totals = self._of_all_groups(self.fabric.totals(flows, exchanges))
+        seconds, arc = self.fabric.busiest(totals)
         if arc < 0:
             return RoutedAlgorithm(name, 0.0, latency_s, "")
         kind = self.machine.links.kinds[self.machine.links.cables[arc // 2].kind]
         link = self.fabric.arc_name(arc)
         self._kinds[link] = kind
-        return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds)
+        return RoutedAlgorithm(name, seconds, latency_s, link, kind.half_bytes * seconds, ((1, totals),))
 
     def kind_of(self, link: str) -> LinkKind | None:
         """The kind of a busiest link, by its name."""

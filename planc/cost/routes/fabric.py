@@ -13,11 +13,9 @@ from __future__ import annotations
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
 from functools import cached_property
 from itertools import permutations, product
 
-from planc.diag.fast_dataclass import dataclass
 from planc.graph.links import MachineLinks
 
 Flow = tuple[int, int, float]
@@ -26,12 +24,17 @@ Arc = int
 """A direction of a cable: twice its number there, one more back."""
 
 
-@dataclass
+class NoPathError(ValueError):
+    """Two chips of a group that no links join."""
+
+
 class Bundle:
     """The arcs between two vertices of the reduced network, one way, and the links that they are."""
 
-    arcs: list[Arc] = field(default_factory=list)
-    links: float = 0.0
+    __slots__ = ("arcs", "links")
+
+    def __init__(self, arcs: list[Arc], links: float) -> None:
+        self.arcs, self.links = arcs, links
 
 
 class Fabric:
@@ -39,37 +42,81 @@ class Fabric:
 
     def __init__(self, links: MachineLinks) -> None:
         self.links = links
-        self.rates = [rate for cable in links.cables for rate in links.bytes_per_s(cable)]
-        self._ends = [v.device >= 0 for v in links.vertices]
+        each = [(kind.there_bytes_per_s(), kind.return_bytes_per_s()) for kind in links.kinds]
+        self.rates = [rate * c.links * c.share for c in links.cables for rate in each[c.kind]]
+        """Bytes per second of each arc."""
         self.direct: dict[tuple[int, int], Arc] = {}
         self.ports: dict[int, list[tuple[int, Arc, Arc]]] = defaultdict(list)
         """For each chip the switches or cards that it is on, with the arc there and the arc back."""
         self._next: dict[int, dict[int, Bundle]] = defaultdict(dict)
-        for number, cable in enumerate(links.cables):
-            self._add(2 * number, cable.source, cable.target, cable.links)
-            self._add(2 * number + 1, cable.target, cable.source, cable.links)
+        self._add_cables()
         self._neighbours = {v: [*near] for v, near in self._next.items()}
         self._parent: dict[int, int] = {}
         self._position: dict[int, int] = {}
         """Vertices with a known way, in the order in which they were taken off: those behind before those ahead."""
         self._path_of: dict[tuple[int, int], Bundle] = {}
+        self._bundles: dict[Arc, Bundle] = {}
+        """Bundles of several arcs, by their first arc."""
         self._reduce()
+        self.paces = self._paced()
+        """Bytes per second of the bundle of which each arc is the first, when its busiest arc is always busy."""
         self._known: dict[int, list[int]] = {}
-        self._from: dict[int, dict[int, int]] = {}
+        self._from: dict[int, list[int]] = {}
+        self._met: dict[int, int] = {}
         self._components: dict[int, int] = {}
         self._component_size: dict[int, int] = defaultdict(int)
 
-    def _add(self, arc: Arc, source: int, target: int, links: float) -> None:
-        one, other = self._ends[source], self._ends[target]
-        if one and other:
-            if not self.links.vertices[source].place:
-                self.direct[source, target] = arc
-        elif one:
-            self.ports[source].append((target, arc, arc ^ 1))
-        elif not other and not (self.links.vertices[source].place and self.links.vertices[target].place):
-            bundle = self._next[source].setdefault(target, Bundle())
-            bundle.arcs.append(arc)
-            bundle.links += links
+    def _add_cables(self) -> None:
+        vertices, ports, after = self.links.vertices, self.ports, self._next
+        ends = [v.device >= 0 for v in vertices]
+        for number, (source, target, _, links, _) in enumerate(self.links.cables):
+            arc = 2 * number
+            if ends[source] and ends[target]:
+                if not vertices[source].place:
+                    self.direct[source, target], self.direct[target, source] = arc, arc + 1
+            elif ends[source]:
+                ports[source].append((target, arc, arc + 1))
+            elif ends[target]:
+                ports[target].append((source, arc + 1, arc))
+            elif not (vertices[source].place and vertices[target].place):
+                for one, other, way in ((source, target, arc), (target, source, arc + 1)):
+                    near = after[one]
+                    if (bundle := near.get(other)) is None:
+                        near[other] = Bundle([way], links)
+                    else:
+                        bundle.arcs.append(way)
+                        bundle.links += links
+
+    def _paced(self) -> list[float]:
+        found = [*self.rates]
+        for bundle in [*self._path_of.values(), *(b for near in self._next.values() for b in near.values())]:
+            if len(bundle.arcs) > 1:
+                self._bundles[bundle.arcs[0]] = bundle
+                found[bundle.arcs[0]] = min(self.rates[arc] * bundle.links / self._links_of(arc) for arc in bundle.arcs)
+        return found
+
+    def _links_of(self, arc: Arc) -> float:
+        return self.links.cables[arc // 2].links
+
+    @cached_property
+    def _first(self) -> dict[Arc, Arc]:
+        """The first arc of the bundle of each arc that has others beside it."""
+        return {arc: start for start, bundle in self._bundles.items() for arc in bundle.arcs}
+
+    def first_of(self, arc: Arc) -> Arc:
+        """The first arc of the bundle that `arc` is in."""
+        return self._first.get(arc, arc)
+
+    def part_of(self, arc: Arc) -> float:
+        """The share of its bundle's bytes that `arc` carries."""
+        bundle = self._bundles.get(self.first_of(arc))
+        return self._links_of(arc) / bundle.links if bundle else 1.0
+
+    @cached_property
+    def uneven(self) -> list[Arc]:
+        """The first arcs of bundles and ports in which a link has lost some of its bandwidth."""
+        arcs = [2 * i + way for i, c in enumerate(self.links.cables) if c.share != 1.0 for way in (0, 1)]
+        return [*dict.fromkeys(map(self.first_of, arcs))]
 
     # Reduction.
 
@@ -125,6 +172,19 @@ class Fabric:
 
         An exchange is chips of which each sends so many bytes to every other.
         """
+        return self.divided(self.totals(flows, exchanges))
+
+    def divided(self, totals: Mapping[Arc, float]) -> dict[Arc, float]:
+        """Bytes on each arc, from `totals`: those on each bundle, by its first arc."""
+        loads: dict[Arc, float] = {}
+        for first, total in totals.items():
+            bundle = self._bundles.get(first)
+            for arc in bundle.arcs if bundle else (first,):
+                loads[arc] = total * self._links_of(arc) / bundle.links if bundle else total
+        return loads
+
+    def totals(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
+        """Bytes on all arcs of a bundle together, by its first arc, when all `flows` and `exchanges` run at once."""
         loads: dict[Arc, float] = defaultdict(float)
         between: _Amounts = defaultdict(float)
         core: _Amounts = defaultdict(float)
@@ -146,10 +206,10 @@ class Fabric:
             return
         chosen = self.port_pairs(source, target)
         if not chosen:
-            relays = self.relays(source, target)
-            for relay in relays:
-                self._send(source, relay, amount / len(relays), loads, between)
-                self._send(relay, target, amount / len(relays), loads, between)
+            paths = self.relays(source, target)
+            for path in paths:
+                for one, other in itertools.pairwise((source, *path, target)):
+                    self._send(one, other, amount / len(paths), loads, between)
             return
         each = amount / len(chosen)
         for (u, out, _), (v, _, into) in chosen:
@@ -157,6 +217,11 @@ class Fabric:
             loads[into] += each
             if u != v:
                 between[u, v] += each
+
+    @cached_property
+    def _whole(self) -> list[float]:
+        """Bytes per second of each arc as its kind has them: software does not see that a link is slower."""
+        return [rate / self.links.cables[arc // 2].share for arc, rate in enumerate(self.rates)]
 
     def port_pairs(self, source: int, target: int) -> list[tuple[tuple[int, Arc, Arc], tuple[int, Arc, Arc]]]:
         """The ports by which the shortest paths (in hops) from `source` to `target`, two chips, leave and come in.
@@ -170,22 +235,31 @@ class Fabric:
         hops = [self.hops(p[0], q[0]) for p, q in pairs]
         least = min(hops)
         near = [pair for pair, far in zip(pairs, hops, strict=True) if far == least]
-        rates = [min(self.rates[out], self.rates[into]) for (_, out, _), (_, _, into) in near]
+        if len(near) == 1:
+            return near
+        rates = [min(self._whole[out], self._whole[into]) for (_, out, _), (_, _, into) in near]
         return [pair for pair, rate in zip(near, rates, strict=True) if rate >= max(rates) * (1 - 1e-9)]
 
-    def relays(self, source: int, target: int) -> list[int]:
-        """The chips in the unit of `source` that pass its data on to `target`, to which no switches lead from it.
+    def relays(self, source: int, target: int) -> list[tuple[int, ...]]:
+        """The chips that pass data of `source` on to `target`, where no switches join the two: one path or several.
 
-        On rails without spines a GPU reaches other rails over the peer in its node that is on them: NCCL's PXN.
+        On rails without spines a GPU reaches other rails over the peer in its node that is on them: NCCL's PXN. A
+        target that has lost its own card is reached over a peer in its node.
         """
-        unit = self.links.vertices[source].unit
-        found = (
-            [v for v in self._chips_of[unit] if self.joined(source, v) and self.joined(v, target)] if unit >= 0 else []
-        )
+        mine, theirs = (self._peers(v) for v in (source, target))
+        found: list[tuple[int, ...]] = [(v,) for v in mine if self.joined(v, target)]
+        found = found or [(v,) for v in theirs if self.joined(source, v)]
+        if not found:
+            found = [pair for pair in zip(mine, theirs, strict=False) if self.joined(*pair)]
         if not found:
             ends = " and ".join(self.links.vertices[v].name for v in (source, target))
-            raise ValueError(f"no network joins {ends}")
+            raise NoPathError(f"no network joins {ends}")
         return found
+
+    def _peers(self, chip: int) -> list[int]:
+        """The chips in the unit of `chip` that are joined with it."""
+        unit = self.links.vertices[chip].unit
+        return [v for v in self._chips_of[unit] if self.joined(chip, v)] if unit >= 0 else []
 
     def joined(self, source: int, target: int) -> bool:
         """True if a link or a network of switches leads from `source` to `target`, two chips."""
@@ -208,9 +282,9 @@ class Fabric:
         if up[-1] != down[-1]:
             core[up[-1], down[-1]] += amount
         for a, b in itertools.pairwise(up):
-            self._carry(self._path_of[a, b], amount, loads)
+            loads[self._path_of[a, b].arcs[0]] += amount
         for a, b in itertools.pairwise(down):
-            self._carry(self._path_of[b, a], amount, loads)
+            loads[self._path_of[b, a].arcs[0]] += amount
 
     def _chains(self, u: int, v: int) -> tuple[list[int], list[int]]:
         """The known ways of two vertices, up to where they meet or reach the core."""
@@ -225,14 +299,6 @@ class Fabric:
             while (above := self._parent.get(chain[-1])) is not None:
                 chain.append(above)
         return chain
-
-    def _carry(self, bundle: Bundle, amount: float, loads: dict[Arc, float]) -> None:
-        """The amount, divided over the links of a bundle."""
-        if len(bundle.arcs) == 1:
-            loads[bundle.arcs[0]] += amount
-            return
-        for arc in bundle.arcs:
-            loads[arc] += amount * self.links.cables[arc // 2].links / bundle.links
 
     def _exchange(
         self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: _Amounts, core: _Amounts
@@ -301,8 +367,8 @@ class Fabric:
         for v in sorted(climbed, key=self._position.__getitem__):
             if (count := behind.pop(v, 0.0)) and count < total:
                 above = self._parent[v]
-                self._carry(self._path_of[v, above], amount * count * (total - count), loads)
-                self._carry(self._path_of[above, v], amount * count * (total - count), loads)
+                for path in (self._path_of[v, above], self._path_of[above, v]):
+                    loads[path.arcs[0]] += amount * count * (total - count)
             if count:
                 behind[self._parent[v]] += count
         for u, m in behind.items():
@@ -340,44 +406,70 @@ class Fabric:
     def hops(self, u: int, v: int) -> float:
         """Hops (links) from `u` to `v`, two vertices of the network; infinity where none lead there."""
         up, down = self._chains(u, v)
-        between = 0.0 if up[-1] == down[-1] else self._hops_to(down[-1]).get(up[-1], float("inf"))
+        between = 0.0
+        if up[-1] != down[-1]:
+            at = 1 << self._core[up[-1]] if up[-1] in self._core else 0
+            rings = self._rings_round(down[-1], at) if down[-1] in self._core else []
+            between = next((float(n) for n, ring in enumerate(rings) if ring & at), float("inf"))
         return len(up) + len(down) - 2 + between
 
-    def _hops_to(self, target: int) -> dict[int, int]:
-        """Hops of every vertex of the core to `target`."""
-        if target not in self._from:
-            found, here = {target: 0}, [target]
-            while here:
-                after = []
-                for v in here:
-                    for u in self._next[v]:
-                        if u not in found:
-                            found[u] = found[v] + 1
-                            after.append(u)
-                here = after
-            self._from[target] = found
-        return self._from[target]
+    @cached_property
+    def _core(self) -> dict[int, int]:
+        """A number for each vertex of the core: its bit in sets of them."""
+        return {v: i for i, v in enumerate(v for v, near in self._next.items() if near)}
+
+    @cached_property
+    def _near_sets(self) -> list[int]:
+        """The neighbours of each vertex of the core, as a set of bits."""
+        return [sum(1 << self._core[u] for u in self._next[v]) for v in self._core]
+
+    @cached_property
+    def _steps(self) -> dict[int, list[tuple[int, int, float, Arc]]]:
+        """The neighbours of each vertex of the core: vertex, number, links, and the first arc there."""
+        core = self._core
+        return {v: [(w, core[w], b.links, b.arcs[0]) for w, b in self._next[v].items()] for v in core}
+
+    def _rings_round(self, target: int, wanted: int) -> list[int]:
+        """The vertices of the core at 0, 1, 2 ... hops from `target`, as sets of bits, until all `wanted` are met."""
+        rings = self._from.setdefault(target, [1 << self._core[target]])
+        if not wanted & ~self._met.get(target, rings[0]):
+            return rings
+        near, met, last = self._near_sets, self._met.get(target, rings[0]), rings[-1]
+        while last and wanted & ~met:
+            after = 0
+            while last:
+                lowest = last & -last
+                after |= near[lowest.bit_length() - 1]
+                last ^= lowest
+            last = after & ~met
+            met |= last
+            rings.append(last)
+        self._met[target] = met
+        return rings
 
     def _push(self, core: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
         """Flows of the core, one target after the other: what comes into a vertex is divided over the links ahead."""
         by_target: dict[int, dict[int, float]] = defaultdict(dict)
         for (u, v), amount in core.items():
             by_target[v][u] = amount
+        number, steps = self._core, self._steps if by_target else {}
         for target, sources in by_target.items():
-            far = self._hops_to(target)
-            most = max(far[u] for u in sources)
-            here: list[dict[int, float]] = [{} for _ in range(most + 1)]
-            for u, amount in sources.items():
-                here[far[u]][u] = amount
-            for level in range(most, 0, -1):
-                below = here[level - 1]
-                for u, amount in here[level].items():
-                    near = [(w, b) for w, b in self._next[u].items() if far[w] == level - 1]
-                    total = sum(b.links for _, b in near)
-                    for w, bundle in near:
-                        part = amount * bundle.links / total
-                        self._carry(bundle, part, loads)
+            wanted = sum(1 << number[u] for u in sources)
+            rings = self._rings_round(target, wanted)
+            last = max(n for n, ring in enumerate(rings) if ring & wanted)
+            here: dict[int, float] = {}
+            for level in range(last, 0, -1):
+                below: dict[int, float] = {}
+                here.update((u, here.get(u, 0.0) + a) for u, a in sources.items() if rings[level] >> number[u] & 1)
+                ring = rings[level - 1]
+                for u, amount in here.items():
+                    near = [step for step in steps[u] if ring >> step[1] & 1]
+                    total = sum(links for _, _, links, _ in near)
+                    for w, _, links, first in near:
+                        part = amount * links / total
+                        loads[first] += part
                         below[w] = below.get(w, 0.0) + part
+                here = below
 
     def latency_s(self, source: int, target: int) -> float:
         """Seconds of the latencies along the first of the shortest paths from `source` to `target`, two chips."""
@@ -388,21 +480,30 @@ class Fabric:
             return kinds[cables[arc // 2].kind].latency_s
         chosen = self.port_pairs(source, target)
         if not chosen:
-            relay = self.relays(source, target)[0]
-            return self.latency_s(source, relay) + self.latency_s(relay, target)
+            path = (source, *self.relays(source, target)[0], target)
+            return sum(self.latency_s(one, other) for one, other in itertools.pairwise(path))
         (u, out, _), (v, _, into) = chosen[0]
         core: dict[tuple[int, int], float] = defaultdict(float)
         passed: dict[Arc, float] = {out: 1.0, into: 1.0}
         along: dict[Arc, float] = defaultdict(float)
         self._climb(u, v, 1.0, along, core)
         self._push(core, along)
-        passed.update(along)
+        passed.update(self.divided(along))
         return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
 
-    def busiest(self, loads: Mapping[Arc, float]) -> tuple[float, Arc]:
-        """Seconds that the busiest arc of `loads` sends, and which it is, the first of equal ones; (0, -1) for none."""
-        seconds = ((amount / self.rates[arc], arc) for arc, amount in loads.items())
-        return max(seconds, key=lambda found: found[0], default=(0.0, -1))
+    def busiest(self, totals: Mapping[Arc, float]) -> tuple[float, Arc]:
+        """Seconds that the busiest arc takes to send, and which it is, the first of equal ones; (0, -1) for none.
+
+        `totals` has the bytes of each bundle, by its first arc.
+        """
+        seconds = ((amount / self.paces[arc], arc) for arc, amount in totals.items())
+        found, first = max(seconds, key=lambda found: found[0], default=(0.0, -1))
+        return found, self.slowest_of(first)
+
+    def slowest_of(self, first: Arc) -> Arc:
+        """The arc that is busiest of the bundle that begins with the arc `first`."""
+        bundle = self._bundles.get(first)
+        return min(bundle.arcs, key=lambda arc: self.rates[arc] / self._links_of(arc)) if bundle else first
 
     def arc_name(self, arc: Arc) -> str:
         """The two ends of `arc`, in its direction."""

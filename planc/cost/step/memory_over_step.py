@@ -108,7 +108,7 @@ def _most(held: Sequence[Held]) -> float:
 def sizes_over_time(held: Iterable[Held]) -> list[tuple[float, float]]:
     """Seconds of each change of what is `held`, with the bytes that there are from then on, in order of time.
 
-    What goes at a moment makes room for what comes then.
+    Bytes that go at a moment make room for those that come then.
 
     >>> sizes_over_time([Held(0, "activations", 10.0, 1.0, 3.0), Held(0, "activations", 5.0, 3.0, None)])
     [(1.0, 10.0), (3.0, 0.0), (3.0, 5.0)]

@@ -1,0 +1,205 @@
+"""A machine's graph with something otherwise than its hardware file says: what `--with` asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+from planc.graph.links import Cable, LinkKind, MachineLinks, Vertex
+from planc.graph.symmetry import Digit, Symmetry
+from planc.ir.hardware import Change
+
+SWITCHES = ("switch", "leaf", "spine")
+
+
+class ChangeError(ValueError):
+    """A change that the machine cannot have: `name` is nothing of it, and `legal` are names that are."""
+
+    def __init__(self, message: str, name: str = "", legal: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.name, self.legal = name, tuple(legal)
+
+
+def changed(links: MachineLinks, changes: Iterable[Change]) -> MachineLinks:
+    """`links` after all `changes`, one after the other. Raises ChangeError for what the machine does not have."""
+    for change in changes:
+        links = CHANGES[change.kind](links, change)
+    return links
+
+
+def _link(links: MachineLinks, change: Change) -> MachineLinks:
+    """One link slower, or gone."""
+    number = {v.name: i for i, v in enumerate(links.vertices)}
+    for name in change.names:
+        if name not in number:
+            raise ChangeError(f"no point is called `{name}`", name, tuple(number))
+    ends = {number[name] for name in change.names}
+    found = [i for i, c in enumerate(links.cables) if {c.source, c.target} == ends]
+    if not found:
+        near = [links.vertices[c.target if c.source in ends else c.source].name for c in links.cables
+                if number[change.names[0]] in (c.source, c.target)]  # fmt: skip
+        one, other = change.names[0], change.names[-1]
+        raise ChangeError(f"no link joins `{one}` and `{other}`", other, near)
+    return _rated(links, found, change.value)
+
+
+def _links(links: MachineLinks, change: Change) -> MachineLinks:
+    """All links of a name slower."""
+    name, names = change.names[0], [kind.name for kind in links.kinds]
+    if name not in names:
+        raise ChangeError(f"`{name}` is no link of this machine", name, [*dict.fromkeys(names)])
+    if not change.value:
+        return _rated(links, [i for i, c in enumerate(links.cables) if names[c.kind] == name], 0.0)
+    return replace(links, kinds=tuple(_scaled(k, change.value) if k.name == name else k for k in links.kinds))
+
+
+def _scaled(kind: LinkKind, share: float) -> LinkKind:
+    back = kind.back_bytes_per_s * share
+    return replace(kind, bytes_per_s=kind.bytes_per_s * share, back_bytes_per_s=back)
+
+
+def _rated(links: MachineLinks, numbers: Iterable[int], share: float) -> MachineLinks:
+    """Cables with a share of their bandwidth; without them where the share is 0."""
+    cables, chosen = list(links.cables), {*numbers}
+    if share:
+        slower = (*(c._replace(share=c.share * share) if i in chosen else c for i, c in enumerate(cables)),)
+        return replace(links, cables=slower)
+    if links.shape and any(links.vertices[end].place for i in chosen for end in cables[i][:2]):
+        raise ChangeError("a torus without one of its links is not routed: say what share of it is left, `at 5 %`")
+    return replace(links, cables=(*(c for i, c in enumerate(cables) if i not in chosen),), symmetry=None)
+
+
+def _host(links: MachineLinks, change: Change) -> MachineLinks:
+    """A node with its chips and cards gone; the ranks behind it move up."""
+    name = change.names[0]
+    if name not in links.units:
+        raise ChangeError(f"no node is called `{name}`", name, links.units)
+    if links.shape:
+        raise ChangeError("a torus is costed whole: chips of a slice cannot go")
+    unit = links.units.index(name)
+    return _without(links, [i for i, v in enumerate(links.vertices) if v.unit == unit])
+
+
+def _point(links: MachineLinks, change: Change) -> MachineLinks:
+    """A switch, a card or a chip gone."""
+    name = change.names[0]
+    found = next((i for i, v in enumerate(links.vertices) if v.name == name), None)
+    if found is None:
+        raise ChangeError(f"no point is called `{name}`", name, [v.name for v in links.vertices])
+    if links.shape and links.vertices[found].place:
+        raise ChangeError("a torus is costed whole: chips of a slice cannot go")
+    return _without(links, [found])
+
+
+def _apart_inside(symmetry: Symmetry | None) -> Symmetry | None:
+    """Without exchanges of the chips of a node: one of them has lost its card."""
+    if symmetry is None:
+        return None
+    first, second, *others = symmetry.digits
+    inside = (Digit(first.size, "none"), Digit(second.size, "none"))
+    return Symmetry((*inside, *others), symmetry.addresses)
+
+
+def _without(links: MachineLinks, lost: Sequence[int], symmetry: Symmetry | None = None) -> MachineLinks:
+    """The graph without some points, with what is left of its symmetry."""
+    gone, ranks = {*lost}, 0
+    number: dict[int, int] = {}
+    vertices: list[Vertex] = []
+    devices = {v: i for i, v in enumerate(d for d in links.devices if d not in gone)}
+    for i, vertex in enumerate(links.vertices):
+        if i in gone:
+            continue
+        number[i] = len(vertices)
+        vertices.append(vertex._replace(device=devices[i]) if vertex.device >= 0 else vertex)
+        ranks += vertex.device >= 0
+    if not ranks:
+        raise ChangeError("no chip is left")
+    cables = tuple(
+        Cable(number[c.source], number[c.target], c.kind, c.links, c.share)
+        for c in links.cables if c.source in number and c.target in number
+    )  # fmt: skip
+    left = Symmetry(symmetry.digits, [symmetry.addresses[i] for i in number]) if symmetry else None
+    return replace(links, vertices=(*vertices,), cables=cables, symmetry=left)
+
+
+def _rail(links: MachineLinks, change: Change) -> MachineLinks:
+    """The switches of one rail gone, or the card with its number in every node, or one of a host's several links."""
+    at = int(change.value)
+    switches = [i for i, v in enumerate(links.vertices) if v.kind == "leaf" and _rail_of(v.name) == at]
+    if switches:
+        return _without(links, switches, _apart_inside(links.symmetry))
+    cards = [i for i, v in enumerate(links.vertices) if v.kind == "nic"]
+    mine = [i for i in cards if links.vertices[i].name.endswith(f".nic{at}")]
+    several = len(mine) < len(cards)
+    if mine and several:
+        return _without(links, mine, _apart_inside(links.symmetry))
+    ends = {*cards}
+    out = [i for i, c in enumerate(links.cables) if c.source in ends or c.target in ends]
+    rails = min((int(links.cables[i].links) for i in out), default=0)
+    if at >= rails or rails < 2:
+        raise ChangeError(f"no rail has the number {at}", str(at), [str(i) for i in range(rails)])
+    fewer = {i: (links.cables[i].links - 1) / links.cables[i].links for i in out}
+    cables = tuple(c._replace(share=c.share * fewer.get(i, 1.0)) for i, c in enumerate(links.cables))
+    return replace(links, cables=cables)
+
+
+def _rail_of(name: str) -> int:
+    """The number of the rail of a switch called `a.rail3_0`; -1 for another switch."""
+    _, found, rest = name.rpartition(".rail")
+    number = rest.partition("_")[0]
+    return int(number) if found and number.isdigit() else -1
+
+
+def _oversubscription(links: MachineLinks, change: Change) -> MachineLinks:
+    """Links between switches of the network with a part of their bandwidth."""
+    above = [
+        i for i, c in enumerate(links.cables)
+        if all(links.vertices[end].kind in SWITCHES and links.vertices[end].unit < 0 for end in (c.source, c.target))
+    ]  # fmt: skip
+    if not above:
+        raise ChangeError("the machine has no links between switches of a network")
+    return _rated(links, above, 1 / change.value)
+
+
+def _dealt(links: MachineLinks, change: Change) -> MachineLinks:
+    """Ranks in which nodes are dealt over some leaves: the first node of each leaf, then the second of each."""
+    leaf_of = _leaves(links)
+    nodes: dict[int, list[int]] = {}
+    for v in links.devices:
+        nodes.setdefault(links.vertices[v].unit, []).append(v)
+    by_leaf: dict[int, list[int]] = {}
+    for unit in nodes:
+        by_leaf.setdefault(leaf_of.get(unit, -1), []).append(unit)
+    leaves, count = [*by_leaf.values()], int(change.value)
+    if not 1 <= count <= len(leaves):
+        raise ChangeError(f"the nodes are on {len(leaves)} leaves, not {count}", str(count))
+    order: list[int] = []
+    for first in range(0, len(leaves), count):
+        block = leaves[first : first + count]
+        for i in range(max(map(len, block))):
+            order += [v for leaf in block if i < len(leaf) for v in nodes[leaf[i]]]
+    rank = {v: i for i, v in enumerate(order)}
+    vertices = tuple(v._replace(device=rank[i]) if i in rank else v for i, v in enumerate(links.vertices))
+    return replace(links, vertices=vertices, symmetry=None)
+
+
+def _leaves(links: MachineLinks) -> dict[int, int]:
+    """For each node the first switch of the network that one of its chips or cards is on."""
+    found: dict[int, int] = {}
+    for c in links.cables:
+        for one, other in ((c.source, c.target), (c.target, c.source)):
+            unit = links.vertices[one].unit
+            if unit >= 0 and links.vertices[other].unit < 0:
+                found.setdefault(unit, other)
+    return found
+
+
+CHANGES: dict[str, Callable[[MachineLinks, Change], MachineLinks]] = {
+    "link": _link,
+    "links": _links,
+    "host": _host,
+    "point": _point,
+    "rail": _rail,
+    "oversubscription": _oversubscription,
+    "dealt": _dealt,
+}

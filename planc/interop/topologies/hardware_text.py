@@ -1,0 +1,117 @@
+"""The points and wires that a topology text describes, written as a hardware file."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.fast_dataclass import dataclass
+from planc.diag.span import Source, Span
+from planc.ir.hardware import Cluster
+
+MOST_POINTS = 100_000
+"""Points that a text may describe."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkText:
+    """One link of the hardware file: its name and what it carries one way."""
+
+    name: str
+    bytes_per_s: float
+    latency_s: float
+    efficiency: float = 1.0
+
+    def sentence(self) -> str:
+        """The sentence that declares it."""
+        more = f", efficiency = {self.efficiency * 100:g} %" if self.efficiency != 1 else ""
+        facts = f"bandwidth = {self.bytes_per_s / 1e9:g} GB/s, latency = {self.latency_s * 1e6:g} us{more}"
+        return f"link      {self.name}({facts})"
+
+
+class HardwareText:
+    """A machine as it is read: points by name, wires between them, and the text that they are from."""
+
+    def __init__(self, source: Source, machine: Cluster, title: str) -> None:
+        self.source, self.machine, self.title = source, machine, title
+        self.links: dict[str, LinkText] = {}
+        self.points: dict[str, tuple[str, str]] = {}
+        """For each name its kind, and the node that it is in."""
+        self.places: dict[str, Span] = {}
+        self.wires: dict[tuple[str, str], tuple[str, int]] = {}
+
+    def point(self, name: str, kind: str, unit: str, line: int) -> str:
+        """Another point; the name that it has in the language. Raises PlanError for one that is there twice."""
+        plain = plain_word(name)
+        if plain in self.points:
+            raise wrong(self.source, "E1425", line, f"`{name}` is there twice: it would be counted as two", name)
+        if len(self.points) >= MOST_POINTS:
+            raise wrong(self.source, "E1424", line, f"more than {MOST_POINTS:,} points are described")
+        self.points[plain], self.places[plain] = (kind, unit), line_span(self.source, line, name)
+        return plain
+
+    def link(self, name: str, bytes_per_s: float, latency_s: float, efficiency: float = 1.0) -> str:
+        """A link of that name; another bandwidth than before gives it a name of its own."""
+        wanted = LinkText(name=name, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
+        for number in range(1, 1000):
+            chosen = name if number == 1 else f"{name}_{number}"
+            known = self.links.get(chosen)
+            if known is None or (known.bytes_per_s, known.latency_s) == (bytes_per_s, latency_s):
+                self.links.setdefault(
+                    chosen, LinkText(name=chosen, bytes_per_s=bytes_per_s, latency_s=latency_s, efficiency=efficiency)
+                )
+                return chosen
+        return wanted.name
+
+    def wire(self, one: str, other: str, link: str, count: int = 1) -> None:
+        """Links between two points; the first that is said of a pair counts."""
+        if (other, one) not in self.wires:
+            self.wires.setdefault((one, other), (link, count))
+
+    def text(self, name: str, chip: str) -> str:
+        """The hardware file called `name`; `chip` is the sentence of its chip."""
+        lines = [f"hardware {name}", f"# {self.title}", chip]
+        lines += [link.sentence() for link in self.links.values()]
+        lines.append(f"graph     {name} of {self.machine.chip.name}")
+        groups: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for point, kind_and_unit in self.points.items():
+            groups[kind_and_unit].append(point)
+        chips_first = sorted(groups.items(), key=lambda group: group[0][0] != "chip")
+        for (kind, unit), names in chips_first:
+            lines.append(f"points    {', '.join(names)} as {kind}{f' in {unit}' if unit else ''}")
+        joined: dict[tuple[str, str, int], list[str]] = defaultdict(list)
+        for (one, other), (name_of_link, count) in self.wires.items():
+            joined[other, name_of_link, count].append(one)
+        for (other, name_of_link, count), ones in joined.items():
+            times = f" x {count}" if count > 1 else ""
+            lines.append(f"wire      {', '.join(ones)} to {other} over {name_of_link}{times}")
+        return "\n".join(lines) + "\n"
+
+
+def plain_word(name: str) -> str:
+    """`name` as a name of the language: letters, digits and underscores.
+
+    >>> plain_word("node-01.rack2"), plain_word("0000:15:00.0")
+    ('node_01_rack2', 'x0000_15_00_0')
+    """
+    plain = re.sub(r"\W", "_", name, flags=re.ASCII)[:80]
+    return plain if plain[:1].isalpha() else f"x{plain}"
+
+
+def line_span(source: Source, line: int, word: str = "") -> Span:
+    """The place of `word` on a line of `source`; the start of the line where it is not there."""
+    column = max(0, source.line(line).find(word)) if word else 0
+    return Span(source.file, line, column + 1, line, column + 1 + max(1, len(word)))
+
+
+def wrong(source: Source, code: str, line: int, message: str, word: str = "", help: str = "") -> PlanError:
+    """The error that `source` is refused with: a diagnostic with `code` at `word` on a `line`."""
+    return PlanError([Diagnostic(code, message, line_span(source, line, word), help=help)])
+
+
+def lines_of(source: Source) -> Iterable[tuple[int, str]]:
+    """The lines of `source` that hold something, with their numbers."""
+    return ((n, line) for n, line in enumerate(source.lines, 1) if line.strip())

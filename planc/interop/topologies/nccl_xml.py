@@ -1,0 +1,145 @@
+"""NCCL's topology (`NCCL_TOPO_DUMP_FILE`): sockets, PCIe switches, GPUs, NVLinks and network cards of one host.
+
+Elements and attributes: NCCL, src/graph/xml.cc. A PCIe link carries GT/s x width / 8 bytes; an NVLink 25 GB/s each way,
+50 from sm 100 on; a card its speed in Mbit/s.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+from xml.etree import ElementTree
+from xml.parsers import expat
+
+from planc.diag.span import Source
+from planc.interop.topologies.hardware_text import HardwareText, wrong
+from planc.interop.topologies.nvidia_smi import NVLINK_BYTES_PER_S, SOCKETS_BYTES_PER_S
+from planc.ir.hardware import Cluster
+
+MOST_DEPTH = 32
+NVSWITCH = "0x068000"
+"""The PCI class of an NVSwitch."""
+
+
+def looks_so(text: str) -> bool:
+    """True for a text of NCCL's `system` element."""
+    return re.search(r"<system\b", text[:2000]) is not None
+
+
+def read(source: Source, machine: Cluster) -> HardwareText:
+    """The host of the `system` element in `source`; what it leaves out is as in `machine`."""
+    root = _parsed(source)
+    found = HardwareText(source, machine, "read from a topology of NCCL")
+    gpus: dict[str, str] = {}
+    sockets = root.findall("cpu")
+    if not sockets:
+        raise wrong(source, "E1424", 1, "the system has no cpu")
+    for number, cpu in enumerate(sockets):
+        socket = found.point(f"cpu{cpu.get('numaid', number)}", "socket", "host0", _line(source, cpu.get("numaid", "")))
+        for other in [p for p, (kind, _) in found.points.items() if kind == "socket" and p != socket]:
+            found.wire(other, socket, found.link("upi", SOCKETS_BYTES_PER_S, 2e-6))
+        for child in cpu:
+            _branch(found, child, socket, gpus, 1)
+    if not gpus:
+        raise wrong(source, "E1424", 1, "the system has no gpu")
+    _nvlinks(found, root, gpus)
+    return found
+
+
+def _parsed(source: Source) -> Any:
+    """The element tree; declarations of entities are refused, since a short text may stand for gigabytes."""
+    if "<!" in re.sub(r"<!--.*?-->", "", source.text, flags=re.DOTALL):
+        raise wrong(source, "E1424", 1, "the text declares entities or a document type, which NCCL writes none of")
+    depth, parser = 0, expat.ParserCreate()
+
+    def opened(_name: str, _attributes: dict[str, str]) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > MOST_DEPTH:
+            raise ValueError("elements are nested too deep")
+
+    def closed(_name: str) -> None:
+        nonlocal depth
+        depth -= 1
+
+    parser.StartElementHandler, parser.EndElementHandler = opened, closed
+    try:
+        parser.Parse(source.text.encode(), True)
+        return ElementTree.fromstring(source.text)
+    except (expat.ExpatError, ValueError) as error:
+        line = getattr(error, "lineno", 1) or 1
+        raise wrong(source, "E1424", line, f"it is not XML: {error}", help="copy the whole file") from None
+
+
+def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str], depth: int) -> None:
+    """A PCI element below a socket or a switch: a switch, a GPU or a card."""
+    bus = element.get("busid", "")
+    line = _line(found.source, bus)
+    if element.tag == "nic":
+        _cards(found, element, above, found.link("pcie", _pcie_bytes_per_s("", ""), 2e-6, 0.8))
+        return
+    if element.tag != "pci":
+        return
+    pcie = found.link(
+        "pcie", _pcie_bytes_per_s(element.get("link_speed", ""), element.get("link_width", "")), 2e-6, 0.8
+    )
+    gpu, nic = element.find("gpu"), element.find("nic")
+    if gpu is not None:
+        name = found.point(f"gpu{gpu.get('dev', len(gpus))}", "chip", "host0", line)
+        if bus in gpus:
+            raise wrong(found.source, "E1425", line, f"two GPUs are at {bus}", bus)
+        gpus[bus] = name
+        found.wire(name, above, pcie)
+    elif nic is not None:
+        _cards(found, nic, above, pcie)
+    else:
+        switch = found.point(f"pci_{bus}", "switch", "host0", line)
+        found.wire(switch, above, pcie)
+        for child in element:
+            _branch(found, child, switch, gpus, depth + 1)
+
+
+def _cards(found: HardwareText, nic: Any, above: str, pcie: str) -> None:
+    for net in nic.findall("net"):
+        name = net.get("name") or f"net{net.get('dev', '0')}"
+        found.wire(found.point(name, "nic", "host0", _line(found.source, f'"{name}"')), above, pcie)
+
+
+def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
+    link = found.machine.link
+    for element in root.iter("pci"):
+        gpu = element.find("gpu")
+        for nvlink in gpu.findall("nvlink") if gpu is not None else ():
+            each = NVLINK_BYTES_PER_S * (2 if _whole(gpu.get("sm", "0")) >= 100 else 1)
+            count, target = _whole(nvlink.get("count", "0")), nvlink.get("target", "")
+            mine = gpus[element.get("busid", "")]
+            if not count:
+                continue
+            if nvlink.get("tclass") == NVSWITCH:
+                if "nvswitch" not in found.points:
+                    found.point("nvswitch", "switch", "host0", 1)
+                total = sum(_whole(n.get("count", "0")) for n in gpu.findall("nvlink"))
+                found.wire(mine, "nvswitch", found.link("nvlink", total * each, link.latency_s, link.efficiency))
+            elif target in gpus and gpus[target] != mine:
+                found.wire(mine, gpus[target], found.link("nvlink", each, link.latency_s, link.efficiency), count)
+
+
+def _pcie_bytes_per_s(speed: str, width: str) -> float:
+    """Bytes per second of a PCIe link, one way; of generation 4 with 16 lanes where nothing is said.
+
+    >>> _pcie_bytes_per_s("32.0 GT/s PCIe", "16") / 1e9
+    64.0
+    """
+    rate = re.match(r"\d{1,4}(?:\.\d{1,3})?", speed)
+    return float(rate[0] if rate else 16) * 1e9 * (_whole(width) or 16) / 8
+
+
+def _whole(text: str) -> int:
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
+
+
+def _line(source: Source, word: str) -> int:
+    """The first line that holds `word`; the first of all where none does."""
+    lines: Iterator[int] = (n for n, line in enumerate(source.lines, 1) if word and word in line)
+    return next(lines, 1)

@@ -1,0 +1,75 @@
+"""A topology text of another tool as a hardware file, by the look of the text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import ModuleType
+
+from planc.diag.diagnostic import Diagnostic
+from planc.diag.errors import PlanError
+from planc.diag.span import Source, Span
+from planc.files import MAX_TEXT_BYTES, read_text
+from planc.interop.topologies import jax_devices, nccl_xml, nvidia_smi, slurm
+from planc.interop.topologies.hardware_text import plain_word, wrong
+from planc.ir.hardware import Cluster
+from planc.language import library
+from planc.language.draft import Draft
+from planc.language.verbs.cluster import read as read_cluster
+from planc.syntax import parse_text
+
+READERS: tuple[ModuleType, ...] = (nccl_xml, jax_devices, nvidia_smi, slurm)
+MACHINES = tuple(sorted(library.machines()))
+"""Machines that may say what a text leaves out."""
+
+
+def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source]:
+    """The hardware file, called `name`, of the text at `path`, and that text.
+
+    What the text leaves out is as in the bundled `machine`. Raises PlanError for a text that is none, is cut short,
+    or counts a device twice.
+    """
+    try:
+        source = Source.of(str(path), read_text(path, MAX_TEXT_BYTES))
+    except (OSError, ValueError) as error:
+        place = Span(str(path), 1, 1, 1, 1)
+        raise PlanError([Diagnostic("E0104", f"cannot read {path}: {error}", place)]) from error
+    reader = next((r for r in READERS if r.looks_so(source.text)), None)
+    if reader is None:
+        known = "nvidia-smi topo -m, NCCL's topology XML, Slurm's topology.conf or .yaml, or jax.devices()"
+        raise wrong(source, "E1424", 1, "the text is of no tool that is known", help=f"known: {known}")
+    cluster = bundled(machine)
+    found = reader.read(source, cluster)
+    return found.text(plain_word(name or path.stem), chip_sentence(machine, cluster.chip.name)), source
+
+
+def chip_sentence(machine: str, chip: str) -> str:
+    """The sentence of `chip` in the hardware file of the bundled `machine`.
+
+    >>> chip_sentence("h100_node", "h100")[:15]
+    'chip      h100('
+    """
+    text = library.machine_text(machine)
+    for sentence in parse_text(text, "").sentences:
+        if sentence.verb == "chip" and sentence.node.node("call") is not None:
+            written = "\n".join(text.split("\n")[sentence.span.line - 1 : sentence.span.end_line])
+            if written.split("(")[0].split()[-1] == chip:
+                return written
+    raise KeyError(chip)
+
+
+def bundled(machine: str) -> Cluster:
+    """One node of the bundled `machine`, or a small slice of a torus. Raises KeyError where there is none.
+
+    >>> bundled("h100_node").devices
+    8
+    """
+    file = library.hardware_file(library.machines()[machine])
+    torus = next((s for s in file.sentences if s.verb == "torus" and s.node.words("NAME")[0].text == machine), None)
+    shapes = ("(4x4)", "(4x4x4)") if torus else ("",)
+    for shape in shapes:
+        draft = Draft()
+        for sentence in parse_text(f"plan one\ncluster 1 x {machine}{shape}\n", "").sentences:
+            read_cluster(sentence, draft)
+        if draft.cluster is not None:
+            return draft.cluster
+    raise KeyError(machine)

@@ -1,0 +1,65 @@
+"""One group of each kind stands for those that symmetry makes alike: as when every group is routed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planc.cost.routes.algorithms import Machine, Routes
+from planc.driver import load
+from planc.graph import machine_links
+from planc.ir.mesh import Mesh
+from tests.graph.closed_form import OPS
+from tests.graph.test_own_graphs import links_of, plan_on
+from tests.plans import written
+
+MACHINES = {
+    "fat tree": "fat_tree(nodes = 16, chips = 4, leaf = 4, spines = 2, uplinks = 2, link = nvlink, out = ib)",
+    "shared cards": "fat_tree(nodes = 16, chips = 4, leaf = 4, spines = 2, cards = 2, link = nvlink, out = ib)",
+    "rails": "rail(nodes = 16, chips = 4, leaf = 4, spines = 2, link = nvlink, out = ib)",
+    "rails alone": "rail(nodes = 16, chips = 4, link = nvlink, out = ib)",
+    "rack": "rack(chips = 64, link = nvlink)",
+    "dragonfly": "dragonfly(groups = 4, switches = 2, nodes = 4, chips = 2, link = nvlink, out = ib)",
+    "torus": "torus(shape = 4x4x4, link = ib, wrap = 1)",
+    "ring": "torus(shape = 64x1, link = ib, wrap = 1)",
+}
+AXES = (("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c"))
+
+
+@pytest.mark.parametrize("sizes", [(4, 4, 4), (2, 16, 2), (8, 2, 4)], ids=str)
+@pytest.mark.parametrize("name", MACHINES)
+def test_one_group_of_each_kind_is_as_good_as_all(name: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    text = f"graph pod of h100\nfabric a = {MACHINES[name]}\n"
+    cluster, links = links_of(tmp_path, text, mesh="fsdp 16 > tp 4")
+    mesh = Mesh.of(dict(zip("abc", sizes, strict=True)), cluster.cause)
+    slow = replace(links, cables=tuple(c._replace(share=0.3) if i % 37 == 5 else c for i, c in enumerate(links.cables)))
+    folded, machine = 0, Machine(slow if sum(sizes) % 4 else links)
+    for axes in AXES:
+        few, every = (Routes(machine, mesh, cluster, axes, folding=fold) for fold in (True, False))
+        folded += len(few.groups) < len(every.groups)
+        for op in OPS:
+            for one, other in zip(few.algorithms(op), every.algorithms(op), strict=True):
+                assert one.s_per_byte == pytest.approx(other.s_per_byte, rel=1e-9), (axes, op, one, other)
+                assert one.latency_s == pytest.approx(other.latency_s, rel=1e-9)
+    assert folded >= 3
+
+
+def test_a_machine_of_several_parts_is_routed_whole(tmp_path: Path) -> None:
+    rack = "rack(chips = 2, link = nvlink)"
+    text = f"graph pod of h100\nfabric a = {rack}\nfabric b = {rack}\nwire a.switch to b.switch over ib\n"
+    cluster, links = links_of(tmp_path, text, mesh="fsdp 2 > tp 2")
+    assert links.symmetry is None and machine_links(cluster) is links
+
+
+def test_every_axis_of_16384_devices_has_one_group_to_route(tmp_path: Path) -> None:
+    part = "fat_tree(nodes = 2048, chips = 8, leaf = 32, spines = 32, uplinks = 4, link = nvlink, out = ib)"
+    plan = plan_on(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 2048 > tp 8")
+    cluster = load(written(plan.parent, plan.read_text().replace("64 x", "2048 x"))).cluster
+    links = machine_links(cluster)
+    mesh = Mesh.of({"pp": 4, "dp": 4, "fsdp": 128, "tp": 8}, cluster.cause)
+    for axes in (("pp",), ("dp",), ("fsdp",), ("tp",), ("dp", "fsdp")):
+        routes = Routes(Machine(links), mesh, cluster, axes)
+        assert len(routes.groups) == 1 and routes.fold is not None
+        assert routes.fold.copies * routes.size == 16384

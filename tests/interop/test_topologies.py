@@ -1,0 +1,230 @@
+"""Topologies of other tools as hardware files: read, costed, and refused where they are cut short or count twice."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from planc.cli import main
+from planc.diag.errors import PlanError
+from planc.driver import check, load
+from planc.graph import MachineLinks, machine_links
+from planc.interop.topologies import read_topology
+from planc.interop.topologies.slurm import hosts
+from tests.plans import written
+
+PLAN = """plan example
+import    "acme.plan"
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   acme
+mesh      {mesh}
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+"""
+DGX = """\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tNIC1\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV12\tNV12\tNV12\tPXB\tSYS\t0-63\t0\t\tN/A
+GPU1\tNV12\t X \tNV12\tNV12\tPXB\tSYS\t0-63\t0\t\tN/A
+GPU2\tNV12\tNV12\t X \tNV12\tSYS\tPXB\t64-127\t1\t\tN/A
+GPU3\tNV12\tNV12\tNV12\t X \tSYS\tPXB\t64-127\t1\t\tN/A
+NIC0\tPXB\tPXB\tSYS\tSYS\t X \tSYS
+NIC1\tSYS\tSYS\tPXB\tPXB\tSYS\t X
+
+Legend:
+
+  X    = Self
+  SYS  = Connection traversing PCIe as well as the SMP interconnect between NUMA nodes (e.g., QPI/UPI)
+
+NIC Legend:
+
+  NIC0: mlx5_0
+  NIC1: mlx5_1
+"""
+PAIRS = """        GPU0  GPU1  GPU2  GPU3  CPU Affinity  NUMA Affinity
+GPU0     X    NV4   PHB   SYS   0-31          0
+GPU1    NV4    X    SYS   PHB   32-63         1
+GPU2    PHB   SYS    X    NV4   0-31          0
+GPU3    SYS   PHB   NV4    X    32-63         1
+"""
+XML = """<system version="1">
+  <cpu numaid="0" affinity="0000ffff" arch="x86_64" vendor="GenuineIntel" familyid="6" modelid="85">
+    <pci busid="0000:07:00.0" class="0x060400" link_speed="16.0 GT/s PCIe" link_width="16">
+      <pci busid="0000:0a:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+        <gpu dev="0" sm="80" rank="0" gdr="1">
+          <nvlink target="0000:c7:00.0" count="6" tclass="0x068000"/>
+          <nvlink target="0000:c8:00.0" count="6" tclass="0x068000"/>
+        </gpu>
+      </pci>
+      <pci busid="0000:0c:00.0" class="0x020700" link_speed="16.0 GT/s PCIe" link_width="16">
+        <nic><net name="mlx5_0" dev="0" speed="200000" port="1" guid="0x1" maxconn="1" gdr="1"/></nic>
+      </pci>
+    </pci>
+  </cpu>
+  <cpu numaid="1">
+    <pci busid="0000:8b:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="8">
+      <gpu dev="1" sm="80" rank="1" gdr="1"><nvlink target="0000:c7:00.0" count="12" tclass="0x068000"/></gpu>
+    </pci>
+  </cpu>
+</system>
+"""
+CONF = """# two leaves and a spine
+SwitchName=leaf0 Nodes=node[00-01]
+SwitchName=leaf1 Nodes=node[02-03] LinkSpeed=400
+SwitchName=spine Switches=leaf[0-1]
+"""
+YAML = """- topology: fabric
+  cluster_default: true
+  tree:
+    switches:
+      - switch: spine
+        children: leaf[0-1]
+      - switch: leaf0
+        nodes: node[00-01]
+      - switch: leaf1
+        nodes: node[02-03]
+"""
+BLOCKS = """BlockName=b1 Nodes=node[00-01]
+BlockName=b2 Nodes=node[02-03]
+BlockSizes=2,4
+"""
+DEVICES = ", ".join(
+    f"TpuDevice(id={i}, process_index={i // 4}, coords=({x},{y},0), core_on_chip=0)"
+    for i, (y, x) in enumerate(product(range(4), range(4)))
+)
+JAX = f"[{DEVICES}]"
+READ = {
+    "dgx": (DGX, "a100_node", "fsdp 2 > tp 2", 4),
+    "pairs": (PAIRS, "a100_node", "fsdp 2 > tp 2", 4),
+    "xml": (XML, "a100_node", "fsdp 1 > tp 2", 2),
+    "conf": (CONF, "h100_node", "fsdp 4 > tp 8", 32),
+    "yaml": (YAML, "h100_node", "fsdp 4 > tp 8", 32),
+    "blocks": (BLOCKS, "h100_node", "fsdp 4 > tp 8", 32),
+    "jax": (JAX, "tpu_v5e", "fsdp 4 > tp 4", 16),
+}
+
+
+def links_of(folder: Path, name: str) -> MachineLinks:
+    text, machine, mesh, _ = READ[name]
+    path = folder / "topology.txt"
+    path.write_text(text)
+    hardware, _ = read_topology(path, machine, "acme")
+    written(folder, hardware, "acme")
+    return machine_links(load(written(folder, PLAN.format(mesh=mesh))).cluster)
+
+
+@pytest.mark.parametrize("name", READ)
+def test_a_text_is_a_machine_that_a_plan_is_costed_on(name: str, tmp_path: Path) -> None:
+    links = links_of(tmp_path, name)
+    assert len(links.devices) == READ[name][3]
+    report = check(tmp_path / "example.plan")
+    assert report.step is not None and report.step.time_s > 0, report.diagnostics
+
+
+def joined(links: MachineLinks) -> dict[frozenset[str], tuple[str, float]]:
+    """Links by their ends: name and GB/s of all together."""
+    return {
+        frozenset(links.vertices[i].name for i in (c.source, c.target)): (
+            links.kinds[c.kind].name, links.kinds[c.kind].bytes_per_s * c.links / 1e9,
+        )
+        for c in links.cables
+    }  # fmt: skip
+
+
+def test_nvlinks_meet_in_a_switch_where_all_are_joined_alike(tmp_path: Path) -> None:
+    found = joined(links_of(tmp_path, "dgx"))
+    assert found[frozenset(("gpu0", "nvswitch"))] == ("nvlink", 300.0)
+    assert found[frozenset(("gpu0", "plx0_0"))][0] == found[frozenset(("nic0", "plx0_0"))][0] == "pcie"
+    assert frozenset(("nic1", "plx0_0")) not in found and found[frozenset(("cpu0", "cpu1"))][0] == "upi"
+
+
+def test_pairs_are_joined_directly(tmp_path: Path) -> None:
+    found = joined(links_of(tmp_path, "pairs"))
+    assert found[frozenset(("gpu0", "gpu1"))] == ("nvlink", 100.0) and frozenset(("gpu0", "gpu2")) not in found
+    assert frozenset(("gpu0", "plx0_0")) not in found
+
+
+def test_what_nccl_saw_is_as_wide_as_it_said(tmp_path: Path) -> None:
+    found = joined(links_of(tmp_path, "xml"))
+    assert found[frozenset(("gpu0", "nvswitch"))][1] == found[frozenset(("gpu1", "nvswitch"))][1] == 300.0
+    assert found[frozenset(("gpu0", "pci_0000_07_00_0"))][1] == 32.0 and found[frozenset(("gpu1", "cpu1"))][1] == 16.0
+
+
+def test_slurms_two_files_say_the_same(tmp_path: Path) -> None:
+    conf, yaml = joined(links_of(tmp_path, "conf")), joined(links_of(tmp_path, "yaml"))
+    assert conf == yaml and conf[frozenset(("sw_leaf0", "sw_spine"))][1] == 2 * 400
+
+
+def test_chips_are_neighbours_by_their_coordinates(tmp_path: Path) -> None:
+    found = joined(links_of(tmp_path, "jax"))
+    assert frozenset(("at_0_0_0", "at_3_0_0")) in found and frozenset(("at_0_0_0", "at_2_0_0")) not in found
+
+
+def test_lists_of_hosts() -> None:
+    from planc.diag.span import Source
+
+    source = Source.of("a", "")
+    assert [*hosts(source, 1, "tux[0-2,12],login1,n[01-02]x")] == [
+        "tux0", "tux1", "tux2", "tux12", "login1", "n01x", "n02x",
+    ]  # fmt: skip
+
+
+ENTITIES = '<!DOCTYPE x [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;&a;">]>\n'
+WRONG = {
+    "nothing": ("hello\n", "E1424", 1),
+    "a matrix cut short": (DGX[: DGX.index("\nGPU3\t")], "E1424", 4),
+    "a row cut short": (DGX.replace("\tSYS\t0-63\t0\t\tN/A\nGPU1", "\nGPU1"), "E1424", 2),
+    "a word of no meaning": (PAIRS.replace("PHB", "PHX", 1), "E1424", 2),
+    "other words back": (PAIRS.replace("NV4", "NV2", 1), "E1424", 2),
+    "a GPU twice": (PAIRS + PAIRS.splitlines()[4] + "\n", "E1425", 6),
+    "xml cut short": (XML[:400], "E1424", 6),
+    "entities": (ENTITIES + XML, "E1424", 1),
+    "xml nested deep": ("<system>" + '<pci busid="0">' * 2000, "E1424", 1),
+    "no gpu": ('<system version="1"><cpu numaid="0"/></system>', "E1424", 1),
+    "a GPU at the place of another": (XML.replace("0000:8b:00.0", "0000:0a:00.0"), "E1425", 4),
+    "a gpu's number twice": (XML.replace('gpu dev="1"', 'gpu dev="0"'), "E1425", 16),
+    "a line cut short": (CONF.replace("Nodes=node[02-03] LinkSpeed=400", "Nodes="), "E1424", 3),
+    "a list cut short": (CONF.replace("node[02-03]", "node[02-"), "E1424", 3),
+    "a million hosts": (CONF.replace("node[02-03]", "node[0-999999]"), "E1424", 3),
+    "a node twice": (CONF.replace("node[02-03]", "node[01-03]"), "E1425", 3),
+    "a switch twice": (CONF.replace("leaf1 Nodes", "leaf0 Nodes"), "E1425", 3),
+    "a circle": (CONF.replace("SwitchName=leaf0 ", "SwitchName=leaf0 Switches=spine "), "E1426", 2),
+    "an unknown switch": (CONF.replace("leaf[0-1]", "leaf[0-2]"), "E1424", 4),
+    "no nodes": ("SwitchName=a Switches=b\nSwitchName=b\n", "E1424", 3),
+    "yaml cut short": (YAML + "      - {switch: x, nodes: [", "E1424", 1),
+    "a device twice": (JAX.replace("coords=(1,0,0)", "coords=(0,0,0)"), "E1425", 1),
+    "a device less": (JAX.replace(DEVICES.split(", Tpu")[0] + ", ", ""), "E1426", 1),
+    "a list that ends within a device": (JAX[:-20], "E1424", 1),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_text_has_its_code_and_its_place(name: str, tmp_path: Path) -> None:
+    text, code, line = WRONG[name]
+    path = tmp_path / "topology.txt"
+    path.write_text(text)
+    with pytest.raises(PlanError) as raised:
+        read_topology(path, "tpu_v5e" if "Tpu" in text else "h100_node")
+    (found,) = raised.value.diagnostics
+    assert (found.code, found.span.line) == (code, line), found
+
+
+def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(PlanError) as raised:
+        read_topology(tmp_path, "h100_node")
+    assert [d.code for d in raised.value.diagnostics] == ["E0104"]
+
+
+def test_the_command_writes_a_file_that_a_plan_imports(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    text, out = tmp_path / "topology.conf", tmp_path / "acme.plan"
+    text.write_text(CONF)
+    assert main(["graph", "--from", str(text), "--machine", "h100_node", "-o", str(out)]) == 0
+    assert check(written(tmp_path, PLAN.format(mesh="fsdp 4 > tp 8"))).step is not None
+    text.write_text(CONF[:60])
+    assert main(["graph", "--from", str(text), "--machine", "h100_node"]) in (0, 1)
+    assert main(["graph", "--from", str(text), "--machine", "cray"]) == 2
+    assert main(["graph"]) == 2
+    assert "h100_node" in capsys.readouterr().err

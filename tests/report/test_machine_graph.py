@@ -1,0 +1,76 @@
+"""The picture of a machine: every link that an axis uses has its colour, and the busiest is the widest."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from planc.cli import main
+from planc.compare.what_if import busiest, routed
+from planc.driver import examine
+from planc.picture.marks import Path as Drawn
+from planc.picture.marks import Rect, Text
+from planc.report.machine_graph import MOST_CHIPS, machine_picture, picture_of
+from tests.graph.test_field_machines import MESHES, written_on
+from tests.graph.test_own_graphs import links_of
+from tests.plans import written
+
+BUNDLED = """plan example
+model     llama3_8b
+batch     64 x 8192 tokens microbatch 1
+cluster   {machine}
+mesh      {mesh}
+use       fsdp over fsdp
+use       tp   over tp
+use       sp   over tp
+recompute blocks
+"""
+
+
+def width_of(mark: Drawn) -> int:
+    found = re.search(r"\bw(\d+)", mark.css)
+    return int(found[1]) if found else 0
+
+
+@pytest.mark.parametrize("machine", MESHES)
+def test_the_busiest_link_is_the_widest_and_every_axis_has_its_colour(machine: str, tmp_path: Path) -> None:
+    costed = examine(written_on(tmp_path, machine), targets=()).costed
+    assert costed is not None
+    picture = picture_of(costed)
+    lines = [m for m in picture.marks if isinstance(m, Drawn)]
+    total: dict[str, int] = {}
+    for line in lines:
+        ends = line.title.partition(":")[0]
+        total[ends] = total.get(ends, 0) + width_of(line)
+    _, seconds = busiest(costed)
+    assert seconds > 0 and max(total.values()) >= 2
+    used = {css for line in lines for css in line.css.split() if css.endswith("-line")}
+    assert used == {"axis0-line", "axis1-line"}
+    points = [m for m in picture.marks if isinstance(m, Rect | Text)]
+    assert all(0 <= m.x <= picture.width and 0 <= m.y <= picture.height for m in points)
+
+
+@pytest.mark.parametrize(
+    ("machine", "mesh"), [("4 x h100_node", "fsdp 4 > tp 8"), ("1 x tpu_v5e(4x4)", "fsdp 4 > tp 4")]
+)
+def test_bundled_machines_are_drawn_by_the_command(
+    machine: str, mesh: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan, out = written(tmp_path, BUNDLED.format(machine=machine, mesh=mesh)), tmp_path / "machine.svg"
+    assert main(["graph", str(plan), "-o", str(out)]) == 0 and capsys.readouterr().out
+    root = ElementTree.fromstring(out.read_text())
+    assert root.tag.endswith("svg")
+    read = examine(plan, targets=()).plan
+    found = examine(routed(read), targets=()).costed if read else None
+    assert found is not None and out.read_text().count("<circle") == found.sharded.plan.mesh.devices
+
+
+def test_of_a_large_machine_whole_nodes_are_drawn(tmp_path: Path) -> None:
+    part = "fat_tree(nodes = 64, chips = 8, leaf = 16, spines = 4, link = nvlink, out = ib)"
+    _, links = links_of(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 64 > tp 8")
+    picture = machine_picture(links)
+    assert f"{MOST_CHIPS} of 512 chips are drawn." in picture.summary
+    assert len(picture.marks) < 2_000
