@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from planc.driver import cost as cost
     from planc.driver import load as load
     from planc.driver import lower as lower
+    from planc.driver import model_of as model_of
     from planc.driver import search as search
     from planc.interop.importing import import_ as import_
     from planc.ir.plan import Plan as Plan
@@ -37,10 +38,11 @@ _HOMES = {
     "import_": "planc.interop.importing",
     "load": "planc.driver",
     "lower": "planc.driver",
+    "model_of": "planc.driver",
     "search": "planc.driver",
 }
 
-__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "import_", "load", "lower", "search"]
+__all__ = ["Plan", "PlanError", "Program", "Report", "check", "cost", "import_", "load", "lower", "model_of", "search"]
 
 
 def __getattr__(name: str) -> Any:

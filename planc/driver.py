@@ -15,16 +15,20 @@ from planc.diag.diagnostic import Diagnostic, Edit, Fix, Related, bounded, in_or
 from planc.diag.errors import PlanError
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Source, Span
+from planc.files import read_json
 from planc.frameworks import framework
+from planc.ir.base import plain_name
 from planc.ir.checked import CheckedPlan
 from planc.ir.plan import Plan
-from planc.ir.program import Program
+from planc.ir.program import Program, framework_needed
 from planc.ir.report import Refusal, Report, TargetAnswer
+from planc.ir.saved_model import SavedModel, saved_path
 from planc.ir.target import NO_TARGET, TARGETS, AnyTarget, Target
 from planc.ir.version import Version, dotted, version_of
 from planc.language.build import Built, build_file
 from planc.language.framework_rules import is_foreign
 from planc.language.target import target_of_cluster
+from planc.language.verbs.model_from import MAX_BYTES, ORIGINS
 from planc.lowering import RUNTIMES, load_backend, lower_plan, lower_sharded, own_program, realise_for, refusals
 from planc.sharding.propagate import propagate
 
@@ -34,6 +38,7 @@ if TYPE_CHECKING:
     from planc.search import Found
 
 
+NOWHERE = Span("", 1, 1, 1, 1)
 MOST_PLACES = 20
 """Findings that an `expect no CODE` shows."""
 
@@ -126,6 +131,66 @@ def cost(source: str | Path | Plan, *, set: dict[str, int] | None = None, target
     if report.step is None:
         raise PlanError(report.diagnostics)
     return report
+
+
+def model_of(module: Any, example_inputs: Any = None, *, name: str = "") -> SavedModel:
+    """The op graph of a torch module, read from one run of its code on the meta device.
+
+    Args:
+        module: the module, on any device; its weights are not looked at.
+        example_inputs: what it is called with, the tokens [sequences, tokens] first; None: tokens alone.
+        name: the model's name in reports; its class's if it is empty.
+
+    Returns:
+        The op graph, to be kept beside a plan: `model_of(module).write("mine.model.json")`, which is read by
+        `model from code "mine"`.
+
+    Raises:
+        PlanError: the module has no op graph (E1207 to E1210), or torch is not installed (E1009).
+
+    >>> from planc.backends.cuda.models.llama import build
+    >>> module = build(load("plans/tiny.plan").model)
+    >>> model_of(module).model.parameters == sum(p.numel() for p in module.parameters())
+    True
+    """
+    with framework_needed("cuda", NOWHERE):
+        return load_backend("cuda").model_of(module, example_inputs, name)
+
+
+def save_models(source: str | Path, *, set: dict[str, int] | None = None, target: str = "") -> list[Path]:
+    """Run the code that the `model from` sentence of a plan names, and keep what it does beside the plan.
+
+    Args:
+        source: path of the plan.
+        set: values of its `let` numbers.
+        target: the target whose `on TARGET:` sentences are read.
+
+    Returns:
+        The files written; [] for a plan whose model is of the catalog.
+
+    Raises:
+        PlanError: there is no op graph for this code, or what it needs is missing.
+    """
+    path, written = Path(source), []
+    for sentence in build_file(path, set, target).sentences:
+        names = sentence.node.words("NAME") if sentence.verb == "model_from" else []
+        if not names or names[0].text not in ORIGINS:
+            continue
+        named = sentence.node.words("STRING")[0].text.strip('"')
+        kept = path.parent / saved_path(named)
+        if not kept.resolve().is_relative_to(path.parent.resolve()):
+            continue  # reported when the plan is read
+        try:
+            of = read_json(path.parent / named, MAX_BYTES) if names[0].text == "transformers" else named
+        except (OSError, ValueError):
+            continue  # reported when the plan is read
+        try:
+            with framework_needed("cuda", sentence.span):
+                load_backend("cuda").model_of(of, None, plain_name(Path(named).stem)).write(kept)
+        except PlanError as error:
+            raise PlanError([replace(d, span=sentence.span) for d in error.diagnostics]) from None
+        written.append(kept)
+    return written
 
 
 def lower(

@@ -62,7 +62,7 @@ def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe:
     path = Path(file)
     applied: list[Applied] = []
     checked = examine(file, set=given, target=target)
-    first = text = _text(checked, path)
+    first = text = text_of(checked, path)
     for _ in range(ROUNDS):
         done = {one.finding.fix for one in applied}
         usable = [d for d in _offered(checked, file) if d.fix not in done and (unsafe or _is_safe(d.fix, text))]
@@ -77,7 +77,15 @@ def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe:
     return Fixed(tuple(applied), tuple(_offered(checked, file)))
 
 
-def _text(checked: Examined, path: Path) -> str:
+def apply_fix(checked: Examined, file: str, fix: Fix) -> str:
+    """Apply one `fix` to a file that was examined, and write it: the text that it has now."""
+    path = Path(file)
+    text = _edited(text_of(checked, path), fix)
+    _write(path, text)
+    return text
+
+
+def text_of(checked: Examined, path: Path) -> str:
     """The file's text without its byte-order mark; empty where it cannot be read."""
     source = checked.built.sources.get(path.name) if checked.built else None
     return source.text if source is not None else ""

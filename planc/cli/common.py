@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,18 @@ UNREADABLE = ("E0104", "E0105", "E1001")
 
 MAX_BYTES = 16_000_000
 """Largest file that is quoted: a preset may be so large."""
+
+
+def output_path(*endings: str) -> Callable[[str], Path]:
+    """The type of an argument that names a file with one of these `endings`, each with its dot."""
+
+    def named(text: str) -> Path:
+        path = Path(text)
+        if path.suffix not in endings:
+            raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(endings)}")
+        return path
+
+    return named
 
 
 def add_set(

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
+    from planc.ir.saved_model import SavedModel
     from planc.ir.session import Runtime
     from planc.ir.sharding import ParamSharding, Sharded
     from planc.ir.target import Target
@@ -113,6 +114,14 @@ class Backend(Protocol):
 
         `model` is a torch module with the parameter names of the plan's model, or a causal language model of the
         transformers package. Raises TypeError where the target has no modules.
+        """
+        ...
+
+    def model_of(self, source: Any, example: Any = None, name: str = "") -> SavedModel:
+        """The op graph of `source`, a module, a config's fields or `package.module:function`, whose code is run.
+
+        `example` are the module's inputs; `name` is the model's. Raises TypeError where the target has no modules, and
+        PlanError for code that has no op graph.
         """
         ...
 

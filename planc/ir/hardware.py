@@ -161,6 +161,23 @@ class OwnGraph(Value):
     wires: tuple[Wire, ...]
 
 
+ChangeKind = Literal["link", "links", "host", "point", "rail", "oversubscription", "dealt"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change(Value):
+    """One thing of a machine that is otherwise than its hardware file says (`--with`).
+
+    A `link` between two points, or all `links` of a name, keep the share `value` of their bandwidth (0: gone). A
+    `host`, a `point` or the `rail` with the number `value` is gone. `oversubscription`: links between switches carry
+    1 / `value`. Nodes are `dealt` over `value` leaves in turn.
+    """
+
+    kind: ChangeKind
+    names: tuple[Name, ...] = ()
+    value: NotNegative = 0.0
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Value):
     """The machines a plan runs on: `count` nodes of `chips` chips, or `count` slices of a torus."""
@@ -181,6 +198,8 @@ class Cluster(Value):
     """Hardware file and line of each declaration that was used."""
     own_graph: OwnGraph | None = None
     """The links of a machine that its hardware file writes as a graph; then there are no `levels`."""
+    changes: tuple[Change, ...] = ()
+    """Links that are otherwise than the hardware file says: the machine is then costed as a graph."""
     cause: Cause
 
     @property
@@ -204,6 +223,11 @@ class Cluster(Value):
     def devices_per_node(self) -> int:
         """Devices of one node, or of one slice of a torus."""
         return prod(self.shape) * self.chip.devices
+
+    @property
+    def is_routed(self) -> bool:
+        """True if collectives are routed over the links of its graph: closed forms do not hold for it."""
+        return self.own_graph is not None or bool(self.changes)
 
     def graph(self) -> nx.DiGraph[str]:
         """The machine as a networkx graph, an edge each way for every link.

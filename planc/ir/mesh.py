@@ -21,6 +21,10 @@ class Axis(Value):
     size: Positive
     stride: Positive
 
+    def place_of(self, rank: int) -> int:
+        """The place of `rank` along this axis."""
+        return rank // self.stride % self.size
+
 
 @dataclass(frozen=True, kw_only=True)
 class View(Value):
@@ -102,6 +106,13 @@ class Mesh(Value):
     @cached_property
     def _sizes(self) -> Computed[tuple[str, ...], int]:
         return Computed(lambda names: prod([self.every[name].size for name in names]))
+
+    def place_of(self, rank: int, names: Iterable[str]) -> int:
+        """The place of `rank` over these axes together, the first of `names` outermost."""
+        place = 0
+        for axis in (self.every[name] for name in names):
+            place = place * axis.size + axis.place_of(rank)
+        return place
 
     def in_order(self, names: Iterable[str]) -> tuple[str, ...]:
         """The axes in `names` outermost first, without those of size 1. Raises KeyError for a name that is no axis."""

@@ -508,8 +508,9 @@ class Plan(Value):
     def to_json(self) -> dict[str, Any]:
         """`planc.plan/1`: canonical; equal plans give equal bytes with `canonical`.
 
-        What a plan does not say has no key where there once was no sentence for it: `realise`, `train`, `price`, the
-        currency of an expectation, the layers of a bucket and ahead of it, and the kernel of a ring.
+        Keys of sentences that planc once did not have are left out of a plan that does not say them: `realise`,
+        `train`, `price`, the currency of an expectation, the layers of a bucket and ahead of it, and the kernel of a
+        ring.
         """
         plain = super().to_json()
         for name in ("realise", "train", "price"):

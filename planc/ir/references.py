@@ -19,12 +19,13 @@ OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
 
 def inconsistencies(plan: Plan) -> Iterator[str]:
     """One sentence for each mistake found in the model, the mesh or the plan's other sentences."""
-    yield from _model(plan.model)
+    yield from model_inconsistencies(plan.model)
     yield from _mesh(plan.mesh)
     yield from _sentences(plan)
 
 
-def _model(model: Model) -> Iterator[str]:
+def model_inconsistencies(model: Model) -> Iterator[str]:
+    """One sentence for each mistake in `model`: names that it uses and does not declare, sizes that do not fit."""
     sections = {"first", "last", *model.blocks}
     yield from _unknown("size", ["layers"], model.sizes)
     yield from _unknown("section", [*model.ops, *(s for p in model.params for s in p.sections)], sections)

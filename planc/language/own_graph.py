@@ -14,7 +14,7 @@ from typing import get_args
 from planc.diag.diagnostic import Related
 from planc.diag.fast_dataclass import dataclass
 from planc.diag.span import Span
-from planc.graph.from_parts import MOST_LINKS, GraphBuilder, links_of
+from planc.graph.from_parts import MOST_LINKS, GraphBuilder, links_of, links_of_graph
 from planc.graph.links import MachineLinks, VertexKind
 from planc.ir.hardware import Chip, Link, OwnGraph, Part, PartKind, Points, Wire
 from planc.language.draft import Draft
@@ -77,8 +77,8 @@ def read_graph(sentence: Sentence, declared: Declared, draft: Draft) -> ReadGrap
             "E1417", chip_word.span, f"`{chip.name}` is {chip.devices} devices, and a graph's chips are one each"
         )
         return None
-    links = GraphBuilder("", graph).build()
-    if not _is_whole(links, sentence, reader, draft):
+    links = links_of_graph(declared_name(sentence), graph)
+    if links.symmetry is None and not _is_whole(links, sentence, reader, draft):
         return None
     return _machine(chip, graph, links)
 
@@ -88,7 +88,8 @@ def _machine(chip: Chip, graph: OwnGraph, links: MachineLinks) -> ReadGraph:
     for v in links.devices:
         sizes[links.vertices[v].unit] = sizes.get(links.vertices[v].unit, 0) + 1
     alike = len({*sizes.values()}) == 1 and -1 not in sizes
-    used = {links.kinds[c.kind].name for c in links.cables if min(c.source, c.target) in {*links.devices[:1]}}
+    first = links.devices[0]
+    used = {links.kinds[c.kind].name for c in links.cables if min(c.source, c.target) == first}
     near = [link for link in graph.links if link.name in used] or list(graph.links)
     fastest = max(near, key=lambda link: link.bandwidth_bytes_per_s)
     return ReadGraph(chip, fastest, graph, len(sizes) if alike else 1, len(links.devices))
@@ -111,7 +112,10 @@ class _Reader:
                 self.links[link.name] = link
         parts = tuple(p for s in self._of("fabric") if (p := self._part(s)) is not None)
         points = tuple(one for s in self._of("points") if (one := self._points(s)) is not None)
-        for part in parts if self.count <= MOST_LINKS else ():
+        alone = (
+            len(parts) == 1 and not points and not any(self._of("wire"))
+        )  # no name of a regular part by itself is there twice
+        for part in parts if self.count <= MOST_LINKS and not alone else ():
             span = self.spans[part.name]
             builder = GraphBuilder("", OwnGraph(links=(*self.links.values(),), parts=(part,), points=(), wires=()))
             for vertex in builder.build().vertices:

@@ -48,7 +48,12 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "on": ("on cuda: recompute blocks",),
     "import": ('import "acme.plan"',),
     "let": ("let NAME = 64",),
-    "model": ("model NAME", "model NAME(layers = 4)", 'model from "config.json"'),
+    "model": (
+        "model NAME",
+        "model NAME(layers = 4)",
+        'model from "config.json"',
+        'model from transformers "config.json"',
+    ),
     "batch": ("batch SEQUENCES x TOKENS tokens microbatch 1",),
     "cluster": ("cluster 64 x h100_node", "cluster tpu_v5p(4x4x4)", "cluster 64 x h100_node over 3 leaves"),
     "mesh": ("mesh pp 4 > fsdp 16 > tp 8",),

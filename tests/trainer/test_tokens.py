@@ -11,6 +11,7 @@ import pytest
 
 from planc.diag import PlanError
 from planc.trainer.data.sources import source_of
+from planc.trainer.data.stream import Evaluated
 from planc.trainer.data.tokens.files import DataError, Stream, TokenFile, token_files
 from planc.trainer.data.tokens.permutation import Permutation
 from planc.trainer.data.tokens.source import TokenSource
@@ -239,6 +240,45 @@ def test_data_that_a_run_cannot_use(tmp_path: Path, data: str, code: str, said: 
     assert (tmp_path / "run.toml").read_text().splitlines()[found.span.line - 1] in ("[data]", *data.split("\n")) or (
         found.span.line == 1
     )
+
+
+EVALUATED = 'source = "tokens"\npath = "a.npy"\nheld_out = 0\n[evaluation]\nsource = "tokens"\npath = "b.npy"\n'
+"""Sequences of b.npy are evaluated, and all of a.npy is trained on."""
+
+
+def test_held_out_losses_may_be_of_other_data(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", numbers(9000))
+    np.save(tmp_path / "b.npy", (numbers(9000) + 7) % 256)
+    np.save(tmp_path / "c.npy", numbers(9000))
+    trained = EVALUATED.partition("held_out")[0] + "shuffle = true\n"
+    both, alone = (source_of(preset(tmp_path, text)) for text in (EVALUATED, trained))
+    length = both.batch(1)[0].shape[1]
+    assert isinstance(both, Evaluated) and isinstance(both.source, TokenSource) and isinstance(alone, TokenSource)
+    assert (both.source.train_count, alone.train_count) == (70, 69)
+    rows = np.concatenate([both.held_out(index)[0] for index in range(3)])
+    assert np.array_equal(rows.ravel(), (numbers(9000)[: rows.size] + 7) % 256) and rows.shape[1] == length
+    other = source_of(preset(tmp_path, EVALUATED.replace("b.npy", "c.npy")))
+    assert other.sha256 == both.sha256 != alone.sha256, "a run may go on with other data for evaluation"
+    assert both.going_on(4, 100).held_out(0)[0].tolist() == both.held_out(0)[0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("data", "code", "said"),
+    [
+        (EVALUATED, "E1032", "b.npy is not there"),
+        (EVALUATED.replace("b.npy", "large.npy"), "E1013", "for evaluation it holds token 300"),
+        (EVALUATED.replace("b.npy", "tiny.npy"), "E1013", "for evaluation it has 20 tokens"),
+        (EVALUATED + "held_out = 0.5", "E1003", "held out whole"),
+        (EVALUATED + "shuffle = false", "E1003", "held out whole"),
+    ],
+)
+def test_data_that_cannot_be_evaluated(tmp_path: Path, data: str, code: str, said: str) -> None:
+    np.save(tmp_path / "a.npy", numbers(9000))
+    np.save(tmp_path / "large.npy", numbers(9000, 301))
+    np.save(tmp_path / "tiny.npy", numbers(20))
+    with pytest.raises(PlanError) as error:
+        prepare(preset(tmp_path, data).path, "cuda")
+    assert [(d.code, said in d.message) for d in error.value.diagnostics] == [(code, True)]
 
 
 def test_a_token_file_that_changed_is_other_data(tmp_path: Path) -> None:

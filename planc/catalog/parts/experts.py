@@ -16,13 +16,27 @@ def experts(*, shared: bool = False, biased: bool = False) -> Part:
 
     `biased` gives the router and the experts biases (gpt-oss).
     """
-    part = ffn_norm() + _router(biased) + _route() + _experts(biased) + _combine()
-    out = "moe.out"
-    if shared:
-        part += gated("shared", f"{MODULE}.shared", "shared_ffn")
-        part += add("shared.add", MODULE, ("moe.out", "shared.out"), hidden("ffn.out"))
-        out = "ffn.out"
-    return part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
+    part, out = mixture(shared=shared, biased=biased)
+    return ffn_norm() + part + add("ffn.add", "layers.*", ("hidden.mid", out), hidden("hidden"))
+
+
+def mixture(*, shared: bool = False, shared_gate: bool = False, biased: bool = False) -> tuple[Part, str]:
+    """`ffn.in` to the tensor that is named beside the part: router, experts, and the `shared` one.
+
+    With a `shared_gate` the shared expert's output is weighed by a score of each token (Qwen2-MoE). `biased` gives the
+    router and the experts biases.
+    """
+    part = _router(biased) + _route() + _experts(biased) + _combine()
+    if not shared:
+        return part, "moe.out"
+    part += gated("shared", f"{MODULE}.shared", "shared_ffn")
+    beside = "shared.out"
+    if shared_gate:
+        score, beside = Tensor(name="shared.score", dims=HIDDEN[:2], region="residual"), "shared.weighed"
+        part += matmul("shared.gate_score", "residual", f"{MODULE}.shared_gate", ((), ("embed",)), "ffn.in", score)
+        part += elementwise("shared.weigh", "residual", MODULE, ("shared.out", score.name), hidden(beside))
+    part += add("shared.add", MODULE, ("moe.out", beside), hidden("ffn.out"))
+    return part, "ffn.out"
 
 
 def _router(biased: bool) -> Part:

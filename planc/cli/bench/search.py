@@ -11,9 +11,9 @@ from pathlib import Path
 from planc.cli.common import print_json
 from planc.cli.views.report_text import seconds
 from planc.cli.views.table import table
+from planc.ir.garbage import gc_paused
 from planc.pipeline.timeline import clear_caches
 from planc.search import Found, every, search
-from planc.search.branch_and_bound import gc_paused
 from planc.search.space import Space
 
 SPACES: dict[str, int | None] = {

@@ -9,8 +9,10 @@ from pathlib import Path
 
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json, print_json_list
 from planc.cli.foreign import add_foreign, check_system, examine_foreign, is_foreign_name
+from planc.cli.with_changes import add_with, show_what_if
+from planc.diag.errors import PlanError
 from planc.diag.quoting import printable
-from planc.driver import Examined, examine
+from planc.driver import Examined, examine, save_models
 from planc.files import MAX_TEXT_BYTES, read_text
 
 WATCH_S = 0.3
@@ -27,8 +29,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--strict", action="store_true", help="exit 1 for warnings too")
     parser.add_argument("--watch", action="store_true", help="check again whenever a file changes, until interrupted")
     parser.add_argument("--brief", action="store_true", help="one line for each plan")
+    allow = (
+        "run the code that `model from transformers` or `model from code` names, and keep its op graph beside the plan"
+    )
+    parser.add_argument("--allow-code", action="store_true", help=allow)
     add_costed_target(parser)
     add_set(parser)
+    add_with(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -41,6 +48,10 @@ def run(options: argparse.Namespace) -> int:
     if wrong := check_system(options.system):
         print(f"planc check: --from: {wrong}", file=sys.stderr)
         return 2
+    if options.allow_code and (status := _save_models(files, options)):
+        return status
+    if options.changes:
+        return _what_ifs(files, options)
     checked = _all_examined(files, options)
     _print(checked, options)
     while options.watch:
@@ -51,6 +62,26 @@ def run(options: argparse.Namespace) -> int:
         checked = _all_examined(files, options)
         _print(checked, options)
     return max(_status(c, strict=options.strict) for c in checked)
+
+
+def _what_ifs(files: list[Path], options: argparse.Namespace) -> int:
+    """The answer to `--with`, for one plan."""
+    if len(files) > 1 or options.watch or options.format not in ("text", "json"):
+        print("planc check: --with takes one plan, text or JSON, and no --watch", file=sys.stderr)
+        return 2
+    return show_what_if(_examined(files[0], options), options)
+
+
+def _save_models(files: list[Path], options: argparse.Namespace) -> int:
+    """Read the models of the plans from their code, as the user allows; 1 when one has no op graph."""
+    for file in files:
+        try:
+            for kept in save_models(file, set=dict(options.set), target=options.target):
+                print(printable(f"planc check: wrote {kept}"), file=sys.stderr)
+        except PlanError as error:
+            print_diagnostics(list(error.diagnostics), {})
+            return 1
+    return 0
 
 
 def _wait_for_a_change(files: list[Path]) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planc.cli.commands.check import show
 from planc.cli.common import add_costed_target, add_set, exit_status, print_diagnostics, print_json
+from planc.cli.with_changes import add_with, show_what_if
 from planc.driver import Examined, examine
 
 if TYPE_CHECKING:
@@ -20,10 +21,13 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--explain", action="store_true", help="name every second, its reason and its sentence")
     add_costed_target(parser)
     add_set(parser)
+    add_with(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     checked = examine(options.file, set=dict(options.set), target=options.target)
+    if options.changes:
+        return show_what_if(checked, options)
     if options.explain and checked.costed is not None:
         _explain(checked, options.format)
     elif options.format == "json":
@@ -37,16 +41,17 @@ def _explain(checked: Examined, format: str) -> None:
     from planc.cli.views.report_text import parts_of, seconds, strong
     from planc.cli.views.table import fitted, table
     from planc.cost.bounds import bounds
+    from planc.cost.elasticity import elasticities
     from planc.cost.explain import explain
     from planc.cost.step.critical_path import critical_path
 
     assert checked.costed is not None
     step, found = checked.costed.step, explain(checked.costed)
     rooflines = bounds(checked.costed.sharded.plan)
-    path = critical_path(checked.costed)
+    path, upgrades = critical_path(checked.costed), elasticities(checked.costed)
     if format == "json":
         facts = {"seconds": [s.to_json() for s in found], "rooflines": [b.to_json() for b in rooflines]}
-        waits = {"critical_path": [p.to_json() for p in path]}
+        waits = {"critical_path": [p.to_json() for p in path], "elasticities": [e.to_json() for e in upgrades]}
         print_json({"time_s": step.time_s, **facts, **waits}, "planc.explain/1")
         return
     head = f"{strong(checked.report.plan or '')}: step {seconds(step.time_s)}, on the slowest rank class"
@@ -63,6 +68,12 @@ def _explain(checked: Examined, format: str) -> None:
     print("\n".join(fitted(["", f"{strong('critical path')}: what the step waits for, by kind, rank and stage"])))
     columns = ("", "rank", "stage", "count", "time", "share")
     print("\n".join(table(columns, [(*row, f"{s / step.time_s:.1%}") for row, s in _path_rows(path)], left=1)))
+    head = f"{strong('upgrades')}: the step with one figure of the machine better, the most first"
+    print("\n".join(fitted(["", head])))
+    shares = [
+        (e.figure, f"{e.elasticity:.3f} %", seconds(e.twice_s), f"{e.twice_s / step.time_s:.1%}") for e in upgrades
+    ]
+    print("\n".join(table(("figure", "a percent better", "twice as good", "share"), shares, left=1)))
     print("\n".join(fitted(["", f"{strong('rooflines')} of one layer, in closed form"])))
     heads = ("over", "the plan has", "bound by compute", "so it is bound by", "what")
     print("\n".join(table(heads, [_roofline(b) for b in rooflines], left=1, left_last=True)))

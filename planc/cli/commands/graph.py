@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_set, print_json, refused
+from planc.cli.common import add_set, output_path, print_json, refused
 from planc.files import write_atomically
 
 if TYPE_CHECKING:
     from planc.graph import MachineLinks
+    from planc.ir.plan import Plan
 
-SUFFIXES = (".graphml", ".dot", ".json")
+SUFFIXES = (".graphml", ".dot", ".json", ".svg", ".plan")
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE")
-    about = "write .graphml, .dot or .json (networkx's node-link data)"
-    parser.add_argument("-o", dest="outputs", action="append", default=[], type=_output, metavar="FILE", help=about)
+    parser.add_argument("file", metavar="FILE", nargs="?", help="a plan; none with --from")
+    about = "read a machine from another tool's text (nvidia-smi topo -m, NCCL's XML, Slurm's topology, jax.devices())"
+    parser.add_argument("--from", dest="topology", metavar="TEXT", help=about)
+    about = "the bundled machine that says what the text of --from leaves out, such as h100_node"
+    parser.add_argument("--machine", metavar="NAME", help=about)
+    about = "write .graphml, .dot, .json (networkx's node-link data), .svg (a picture with the axes); with --from .plan"
+    parser.add_argument(
+        "-o", dest="outputs", action="append", default=[], type=output_path(*SUFFIXES), metavar="FILE", help=about
+    )
     add_set(parser)
-
-
-def _output(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in SUFFIXES:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(SUFFIXES)}")
-    return path
 
 
 def run(options: argparse.Namespace) -> int:
@@ -37,18 +38,62 @@ def run(options: argparse.Namespace) -> int:
     from planc.graph import machine_links
     from planc.graph.networks import exported, to_json
 
+    if options.topology:
+        return _read_topology(options)
+    if options.file is None or any(path.suffix == ".plan" for path in options.outputs):
+        print("planc graph: name a plan; -o FILE.plan goes with --from TEXT", file=sys.stderr)
+        return 2
     try:
         plan = load(options.file, set=dict(options.set))
     except PlanError as error:
         return refused(error.diagnostics, options.format)
     links = machine_links(plan.cluster)
     for path in options.outputs:
-        write_atomically(path, exported(links, path.suffix))
+        write_atomically(path, _picture(plan, links) if path.suffix == ".svg" else exported(links, path.suffix))
     if options.format == "json":
         print_json(to_json(links))
     else:
         print("\n".join(_lines(links)))
     return 0
+
+
+def _read_topology(options: argparse.Namespace) -> int:
+    """Write the hardware file of another tool's text, once the language's own reader finds nothing wrong with it."""
+    from planc.diag.errors import PlanError
+    from planc.diag.span import Source
+    from planc.interop.topologies import MACHINES, read_topology
+    from planc.language.read_part import read_part
+    from planc.syntax import parse_text
+
+    if options.machine not in MACHINES or any(path.suffix != ".plan" for path in options.outputs):
+        legal = f"one of {', '.join(MACHINES)}"
+        print(f"planc graph: --from takes --machine, {legal}, and writes -o FILE.plan", file=sys.stderr)
+        return 2
+    name = options.outputs[0].stem if options.outputs else ""
+    try:
+        text, source = read_topology(Path(options.topology), options.machine, name)
+    except PlanError as error:
+        return refused(error.diagnostics, options.format)
+    found = read_part(parse_text(text, "hardware")).diagnostics
+    if found:
+        return refused(found, options.format, {"hardware": Source.of("hardware", text), source.file: source})
+    for path in options.outputs:
+        write_atomically(path, text)
+    if not options.outputs:
+        print(text, end="")
+    return 0
+
+
+def _picture(plan: Plan, links: MachineLinks) -> str:
+    """The machine as a file of SVG; without axes where the plan cannot be costed."""
+    from planc.compare.what_if import routed
+    from planc.driver import examine
+    from planc.picture.render import sheet
+    from planc.report.machine_graph import machine_picture
+
+    costed = examine(routed(plan), targets=()).costed
+    picture = machine_picture(links, costed)
+    return sheet(f"{links.name}: {picture.summary}", [(f"{plan.name} on {links.name}", picture)])
 
 
 def _lines(links: MachineLinks) -> Iterator[str]:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planc.cli.common import add_costed_target, add_set, print_json, refused
+from planc.cli.with_changes import add_with
 from planc.files import write_atomically
 
 if TYPE_CHECKING:
     from planc.compare.placement import Placement, Reach
+    from planc.driver import Examined
+    from planc.ir.mesh import Mesh
 
 KINDS = ("torchrun", "slurm", "jax")
 
@@ -23,21 +27,39 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-o", "--output", metavar="FILE", help=about)
     about = "who reads that file: a device mesh for torchrun or jax, Slurm's distribution (xla: jax; else torchrun)"
     parser.add_argument("--launch", choices=KINDS, help=about)
+    about = "write the best order into the plan's mesh sentence; its program and launch files have it from then on"
+    parser.add_argument("--fix", action="store_true", help=about)
     add_costed_target(parser)
     add_set(parser)
+    add_with(parser)
 
 
 def run(options: argparse.Namespace) -> int:
     from planc.compare.placement import place
     from planc.compare.rank_files import rank_file
+    from planc.diag.errors import PlanError
     from planc.driver import examine
 
     if options.launch and not options.output:
         print("planc place: --launch says what -o writes", file=sys.stderr)
         return 2
+    if options.fix and (options.changes or options.output):
+        print(
+            "planc place: --fix writes the order of this machine into the plan: leave --with and -o out",
+            file=sys.stderr,
+        )
+        return 2
     examined = examine(options.file, set=dict(options.set), target=options.target, targets=())
     if examined.costed is None:
         return refused(examined.report.diagnostics, options.format, examined.sources)
+    if options.changes:
+        from planc.compare.what_if import sources_of, what_if
+
+        try:
+            _, examined = what_if(examined, options.changes, options.target)
+        except PlanError as error:
+            return refused(error.diagnostics, options.format, sources_of(examined, options.changes))
+    assert examined.costed is not None
     plan = examined.costed.sharded.plan
     try:
         found, best = place(examined.costed)
@@ -45,18 +67,35 @@ def run(options: argparse.Namespace) -> int:
             order = found.device_order or range(plan.mesh.devices)
             kind = options.launch or ("jax" if found.target == "xla" else "torchrun")
             write_atomically(Path(options.output), rank_file(plan, best, order, kind))
+        if options.fix and found.today != found.best:
+            _write_order(options.file, examined, best)
     except ValueError as error:
         print(f"planc place: {options.file}: {error}", file=sys.stderr)
         return 2
     if options.format == "json":
         print_json(found.to_json())
     else:
-        print("\n".join(_lines(found)))
+        print("\n".join(_lines(found, written=options.file if options.fix else "")))
     return 0
 
 
-def _lines(found: Placement) -> Iterator[str]:
-    """Today's order and the best one, and what moves where in each."""
+def _write_order(file: str, examined: Examined, best: Mesh) -> None:
+    """Write the axes of the plan's mesh sentence in the order of `best`."""
+    from planc.cli.apply_fixes import apply_fix, text_of
+    from planc.compare.placement import reordered
+    from planc.diag.diagnostic import Edit, Fix
+
+    assert examined.costed is not None
+    span = examined.costed.sharded.plan.mesh.cause.span
+    assert span.file == Path(file).name and span.line == span.end_line, "a plan has a mesh of its own, on one line"
+    line = text_of(examined, Path(file)).split("\n")[span.line - 1]
+    written = line[span.column - 1 : span.end_column - 1].split(None, 1)[1]
+    axes = replace(span, column=span.end_column - len(written))
+    apply_fix(examined, file, Fix("the best order", (Edit(axes, reordered(written, best.sizes)),)))
+
+
+def _lines(found: Placement, written: str = "") -> Iterator[str]:
+    """Today's order and the best one, and what moves where in each; `written` is the file that has the best one now."""
     from planc.cli.views.table import table
 
     same = found.today == found.best
@@ -85,7 +124,12 @@ def _lines(found: Placement) -> Iterator[str]:
     if not same:
         saved_s = found.today.step_s - found.best.step_s
         said = f"the step takes {saved_s:.3g} s less ({saved_s / found.today.step_s:.2g} of it)"
-        yield f"\nWrite `mesh {found.best.mesh}`: {said}. Or keep the mesh and move its ranks: -o FILE."
+        now = f"`mesh {found.best.mesh}`"
+        yield (
+            f"\n{written} has {now} now: {said}."
+            if written
+            else (f"\nWrite {now} (--fix does): {said}. Or keep the mesh and move its ranks: -o FILE.")
+        )
 
 
 def _reach(reach: Reach) -> tuple[str, str, str]:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planc.cli.common import add_costed_target, add_set, print_json, refused, width
+from planc.cli.common import add_costed_target, add_set, output_path, print_json, refused, width
 from planc.diag.errors import PlanError
 from planc.files import write_atomically
 
@@ -34,7 +34,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         dest="outputs",
         action="append",
         default=[],
-        type=_output,
+        type=output_path(*SUFFIXES),
         metavar="FILE",
         help="write .svg, .csv or .json",
     )
@@ -49,13 +49,6 @@ def _parse_over(text: str) -> Over:
         return parse_over(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _output(text: str) -> Path:
-    path = Path(text)
-    if path.suffix not in SUFFIXES:
-        raise argparse.ArgumentTypeError(f"{text!r} does not end in {', '.join(SUFFIXES)}")
-    return path
 
 
 def run(options: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ ORDER = 1
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
+    """Put the cluster of `sentence` into `draft`, with the machine that a hardware file or a graph declares."""
     call = sentence.node.node("call")
     assert call is not None
     first = sentence.node.parts[0]

@@ -1,4 +1,8 @@
-"""`model from "config.json"`: a Hugging Face config of a family that planc knows."""
+"""`model from "config.json"`: a Hugging Face config of a family that planc knows.
+
+`model from transformers "config.json"` and `model from code "package.module:build"` are of a module whose op graph was
+read from its code, and kept beside the plan. No code is run here: the kept file is read.
+"""
 
 from __future__ import annotations
 
@@ -10,21 +14,31 @@ from typing import Any
 from planc.catalog import config_types
 from planc.files import TooLargeError, read_bounded
 from planc.ir.base import plain_name
+from planc.ir.saved_model import MAX_BYTES as MAX_SAVED_BYTES
+from planc.ir.saved_model import SavedModel, config_sha256, saved_path
 from planc.language.draft import Draft
 from planc.syntax.tree import Sentence, Word
 
 VERBS = ("model_from",)
 ORDER = 1
 MAX_BYTES = 1_000_000
+ORIGINS = ("transformers", "code")
+HOW_TO_READ = "`planc check --allow-code PLAN` runs the model's code once, without weights, and keeps what it finds"
 
 
 def read(sentence: Sentence, draft: Draft) -> None:
     word = sentence.node.words("STRING")[0]
+    if origin := sentence.node.words("NAME"):
+        _read_saved(origin[0], word, sentence, draft)
+        return
     config = _config(word, draft)
     if config is None:
         return
     kind = config.get("model_type")
     family = config_types().get(kind) if isinstance(kind, str) else None
+    if family is None and _has_saved(word, draft):
+        _read_saved(None, word, sentence, draft)
+        return
     if family is None:
         message = f"model_type {kind!r} is of no family that planc knows"
         draft.report("E0112", word.span, message, help=_suggested_type(config))
@@ -40,13 +54,46 @@ def read(sentence: Sentence, draft: Draft) -> None:
         draft.report("N0113", word.span, f"fields of the config that change nothing here: {shown}")
 
 
+def _has_saved(word: Word, draft: Draft) -> bool:
+    """True where an op graph is kept beside this config."""
+    return (draft.root / saved_path(word.text.strip('"'))).is_file()
+
+
+def _read_saved(origin: Word | None, word: Word, sentence: Sentence, draft: Draft) -> None:
+    """The op graph that was read from code and kept, if it is of this config."""
+    source = word.text.strip('"')
+    if origin is not None and origin.text not in ORIGINS:
+        draft.unknown(origin, ORIGINS, "what a model is read from")
+        return
+    of_config = origin is None or origin.text == "transformers"
+    config = _config(word, draft) if of_config else {}
+    path = draft.inside(saved_path(source), word.span)
+    if config is None or path is None:
+        return
+    try:
+        saved = SavedModel.parse(read_bounded(path, MAX_SAVED_BYTES))
+    except FileNotFoundError:
+        message = f"the op graph of {source} was not read from its code yet: there is no {saved_path(source)}"
+        draft.report("E0118", word.span, message, help=HOW_TO_READ)
+        return
+    except (OSError, ValueError) as error:
+        first = str(error).splitlines()[0]
+        draft.report("E0118", word.span, f"{saved_path(source)} cannot be used: {first}", help=HOW_TO_READ)
+        return
+    if of_config and saved.source_sha256 != config_sha256(config):
+        message = f"{saved_path(source)} is of another config than {source}"
+        draft.report("E0118", word.span, message, help=HOW_TO_READ)
+        return
+    draft.model = replace(saved.model, cause=draft.cause(sentence))
+
+
 def _suggested_type(config: dict[str, Any]) -> str:
     """Suggestion for an unknown `model_type`. Some configs hold their language model's inside."""
     nested = config.get("text_config")
     kind = nested.get("model_type") if isinstance(nested, dict) else None
     if isinstance(kind, str) and kind in config_types():
         return f"its language model alone is a {kind}: save `text_config` as a file of its own"
-    return f"known: {', '.join(config_types())}"
+    return f'known: {", ".join(config_types())}; others are read from their code: `model from transformers "..."`'
 
 
 def _config(word: Word, draft: Draft) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import sysconfig
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -47,6 +47,37 @@ class Source(Protocol):
     def going_on(self, step: int, shown: int) -> Source:
         """The same data for a run that has seen this many sequences by the end of `step`."""
         ...
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """A `source` to train on, whose held-out batches are those of another one (`evaluation`)."""
+
+    source: Source
+    evaluation: Source
+
+    @property
+    def sha256(self) -> str:
+        """sha256 of what is trained on: a run may go on with other data for evaluation."""
+        return self.source.sha256
+
+    def batch(self, step: int) -> tuple[Tokens, Tokens]:
+        """Tokens and targets of training step `step`, counted from 1."""
+        return self.source.batch(step)
+
+    def held_out(self, index: int) -> tuple[Tokens, Tokens]:
+        """Tokens and targets of batch `index`, from 0, of the data for evaluation."""
+        return self.evaluation.held_out(index)
+
+    def refusal(self, vocab: int) -> str:
+        """The reason why one of the two does not fit a model with a vocabulary of `vocab` tokens; "" if both do."""
+        if of_evaluation := self.evaluation.refusal(vocab):
+            return self.source.refusal(vocab) or f"for evaluation {of_evaluation}"
+        return self.source.refusal(vocab)
+
+    def going_on(self, step: int, shown: int) -> Evaluated:
+        """The same data for a run that has been `shown` so many sequences by the end of `step`."""
+        return replace(self, source=self.source.going_on(step, shown))
 
 
 EXCLUDED = frozenset(

@@ -73,7 +73,7 @@ def audited(program: Program, session: TorchSession, observer: Observer) -> list
     roles = Roles(sharded)
     stage = session.mesh.get_local_rank(roles.name("pipeline")) if roles.pipeline else 0
     sizes = {f.name: f.size for f in (*roles.experts.factors, *roles.factors)}
-    rows: tuple[AuditRow, ...] = compared(stage, predicted(sharded, stage), observer.totals(sizes))
+    rows: tuple[AuditRow, ...] = compared(stage, predicted(sharded, stage, dist.get_rank()), observer.totals(sizes))
     here = [[*differences(rows), *sorted(observer.unparsed)], sum(row.observed.count for row in rows if row.agrees)]
     every: list[list[Any]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(every, here)

@@ -189,11 +189,15 @@ class Parts(Frozen):
     plan: PlanPart = PlanPart()
     train: Train
     data: Data = Data()
+    evaluation: Data | None = None
+    """`[evaluation]`: other data for held-out losses, all of which is held out; by default a part of [data]."""
     checkpoint: Checkpoint = Checkpoint()
     watch: Watch = Watch()
 
     @model_validator(mode="after")
     def _something_to_evaluate(self) -> Parts:
-        if self.data.held_out == 0 and self.train.eval_batches > 0:
+        if self.data.held_out == 0 and self.train.eval_batches > 0 and self.evaluation is None:
             raise ValueError("[data] held_out = 0 leaves nothing to evaluate: write [train] eval_batches = 0")
+        if self.evaluation and (split := sorted({"held_out", "shuffle"} & self.evaluation.model_fields_set)):
+            raise ValueError(f"[evaluation] is held out whole, in its own order: leave `{split[0]}` out")
         return self

@@ -90,9 +90,9 @@ def main(arguments: list[str] | None = None) -> int:
     Returns the exit status: 0 if it ended well, 1 with the findings on stderr if not, `launch.PREEMPTED` after a
     requested end, 130 after an interrupt.
     """
-    started = time.perf_counter()
-    request = _request(arguments)
     try:
+        started = time.perf_counter()
+        request = _request(arguments)
         receipt = work(request, started)
         if receipt is not None:
             receipt.write(request.receipt)

@@ -91,8 +91,9 @@ class TokenSource:
     def refusal(self, vocab: int) -> str:
         if self.largest >= vocab:
             return f"it holds token {self.largest}, the vocabulary has {vocab}"
-        if self.train_count < 1:
-            need = (1 + bool(self.held_share)) * self.sequence_tokens + 1
+        parts = 1 + (0 < self.held_share < 1)  # to train on, and held out
+        if self.count < parts or (self.train_count < 1 and self.held_share < 1):
+            need = parts * self.sequence_tokens + 1
             return f"it has {len(self.stream):,} tokens, and sequences of {self.sequence_tokens} need {need:,} at least"
         return ""
 

@@ -1,0 +1,79 @@
+"""A model's op graph as a file beside the plan: what its own code was found to do, for checks that run no code."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+from planc.diag.fast_dataclass import dataclass
+from planc.files import parse_json, write_atomically
+from planc.ir.base import Value
+from planc.ir.field_types import Line
+from planc.ir.model import Model
+from planc.ir.plain_values import read_noun
+from planc.ir.references import model_inconsistencies
+
+FORMAT = "planc-model/1"
+MAX_BYTES = 4_000_000
+"""Largest file; the op graph of a model of 100 layers of four kinds has 60 kB."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SavedModel(Value):
+    """An op graph, and what it was read from.
+
+    >>> from planc.catalog import build_model
+    >>> kept = SavedModel(made_from="a class of mine", source_sha256="", model=build_model("llama_tiny"))
+    >>> SavedModel.parse(kept.text()) == kept
+    True
+    """
+
+    made_from: Line
+    """The class, and the package with its version."""
+    source_sha256: Line
+    """The sum of the config that the class was built with; "" where there is none."""
+    model: Model
+
+    def text(self) -> str:
+        """The file's text, with the sum of its content."""
+        plain = self.to_json()
+        return json.dumps({"format": FORMAT, "sha256": _digest(plain), **plain}, indent=1, sort_keys=True) + "\n"
+
+    def write(self, path: str | Path) -> None:
+        """Write this model to the file at `path`, whole or not at all."""
+        write_atomically(Path(path), self.text())
+
+    @classmethod
+    def parse(cls, text: str | bytes) -> SavedModel:
+        """The op graph in the `text` of a file. Raises ValueError for one that planc did not write, or was changed."""
+        plain = parse_json(text)
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        content: dict[str, Any] = {k: v for k, v in plain.items() if k not in ("format", "sha256")}
+        if plain.get("sha256") != _digest(content):
+            raise ValueError("its content does not have the sum that stands in it: it was changed by hand")
+        kept = read_noun(cls, content)
+        for mistake in model_inconsistencies(kept.model):
+            raise ValueError(mistake)
+        return kept
+
+
+def saved_path(source: str) -> str:
+    """The file with the model of `source`, a config's path or `package.module:function`, from the plan's folder.
+
+    >>> saved_path("configs/olmo.json"), saved_path("mine.models:build")
+    ('configs/olmo.model.json', 'mine.models.build.model.json')
+    """
+    stem = source.removesuffix(".json") if source.endswith(".json") else source.replace(":", ".")
+    return f"{stem}.model.json"
+
+
+def config_sha256(config: dict[str, Any]) -> str:
+    """The SHA-256 sum of the fields of `config`, whatever their order in its file."""
+    return _digest(config)
+
+
+def _digest(plain: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()
