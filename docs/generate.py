@@ -27,9 +27,9 @@ SEEN_BY = {
     "cost": "on the costed plan",
     "target": "while lowering for a target",
     "preset": "in presets, training and receipts",
-    "module": "by `planc audit --portability`, in a torch module",
+    "module": "in a torch module (`planc audit --portability`, `parallelize`) or a JAX tree (`shardings`)",
     "foreign": "in other systems' files, by `planc import` and `planc export`",
-    "graph": "while a hardware file's graph of links is read",
+    "graph": "in a hardware file's graph of links, and in `--with`",
 }
 
 

@@ -39,7 +39,9 @@ from planc.compare.placement import Placement
 from planc.compare.resharding_bytes import ReshardingBytes
 from planc.compare.same_training import Apart
 from planc.compare.sweep import Costs
+from planc.compare.what_if import WhatIf
 from planc.cost.bounds import Bound
+from planc.cost.elasticity import Elasticity
 from planc.cost.explain import Seconds
 from planc.cost.step.critical_path import CriticalPart
 from planc.diag.diagnostic import Severity
@@ -201,8 +203,9 @@ def schemas() -> dict[str, Schema]:
                 "seconds": array(of_type(Seconds)),
                 "rooflines": array(of_type(Bound)),
                 "critical_path": array(of_type(CriticalPart)),
+                "elasticities": array(of_type(Elasticity)),
             },
-            optional=("critical_path",),
+            optional=("critical_path", "elasticities"),
         ),
         _answer(
             "planc.search/1",
@@ -286,6 +289,11 @@ def schemas() -> dict[str, Schema]:
             "planc.place/1",
             "Answer of `planc place`; `device_order` is the device of each rank of the plan's mesh.",
             of_fields(Placement),
+        ),
+        _answer(
+            "planc.what_if/1",
+            "Answer of `planc check --with`: the step before and after; axes with the largest loss first.",
+            of_fields(WhatIf),
         ),
         _answer(
             "planc.fmt/1",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -78,6 +79,7 @@ ANSWERS = [
     ("planc.expand/1", 1, "expand bad.plan"),
     ("planc.graph/1", 0, "graph tiny.plan"),
     ("planc.place/1", 0, "place tiny.plan"),
+    ("planc.what_if/1", 0, "check tiny.plan --with 'links cpu_memory at 50 %'"),
     ("planc.place/1", 0, "place other.plan"),
     ("planc.diagnostics/1", 1, "place bad.plan"),
     ("planc.fmt/1", 1, "fmt --check spaced.plan"),
@@ -217,7 +219,7 @@ def on_paper(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_answer_agrees_with_its_schema(
     format: str, status: int, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([*words.split(), "--format", "json"]) == status
+    assert main([*shlex.split(words), "--format", "json"]) == status
     assert valid_text(capsys.readouterr().out) == format
 
 

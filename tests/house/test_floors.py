@@ -33,7 +33,7 @@ ROOMS: dict[str, tuple[int, set[str]]] = {
     "planc.checks": (5, set()),
     "planc.search": (5, set()),
     "planc.calibration": (5, {"numpy"}),  # inside functions that fit
-    "planc.backends.cuda": (6, {"torch", "torchao", "numpy"}),
+    "planc.backends.cuda": (6, {"torch", "torchao", "numpy", "transformers"}),  # the last in functions
     "planc.backends.xla": (6, {"jax", "jaxlib", "optax", "numpy"}),
     "planc.backends.torch_xla": (6, {"torch", "torch_xla", "numpy"}),  # over both: their modules, their layouts
     "planc.backends": (6, set()),  # common: what they share
@@ -55,6 +55,7 @@ IMPORTED_BY_NAME = {
     "planc/lowering.py": "load_backend: the one import of a backend by name",
     "planc/__init__.py": "the library's names, from a table of constants in the same file",
     "planc/diag/registry.py": "one file a rule: the folder that it is given",
+    "backends/cuda/runtime/traced/read.py": "the user's own module, by the name that `--allow-code` lets in",
     "backends/torch_xla/audit/modules.py": "the user's own module, by the name on the command line",
 }
 """The files that may import a module whose name is not in their text, and what they import so. Every other import

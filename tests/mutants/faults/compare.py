@@ -50,7 +50,7 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="a device of a pipeline is taken to hold every layer",
         file="planc/compare/shard_intervals.py",
-        text="stage = rank // plan.mesh.axis(plan.split.axis).stride % plan.pipeline if plan.split else 0",
+        text="stage = plan.mesh.axis(plan.split.axis).place_of(rank) if plan.split else 0",
         planted="stage = 0",
         test="tests/compare/test_diff.py::test_bytes_moved_are_those_of_the_masks[dp-pp]",
     ),
@@ -102,5 +102,19 @@ FAULTS: tuple[Fault, ...] = (
         """    return f"{marks}{room}{shown}{room}{marks}\"""",
         """    return shown""",
         "tests/compare/test_markdown.py::test_names_of_strangers_are_code",
+    ),
+    Fault(
+        name="a slow link of a what-if keeps its whole bandwidth",
+        file="planc/graph/changes.py",
+        text="c._replace(share=c.share * share) if i in chosen",
+        planted="c if i in chosen",
+        test="tests/compare/test_what_if.py::test_a_slow_link_is_the_one_that_the_axis_waits_for",
+    ),
+    Fault(
+        name="a device that another tool's topology has twice is counted twice",
+        file="planc/interop/topologies/hardware_text.py",
+        text="if plain in self.points:",
+        planted="if False:",
+        test="tests/interop/test_topologies.py::test_a_wrong_text_has_its_code_and_its_place[a gpu's number twice]",
     ),
 )

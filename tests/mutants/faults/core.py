@@ -8,9 +8,23 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="equal paths are not divided equally over their links",
         file="planc/cost/routes/fabric.py",
-        text="part = amount * bundle.links / total",
+        text="part = amount * links / total",
         planted="part = amount / len(near)",
         test="tests/graph/test_routes.py::test_equal_paths_carry_as_many_links_as_they_have",
+    ),
+    Fault(
+        name="a link that is slower than those of its kind is not looked at",
+        file="planc/cost/routes/algorithms.py",
+        text="every.setdefault(arc, found[1])",
+        planted="pass",
+        test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
+    ),
+    Fault(
+        name="parts of a digit that go round are exchanged in the middle",
+        file="planc/cost/routes/fold.py",
+        text='(exchange == "round" and high == strides[at + 1])',
+        planted='exchange == "round"',
+        test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
     ),
     Fault(
         name="a gather over unequal rings is as fast as if all were busy",

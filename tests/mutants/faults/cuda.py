@@ -23,10 +23,38 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="every stage of a rank has its gradients from the first backward on",
         file="backends/cuda/analysis/peak_memory.py",
-        text="for p, n in self._copies_of(b.begun)) * self.reduced",
+        text="for p, n in self._copies_of(added)) * self.reduced",
         planted="for p, n in self.held) * self.reduced",
         test="tests/audit/test_stages.py::test_gradients_are_there_once_backwards_begin"
         "[8-recompute attention.norm, ffn.norm-3-12.292]",
+    ),
+    Fault(
+        name="a microbatch that waits for gradients of weights holds no gradients of outputs",
+        file="backends/cuda/analysis/block_backward.py",
+        text="return sum(_bytes_of(sharded, o, o.op.output) for o in sharded.ops[section] if o.op.params)",
+        planted="return 0.0",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[zbv_tp_128-3]",
+    ),
+    Fault(
+        name="gradients of weights that came apart wait through all backwards of inputs",
+        file="planc/pipeline/in_flight.py",
+        text="            apart.discard(stage)\n",
+        planted="",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[dualpipev_experts_32-0]",
+    ),
+    Fault(
+        name="the replay of every other block begins while the blocks after it are still there",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="return max(0.0, back - after * kept)",
+        planted="return max(0.0, back)",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[one_f_one_b_every_other_64-0]",
+    ),
+    Fault(
+        name="the rows that experts send back take no memory in a forward",
+        file="backends/cuda/analysis/peak_memory.py",
+        text="buffers=4 * rows",
+        planted="buffers=0 * rows",
+        test="tests/audit/test_stages.py::test_a_peak_that_was_traced_is_predicted[interleaved_latent_experts_16-0]",
     ),
     Fault(
         name="the blocks of a stage are gathered in the backward of the loss",
@@ -163,7 +191,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: a ring's gradient forgets that values were padded",
-        file="backends/cuda/emit/context_parallel.py",
+        file="backends/cuda/emit/ring.py",
         text="grad, v, out = (F.pad(x, (0, q.shape[3] - width)) for x in (grad, v, out))",
         planted="grad, v, out = (F.pad(x, (q.shape[3] - width, 0)) for x in (grad, v, out))",
         test="tests/cuda/test_grouped_heads.py::test_a_ring_of_narrow_values_is_plain_attention",
@@ -191,7 +219,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: repeated keys take no memory",
-        file="backends/cuda/analysis/peak_memory.py",
+        file="backends/cuda/analysis/saved_tensors.py",
         text="return both * (heads - groups) / (heads + groups)",
         planted="return 0.0",
         test="tests/cuda/test_grouped_heads.py::test_repeated_keys_are_kept_and_take_time",
@@ -275,7 +303,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="cuda: what the ring has summed is not rescaled",
-        file="backends/cuda/emit/context_parallel.py",
+        file="backends/cuda/emit/ring.py",
         text="out[:, :, rows] * weights[0] + part",
         planted="out[:, :, rows] + part",
         test="tests/cuda/test_parity.py::test_trains_as_one_process[ring]",
@@ -403,8 +431,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="two tensor axes that meet at one module are two meshes",
         file="backends/cuda/analysis/roles.py",
-        text="used = (divided | moved) & set(self.tensor)",
-        planted="used = divided & set(self.tensor)",
+        text="used = frozenset((divided | moved) & set(self.tensor))",
+        planted="used = frozenset(divided & set(self.tensor))",
         test="tests/cuda/test_refuse.py::test_it_refuses_at_the_sentence[two axes that meet at one module]",
     ),
     Fault(
@@ -415,8 +443,22 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_emit.py::test_norms_are_taken_mesh_by_mesh_where_two_axes_divide_two_parts",
     ),
     Fault(
+        name="every rank hands over as many rows to an update as the first",
+        file="backends/cuda/rules/pad_dim0.py",
+        text="return max(0, min(each, rows - place * each))",
+        planted="return each",
+        test="tests/cuda/test_rules.py::test_ranks_with_fewer_rows_hand_over_fewer_to_updates",
+    ),
+    Fault(
+        name="a mesh that joins two axes keeps its name from the ranks that a collective runs over",
+        file="backends/cuda/analysis/roles.py",
+        text="for f in (*self.factors, *self.joined, *self.experts.factors)]",
+        planted="for f in (*self.factors, *self.experts.factors)]",
+        test="tests/cuda/test_rules.py::test_a_mesh_of_two_axes_has_its_own_name",
+    ),
+    Fault(
         name="a ring's window is a token too wide",
-        file="backends/cuda/emit/context_parallel.py",
+        file="backends/cuda/emit/ring.py",
         text="before = WINDOW - 1 - (first - key)",
         planted="before = WINDOW - (first - key)",
         test="tests/cuda/test_ring_window.py::test_every_row_meets_its_window_once[3-True]",
@@ -466,7 +508,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="offloaded inputs of blocks are counted on the device",
-        file="backends/cuda/analysis/peak_memory.py",
+        file="backends/cuda/analysis/saved_tensors.py",
         text="here = tuple(name for name in again.saved if name not in self.away)",
         planted="here = again.saved",
         test="tests/cuda/test_offload.py::test_the_inputs_of_replayed_blocks_leave_the_device",
@@ -477,5 +519,26 @@ FAULTS: tuple[Fault, ...] = (
         text="if row.phase in PHASES.get(letter, ())] or rows",
         planted="if row.phase in PHASES.get('F', ())] or rows",
         test="tests/cuda/test_named_ranges.py::test_every_collective_is_named_by_its_sentence",
+    ),
+    Fault(
+        name="a share of the heads whose queries have another width is taken",
+        file="backends/cuda/runtime/traced/share.py",
+        text="queries[-2:] == (TOKENS, a.head_dim)",
+        planted="queries[-2] == TOKENS",
+        test="tests/cuda/test_traced.py::test_code_that_views_a_share_as_all_heads_is_refused",
+    ),
+    Fault(
+        name="a saved model of another config is taken",
+        file="planc/language/verbs/model_from.py",
+        text="if of_config and saved.source_sha256 != config_sha256(config):",
+        planted="if of_config and not saved.source_sha256:",
+        test="tests/cuda/test_traced.py::test_a_graph_of_another_config_or_changed_by_hand_is_refused",
+    ),
+    Fault(
+        name="rows of a layer that makes queries, keys and values are taken as one behind the other",
+        file="backends/cuda/runtime/traced/bind.py",
+        text="self.orders[widths] = torch.tensor(first).argsort()",
+        planted="self.orders[widths] = torch.arange(len(first))",
+        test="tests/cuda/test_hugging_face.py::test_a_bound_model_is_what_it_was[gpt_neox]",
     ),
 )

@@ -176,6 +176,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/trainer/test_checkpoint.py::test_damage_is_found_and_nothing_is_touched",
     ),
     Fault(
+        name="other data for evaluation are ignored",
+        file="planc/trainer/data/stream.py",
+        text="return self.evaluation.held_out(index)",
+        planted="return self.source.held_out(index)",
+        test="tests/trainer/test_tokens.py::test_held_out_losses_may_be_of_other_data",
+    ),
+    Fault(
         name="a run goes on with other data",
         file="planc/trainer/checkpoint/compatible.py",
         text="if sha256 != manifest.data_sha256 and DATA not in allowed:",

@@ -62,6 +62,27 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
     ),
     Fault(
+        name="xla: splash attention where keys are on other ranks",
+        file="backends/xla/analysis/attention.py",
+        text="    if keyed_axes(sharded):\n",
+        planted="    if keyed_axes(sharded) and pipelined(plan):\n",
+        test="tests/xla/test_splash.py::test_without_being_asked_it_is_left_out_where_it_cannot_run",
+    ),
+    Fault(
+        name="xla: gradients come home round a ring in the compute dtype",
+        file="backends/xla/rules/fp32_ring_gradients.py",
+        text='changed(row, NAME, dtype="fp32", buffer_bytes=wide, count=row.count - last)',
+        planted="changed(row, NAME, count=row.count - last)",
+        test="tests/xla/test_tpu_rules.py::test_gradients_travel_a_ring_as_they_are_summed",
+    ),
+    Fault(
+        name="xla: a block's peak without what its backward reads",
+        file="backends/xla/analysis/peak_memory.py",
+        text="self._read_by_backward(kind) + self._of_kernel(kind)",
+        planted="self._of_kernel(kind)",
+        test="tests/xla/test_audit.py::test_golden_of_the_tpu_predictions",
+    ),
+    Fault(
         name="xla: rows of the ring meet the tails of earlier ranks",
         file="backends/xla/emit/context_parallel.py",
         text="near = jnp.where(step <= jax.lax.axis_index(<entry>), 0, size)",
