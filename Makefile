@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -83,6 +83,9 @@ goldens: $(READY) ## rewrite the goldens; read the diff before you commit it
 
 audit: $(READY) ## trace every audited layout on fake process groups, and write docs/measured/audit-cuda.md (about 5 minutes)
 	@$(BIN)/python tests/audit/run.py
+
+audit-modules: $(READY) ## trace classes of transformers on 64 fake devices, and write docs/measured/audit-modules.md (about 5 minutes)
+	@$(BIN)/python tests/audit/run_modules.py
 
 audit-stages: $(READY) ## trace thirty layouts, pipelines most of all, and write docs/measured/audit-stages.md (about 20 minutes; kept by content)
 	@$(BIN)/python tests/audit/run_stages.py

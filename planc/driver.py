@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
@@ -172,25 +172,51 @@ def save_models(source: str | Path, *, set: dict[str, int] | None = None, target
         PlanError: there is no op graph for this code, or what it needs is missing.
     """
     path, written = Path(source), []
+    for named, of, span in _own_models(path, set, target):
+        try:
+            with framework_needed("cuda", span):
+                load_backend("cuda").model_of(of, None, plain_name(Path(named).stem)).write(
+                    path.parent / saved_path(named)
+                )
+        except PlanError as error:
+            raise PlanError([replace(d, span=span) for d in error.diagnostics]) from None
+        written.append(path.parent / saved_path(named))
+    return written
+
+
+def module_source(
+    source: str | Path, *, set: dict[str, int] | None = None, target: str = ""
+) -> dict[str, Any] | str | None:
+    """The source of the module of a plan with `model from transformers` or `model from code`; no code runs here.
+
+    Args:
+        source: path of the plan.
+        set: values of its `let` numbers.
+        target: the target whose `on TARGET:` sentences are read.
+
+    Returns:
+        The config's fields, or `package.module:function`; None for a plan whose model is of the catalog.
+    """
+    return next((of for _, of, _ in _own_models(Path(source), set, target)), None)
+
+
+def _own_models(
+    path: Path, set: dict[str, int] | None, target: str
+) -> Iterator[tuple[str, dict[str, Any] | str, Span]]:
+    """The sentences that read a model from code: the name in each, what builds the module, and its place. Those that
+    are wrong are left out: they are reported when the plan is read."""
     for sentence in build_file(path, set, target).sentences:
         names = sentence.node.words("NAME") if sentence.verb == "model_from" else []
         if not names or names[0].text not in ORIGINS:
             continue
         named = sentence.node.words("STRING")[0].text.strip('"')
-        kept = path.parent / saved_path(named)
-        if not kept.resolve().is_relative_to(path.parent.resolve()):
-            continue  # reported when the plan is read
+        if not (path.parent / saved_path(named)).resolve().is_relative_to(path.parent.resolve()):
+            continue
         try:
             of = read_json(path.parent / named, MAX_BYTES) if names[0].text == "transformers" else named
         except (OSError, ValueError):
-            continue  # reported when the plan is read
-        try:
-            with framework_needed("cuda", sentence.span):
-                load_backend("cuda").model_of(of, None, plain_name(Path(named).stem)).write(kept)
-        except PlanError as error:
-            raise PlanError([replace(d, span=sentence.span) for d in error.diagnostics]) from None
-        written.append(kept)
-    return written
+            continue
+        yield named, of, sentence.span
 
 
 def lower(

@@ -25,9 +25,15 @@ def not_bundled(plan: Plan, target: str) -> list[Diagnostic]:
             f"{target} target",
             cause,
             why,
-            help=f"check and cost take it into account; there are modules of {', '.join(_bundled(target))}",
+            help=OWN if plan.model.family == TRACED else HELP.format(", ".join(_bundled(target))),
         )
     ]
+
+
+TRACED = "traced"
+"""The family of models that were read from code."""
+HELP = "check and cost take it into account; there are modules of {}"
+OWN = "`planc audit --allow-code` runs the module's own code, and `program.parallelize(model)` divides it"
 
 
 def _bundled(target: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import field
 from typing import Any
 
@@ -36,6 +36,8 @@ class AuditOptions:
     """Ask the compiler of these TPUs, like `v5p:4x4x4`; None: the plan's own."""
     timeout_s: float | None = None
     """Time limit (s) for a compiler; None for the backend's default."""
+    source: Mapping[str, Any] | str | None = None
+    """A config's fields, or `package.module:function`: the module that runs in place of the backend's own."""
     show: Callable[[str], None] = lambda text: None
     """Called with a line of text whenever a part of the audit is done."""
 

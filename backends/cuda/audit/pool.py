@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from contextlib import suppress
 from functools import cache
@@ -17,6 +17,7 @@ from multiprocessing import get_context
 from multiprocessing.context import BaseContext
 from os import cpu_count
 from pathlib import Path
+from typing import Any
 
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.cache import cache_folder
@@ -27,8 +28,15 @@ SOURCES = Path(__file__).parents[1]
 """All that decides what a trace finds, besides the program and torch."""
 
 
-def traces(program: Program, stages: list[int], show: Callable[[str], None] = lambda text: None) -> list[Traced]:
+def traces(
+    program: Program,
+    stages: list[int],
+    show: Callable[[str], None] = lambda text: None,
+    source: Mapping[str, Any] | str | None = None,
+) -> list[Traced]:
     """One trace for each of the pipeline `stages`, as many at a time as there are cores; `show` is given the progress.
+
+    The module of `source` runs in the program, a config's or a function's; None for the backend's own.
 
     Traces of the same program by the same torch are read from planc's cache. Raises ModuleNotFoundError without torch.
     """
@@ -39,27 +47,29 @@ def traces(program: Program, stages: list[int], show: Callable[[str], None] = la
     if left:
         workers = max(1, min(len(left), cpu_count() or 1))
         with ProcessPoolExecutor(workers, mp_context=_context(), max_tasks_per_child=1) as pool:
-            futures = {pool.submit(_trace, program, stage): stage for stage in left}
+            futures = {pool.submit(_trace, program, stage, source): stage for stage in left}
             for future in as_completed(futures):
-                traced = _with_all_run(pool, program, futures[future], future)
+                traced = _with_all_run(pool, program, futures[future], future, source)
                 found[traced.stage] = traced
                 _save(program, traced)
                 show(f"{len(found)} of {len(stages)} pipeline stages traced")
     return [found[stage] for stage in stages]
 
 
-def _trace(program: Program, stage: int, whole: bool = False) -> Traced:
+def _trace(program: Program, stage: int, source: Any = None, whole: bool = False) -> Traced:
     from planc.backends.cuda.audit.trace import trace
 
-    return trace(program, stage, whole=whole)
+    return trace(program, stage, whole=whole, source=source)
 
 
-def _with_all_run(pool: ProcessPoolExecutor, program: Program, stage: int, future: Future[Traced]) -> Traced:
+def _with_all_run(
+    pool: ProcessPoolExecutor, program: Program, stage: int, future: Future[Traced], source: Any
+) -> Traced:
     """The result of a trace; where microbatches that it counted turned out to differ, that of one which runs all."""
     try:
         return future.result()
     except UnlikeError:
-        return pool.submit(_trace, program, stage, True).result()
+        return pool.submit(_trace, program, stage, source, True).result()
 
 
 def _read(program: Program, stage: int) -> Traced | None:

@@ -31,7 +31,7 @@ def audit(plan: Plan, options: AuditOptions) -> Audit:
         checked if small is plan else assume_checked(small), "cuda", version="installed"
     )  # fewer ranks than the cluster
     sharded = program.sharded
-    traced = traces(program, list(range(small.pipeline)), options.show)
+    traced = traces(program, list(range(small.pipeline)), options.show, options.source)
     return Audit(
         plan=plan.name,
         plan_sha256=plan.sha256,

@@ -5,7 +5,7 @@ What runs is the emitted file. A device of the wrong kind does no harm: the coll
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
@@ -32,20 +32,25 @@ from planc.backends.cuda.audit.observe import Observer, meshes_of
 from planc.backends.cuda.audit.repeats import Repeats
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
+from planc.backends.cuda.runtime.compare_module import named
 from planc.backends.cuda.runtime.optimizer import optimizer_of
+from planc.backends.cuda.runtime.traced.read import module_of
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS
 from planc.ir.program import Program
 from planc.ir.session import Settings
 from planc.ir.sharding import Sharded
 from planc.sharding.local import local_length
 
+Source = Mapping[str, Any] | str | None
+"""A module's config, or the function that builds it."""
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
+def trace(program: Program, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
     """A step of the first rank of a pipeline stage: its collectives and its peak memory.
 
-    The optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
+    What runs in the program is the plan's model, or the module of `source` where its op graph was read from code. The
+    optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
     blocks that repeat others are counted, unless the `whole` step is to run.
 
     Raises UnlikeError when what would be counted alike differs.
@@ -54,7 +59,7 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
     emitted = program.load()
     with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")
-        divided = emitted.parallelize(_on_meta(program), mesh)
+        divided = emitted.parallelize(_on_meta(program) if source is None else _own(program, source), mesh)
         modules = divided if isinstance(divided, list) else [divided]
         observer = Observer(*meshes_of(emitted, mesh))
         tracker = MemoryTracker(observer)
@@ -65,7 +70,7 @@ def trace(program: Program, stage: int, *, whole: bool = False) -> Traced:
                 module.to_empty(device="cpu")
             step = _Step(program, emitted, divided, modules, mesh, whole=whole)
             blocks = EqualBlocks(tracker, observer)
-            if not whole and _has_equal_blocks(sharded):
+            if not whole and source is None and _has_equal_blocks(sharded):
                 blocks.replace(modules)
             with tracker, one_kernel_norms(tracker), _fused(sharded, tracker), host_apart(emitted, tracker):
                 tracker.hold(step.state())
@@ -223,6 +228,11 @@ def _on_meta(program: Program) -> nn.Module:
     with torch.device("meta"):
         module: nn.Module = family(model.family).build(model)
     return module
+
+
+def _own(program: Program, source: Mapping[str, Any] | str) -> Any:
+    """The module of a config's fields or of `package.module:function`, under the op graph's names, without memory."""
+    return named(module_of(source)[0], program)
 
 
 @contextmanager

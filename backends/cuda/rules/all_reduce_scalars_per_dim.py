@@ -66,9 +66,16 @@ def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     for p in roles.sharded.params:
         if apart(roles, p) or _counted_by_first_stage(roles, p, held):
             continue
-        used = set(roles.tensor) & {*p.axes(), *p.grad_partial}
+        used = _mesh_of_module(roles, p)
         counts[roles.tensor_part(used) if used else ()] += copies_on(roles.plan, p.param, held)
     return [n for part, n in counts.items() if n and (factor.role != "tensor" or part == factor.axes)]
+
+
+def _mesh_of_module(roles: Roles, p: ParamSharding) -> set[str]:
+    """The tensor axes of the module that has `p`: a whole bias lies on the mesh of the weight that is divided."""
+    module = p.param.name.rpartition(".")[0]
+    beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]
+    return set(roles.tensor) & {a for q in beside for a in (*q.axes(), *q.grad_partial)}
 
 
 def _counted_by_first_stage(roles: Roles, p: ParamSharding, held: Mapping[str, int]) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from planc.cli.common import add_set, add_target, print_json, refused
 from planc.cli.progress import Progress
 from planc.cli.views.table import table
+from planc.diag.diagnostic import Diagnostic
 from planc.diag.errors import PlanError
 from planc.ir.audit import AXES_WITHIN, Audit, AuditOptions, CompilerReport, Total
 from planc.ir.program import missing_framework
@@ -33,6 +34,8 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         help=f"trace with fewer data-parallel ranks: at most N devices ({SHRUNK})",
     )
     parser.add_argument("--topology", metavar="T", help="xla: the plan's TPUs, like v5p:4x4x4; without: as in the plan")
+    allow = "run the code that `model from transformers` or `model from code` names: its module is what is traced"
+    parser.add_argument("--allow-code", action="store_true", help=allow)
     parser.add_argument("--timeout-s", type=_seconds, metavar="S", help="xla: how long the compiler may take (900)")
     add_target(parser, required=False)
     add_set(parser)
@@ -75,14 +78,23 @@ def run(options: argparse.Namespace) -> int:
 
 def _audited(options: argparse.Namespace, show: Callable[[str], None]) -> Audit:
     from planc.checks import check_plan
-    from planc.driver import load, target_of
-    from planc.lowering import lower_to_train
+    from planc.driver import load, module_source, save_models, target_of
+    from planc.lowering import lower_plan, lower_to_train
 
-    target = options.target or target_of(options.file, set=dict(options.set))
-    plan = load(options.file, set=dict(options.set), target=target)
-    backend = lower_to_train(check_plan(plan), target).backend
+    given = dict(options.set)
+    if options.allow_code:
+        save_models(options.file, set=given)
+    target = options.target or target_of(options.file, set=given)
+    plan = load(options.file, set=given, target=target)
+    source = module_source(options.file, set=given, target=target) if options.allow_code else None
+    lowered = lower_to_train if source is None else lower_plan
+    backend = lowered(check_plan(plan), target).backend
+    if source is not None and target != "cuda":
+        message = f"{plan.model.name} is read from code of torch, which the {target} target does not run"
+        raise PlanError([Diagnostic("E0902", message, plan.mesh.cause.span)])
+    asked = AuditOptions(options.world_scale, options.topology, options.timeout_s, source, show)
     try:
-        return backend.audit(plan, AuditOptions(options.world_scale, options.topology, options.timeout_s, show))
+        return backend.audit(plan, asked)
     except ModuleNotFoundError as error:
         raise missing_framework(error, target, plan.mesh.cause.span) from None
 

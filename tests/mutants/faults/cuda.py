@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a whole bias beside a divided weight is not on its mesh",
+        file="backends/cuda/rules/all_reduce_scalars_per_dim.py",
+        text='beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]',
+        planted="beside = [p]",
+        test="tests/audit/test_modules.py::test_a_class_moves_what_was_predicted[gpt2:tp]",
+    ),
+    Fault(
+        name="an embedding with code of its own is divided with that code inside",
+        file="backends/cuda/runtime/traced/bind.py",
+        text="return isinstance(table, nn.Embedding) and type(table).forward is not nn.Embedding.forward",
+        planted="return False",
+        test="tests/audit/test_modules.py::test_a_class_moves_what_was_predicted[gemma:sp]",
+    ),
+    Fault(
         name="a rank of many virtual stages lets torch gather parameters again",
         file="backends/cuda/emit/pipeline.py",
         text="most <= GATHERED_STAGES",

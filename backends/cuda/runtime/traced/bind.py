@@ -13,8 +13,10 @@ import inspect
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models.llama import TiedHead
 from planc.backends.cuda.runtime.traced.roles import Attention, Block, FeedForward, Linear, Roles, UnknownError
@@ -64,7 +66,8 @@ class Bound(nn.Module):
         ends["output"] = (head_path, _Head)
         for ours, (path, spot) in ends.items():
             theirs = model.get_submodule(path)
-            setattr(self, ours, plain_linear(theirs, roles.head) if ours == "output" else theirs)
+            own = plain_linear(theirs, roles.head) if ours == "output" else theirs
+            setattr(self, ours, plain_table(theirs) if ours == "tok_embeddings" else own)
             _put(model, path, spot(self, theirs))
         if roles.tied:
             self.output = TiedHead()
@@ -91,6 +94,12 @@ class Bound(nn.Module):
         except _Done as done:
             return done.hidden
         return result if named else logits_of(result)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Another device or dtype is for tables of angles too, which lie in the model and not under the op graph's
+        names."""
+        self.__dict__["model"]._apply(fn, recurse)
+        return super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
 
     def look(self, dtype: torch.dtype) -> None:
         """Run the model's forward without its parts, to find what each block is given besides the hidden state."""
@@ -167,13 +176,34 @@ def _split(args: Any, kwargs: Any) -> tuple[Tensor, Any, Any]:
 
 
 class _Embedding(_Spot):
+    """The table's place. A table that scales or norms what it finds is a plain one, with its code behind it."""
+
+    def __init__(self, bound: Bound, theirs: nn.Module) -> None:
+        super().__init__(bound, theirs)
+        self.own = theirs if _does_more(theirs) else None
+
     def forward(self, ids: Tensor, *args: Any, **kwargs: Any) -> Any:
         bound = self.__dict__["bound"]
         if bound.looks or bound.tok_embeddings is None:
             return bound.empty(*ids.shape, ids.device)
         hidden = bound.tok_embeddings(ids)
+        if self.own is not None:
+            self.own.__dict__["weight"] = hidden.new_empty(())
+            with _Found(hidden):
+                hidden = self.own(ids, *args, **kwargs)
         bound.look(hidden.dtype)
         return hidden
+
+
+class _Found(TorchFunctionMode):
+    """While it is entered, a lookup in a table finds `found`."""
+
+    def __init__(self, found: Tensor) -> None:
+        super().__init__()
+        self.found = found
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return self.found if func is F.embedding else func(*args, **(kwargs or {}))
 
 
 class _Positions(_Spot):
@@ -237,6 +267,22 @@ def plain_linear(module: nn.Module, linear: Linear) -> nn.Module:
     if bias is not None:
         made.bias = bias
     return made
+
+
+def plain_table(module: nn.Module) -> nn.Module:
+    """`module`, or a table of torch that has its weight now, where its code does more than find rows."""
+    if not _does_more(module):
+        return module
+    weight: Any = module._parameters.pop("weight")
+    rows, width = weight.shape
+    made = nn.Embedding(rows, width, padding_idx=getattr(module, "padding_idx", None), device="meta")
+    made.weight = weight
+    return made
+
+
+def _does_more(table: nn.Module) -> bool:
+    """True for an embedding with code of its own around torch's."""
+    return isinstance(table, nn.Embedding) and type(table).forward is not nn.Embedding.forward
 
 
 # Inside a block.

@@ -37,15 +37,7 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     Raises PlanError: E1207 for a part without a place in an op graph, E1208 for code that asks for values, E1209 for
     classes that transformers has not, E1210 for inputs that the module does not take, E1009 for a missing package.
     """
-    try:
-        if isinstance(source, str):
-            module, digest = _built(source), ""
-        elif isinstance(source, Mapping):
-            module, digest = causal_model(source), config_sha256(dict(source))
-        else:
-            module, digest = source, ""
-    except ModuleNotFoundError as error:
-        raise _refused("E1009", f"{source} needs {error.name}, which is not installed") from None
+    module, digest = module_of(source)
     kind = type(module)
     package = kind.__module__.partition(".")[0]
     version = getattr(sys.modules.get(package), "__version__", "")
@@ -57,6 +49,21 @@ def model_of(source: Any, example: Any = None, name: str = "") -> SavedModel:
     except ValueError as error:
         raise _refused("E1207", f"{kind.__name__} makes no model: {error}") from None
     return SavedModel(made_from=f"{kind.__name__} of {package} {version}".strip(), source_sha256=digest, model=model)
+
+
+def module_of(source: Any) -> tuple[nn.Module, str]:
+    """The module of a `source` as `model_of` takes it, and the sum of its config ("" where it has none).
+
+    Raises PlanError: E1009, E1209, E1210.
+    """
+    try:
+        if isinstance(source, str):
+            return _built(source), ""
+        if isinstance(source, Mapping):
+            return causal_model(source), config_sha256(dict(source))
+    except ModuleNotFoundError as error:
+        raise _refused("E1009", f"{source} needs {error.name}, which is not installed") from None
+    return source, ""
 
 
 def roles_of_module(module: nn.Module, example: Any = None) -> Roles:

@@ -1,0 +1,85 @@
+"""Classes of transformers that are audited on 64 devices: families by layout, at widths of models in use."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from planc.backends.cuda.runtime.traced.read import model_of
+from planc.driver import load
+from planc.ir.plan import Plan
+from tests.cuda.families import WITHOUT, config_of
+
+WIDTHS: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 64,
+    "intermediate_size": 2816,
+    "vocab_size": 32000,
+    "max_position_embeddings": 8192,
+    "sliding_window": 1024,
+    "moe_intermediate_size": 512,
+    "shared_intermediate_size": 512,
+    "rotary_dim": 32,
+    "n_inner": 2816,
+    "ffn_dim": 2816,
+    "word_embed_proj_dim": 1024,
+}
+"""Fields that a family's config has are set, under the name it gives them."""
+OTHERWISE: dict[str, dict[str, Any]] = {"falcon": {"num_kv_heads": 8}, "helium": {"head_dim": 64}}
+TOKENS = 4096
+FSDP = "use fsdp over fsdp"
+LAYOUTS: dict[str, tuple[str, ...]] = {
+    "sp": ("mesh fsdp 8 > tp 8", FSDP, "use tp over tp", "use sp over tp"),
+    "tp": ("mesh fsdp 8 > tp 8", FSDP, "use tp over tp"),
+    "heads": ("mesh fsdp 8 > tp 8", FSDP, "shard heads, vocab over tp"),
+    "fsdp": ("mesh fsdp 64", FSDP),
+}
+FAMILIES: dict[str, tuple[str, ...]] = {
+    "sp": (
+        *("arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
+        *("glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral", "nemotron"),
+        *("olmo", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "vaultgemma"),
+    ),
+    "tp": (
+        *("biogpt", "gpt2", "gpt_neo", "gpt_neox", "gptj", "jais2", "opt", "persimmon", "phi", "starcoder2", "xglm"),
+    ),
+    "fsdp": ("bloom", "codegen", "olmo2", "olmo3"),
+}
+CASES = tuple(f"{family}:{layout}" for layout, families in FAMILIES.items() for family in families)
+QUICK = ("gemma:sp", "gpt2:tp")
+"""A table that scales what it finds, with a head that is tied to it; biases beside divided weights."""
+
+
+def config(family: str) -> dict[str, Any]:
+    """The fields of a config of `family` at these widths."""
+    usual = config_of(family)
+    renamed = getattr(type(usual), "attribute_map", {})
+    given = {renamed.get(k, k): v for k, v in WIDTHS.items() if k not in WITHOUT.get(family, ())}
+    fields = usual.to_dict()
+    known = {k: v for k, v in given.items() if fields.get(k) is not None}
+    made: dict[str, Any] = config_of(family, **{**known, **OTHERWISE.get(family, {})}).to_dict()
+    return made
+
+
+def plan_of(case: str) -> tuple[Plan, dict[str, Any]]:
+    """The plan of `FAMILY:LAYOUT` on H100 nodes, a sequence for each data rank, and the config of its model."""
+    family, layout = case.split(":")
+    fields = config(family)
+    sequences = 64 if layout == "fsdp" else 8
+    lines = [
+        f"plan {family}",
+        f'model from code "{family}"',
+        f"batch {sequences} x {TOKENS} tokens microbatch 1",
+        "cluster 8 x h100_node",
+        "compute bf16 reduce fp32",
+        "optimizer adamw",
+        *LAYOUTS[layout],
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        model_of(fields, None, family).write(Path(folder) / f"{family}.model.json")
+        path = Path(folder) / f"{family}.plan"
+        path.write_text("\n".join(lines) + "\n")
+        return load(path, target="cuda"), fields
