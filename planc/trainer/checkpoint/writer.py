@@ -93,8 +93,9 @@ class Saver:
             piece.copy_to(buffer)
         data = json.dumps(history, allow_nan=False).encode() if self._session.rank == 0 else b""
         arguments = (manifest, pieces, data, time.perf_counter() - start)
-        self._thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=arguments, name="checkpoint", daemon=True)
+        thread.start()
+        self._thread = thread
         if not self.where.asynchronous:
             self.finish()
 
