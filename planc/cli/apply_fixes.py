@@ -77,12 +77,10 @@ def fix_file(file: str, given: dict[str, int], target: Target | None, *, unsafe:
     return Fixed(tuple(applied), tuple(_offered(checked, file)))
 
 
-def apply_fix(checked: Examined, file: str, fix: Fix) -> str:
-    """Apply one `fix` to a file that was examined, and write it: the text that it has now."""
+def apply_fix(checked: Examined, file: str, fix: Fix) -> None:
+    """Apply one `fix` to a `file` that was examined, and write it. Raises OSError."""
     path = Path(file)
-    text = _edited(text_of(checked, path), fix)
-    _write(path, text)
-    return text
+    _write(path, _edited(text_of(checked, path), fix))
 
 
 def text_of(checked: Examined, path: Path) -> str:

@@ -1,4 +1,4 @@
-"""What-ifs of the command line: one change of a machine each, `--with "link leaf3-spine1 at 50 %"`.
+"""Changes that the command line tries on a machine: one change of a machine each, `--with "link leaf3-spine1 at 50 %"`.
 
 link A-B at SHARE | gone          one link: between two points of the machine's graph
 links NAME at SHARE | gone        all links that the hardware file calls so

@@ -74,7 +74,7 @@ def _by_place(begins: Iterable[Begins]) -> Hashable:
             place[b.stage],
             *(counts.get(s, 0) for counts in (b.held, b.awaiting, b.run, b.inputs_alone) for s in stages),
             *(frozenset(place[s] for s in some if s in place) for some in (b.begun, b.ended, b.apart, b.only_apart)),
-            b.forward,
+            None if b.forward is None else place[b.forward],
         )
         for b in begins
     )
@@ -423,7 +423,7 @@ class Rank:
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
             whole = sum(n * self._accumulated_elements(p) for p, n in self.held) * self.reduced
-            return whole + self._unconverted() if earlier else 0.0
+            return whole + self._unconverted(virtual_stages(self.plan, self.rank)) if earlier else 0.0
         if earlier or self.on_host:
             return self._state_bytes()
         ended = begun and not self._ends_together
@@ -479,18 +479,13 @@ class Rank:
             return self.sharded.model.elements(p.param)
         return self._unsharded_elements(p)
 
-    def _unconverted(self, apart: Collection[int] | None = None) -> float:
-        """Bytes of gradients in the compute dtype, of the stages whose newest came `apart` (None: all): those wait for
-        the next backward to be added in the dtype of the reduction. Those of the first virtual stage do not come apart:
-        it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
+    def _unconverted(self, stages: Collection[int]) -> float:
+        """Bytes of gradients in the compute dtype, of virtual `stages` whose newest came apart from those of inputs:
+        they wait for the next backward to be added in the dtype of the reduction. Those of the first stage do not come
+        apart: it has no gradients of inputs to send (`torch.distributed.pipelining.stage`, `backward_one_chunk`)."""
         if not self._splits_backward or self.reduced == self.computed:
             return 0.0
-        stages = [
-            sections_of(self.plan, stage)
-            for stage in virtual_stages(self.plan, self.rank)
-            if stage and (apart is None or stage in apart)
-        ]
-        copies = [(p, sum(copies_on(self.plan, p.param, sections) for sections in stages)) for p, _ in self.held]
+        copies = self._copies_of([stage for stage in stages if stage])
         return sum(n * self._unsharded_elements(p) for p, n in copies) * self.computed
 
     @property

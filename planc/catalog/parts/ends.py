@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from planc.catalog.parts.part import Part
-from planc.catalog.parts.steps import hidden, matmul, norm, weight
+from planc.catalog.parts.steps import Shape, hidden, matmul, norm, weight
 from planc.ir.model import Op, Tensor
 
 EMBEDDING = "tok_embeddings"
@@ -42,8 +42,18 @@ def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
 
     A `tied` head uses the embedding's weight; `biased_norm` makes the norm a LayerNorm.
     """
+    return norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm) + loss("head.in", tied=tied)
+
+
+def loss(source: str, *, tied: bool = False, biased: bool = False) -> Part:
+    """The projection of tensor `source` to the vocabulary, with a bias if `biased`, and the cross entropy.
+
+    A `tied` projection uses the embedding's weight.
+    """
     logits = Tensor(name="logits", dims=("batch", "sequence", "vocab"), region="head")
-    loss = Op(
+    table = EMBEDDING if tied else ""
+    shape: Shape = (("vocab",), ("embed",))
+    op = Op(
         name="loss",
         kind="loss",
         region="head",
@@ -56,12 +66,8 @@ def head(*, tied: bool = False, biased_norm: bool = False) -> Part:
         Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
         Tensor(name="loss", dims=(), region="head", dtype="fp32"),
     )
-    table = EMBEDDING if tied else ""
-    return (
-        norm("final.norm", "norm", "hidden", hidden("head.in"), biased=biased_norm)
-        + matmul("head", "head", "output", (("vocab",), ("embed",)), "head.in", logits, weight_of=table)
-        + Part(tensors=ends, ops=(loss,))
-    )
+    projection = matmul("head", "head", "output", shape, source, logits, weight_of=table, biased=biased)
+    return projection + Part(tensors=ends, ops=(op,))
 
 
 def _tokens() -> Tensor:

@@ -27,6 +27,14 @@ def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "em
     """A norm from tensor `source` to `target` over one dim: RMSNorm, or LayerNorm if `biased`. Its input is saved."""
     scale = Param(name=f"{module}.weight", shape_dims=((over,),), section="", init="ones", decay=False)
     params = (scale, bias(module, ((over,),))) if biased else (scale,)
+    return norm_with(name, module, source, target, params, over=(over,))
+
+
+def norm_with(
+    name: str, module: str, source: str, target: Tensor, params: tuple[Param, ...], *, over: tuple[str, ...]
+) -> Part:
+    """A norm from tensor `source` to `target` over the dims `over`, with these parameters: none, a scale, a scale and
+    a bias. Its input is saved."""
     op = Op(
         name=name,
         kind="norm",
@@ -35,7 +43,7 @@ def norm(name: str, module: str, source: str, target: Tensor, *, over: str = "em
         inputs=(source,),
         params=tuple(p.name for p in params),
         output=target.name,
-        whole=(over,),
+        whole=over,
         saves=(source,),
     )
     return Part(params=params, tensors=(target,), ops=(op,))

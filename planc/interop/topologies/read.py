@@ -25,7 +25,7 @@ MACHINES = tuple(sorted(library.machines()))
 def read_topology(path: Path, machine: str, name: str = "") -> tuple[str, Source]:
     """The hardware file, called `name`, of the text at `path`, and that text.
 
-    What the text leaves out is as in the bundled `machine`. Raises PlanError for a text that is none, is cut short,
+    Figures that the text lacks are the bundled `machine`'s. Raises PlanError for a text that is none, is cut short,
     or counts a device twice.
     """
     try:

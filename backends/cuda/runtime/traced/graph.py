@@ -17,15 +17,15 @@ from planc.backends.cuda.runtime.traced.roles import (
     UnknownError,
 )
 from planc.catalog.parts.attention import KEYS, MODULE, QUERIES, core, rope
-from planc.catalog.parts.ends import EMBEDDING, embedding, embedding_with_positions
+from planc.catalog.parts.ends import embedding, embedding_with_positions, loss
 from planc.catalog.parts.experts import mixture
 from planc.catalog.parts.latent import latent_attention
 from planc.catalog.parts.mlp import MODULE as FFN
 from planc.catalog.parts.part import BLOCK, HIDDEN, Part, assemble
 from planc.catalog.parts.sizes import Size
 from planc.catalog.parts.steps import Shape as Dims
-from planc.catalog.parts.steps import add, bias, elementwise, hidden, matmul, weight
-from planc.ir.model import Model, Op, Param, Tensor
+from planc.catalog.parts.steps import add, bias, elementwise, hidden, matmul, norm_with, weight
+from planc.ir.model import Model, Param, Tensor
 
 FAMILY = "traced"
 
@@ -150,28 +150,10 @@ def _norm_names(norm: Norm | None) -> set[str]:
 
 
 def _last(roles: Roles) -> Part:
-    logits = Tensor(name="logits", dims=("batch", "sequence", "vocab"), region="head")
-    loss = Op(
-        name="loss",
-        kind="loss",
-        region="head",
-        module="loss",
-        inputs=("logits", "targets"),
-        output="loss",
-        saves=("logits", "targets"),
-    )
-    ends = (
-        Tensor(name="targets", dims=("batch", "sequence"), region="head", dtype="int"),
-        Tensor(name="loss", dims=(), region="head", dtype="fp32"),
-    )
     source, part = "hidden", Part()
     if roles.norm is not None:
         part, source = _norm("final.norm", "norm", roles.norm, "hidden", hidden("head.in")), "head.in"
-    table = EMBEDDING if roles.tied else ""
-    shape: Dims = (("vocab",), ("embed",))
-    biased = bool(roles.head.bias)
-    part += matmul("head", "head", "output", shape, source, logits, weight_of=table, biased=biased)
-    return part + Part(tensors=ends, ops=(loss,))
+    return part + loss(source, tied=roles.tied, biased=bool(roles.head.bias))
 
 
 def _block(block: Block) -> Part:
@@ -295,18 +277,7 @@ def _norm(name: str, module: str, norm: Norm, source: str, target: Tensor) -> Pa
         found.append(replace(weight(module, (("embed",),)), init="ones", decay=False))
     if len(norm.params) > 1:
         found.append(bias(module, (("embed",),)))
-    op = Op(
-        name=name,
-        kind="norm",
-        region=target.region,
-        module=module,
-        inputs=(source,),
-        params=tuple(p.name for p in found),
-        output=target.name,
-        whole=("embed",),
-        saves=(source,),
-    )
-    return Part(params=tuple(found), tensors=(target,), ops=(op,))
+    return norm_with(name, module, source, target, tuple(found), over=("embed",))
 
 
 def _head_norm(letter: str, norm: Norm, a: Attention, source: str, target: Tensor) -> Part:
@@ -327,15 +298,4 @@ def _head_norm(letter: str, norm: Norm, a: Attention, source: str, target: Tenso
         param = Param(name=f"{module}.{word}", shape_dims=shapes[shape], section="", decay=False)
         found.append(replace(param, init="ones") if word == "weight" else param)
         over = (heads, "head_dim") if shape == (number * a.head_dim,) and number > 1 else over
-    op = Op(
-        name=f"attention.{letter}_norm",
-        kind="norm",
-        region="attention",
-        module=module,
-        inputs=(source,),
-        params=tuple(p.name for p in found),
-        output=target.name,
-        whole=over,
-        saves=(source,),
-    )
-    return Part(params=tuple(found), tensors=(target,), ops=(op,))
+    return norm_with(f"attention.{letter}_norm", module, source, target, tuple(found), over=over)
