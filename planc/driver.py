@@ -252,7 +252,9 @@ def lower(
     try:
         if built.plan is None:
             raise PlanError(built.diagnostics)
-        return lower_plan(check_plan(built.plan), target, runtime, wanted)
+        program = lower_plan(check_plan(built.plan), target, runtime, wanted)
+        rules = path.with_suffix(".rules")
+        return replace(program, rules=rules) if rules.is_file() else program
     except PlanError as error:
         raise PlanError(bounded(in_order([_with_user_paths(d, path, built) for d in error.diagnostics]))) from None
 

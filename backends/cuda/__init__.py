@@ -8,11 +8,14 @@ from planc.backends.common.backend import CommonBackend
 from planc.backends.cuda.versions import TORCH
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.backend import Backend, StateLayout
     from planc.ir.collective import Collective
-    from planc.ir.plan import Plan
+    from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
@@ -79,7 +82,14 @@ class Cuda(CommonBackend):
 
         return model_of(source, example, name)
 
-    def shardings(self, program: Program, tree: Any) -> Any:
+    def shardings(
+        self,
+        program: Program,
+        tree: Any,
+        rules: Mapping[str, str] | str | Path | None = None,
+        model: Callable[..., Any] | None = None,
+        noun: Noun = "params",
+    ) -> Any:
         raise TypeError("a program of the cuda target divides modules: use parallelize")
 
     def runtime(self) -> Runtime:

@@ -8,11 +8,14 @@ from planc.backends.common.backend import CommonBackend
 from planc.backends.xla.versions import JAX
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.backend import Backend, StateLayout
     from planc.ir.collective import Collective
-    from planc.ir.plan import Plan
+    from planc.ir.plan import Noun, Plan
     from planc.ir.probe import Prober, Ranks
     from planc.ir.program import Program
     from planc.ir.realised import AttentionKernel, InFlight, Realised, TensorBytes
@@ -69,12 +72,17 @@ class Xla(CommonBackend):
     def parallelize(self, program: Program, model: Any) -> Any:
         raise TypeError("a program of the xla target divides pytrees: use shardings")
 
-    def shardings(self, program: Program, tree: Any) -> Any:
-        from planc.backends.xla.runtime.compare_tree import check_tree
+    def shardings(
+        self,
+        program: Program,
+        tree: Any,
+        rules: Mapping[str, str] | str | Path | None = None,
+        model: Callable[..., Any] | None = None,
+        noun: Noun = "params",
+    ) -> Any:
+        from planc.backends.xla.runtime.trees.shardings import shardings
 
-        check_tree(tree, program)
-        emitted = program.load()
-        return emitted.shardings(emitted.build_mesh(), tree)
+        return shardings(program, tree, rules, model, noun)
 
     def runtime(self) -> Runtime:
         from planc.backends.xla.runtime import start_up

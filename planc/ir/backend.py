@@ -6,10 +6,12 @@ own rooms: each method imports what it needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from planc.diag.diagnostic import Diagnostic
     from planc.ir.audit import Audit, AuditOptions
     from planc.ir.collective import Collective
@@ -125,10 +127,19 @@ class Backend(Protocol):
         """
         ...
 
-    def shardings(self, program: Program, tree: Any) -> Any:
-        """A sharding for every leaf of `tree`, a pytree of parameters, as `program` says.
+    def shardings(
+        self,
+        program: Program,
+        tree: Any,
+        rules: Mapping[str, str] | str | Path | None = None,
+        model: Callable[..., Any] | None = None,
+        noun: Noun = "params",
+    ) -> Any:
+        """A sharding for every leaf of `tree`, a pytree of parameters, gradients or optimizer state (`noun`), as
+        `program` says.
 
-        Raises TypeError where the target has no pytrees.
+        `rules` name the dims of leaves, and `model` is a function of the tree and tokens that tells them. Raises
+        TypeError where the target has no pytrees, and PlanError for a tree or rules that do not fit the plan's model.
         """
         ...
 

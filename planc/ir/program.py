@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -14,10 +14,11 @@ from planc.ir.target import Target
 from planc.picture.notebook import InNotebook, Shown
 
 if TYPE_CHECKING:
+    from pathlib import Path
     from types import ModuleType
 
     from planc.ir.backend import Backend
-    from planc.ir.plan import Plan
+    from planc.ir.plan import Noun, Plan
     from planc.ir.sharding import Sharded
 
 
@@ -34,6 +35,8 @@ class Program(InNotebook):
     backend: Backend
     sharded: Sharded
     text: str
+    rules: Path | None = None
+    """The file of rules for trees that stands beside the plan."""
 
     def _shown(self) -> Shown:
         from planc.ir.notebook import program_shown
@@ -86,10 +89,32 @@ class Program(InNotebook):
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.parallelize(self, model)
 
-    def shardings(self, tree: Any) -> Any:
-        """JAX: a NamedSharding for every leaf of `tree`, a pytree of parameters, by the leaf's path."""
+    def shardings(
+        self,
+        tree: Any,
+        rules: Mapping[str, str] | str | Path | None = None,
+        *,
+        model: Callable[..., Any] | None = None,
+        noun: Noun = "params",
+    ) -> Any:
+        """JAX: a NamedSharding for every leaf of a pytree, on the mesh that `load().build_mesh()` makes.
+
+        A leaf is known by planc's own name for it; else by a rule; else by the dims that its shape can have, if all of
+        them lie in one layout.
+
+        Args:
+            tree: arrays or shapes, in dicts, lists, dataclasses, Flax or Equinox modules.
+            rules: dims of leaves by a pattern on their path, `{"*/mlp/wi/kernel": "embed, ffn"}`, or a file of such
+                rules; None reads `NAME.rules` beside `NAME.plan`, if there is one.
+            model: a function of the tree and of tokens [B, S], traced on shapes: the dims of leaves that it finds are
+                known beside their shapes.
+            noun: params, grads or optimizer: of which state the tree is.
+
+        Raises:
+            PlanError: leaves without a layout (E1206), or wrong rules (E1221 to E1225).
+        """
         with framework_needed(self.target, self.plan.mesh.cause.span):
-            return self.backend.shardings(self, tree)
+            return self.backend.shardings(self, tree, self.rules if rules is None else rules, model, noun)
 
 
 FRAMEWORKS = ("torch", "torchao", "torch_xla", "jax", "jaxlib", "optax", "numpy", "safetensors")

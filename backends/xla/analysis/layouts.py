@@ -51,12 +51,21 @@ def cut(plan: Plan, p: ParamSharding, noun: Noun) -> int | None:
     """
     ranks = plan.mesh.size(*p.stored[noun])
     local = [n // plan.mesh.size(*axes) for n, axes in zip(plan.model.shape(p.param), p.compute, strict=True)]
+    return largest_cut(local, [bool(plan.mesh.in_order(axes)) for axes in p.compute], ranks, p.on_dim)
+
+
+def largest_cut(local: list[int], divided: list[bool], ranks: int, named: int | None = None) -> int | None:
+    """Index of the dimension that `ranks` ranks divide in storage; None where no dimension can be.
+
+    `local` are the elements left on each dimension by tensor parallelism, `divided` says where it divides, and `named`
+    is the dimension that the plan names.
+    """
     able = [i for i, n in enumerate(local) if n % ranks == 0]
     if ranks == 1 or not able:
         return None
-    if p.on_dim in able:
-        return p.on_dim
-    return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))
+    if named in able:
+        return named
+    return max(able, key=lambda i: (not divided[i], local[i], -i))
 
 
 def uncut(plan: Plan, p: ParamSharding, noun: Noun) -> bool:

@@ -57,8 +57,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault(
         name="xla: parameters are cut on the smallest dimension",
         file="backends/xla/analysis/layouts.py",
-        text="return max(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
-        planted="return min(able, key=lambda i: (not plan.mesh.in_order(p.compute[i]), local[i], -i))",
+        text="return max(able, key=lambda i: (not divided[i], local[i], -i))",
+        planted="return min(able, key=lambda i: (not divided[i], local[i], -i))",
         test="tests/xla/test_layouts.py::test_the_largest_dimension_that_divides_is_cut",
     ),
     Fault(
@@ -123,5 +123,47 @@ FAULTS: tuple[Fault, ...] = (
         text="    promote_bf16,\n    one_gather_of_a_tied_table,\n)",
         planted="    promote_bf16,\n)",
         test="tests/xla/test_rules.py::test_the_rules_give_what_was_compiled[tied_fsdp_tp_sp]",
+    ),
+    Fault(
+        name="xla: a user's leaves are stored whole",
+        file="backends/xla/runtime/trees/layout.py",
+        text="    if index is not None:\n        used[own[index]] = (*used[own[index]], *parts(sharded.plan, stored))",
+        planted="    assert index is None or index >= 0",
+        test="tests/xla/test_trees.py::test_lies_divided_as_the_plan_says[plain:fsdp_tp_sp]",
+    ),
+    Fault(
+        name="xla: the axes that a product sums over are two dims",
+        file="backends/xla/runtime/trees/traced.py",
+        text="zip((*left, *left_batch), (*right, *right_batch), strict=True))",
+        planted="zip(left_batch, right_batch, strict=True))",
+        test="tests/xla/test_traced_trees.py::test_a_square_kernel_is_told_from_its_transpose",
+    ),
+    Fault(
+        name="xla: an axis that is cut into heads stays one dim",
+        file="backends/xla/runtime/trees/traced.py",
+        text="                self._compose(left[0], tuple(right))",
+        planted="                continue",
+        test="tests/xla/test_traced_trees.py::test_a_square_kernel_is_told_from_its_transpose",
+    ),
+    Fault(
+        name="xla: the layers of a scan are a dim of the model",
+        file="backends/xla/runtime/trees/traced.py",
+        text="        self._scanned |= {self._root(axes[0]) for axes in over}",
+        planted="        assert over",
+        test="tests/xla/test_traced_trees.py::test_the_axis_of_a_scan_is_that_of_the_layers",
+    ),
+    Fault(
+        name="xla: the first of two rules wins",
+        file="backends/xla/runtime/trees/shardings.py",
+        text="            if (other.groups, other.parameter) != (first.groups, first.parameter):",
+        planted="            if other.pattern == first.pattern:",
+        test="tests/xla/test_compare_tree.py::test_two_rules_that_disagree_are_a_finding_with_both_places",
+    ),
+    Fault(
+        name="xla: a rule's dims may have another size than the leaf's",
+        file="backends/xla/runtime/trees/shardings.py",
+        text="            if group and LAYERS not in group and n != size_of(model, group):",
+        planted="            if group and LAYERS not in group and n < 1:",
+        test="tests/xla/test_compare_tree.py::test_dims_of_another_size_are_a_finding",
     ),
 )

@@ -1,0 +1,152 @@
+"""The layout of one leaf of a user's tree from its named dims: that of the plan's parameters of those dims."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import permutations, product
+from math import prod
+from typing import TYPE_CHECKING
+
+from planc.backends.xla.analysis.layouts import Spec, largest_cut
+from planc.backends.xla.analysis.mesh_factors import parts
+from planc.backends.xla.runtime.trees.rules import LAYERS, UNNAMED, Groups
+from planc.ir.cache import cached_on
+
+if TYPE_CHECKING:
+    from planc.ir.model import Model, Param
+    from planc.ir.plan import Noun
+    from planc.ir.sharding import ParamSharding, Sharded
+
+Shape = tuple[int, ...]
+Specs = dict[Spec, list[str]]
+"""Layouts that a leaf may have, each with what has it: parameters of the plan's model, or dims that it may have."""
+Factors = tuple[tuple[int, ...] | None, ...]
+"""For each dimension of a leaf the sizes of the dims that it is the product of, () for the layers of a stack; None
+where that is not known."""
+
+
+def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, parameter: str = "") -> Specs:
+    """The layouts of a leaf's `noun` under the plan in `sharded`; more than one where parameters of its dims differ.
+
+    Args:
+        sharded: the plan with its layouts.
+        noun: params, grads or optimizer.
+        shape: the leaf's shape.
+        groups: its named dims, one group a dimension.
+        parameter: the name of that whose layout it takes; "" for all those with its dims, else those with more.
+    """
+    found: Specs = {}
+    for name in [parameter] if parameter else _with_dims(sharded, groups):
+        found.setdefault(_spec(sharded, sharded.param[name], noun, shape, groups), []).append(name)
+    return found
+
+
+def specs_by_shape(sharded: Sharded, noun: Noun, shape: Shape, factors: Factors | None = None) -> Specs:
+    """The layouts of a leaf that is known by its `shape` alone, or by the `factors` of its dimensions too.
+
+    `sharded` and `noun` are those of `specs_of`. {} where no parameter has such a shape, in any order of its dims and
+    with or without a dim of layers.
+    """
+    found: Specs = {}
+    every = readings(sharded.model, shape, factors or (None,) * len(shape))
+    most = max((len(_named(groups)) for groups, _ in every), default=0) if factors else 0
+    for groups, name in every:
+        if len(_named(groups)) < most:
+            continue  # heads * head_dim may have the size of embed
+        found.setdefault(_spec(sharded, sharded.param[name], noun, shape, groups), []).append(written(groups))
+    return found
+
+
+def written(groups: Groups) -> str:
+    """Dims as a rule writes them.
+
+    >>> written((("embed",), (), ("heads", "head_dim")))
+    'embed, _, heads * head_dim'
+    """
+    return ", ".join(" * ".join(group) or UNNAMED for group in groups)
+
+
+@cached_on(lambda model, shape, factors: (model.cache, (shape, factors)))
+def readings(model: Model, shape: Shape, factors: Factors) -> list[tuple[Groups, str]]:
+    """The named dims that the dimensions of a `shape` can be, each with the parameter of `model` that has them."""
+    scanned = [i for i, known in enumerate(factors) if known == ()]
+    stacks: list[int | None] = [*scanned] or [None, *(i for i, n in enumerate(shape) if n in layer_counts(model))]
+    found: list[tuple[Groups, str]] = []
+    for param, stack in product(model.params, stacks):
+        own = [i for i in range(len(shape)) if i != stack]
+        for dims in (d for d in _dims_of_leaves(param) if len(own) <= len(d)):
+            for places in product(own, repeat=len(dims)):
+                at = [tuple(d for d, place in zip(dims, places, strict=True) if place == i) for i in range(len(shape))]
+                groups = tuple((LAYERS,) if i == stack else group for i, group in enumerate(at))
+                if all(_fits(model, shape[i], groups[i], factors[i]) for i in own):
+                    found.append((groups, param.name))
+    return found
+
+
+def layer_counts(model: Model) -> set[int]:
+    """Numbers of layers that a stack for `model` may have: all, those of one kind of block, or neighbours of one."""
+    return {model.layers, *Counter(model.kinds).values(), *(run.layers for run in model.runs)}
+
+
+def size_of(model: Model, group: tuple[str, ...]) -> int:
+    """Elements along a dimension with these dims of `model`."""
+    return prod(model.sizes[d] for d in group)
+
+
+def _dims_of_leaves(param: Param) -> list[tuple[str, ...]]:
+    """The dims of a leaf like this parameter: all of them, or those of its output or input for a bias."""
+    return [param.dims, *(group for group in param.shape_dims if len(param.shape_dims) > 1)]
+
+
+def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int, ...] | None) -> bool:
+    if not group or size_of(model, group) != size:
+        return False
+    sizes = [model.sizes[d] for d in group]
+    return factors is None or any(_runs(factors, order) for order in permutations(sizes))
+
+
+def _runs(factors: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
+    """True if neighbouring factors multiply to these sizes, in their order: heads may be groups of key-value heads."""
+    found: list[int] = []
+    product_so_far = 1
+    for n in factors:
+        product_so_far *= n
+        if len(found) < len(sizes) and product_so_far == sizes[len(found)]:
+            found.append(product_so_far)
+            product_so_far = 1
+    return tuple(found) == sizes and product_so_far == 1
+
+
+def _with_dims(sharded: Sharded, groups: Groups) -> list[str]:
+    """The parameters with exactly these dims; where there is none, those that have them and others."""
+    named = _named(groups)
+    exactly = [p.name for p in sharded.model.params if set(p.dims) == named]
+    return exactly or [p.name for p in sharded.model.params if named <= set(p.dims)]
+
+
+def _named(groups: Groups) -> set[str]:
+    """The dims but for a stack's layers."""
+    return {d for group in groups for d in group} - {LAYERS}
+
+
+def _spec(sharded: Sharded, p: ParamSharding, noun: Noun, shape: Shape, groups: Groups) -> Spec:
+    """The layout of a leaf with these dims that is used as the parameter `p` is."""
+    mesh, layout = sharded.plan.mesh, _layouts(sharded)[p.param.name]
+    axes = [mesh.in_order(a for d in group for a in layout.get(d, ())) for group in groups]
+    axes = [found if n % mesh.size(*found) == 0 else () for found, n in zip(axes, shape, strict=True)]
+    used = [parts(sharded.plan, found) for found in axes]
+    stored = mesh.in_order(a for a in p.stored[noun] if not any(a in found for found in axes))
+    own = [i for i, group in enumerate(groups) if group != (LAYERS,)]
+    local = [shape[i] // mesh.size(*axes[i]) for i in own]
+    on = p.param.shape_dims[p.on_dim][0] if p.on_dim is not None else ""
+    named = next((at for at, i in enumerate(own) if on in groups[i]), None)
+    index = largest_cut(local, [bool(axes[i]) for i in own], mesh.size(*stored), named)
+    if index is not None:
+        used[own[index]] = (*used[own[index]], *parts(sharded.plan, stored))
+    return tuple(used)
+
+
+@cached_on(lambda sharded: (sharded.layout_cache, ()))
+def _layouts(sharded: Sharded) -> dict[str, dict[str, tuple[str, ...]]]:
+    """For each parameter the axes that divide each dim while it is used."""
+    return {name: o.layout for ops in sharded.ops.values() for o in ops for name in o.op.params}

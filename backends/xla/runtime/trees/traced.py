@@ -1,0 +1,270 @@
+"""The dims of leaves from the user's own function: its jaxpr is read, and axes that must be equal are joined.
+
+A product joins the axes that it sums over, an addition those of its two sides, a scan those of its body. An axis that
+is cut into several, or made of several, is their product: a weight [embed, heads * head_dim] is told from its
+transpose where both have one size. Nothing is computed: arguments are shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jax.extend import core
+
+from planc.backends.xla.runtime.trees.layout import Factors, Shape
+from planc.diag import Diagnostic, PlanError
+from planc.diag.quoting import printable
+
+if TYPE_CHECKING:
+    from planc.ir.plan import Plan
+
+Axes = tuple[int, ...]
+"""The axes of one value: a number each, by which they are joined."""
+CALLS = {"pjit": "jaxpr", "jit": "jaxpr", "closed_call": "call_jaxpr", "core_call": "call_jaxpr", "remat2": "jaxpr"}
+CALLS |= {"checkpoint": "jaxpr", "custom_jvp_call": "call_jaxpr", "custom_vjp_call": "call_jaxpr"}
+CALLS |= {"custom_vjp_call_jaxpr": "fun_jaxpr", "remat": "jaxpr", "xla_call": "call_jaxpr"}
+"""Operations that run a function as it stands, and their parameter that holds it."""
+MIXING = ("sort", "dot_general", "transpose", "rev", "conv_general_dilated", "fft", "cholesky", "triangular_solve")
+"""Operations whose output may have the shape of an input, and other axes."""
+
+
+def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: Plan) -> list[Factors | None]:
+    """For each leaf of `tree` the sizes that each of its dimensions is the product of, as far as `model` tells.
+
+    Args:
+        model: a function of the tree and tokens [B, S], int32.
+        tree: arrays or shapes.
+        plan: the plan, whose batch gives the shape of the tokens: one microbatch.
+
+    Raises:
+        PlanError: the function cannot be traced with these inputs (E1206).
+    """
+    leaves, structure = jax.tree_util.tree_flatten(tree)
+    struct: Any = jax.ShapeDtypeStruct
+    shapes = [struct(leaf.shape, leaf.dtype) for leaf in leaves if hasattr(leaf, "shape")]
+    if len(shapes) < len(leaves):
+        return [None] * len(leaves)  # these leaves are reported
+    rows = plan.batch.microbatch_sequences * plan.data_parallel
+    tokens = struct((rows, plan.batch.sequence_tokens), jnp.int32)
+    try:
+        closed = jax.make_jaxpr(model)(jax.tree_util.tree_unflatten(structure, shapes), tokens)
+    except Exception as error:  # the user's code may raise anything
+        first = printable(f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}")
+        message = f"the function that is to tell the tree's dims does not take it and tokens {list(tokens.shape)}: "
+        message += first
+        raise PlanError([Diagnostic("E1206", message, plan.mesh.cause.span)]) from error
+    joined = _Joined()
+    inputs = [joined.fresh(v.aval.shape) for v in closed.jaxpr.invars]
+    joined.run(closed.jaxpr, inputs)
+    return [joined.factors(axes) for axes in inputs[: len(leaves)]]
+
+
+class _Joined:
+    """Axes of all values of a function, joined where they are one dim."""
+
+    def __init__(self) -> None:
+        self._parent: list[int] = []
+        self._size: list[int] = []
+        self._made_of: dict[int, Axes] = {}
+        self._scanned: set[int] = set()
+
+    def fresh(self, shape: Sequence[int]) -> Axes:
+        """New axes, one for each size."""
+        first = len(self._parent)
+        self._parent += range(first, first + len(shape))
+        self._size += shape
+        return tuple(range(first, first + len(shape)))
+
+    def factors(self, axes: Axes) -> Factors:
+        """For each axis the sizes of the dims it is made of; () for one that is scanned over."""
+        return tuple(() if self._root(a) in self._scanned else self._factors(a, set()) for a in axes)
+
+    def _factors(self, axis: int, seen: set[int]) -> tuple[int, ...]:
+        root = self._root(axis)
+        inner = self._made_of.get(root)
+        if inner is None or root in seen:
+            return (self._size[root],)
+        return tuple(n for a in inner for n in self._factors(a, seen | {root}))
+
+    def _root(self, axis: int) -> int:
+        while self._parent[axis] != axis:
+            self._parent[axis] = self._parent[self._parent[axis]]
+            axis = self._parent[axis]
+        return axis
+
+    def _join(self, one: int, other: int) -> None:
+        """Two axes are one dim, unless one of them is only repeated to the size of the other."""
+        first, second = self._root(one), self._root(other)
+        if first == second or self._size[first] != self._size[second] or self._size[first] == 1:
+            return
+        self._parent[second] = first
+        if second in self._scanned:
+            self._scanned.add(first)
+        inner = self._made_of.pop(second, None)
+        if inner is None:
+            return
+        known = self._made_of.setdefault(first, inner)
+        if [self._size[a] for a in known] == [self._size[a] for a in inner]:
+            for a, b in zip(known, inner, strict=True):
+                self._join(a, b)
+
+    def _join_all(self, one: Axes, other: Axes) -> None:
+        for a, b in zip(one, other, strict=True):
+            self._join(a, b)
+
+    def run(self, jaxpr: Any, inputs: Sequence[Axes], constants: Sequence[Axes] | None = None) -> list[Axes]:
+        """Join the axes of a function's values; its outputs' axes."""
+        of: dict[Any, Axes] = dict(zip(jaxpr.invars, inputs, strict=True))
+        for var in jaxpr.constvars:
+            of[var] = self.fresh(var.aval.shape)
+
+        def axes(atom: Any) -> Axes:
+            if isinstance(atom, core.Literal) or atom not in of:
+                return self.fresh(getattr(atom.aval, "shape", ()))
+            return of[atom]
+
+        for eqn in jaxpr.eqns:
+            ins = [axes(v) for v in eqn.invars]
+            outs = self._called(eqn, ins)
+            if outs is None:
+                outs = [self.fresh(getattr(v.aval, "shape", ())) for v in eqn.outvars]
+                self._operation(eqn, ins, outs)
+            of |= dict(zip(eqn.outvars, outs, strict=True))
+        return [axes(v) for v in jaxpr.outvars]
+
+    def _called(self, eqn: Any, ins: list[Axes]) -> list[Axes] | None:
+        """Outputs of an operation that runs functions; None for any other."""
+        name = eqn.primitive.name
+        if name in CALLS and CALLS[name] in eqn.params:
+            return self.run(_open(eqn.params[CALLS[name]]), ins)
+        if name == "scan":
+            return self._scan(eqn, ins)
+        if name == "while":
+            before = eqn.params["cond_nconsts"]
+            body, consts = _open(eqn.params["body_jaxpr"]), eqn.params["body_nconsts"]
+            carry = ins[before + consts :]
+            for a, b in zip(carry, self.run(body, ins[before:]), strict=True):
+                self._join_all(a, b)
+            return list(carry)
+        if name == "cond":
+            branches = [self.run(_open(branch), ins[1:]) for branch in eqn.params["branches"]]
+            for other in branches[1:]:
+                for a, b in zip(branches[0], other, strict=True):
+                    self._join_all(a, b)
+            return branches[0]
+        return None
+
+    def _scan(self, eqn: Any, ins: list[Axes]) -> list[Axes]:
+        """A scan takes one slice of each of its last inputs: their first axis counts the steps."""
+        consts, carried = eqn.params["num_consts"], eqn.params["num_carry"]
+        carry, over = ins[consts : consts + carried], ins[consts + carried :]
+        self._scanned |= {self._root(axes[0]) for axes in over}
+        outs = self.run(_open(eqn.params["jaxpr"]), [*ins[:consts], *carry, *(axes[1:] for axes in over)])
+        for a, b in zip(carry, outs[:carried], strict=True):
+            self._join_all(a, b)
+        steps = self.fresh([eqn.params["length"]])
+        self._scanned |= set(steps)
+        return [*carry, *((*steps, *axes) for axes in outs[carried:])]
+
+    def _operation(self, eqn: Any, ins: list[Axes], outs: list[Axes]) -> None:
+        """Join the axes of one operation's inputs and output."""
+        name, params = eqn.primitive.name, eqn.params
+        for a, b in _pairs(name, params, [self._shape(axes) for axes in ins], self._shape(outs[0]) if outs else ()):
+            every = [*ins, outs[0]]
+            self._join(every[a[0]][a[1]], every[b[0]][b[1]])
+        if name == "reshape":
+            self._reshape(ins[0], outs[0])
+
+    def _shape(self, axes: Axes) -> Shape:
+        return tuple(self._size[a] for a in axes)
+
+    def _reshape(self, before: Axes, after: Axes) -> None:
+        """Neighbouring axes of the two sides whose products are equal: joined, or one made of the others."""
+        for one, other in _aligned(self._shape(before), self._shape(after)):
+            left, right = [before[i] for i in one], [after[i] for i in other]
+            if len(left) == len(right) == 1:
+                self._join(left[0], right[0])
+            elif len(left) == 1:
+                self._compose(left[0], tuple(right))
+            elif len(right) == 1:
+                self._compose(right[0], tuple(left))
+
+    def _compose(self, whole: int, inner: Axes) -> None:
+        """One axis is the product of others."""
+        root = self._root(whole)
+        known = self._made_of.setdefault(root, inner)
+        if known is not inner and [self._size[a] for a in known] == [self._size[a] for a in inner]:
+            self._join_all(known, inner)
+
+
+Place = tuple[int, int]
+"""An operand's number, the output's after them, and one of its axes."""
+
+
+def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tuple[Place, Place]]:
+    """The axes of an operation that are one dim."""
+    result = len(ins)
+    if name == "dot_general":
+        (left, right), (left_batch, right_batch) = params["dimension_numbers"]
+        yield from (((0, a), (1, b)) for a, b in zip((*left, *left_batch), (*right, *right_batch), strict=True))
+        free = [(0, i) for i in range(len(ins[0])) if i not in (*left, *left_batch)]
+        free += [(1, i) for i in range(len(ins[1])) if i not in (*right, *right_batch)]
+        yield from ((place, (result, i)) for i, place in enumerate([*((0, a) for a in left_batch), *free]))
+    elif name == "transpose":
+        yield from (((0, a), (result, i)) for i, a in enumerate(params["permutation"]))
+    elif name == "broadcast_in_dim":
+        yield from (((0, i), (result, a)) for i, a in enumerate(params["broadcast_dimensions"]))
+    elif name.startswith(("reduce_", "arg")) and "axes" in params:
+        kept = [i for i in range(len(ins[0])) if i not in params["axes"]]
+        yield from (((0, a), (result, i)) for i, a in enumerate(kept) if i < len(out))
+    elif name == "squeeze":
+        kept = [i for i in range(len(ins[0])) if i not in params["dimensions"]]
+        yield from (((0, a), (result, i)) for i, a in enumerate(kept))
+    elif name == "gather":
+        numbers, sizes = params["dimension_numbers"], params["slice_sizes"]
+        dropped = (*numbers.collapsed_slice_dims, *numbers.operand_batching_dims)
+        kept = [i for i in range(len(ins[0])) if i not in dropped]
+        offsets = zip(kept, numbers.offset_dims, strict=True)
+        yield from (((0, a), (result, i)) for a, i in offsets if sizes[a] == ins[0][a])
+        batch = [i for i in range(len(out)) if i not in numbers.offset_dims]
+        yield from (((1, a), (result, i)) for a, i in zip(range(len(ins[1]) - 1), batch, strict=True))
+    elif name in ("concatenate", "split", "slice", "dynamic_slice", "pad", "dynamic_update_slice"):
+        whole = [(k, n) for k, n in enumerate(ins) if len(n) == len(out)]
+        yield from (((k, i), (result, i)) for k, n in whole for i in range(len(out)) if n[i] == out[i])
+    elif name not in (*MIXING, "reshape"):
+        fitting = [(k, n) for k, n in enumerate(ins) if len(n) == len(out) and _repeats(n, out)]
+        yield from (((k, i), (result, i)) for k, n in fitting for i in range(len(out)) if n[i] == out[i])
+
+
+def _repeats(shape: Shape, out: Shape) -> bool:
+    """True for a shape that is repeated over its axes of one element to be that of the output."""
+    return all(a in (1, b) for a, b in zip(shape, out, strict=True))
+
+
+def _aligned(before: Shape, after: Shape) -> Iterator[tuple[list[int], list[int]]]:
+    """The smallest runs of axes of both shapes with equal products, axes of one element left out."""
+    one = [i for i, n in enumerate(before) if n != 1]
+    other = [i for i, n in enumerate(after) if n != 1]
+    a = b = 0
+    while a < len(one) and b < len(other):
+        left, right = [one[a]], [other[b]]
+        a, b = a + 1, b + 1
+        while (size := prod(before[i] for i in left)) != (wanted := prod(after[i] for i in right)):
+            if size < wanted and a < len(one):
+                left.append(one[a])
+                a += 1
+            elif b < len(other):
+                right.append(other[b])
+                b += 1
+            else:
+                return
+        yield left, right
+
+
+def _open(jaxpr: Any) -> Any:
+    """A jaxpr without its constants' values."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
