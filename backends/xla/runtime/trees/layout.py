@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 Shape = tuple[int, ...]
 Specs = dict[Spec, list[str]]
 """Layouts that a leaf may have, each with what has it: parameters of the plan's model, or dims that it may have."""
-Factors = tuple[tuple[int, ...] | None, ...]
-"""For each dimension of a leaf the sizes of the dims that it is the product of, () for the layers of a stack; None
-where that is not known."""
+Factors = tuple[tuple[int | str, ...] | None, ...]
+"""For each dimension of a leaf the sizes of the dims that it is the product of, or their names; () for the layers of a
+stack, None where nothing is known."""
 
 
 def specs_of(sharded: Sharded, noun: Noun, shape: Shape, groups: Groups, parameter: str = "") -> Specs:
@@ -98,23 +98,25 @@ def _dims_of_leaves(param: Param) -> list[tuple[str, ...]]:
     return [param.dims, *(group for group in param.shape_dims if len(param.shape_dims) > 1)]
 
 
-def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int, ...] | None) -> bool:
+def _fits(model: Model, size: int, group: tuple[str, ...], factors: tuple[int | str, ...] | None) -> bool:
     if not group or size_of(model, group) != size:
         return False
-    sizes = [model.sizes[d] for d in group]
-    return factors is None or any(_runs(factors, order) for order in permutations(sizes))
+    return factors is None or any(_runs(model, factors, order) for order in permutations(group))
 
 
-def _runs(factors: tuple[int, ...], sizes: tuple[int, ...]) -> bool:
-    """True if neighbouring factors multiply to these sizes, in their order: heads may be groups of key-value heads."""
-    found: list[int] = []
-    product_so_far = 1
-    for n in factors:
-        product_so_far *= n
-        if len(found) < len(sizes) and product_so_far == sizes[len(found)]:
-            found.append(product_so_far)
-            product_so_far = 1
-    return tuple(found) == sizes and product_so_far == 1
+def _runs(model: Model, factors: tuple[int | str, ...], dims: tuple[str, ...]) -> bool:
+    """True if neighbouring factors are these dims, in their order: heads may be groups of key-value heads."""
+    rest, size = list(dims), 1
+    for factor in factors:
+        if isinstance(factor, str):
+            if size != 1 or not rest or rest.pop(0) != factor:
+                return False
+            continue
+        size *= factor
+        if rest and size == model.sizes[rest[0]]:
+            rest.pop(0)
+            size = 1
+    return not rest and size == 1
 
 
 def _with_dims(sharded: Sharded, groups: Groups) -> list[str]:

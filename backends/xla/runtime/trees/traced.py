@@ -20,6 +20,7 @@ from planc.diag import Diagnostic, PlanError
 from planc.diag.quoting import printable
 
 if TYPE_CHECKING:
+    from planc.ir.model import Model
     from planc.ir.plan import Plan
 
 Axes = tuple[int, ...]
@@ -57,16 +58,29 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
         message = f"the function that is to tell the tree's dims does not take it and tokens {list(tokens.shape)}: "
         message += first
         raise PlanError([Diagnostic("E1206", message, plan.mesh.cause.span)]) from error
-    joined = _Joined()
+    joined = _Joined(_table_dims(plan.model))
     inputs = [joined.fresh(v.aval.shape) for v in closed.jaxpr.invars]
+    joined.tokens = inputs[-1]
     joined.run(closed.jaxpr, inputs)
     return [joined.factors(axes) for axes in inputs[: len(leaves)]]
 
 
-class _Joined:
-    """Axes of all values of a function, joined where they are one dim."""
+def _table_dims(model: Model) -> tuple[str, ...]:
+    """The dims of the table that tokens are looked up in, [vocab, embed]."""
+    looked_up = next(op for op in model.ops["first"] if op.kind == "embedding")
+    return model.param[looked_up.params[0]].dims
 
-    def __init__(self) -> None:
+
+class _Joined:
+    """Axes of all values of a function, joined where they are one dim.
+
+    `table` are the dims of the table of words: a lookup of tokens gives them to its axes.
+    """
+
+    def __init__(self, table: tuple[str, ...] = ()) -> None:
+        self.tokens: Axes = ()
+        self._table = table
+        self._name: dict[int, str] = {}
         self._parent: list[int] = []
         self._size: list[int] = []
         self._made_of: dict[int, Axes] = {}
@@ -80,11 +94,13 @@ class _Joined:
         return tuple(range(first, first + len(shape)))
 
     def factors(self, axes: Axes) -> Factors:
-        """For each axis the sizes of the dims it is made of; () for one that is scanned over."""
+        """For each axis the sizes of the dims it is made of, or their names; () for one that is scanned over."""
         return tuple(() if self._root(a) in self._scanned else self._factors(a, set()) for a in axes)
 
-    def _factors(self, axis: int, seen: set[int]) -> tuple[int, ...]:
+    def _factors(self, axis: int, seen: set[int]) -> tuple[int | str, ...]:
         root = self._root(axis)
+        if root in self._name:
+            return (self._name[root],)
         inner = self._made_of.get(root)
         if inner is None or root in seen:
             return (self._size[root],)
@@ -104,6 +120,8 @@ class _Joined:
         self._parent[second] = first
         if second in self._scanned:
             self._scanned.add(first)
+        if second in self._name:
+            self._name.setdefault(first, self._name[second])
         inner = self._made_of.pop(second, None)
         if inner is None:
             return
@@ -178,6 +196,13 @@ class _Joined:
             self._join(every[a[0]][a[1]], every[b[0]][b[1]])
         if name == "reshape":
             self._reshape(ins[0], outs[0])
+        if name == "gather" and len(ins[0]) == len(self._table) and self._of_tokens(ins[1]):
+            for axis, dim in zip(ins[0], self._table, strict=True):
+                self._name.setdefault(self._root(axis), dim)
+
+    def _of_tokens(self, axes: Axes) -> bool:
+        """True for indices with the axes of the tokens."""
+        return {self._root(a) for a in self.tokens} <= {self._root(a) for a in axes}
 
     def _shape(self, axes: Axes) -> Shape:
         return tuple(self._size[a] for a in axes)
