@@ -14,9 +14,11 @@ import jax.numpy as jnp
 
 from planc.backends.xla.runtime.trees.layout import specs_by_shape
 from planc.backends.xla.runtime.trees.traced import factors_of_leaves
+from planc.ir.plan import Plan
 from tests.plans import cpu_plan, propagated
 
-PLAN = cpu_plan("t", "fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp", batch="16 x 24 tokens microbatch 2")
+LAYOUT = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp")
+PLAN = cpu_plan("t", *LAYOUT, batch="16 x 24 tokens microbatch 2")
 EMBED, HEADS, HEAD_DIM, FFN, VOCAB, LAYERS = (
     PLAN.model.sizes[d] for d in ("embed", "heads", "head_dim", "ffn", "vocab", "layers")
 )
@@ -26,9 +28,9 @@ def zeros(*shape: int) -> np.ndarray:
     return np.zeros(shape, np.float32)
 
 
-def factors(function: Any, **tree: np.ndarray) -> dict[str, Any]:
+def factors(function: Any, plan: Plan = PLAN, **tree: np.ndarray) -> dict[str, Any]:
     """The factors of each leaf of a flat tree, by its name."""
-    return dict(zip(sorted(tree), factors_of_leaves(function, tree, PLAN), strict=True))
+    return dict(zip(sorted(tree), factors_of_leaves(function, tree, plan), strict=True))
 
 
 def attention(p: Any, tokens: jax.Array) -> jax.Array:
@@ -46,6 +48,17 @@ def test_a_square_kernel_is_told_from_its_transpose() -> None:
     assert list(specs_by_shape(sharded, "params", (EMBED, EMBED), found["q"])) == [(("fsdp",), ("tp",))]
     assert list(specs_by_shape(sharded, "params", (EMBED, EMBED), found["o"])) == [(("tp",), ("fsdp",))]
     assert len(specs_by_shape(sharded, "params", (EMBED, EMBED))) == 2
+
+
+def test_the_table_of_words_is_told_by_the_lookup_where_vocab_is_embed() -> None:
+    plan = cpu_plan("square", *LAYOUT, batch="16 x 24 tokens microbatch 2", model=f"llama_micro(vocab = {EMBED})")
+
+    def tied(p: Any, tokens: jax.Array) -> jax.Array:
+        return (jnp.take(p["words"], tokens, axis=0) * p["scale"]) @ p["words"].T
+
+    found = factors(tied, plan, words=zeros(EMBED, EMBED), scale=zeros(EMBED))
+    assert found == {"scale": (("embed",),), "words": (("vocab",), ("embed",))}
+    assert list(specs_by_shape(propagated(plan), "params", (EMBED, EMBED), found["words"])) == [(("tp",), ("fsdp",))]
 
 
 def test_the_axis_of_a_scan_is_that_of_the_layers() -> None:

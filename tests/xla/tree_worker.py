@@ -90,13 +90,16 @@ def divided(tree: Any, layout: str, folder: Path) -> tuple[dict[str, Any], Any, 
     where = program.shardings(tree.params, rules, model=model)
     mesh = emitted.build_mesh()
     shapes = jax.eval_shape(optax.adamw(LR, eps=1e-5).init, tree.params)
-    moments = optax.tree_map_params(
-        optax.adamw(LR, eps=1e-5),
-        lambda _, place: place,
-        shapes,
-        program.shardings(tree.params, rules, model=model, noun="optimizer"),
-        transform_non_params=lambda _: NamedSharding(mesh, P()),
-    )
+    if rules is not None:  # patterns that begin with a star are of moments too
+        moments = program.shardings(shapes, rules, noun="optimizer")
+    else:
+        moments = optax.tree_map_params(
+            optax.adamw(LR, eps=1e-5),
+            lambda _, place: place,
+            shapes,
+            program.shardings(tree.params, model=model, noun="optimizer"),
+            transform_non_params=lambda _: NamedSharding(mesh, P()),
+        )
     rows = NamedSharding(mesh, emitted.BATCH)
 
     def put(params: Any, state: Any) -> Any:

@@ -70,7 +70,7 @@ def linen():
     model = Linen()
     params = model.init(jax.random.key(0), jnp.zeros((1, 8), jnp.int32))
     rules = {
-        "params/words/embedding": "vocab, embed",
+        "*/words/embedding": "vocab, embed",
         "*/query/kernel": "layers, embed, heads, head_dim",
         "*/key/kernel": "layers, embed, kv_heads, head_dim",
         "*/value/kernel": "layers, embed, kv_heads, head_dim",
@@ -78,7 +78,7 @@ def linen():
         "*/before/scale": "layers, embed",
         "*/between/scale": "layers, embed",
         "*/last/scale": "embed",
-        "params/head/kernel": "embed, vocab",
+        "*/head/kernel": "embed, vocab",
     }
     return Tree(params, lambda p, tokens, constrain: model.apply(p, tokens), rules)
 

@@ -166,4 +166,11 @@ FAULTS: tuple[Fault, ...] = (
         planted="            if group and LAYERS not in group and n < 1:",
         test="tests/xla/test_compare_tree.py::test_dims_of_another_size_are_a_finding",
     ),
+    Fault(
+        name="xla: a lookup of tokens names no axes",
+        file="backends/xla/runtime/trees/traced.py",
+        text="                self._name.setdefault(self._root(axis), dim)",
+        planted="                assert dim",
+        test="tests/xla/test_traced_trees.py::test_the_table_of_words_is_told_by_the_lookup_where_vocab_is_embed",
+    ),
 )
