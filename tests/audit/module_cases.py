@@ -35,6 +35,12 @@ LAYOUTS: dict[str, tuple[str, ...]] = {
     "sp": ("mesh fsdp 8 > tp 8", FSDP, "use tp over tp", "use sp over tp"),
     "tp": ("mesh fsdp 8 > tp 8", FSDP, "use tp over tp"),
     "heads": ("mesh fsdp 8 > tp 8", FSDP, "shard heads, vocab over tp"),
+    "ep": (
+        "mesh fsdp 8 > ep 8",
+        "shard batch over fsdp, ep",
+        "store params, grads, optimizer over fsdp, ep",
+        "use ep over ep",
+    ),
     "fsdp": ("mesh fsdp 64", FSDP),
 }
 FAMILIES: dict[str, tuple[str, ...]] = {
@@ -46,11 +52,23 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "tp": (
         *("biogpt", "gpt2", "gpt_neo", "gpt_neox", "gptj", "jais2", "opt", "persimmon", "phi", "starcoder2", "xglm"),
     ),
+    "heads": ("granitemoe", "mixtral", "qwen3_moe"),
+    "ep": (
+        *("glm4_moe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2", "mixtral", "olmoe", "phimoe"),
+        *("qwen2_moe", "qwen3_moe", "solar_open"),
+    ),
     "fsdp": ("bloom", "codegen", "olmo2", "olmo3"),
 }
 CASES = tuple(f"{family}:{layout}" for layout, families in FAMILIES.items() for family in families)
-QUICK = ("gemma:sp", "gpt2:tp")
-"""A table that scales what it finds, with a head that is tied to it; biases beside divided weights."""
+QUICK = ("gemma:sp", "gpt2:tp", "qwen2_moe:ep")
+"""A table that scales what it finds, with a head that is tied to it; biases beside divided weights; experts."""
+NEAR = (
+    *("arcee:sp", "cwm:sp", "ernie4_5:sp", "gemma:sp", "glm:sp", "granite:sp", "llama:sp", "ministral:sp"),
+    *("mistral:sp", "nemotron:sp", "olmo:sp", "qwen2:sp", "seed_oss:sp", "smollm3:sp", "stablelm:sp", "gpt_neox:tp"),
+    *("jais2:tp", "opt:tp", "persimmon:tp", "starcoder2:tp", "granitemoe:heads", "mixtral:heads", "granitemoe:ep"),
+    *("granitemoeshared:ep", "mixtral:ep", "qwen2_moe:ep"),
+)
+"""Those whose peak is predicted within 5 %."""
 
 
 def config(family: str) -> dict[str, Any]:
@@ -68,7 +86,7 @@ def plan_of(case: str) -> tuple[Plan, dict[str, Any]]:
     """The plan of `FAMILY:LAYOUT` on H100 nodes, a sequence for each data rank, and the config of its model."""
     family, layout = case.split(":")
     fields = config(family)
-    sequences = 64 if layout == "fsdp" else 8
+    sequences = 64 if layout in ("ep", "fsdp") else 8
     lines = [
         f"plan {family}",
         f'model from code "{family}"',

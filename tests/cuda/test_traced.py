@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 import planc
+from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
 from planc.backends.cuda.runtime.traced.read import roles_of_module
+from planc.backends.cuda.runtime.traced.roles import Experts
 from planc.backends.cuda.runtime.traced.share import refusal
 from planc.catalog import config_types
 from planc.driver import save_models
@@ -223,6 +225,21 @@ def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.Mon
     assert refusal(model, roles_of_module(model), 2) == ""
     monkeypatch.setattr("planc.backends.cuda.runtime.traced.bind.NOT_OF_ALL_HEADS", ("heads",))
     assert "test_traced.py:" in refusal(model, roles_of_module(model), 2)
+
+
+@pytest.mark.parametrize(("family", "fit"), [("olmoe", True), ("qwen3_moe", True), ("gpt_oss", False)])
+def test_experts_are_planc_s_where_they_compute_what_their_class_does(
+    family: str, fit: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tried with numbers: gpt-oss clamps, and stores its weights the other way round."""
+    model = model_on("cpu", config_of(family))
+    experts = roles_of_module(model).blocks[-1].second
+    assert isinstance(experts, Experts)
+    module = model.get_submodule(f"model.layers.3.{experts_path(experts)}")
+    assert (activation_of(module, experts) is not None) == fit
+    forward = type(module).forward
+    monkeypatch.setattr(type(module), "forward", lambda own, x, picks, weights: forward(own, x, picks, weights) * 1.01)
+    assert activation_of(module, experts) is None
 
 
 class ByValue(Strange):

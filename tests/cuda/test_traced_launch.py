@@ -24,10 +24,12 @@ CASES: dict[str, tuple[str, ...]] = {
         "llama",
         "mistral",
         "phi3",
+        "qwen2_moe",
         "smollm3",
     ),
     "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
-    "heads": ("mixtral", "qwen3_moe"),
+    "ep": ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
+    "heads": ("mixtral",),
     "fsdp": ("bloom", "olmo2"),
 }
 """Families by layout: those with learned positions or biases do not divide the sequence, those that norm all heads

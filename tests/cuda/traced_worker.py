@@ -30,7 +30,13 @@ SEQUENCES, TOKENS, VOCAB, STEPS = 8, 24, 136, 3
 TP = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp")
 SP = (*TP, "use sp over tp")
 HEADS = (*TP[:2], "shard heads, vocab over tp")
-LAYOUTS = {"tp": TP, "heads": HEADS, "sp": SP, "fsdp": ("fsdp 4", "use fsdp over fsdp")}
+EP = (
+    "fsdp 2 > ep 2",
+    "shard batch over fsdp, ep",
+    "store params, grads, optimizer over fsdp, ep",
+    "use ep over ep",
+)
+LAYOUTS = {"ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": ("fsdp 4", "use fsdp over fsdp")}
 
 
 def plan_in(folder: Path, model: Any, layout: str) -> Path:

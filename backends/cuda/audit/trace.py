@@ -29,6 +29,7 @@ from planc.backends.cuda.audit.equal_blocks import EqualBlocks
 from planc.backends.cuda.audit.memory import MemoryTracker
 from planc.backends.cuda.audit.norms import one_kernel_norms
 from planc.backends.cuda.audit.observe import Observer, meshes_of
+from planc.backends.cuda.audit.own_code import one_sequence_a_row
 from planc.backends.cuda.audit.repeats import Repeats
 from planc.backends.cuda.audit.traced import Traced, UnlikeError
 from planc.backends.cuda.models import family
@@ -57,15 +58,16 @@ def trace(program: Program, stage: int, *, whole: bool = False, source: Source =
     """
     sharded = program.sharded
     emitted = program.load()
+    model = _on_meta(program) if source is None else _own(program, source)
     with _fake_group(sharded, stage), _static_stages(emitted, sharded), balanced(emitted, sharded):
         mesh = emitted.build_mesh("cpu")
-        divided = emitted.parallelize(_on_meta(program) if source is None else _own(program, source), mesh)
+        divided = emitted.parallelize(model, mesh)
         modules = divided if isinstance(divided, list) else [divided]
         observer = Observer(*meshes_of(emitted, mesh))
         tracker = MemoryTracker(observer)
         repeats = Repeats(tracker, observer, whole=whole or not _has_equal_microbatches(sharded))
         shortened = repeats.within(emitted) if hasattr(emitted, "build_schedule") else nullcontext()
-        with FakeTensorMode(allow_non_fake_inputs=True), shortened:
+        with FakeTensorMode(allow_non_fake_inputs=True), shortened, one_sequence_a_row():
             for module in modules:
                 module.to_empty(device="cpu")
             step = _Step(program, emitted, divided, modules, mesh, whole=whole)

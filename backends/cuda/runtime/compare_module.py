@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from planc.backends.cuda.runtime.traced.bind import Bound, common_path
+from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
@@ -69,9 +71,8 @@ def has_our_names(model: Any) -> bool:
 def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
     """Parts that the plan divides and this module's code does not let be divided."""
     plan = program.plan
-    routed = [b.second for b in roles.blocks if isinstance(b.second, Experts)]
-    if routed and re.search(r"[.\"]moe\b", program.text):
-        yield "the plan divides experts, which are one fused weight in its class"
+    if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
+        yield wrong
     axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
     heads = prod(plan.mesh.every[axis].size for axis in axes)
     if any(b.attention.latent for b in roles.blocks):
@@ -87,6 +88,20 @@ def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
         yield "the plan divides the sequence, and layers that need it whole lie in the block, in no module of their own"
     if sequence and roles.positions:
         yield "the plan divides the sequence, and its learned positions are added to the whole one"
+
+
+def _not_experts(model: Any, roles: Roles) -> Iterator[str]:
+    """Experts of `model` that compute something else than planc's do, with their line."""
+    for number, block in enumerate(roles.blocks):
+        if isinstance(e := block.second, Experts):
+            path = f"{roles.layers}.{number}.{experts_path(e)}"
+            module = model.get_submodule(path)
+            if activation_of(module, e) is None or not common_path([experts_path(e), e.router.path]):
+                kind = type(module)
+                file = inspect.getsourcefile(kind) or ""
+                line = inspect.getsourcelines(kind)[1]
+                shown = file.rpartition("site-packages/")[2]
+                yield f"{shown}:{line}: the plan divides experts, and those of {path} are stored or computed otherwise"
 
 
 def differences(model: Any, expected: Model, roles: Roles | None = None) -> Iterator[str]:

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="experts are taken for planc's without comparing what they compute",
+        file="backends/cuda/runtime/traced/bind_experts.py",
+        text="return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)",
+        planted="return found.shape == expected.shape",
+        test="tests/cuda/test_traced.py::test_experts_are_planc_s_where_they_compute_what_their_class_does[olmoe-True]",
+    ),
+    Fault(
         name="a whole bias beside a divided weight is not on its mesh",
         file="backends/cuda/rules/all_reduce_scalars_per_dim.py",
         text='beside = [q for q in roles.sharded.params if q.param.name.rpartition(".")[0] == module]',

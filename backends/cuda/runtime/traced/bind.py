@@ -19,7 +19,23 @@ from torch.distributed.tensor import DTensor
 from torch.overrides import TorchFunctionMode
 
 from planc.backends.cuda.models.llama import TiedHead
-from planc.backends.cuda.runtime.traced.roles import Attention, Block, FeedForward, Linear, Roles, UnknownError
+from planc.backends.cuda.runtime.traced.bind_experts import (
+    OnTokens,
+    activation_of,
+    experts_path,
+    own_experts,
+    put_experts,
+    router_of,
+)
+from planc.backends.cuda.runtime.traced.roles import (
+    Attention,
+    Block,
+    Experts,
+    FeedForward,
+    Linear,
+    Roles,
+    UnknownError,
+)
 
 
 class _Done(Exception):  # noqa: N818
@@ -301,7 +317,9 @@ def rename_block(block: nn.Module, role: Block, *, in_place: bool = False) -> No
     if second.after is not None:
         _move(block, second.after.path, block, "ffn_post_norm")
     if isinstance(second, FeedForward):
-        _rename_dense(block, second)
+        _rename_dense(block, second, block, "feed_forward")
+    else:
+        _rename_experts(block, second)
     if in_place:
         outs = [(block.get_submodule("attention"), role.attention.out)]
         outs += [(block.get_submodule("feed_forward"), second.down)] if isinstance(second, FeedForward) else []
@@ -333,7 +351,45 @@ def _rename_attention(block: nn.Module, a: Attention) -> None:
     holder.get_submodule("wq").register_forward_hook(_Local(holder if path else block, a))
 
 
-def _rename_dense(block: nn.Module, f: FeedForward) -> None:
+def _rename_experts(block: nn.Module, e: Experts) -> None:
+    """The router, the experts and what stands beside them, where planc's experts compute what the class's do."""
+    path = experts_path(e)
+    holder_path = common_path([path, e.router.path])
+    theirs = block.get_submodule(path)
+    activation = activation_of(theirs, e)
+    if activation is None or not holder_path:
+        return
+    holder = block.get_submodule(holder_path)
+    if e.shared is not None:
+        shared = common_path([layer.path for layer in (*e.shared.ups, e.shared.down)])
+        _rename_dense(block, e.shared, holder, "shared")
+        if shared:
+            _take_tokens(block, shared)
+    if e.shared_gate is not None:
+        _divide(block, holder, e.shared_gate, ("shared_gate",), ())
+        _take_tokens(block, e.shared_gate.path)
+    router = block.get_submodule(e.router.path)
+    layer = router_of(router, e.router)
+    parent, _, name = e.router.path.rpartition(".")
+    if layer is router or (parent == holder_path and name == "router"):
+        _leave(block.get_submodule(parent), name, OnTokens(router) if layer is router else router)
+    if layer is not router and parent == holder_path and name == "router":
+        holder._modules["picks"] = router
+    holder._modules["router"] = layer
+    parent, _, name = path.rpartition(".")
+    put_experts(block.get_submodule(parent), name, e.experts, own_experts(theirs, e, activation), holder)
+    _move(block, holder_path, block, "moe")
+
+
+def _take_tokens(block: nn.Module, path: str) -> None:
+    """Have the part that was at `path` take tokens [T, D] too."""
+    parent, _, name = path.rpartition(".")
+    holder = block.get_submodule(parent)
+    holder.__dict__[name] = OnTokens(holder.__dict__[name])
+
+
+def _rename_dense(block: nn.Module, f: FeedForward, parent: nn.Module, own: str) -> None:
+    """A feed-forward layer as `own` of `parent`."""
     holder, path = holder_of(block, [layer.path for layer in (*f.ups, f.down)], "feed_forward")
     if f.fused:
         _divide(block, holder, f.ups[0], ("w1", "w3"), f.rows)
@@ -342,7 +398,7 @@ def _rename_dense(block: nn.Module, f: FeedForward) -> None:
             _divide(block, holder, layer, (name,), ())
     _divide(block, holder, f.down, ("w2",), ())
     if path:
-        _move(block, path, block, "feed_forward")
+        _move(block, path, parent, own)
         holder.register_forward_pre_hook(_OneByPosition(holder), with_kwargs=True)
 
 

@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from planc.backends.cuda.models import moe
+
 Shape = tuple[int, ...]
 
 
@@ -182,9 +184,9 @@ def _watched(model: nn.Module, recorder: _Recorder) -> Iterator[None]:
 
 
 def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: list[Tensor]) -> Callable[..., Any]:
-    stub = any(p.dim() == 3 for p in own) and not isinstance(
-        getattr(forward, "__self__", None), nn.modules.conv._ConvNd
-    )
+    module = getattr(forward, "__self__", None)
+    picks = any(p.dim() == 3 for p in own) and not isinstance(module, nn.modules.conv._ConvNd)
+    stub = picks or isinstance(module, moe.Experts)
 
     def noted(*args: Any, **kwargs: Any) -> Any:
         record, numbers = recorder.record, recorder.numbers
