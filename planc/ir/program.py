@@ -112,7 +112,12 @@ class Program(InNotebook):
 
         Raises:
             PlanError: leaves without a layout (E1206), or wrong rules (E1221 to E1225).
+            ValueError: there is no such noun.
         """
+        from planc.ir.plan import NOUNS
+
+        if noun not in NOUNS:
+            raise ValueError(f"noun {noun!r} is not one of {', '.join(NOUNS)}")
         with framework_needed(self.target, self.plan.mesh.cause.span):
             return self.backend.shardings(self, tree, self.rules if rules is None else rules, model, noun)
 

@@ -108,6 +108,17 @@ def test_rules_beside_the_plan_are_read_and_their_mistakes_have_a_line(tmp_path:
     assert diagnostic.code == "E1221" and "absent.rules cannot be read: No such file" in diagnostic.message
 
 
+def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
+    folder = tmp_path / "plans"
+    folder.mkdir()
+    plan = folder / "mine.plan"
+    plan.write_text(Path("plans/tiny.plan").read_text())
+    (tmp_path / "secret.rules").write_text('"*/wi" = embed, ffn\n')
+    plan.with_suffix(".rules").symlink_to(tmp_path / "secret.rules")
+    (diagnostic,) = found(TREE, plan=plan)
+    assert diagnostic.code == "E1221" and "is a link to a file outside the plan's folder" in diagnostic.message
+
+
 def test_what_is_endless_is_refused_soon(tmp_path: Path) -> None:
     many = {f"*/wi{n}": "embed, ffn" for n in range(3000)}
     assert [d.code for d in found(TREE, many)] == ["E1221"]
@@ -124,6 +135,18 @@ def test_parameters_that_lie_apart_need_a_name(tmp_path: Path) -> None:
     (diagnostic,) = found({"mlp": {"wi": KERNEL}}, {"*/wi": "embed, ffn"}, plan=plan)
     assert diagnostic.code == "E1224" and "divides parameters with the dims embed, ffn in 2 ways" in diagnostic.message
     assert diagnostic.help == "say which: `embed, ffn as layers.*.feed_forward.w1.weight`"
+
+
+def test_strange_names_are_quoted() -> None:
+    strange = "\x1b[2J\n::error::x"
+    for tree, rules in (({strange: np.zeros(3)}, None), (TREE, {strange: "embed, ffn"}), (TREE, {"*": strange})):
+        for diagnostic in found(tree, rules):
+            assert diagnostic.message.isprintable() and diagnostic.help.isprintable()
+
+
+def test_an_unknown_noun_is_no_key_error() -> None:
+    with pytest.raises(ValueError, match="noun 'moments' is not one of params, grads, optimizer"):
+        planc.lower("plans/tiny.plan", target="xla").shardings(TREE, noun="moments")  # type: ignore[arg-type]
 
 
 def test_a_pipeline_asks_for_planc_names(tmp_path: Path) -> None:

@@ -99,7 +99,9 @@ def _written(path: Path, wrong: list[Diagnostic]) -> Iterator[tuple[str, str, Sp
         lines = read_text(path, MAX_BYTES).split("\n")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        wrong.append(Diagnostic("E1221", f"{path} cannot be read: {reason}", Span(str(path), 1, 1, 1, 1)))
+        wrong.append(
+            Diagnostic("E1221", f"{printable(str(path))} cannot be read: {reason}", Span(str(path), 1, 1, 1, 1))
+        )
         return
     for row, line in enumerate(lines, start=1):
         if not line.split("#")[0].strip():
@@ -108,7 +110,7 @@ def _written(path: Path, wrong: list[Diagnostic]) -> Iterator[tuple[str, str, Sp
         if match := _LINE.fullmatch(line):
             yield match["pattern"], match["dims"], span
         else:
-            wrong.append(Diagnostic("E1221", f"no rule: {line.strip()}", span, help=HOW))
+            wrong.append(Diagnostic("E1221", f"no rule: {printable(line.strip())}", span, help=HOW))
 
 
 HOW = 'a rule is `"*/mlp/wi/kernel" = embed, ffn`: a pattern on the path of leaves, and the dims of each of their axes'
@@ -123,7 +125,7 @@ def _add(pattern: str, dims: str, span: Span, model: Model, found: list[LeafRule
     left, _, name = text.rpartition(" as ") if " as " in (text := " ".join(dims.split())) else (text, "", "")
     words = [[word.strip() for word in entry.split("*")] for entry in left.split(",")]
     if not pattern or not all(re.fullmatch(r"\w+", w) for entry in words for w in entry):
-        wrong.append(Diagnostic("E1221", f'no rule: "{pattern}" = {text}', span, help=HOW))
+        wrong.append(Diagnostic("E1221", printable(f'no rule: "{pattern}" = {text}'), span, help=HOW))
         return
     known, before = named_dims(model), len(wrong)
     for word in (w for entry in words for w in entry if w not in (*known, UNNAMED)):

@@ -25,9 +25,10 @@ from planc.backends.xla.runtime.trees.layout import (
     written,
 )
 from planc.backends.xla.runtime.trees.rules import LAYERS, Groups, LeafRule, named_dims, read_rules
-from planc.diag import Diagnostic, PlanError
+from planc.diag import Diagnostic, PlanError, Span
 from planc.diag.diagnostic import Related, bounded, in_order
 from planc.diag.quoting import printable
+from planc.files import leads_out
 
 if TYPE_CHECKING:
     from planc.ir.plan import Noun
@@ -52,6 +53,30 @@ def shardings(
     PlanError for leaves without a layout (E1206), for rules (E1221 to E1225) and for names of one's own in a pipeline
     (E0901).
     """
+    specs = leaf_specs(program, tree, rules, model, noun)
+    emitted = program.load()
+    mesh = emitted.build_mesh()
+    if specs is None:
+        return emitted.shardings(mesh, tree, getattr(emitted, TABLES[noun]))
+    jax_spec: Any = PartitionSpec
+    where = [NamedSharding(mesh, jax_spec(*(axes or None for axes in spec))) for spec in specs]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(tree), where)
+
+
+def leaf_specs(
+    program: Program,
+    tree: Any,
+    rules: Mapping[str, str] | str | Path | None,
+    model: Callable[[Any, jax.Array], Any] | None,
+    noun: Noun,
+) -> list[Spec] | None:
+    """The layout of each leaf of `tree`; None for a tree of planc's own names, which the emitted program lays out.
+
+    `program`, `rules`, `model`, `noun` and what is raised are those of `shardings`. No devices are needed.
+    """
+    if rules is not None and rules == program.rules and leads_out(program.rules):
+        message = f"{printable(str(rules))} is a link to a file outside the plan's folder"
+        raise PlanError([Diagnostic("E1221", message, Span(str(rules), 1, 1, 1, 1))])
     found = _Found(program, noun, read_rules(rules, program.plan.model) if rules is not None else ())
     paths = jax.tree_util.tree_leaves_with_path(tree)
     factors: list[Factors | None] = [None] * len(paths)
@@ -61,18 +86,14 @@ def shardings(
         factors = factors_of_leaves(model, tree, program.plan)
     specs = [found.spec(_path(path), leaf, known) for (path, leaf), known in zip(paths, factors, strict=True)]
     found.finish()
-    emitted = program.load()
-    mesh = emitted.build_mesh()
     if found.all_own:
-        return emitted.shardings(mesh, tree, getattr(emitted, TABLES[noun]))
+        return None
     if pipelined(program.plan):
         assert program.plan.split is not None
         message = "stages of a pipeline are cut where the program's `layers` runs, by planc's names of parameters"
         advice = "rename the leaves to planc's names, stacked, and call `layers` on the block"
         raise PlanError([Diagnostic("E0901", message, program.plan.split.cause.span, help=advice)])
-    jax_spec: Any = PartitionSpec
-    where = [NamedSharding(mesh, jax_spec(*(axes or None for axes in spec))) for spec in specs]
-    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(tree), where)
+    return specs
 
 
 @dataclass
