@@ -336,8 +336,10 @@ def _layout_sentences(fields: Fields, used: dict[str, int]) -> Iterator[str]:
     said = [str(o) for o in fields.option("overlap") or ()]
     own = fields.option("tp_overlap")
     sequence_parallel, cut = fields.option("sequence_parallel"), fields.option("async_tp")
+    whole_table = fields.option("embedding") == "replicated over tp"
     if "tp" in used:
         yield "use tp over tp"
+        yield from (["override tok_embeddings = replicated"] if whole_table else [])
         if sequence_parallel is not False:
             yield "use sp over tp"
         if own:

@@ -84,6 +84,9 @@ class Framework:
     keeps_outputs: tuple[str, ...] = ()
     """Ops that run again in a checkpoint that is a function, whose output the next op keeps; the output of others is
     discarded and made again."""
+    gathered_in_loss: bool = True
+    """False where no gathered parameters of a divided model are there in the backward of the loss: each group is let go
+    behind its forward, and gathered again when the backward comes to it."""
     prefetched: int = 2
     """Blocks whose gathered parameters are there at once: the one in use and the next."""
     spread: float = 0.15

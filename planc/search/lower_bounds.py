@@ -40,6 +40,7 @@ from planc.cost.step.section_cost import (
 )
 from planc.cost.step.transfers import LinkTimes, state_transfers_of
 from planc.diag.fast_dataclass import dataclass
+from planc.frameworks import framework
 from planc.ir.cache import Cache, Computed, cached_on
 from planc.ir.model import Section
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
@@ -215,8 +216,10 @@ class Bounds:
     def _state_bytes(self, point: Point, shape: Shape) -> list[float]:
         """Bytes besides saved activations, by class of ranks."""
         stored, replayed = self._resting_bytes(point, shape), self._replayed_bytes(shape)
+        in_loss = framework(self.space.plan.framework).gathered_in_loss
         return [
-            resting + at_the_fullest(passing, back) for (resting, passing), back in zip(stored, replayed, strict=True)
+            resting + at_the_fullest(passing, back, in_loss)
+            for (resting, passing), back in zip(stored, replayed, strict=True)
         ]
 
     def layout(self, point: Point, shape: Shape) -> LayoutCost:

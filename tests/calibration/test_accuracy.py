@@ -128,15 +128,19 @@ def test_allocated_peaks_of_the_second_collection() -> None:
     fitted but 0.1 GiB for workspaces."""
     found = {e.group: e for e in allocated_errors(peaks())}
     assert found["megatron"].rows == 22 and found["megatron"].median < 0.015
-    assert found["all"].rows == 37 and found["all"].median < 0.05
+    assert found["all"].rows == 37 and found["all"].median < 0.01
 
 
 def test_a_loss_in_bf16_and_gradients_that_are_added_up_whole() -> None:
-    """KempnerForge's eight dense runs: gradients whole in fp32 until the last microbatch, cross entropy of bf16 logits.
-    70 billion parameters were 63 % too small without the first, small runs 13 % too large without the second."""
+    """KempnerForge's eight dense runs: gradients whole in fp32 until the last microbatch, cross entropy of bf16 logits,
+    the table of embeddings whole over tensor parallelism, no gathered parameters beside the loss. 70 billion parameters
+    were 63 % too small without the first, small runs 13 % too large without the second, and up to 6.3 % wrong without
+    the others."""
     found = [p for p in peaks() if p.row.id.startswith("kempner-mfu")]
     assert len(found) == 8 and all(p.row.facts["options"]["whole_grads"] for p in found)
-    assert max(abs(p.error) for p in found) < 0.065
+    assert max(abs(p.error) for p in found) < 0.015
+    (apart,) = (d for d in differences(found) if d.field == "parallel.tp")
+    assert abs(apart.error) < 0.01
 
 
 def test_modules_of_recomputation_are_those_of_megatron() -> None:

@@ -37,6 +37,8 @@ def test_the_fuller_moment_counts() -> None:
     """Gathered blocks are there in both; a block's gradient and replay are not beside the loss."""
     assert at_the_fullest((3.0, 2.0), (1.0, 10.0)) == 13.0
     assert at_the_fullest((3.0, 2.0), (9.0, 10.0)) == 14.0
+    assert at_the_fullest((3.0, 2.0), (1.0, 10.0), False) == 10.0  # let go of behind the forward
+    assert at_the_fullest((3.0, 2.0), (1.0, 5.0), False) == 6.0
 
 
 def test_the_fuller_moment_is_named(tmp_path: Path) -> None:

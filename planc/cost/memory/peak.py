@@ -139,9 +139,10 @@ def _state(sharded: Sharded, rank: int, whole: bool, replays: Replays) -> tuple[
     sections = sections_on(plan, rank)
     held = [(p, n) for p in sharded.params if (n := copies_on(plan, p.param, sections))]
     moments = state_buffers(sharded, held), replay_buffers(replays, sections)
-    buffers = at_the_fullest(*moments) + framework(plan.framework).workspace_bytes
+    rules = framework(plan.framework)
+    buffers = at_the_fullest(*moments, rules.gathered_in_loss) + rules.workspace_bytes
     parts = {**resting(sharded, held, whole=whole), "buffers": buffers}
-    return parts, loss_is_fullest(*moments)
+    return parts, loss_is_fullest(*moments, rules.gathered_in_loss)
 
 
 def _activations(
@@ -160,29 +161,33 @@ def _activations(
     return total, during(f"backward of the {where}", sum(flying.values()))
 
 
-def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> float:
+def at_the_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> float:
     """Peak transient bytes: gathered parameters, whole gradients, recompute workspace.
 
     `state` are gathered and reduced bytes (`state_buffers`), `replayed` those of a block's and of the loss's backward
-    (`replay_buffers`).
+    (`replay_buffers`). Gathered parameters are there in both, or only in a block's, if not `gathered_in_loss`.
 
     >>> at_the_fullest((10.0, 4.0), (6.0, 8.0))  # the last block's backward reduces beside its recompute
     20.0
     """
-    gathered, reduced = state
-    block, loss = replayed
-    return gathered + max(loss, block + reduced)
+    return max(_in_both(state, replayed, gathered_in_loss))
 
 
-def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float]) -> bool:
-    """True if the peak is in the backward of the loss, not in the last block's; `state` and `replayed` as for
-    `at_the_fullest`.
+def loss_is_fullest(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool = True) -> bool:
+    """True if the peak is in the backward of the loss, not in the last block's; `state`, `replayed` and
+    `gathered_in_loss` as for `at_the_fullest`.
 
     >>> loss_is_fullest((10.0, 4.0), (6.0, 8.0)), loss_is_fullest((10.0, 4.0), (6.0, 12.0))
     (False, True)
     """
-    (_, reduced), (block, loss) = state, replayed
-    return loss > block + reduced
+    block, loss = _in_both(state, replayed, gathered_in_loss)
+    return loss > block
+
+
+def _in_both(state: tuple[float, float], replayed: tuple[float, float], gathered_in_loss: bool) -> tuple[float, float]:
+    """Transient bytes in the backward of the last block and in that of the loss."""
+    (gathered, reduced), (block, loss) = state, replayed
+    return gathered + block + reduced, gathered * gathered_in_loss + loss
 
 
 def allocator_of(plan: Plan) -> Chip:

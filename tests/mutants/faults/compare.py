@@ -6,6 +6,20 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="FSDP2 holds gathered blocks beside the loss",
+        file="planc/frameworks/torch.py",
+        text="gathered_in_loss=False",
+        planted="gathered_in_loss=True",
+        test="tests/calibration/test_accuracy.py::test_a_loss_in_bf16_and_gradients_that_are_added_up_whole",
+    ),
+    Fault(
+        name="a table that tensor parallelism leaves whole is divided",
+        file="planc/calibration/plans.py",
+        text='yield from (["override tok_embeddings = replicated"] if whole_table else [])',
+        planted="pass",
+        test="tests/calibration/test_accuracy.py::test_a_loss_in_bf16_and_gradients_that_are_added_up_whole",
+    ),
+    Fault(
         name="an order counts as beaten as soon as one of its collectives is slower",
         file="planc/compare/placement.py",
         text="return all(one >= other * (1 - SAME) for one, other in zip(seconds, known, strict=True))",
