@@ -167,6 +167,8 @@ SETTINGS: dict[str, Callable[[Plan], str | None]] = {
     "microbatches": lambda plan: f"{plan.microbatches} of {plan.batch.microbatch_sequences} a rank and step",
     "pipeline": _pipeline,
     "gather": _gather,
+    "freeze": _sentences_of("freeze"),
+    "lora": _sentences_of("lora"),
     "compute": lambda plan: f"{plan.precision.compute}, reduced in {plan.precision.reduce}",
     "recompute": _sentences_of("recompute"),
     "attention": _sentences_of("attention"),

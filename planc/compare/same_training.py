@@ -30,6 +30,7 @@ def apart(one: Plan, other: Plan) -> list[Apart]:
     return [
         *_model(one, other),
         *_batch(one, other),
+        *_updates(one, other),
         *_rounding(one, other),
         *_dropped(one, other),
         *_reason("optimizer", (one.optimizer.name, other.optimizer.name), (one.optimizer.cause, other.optimizer.cause)),
@@ -85,6 +86,13 @@ def _rounding(one: Plan, other: Plan) -> Iterator[Apart]:
     narrow = [[_sentence_text(q) for q in p.quantize] for p in (one, other)]
     first = [next((q.cause for q in p.quantize), None) for p in (one, other)]
     yield from _reason("quantized matmuls", (_list(narrow[0]), _list(narrow[1])), (first[0], first[1]))
+
+
+def _updates(one: Plan, other: Plan) -> Iterator[Apart]:
+    """The part of low-rank updates that the model itself does not say: how much of them is added."""
+    said = [f"alpha {p.lora.alpha}" if p.lora else "none" for p in (one, other)]
+    found = [p.lora.cause if p.lora else None for p in (one, other)]
+    yield from _reason("low-rank updates", (said[0], said[1]), (found[0], found[1]))
 
 
 def _sentence_text(node: Any) -> str:

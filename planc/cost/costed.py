@@ -95,6 +95,7 @@ def cost_plan(
             name=plan.model.name,
             params=plan.model.parameters,
             active_params=plan.model.active_parameters,
+            trained_params=plan.model.trained_parameters,
             model_flops_per_token=model_flops_per_token(plan.model, plan.batch.sequence_tokens),
         ),
         cluster=ClusterFacts(

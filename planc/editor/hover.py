@@ -198,6 +198,8 @@ FACTS: dict[str, Callable[[Report], str]] = {
     "gather": _gather,
     "split": _split,
     "optimizer": _optimizer,
+    "freeze": _optimizer,
+    "lora": _optimizer,
     "compute": _compute,
     "attention": _compute,
     "quantize": _compute,

@@ -41,6 +41,8 @@ def effective(plan: Plan) -> dict[str, Any]:
         "route": _without_cause(plan.route.to_json()) if plan.model.top_k else None,
         "attention.core": plan.attention and _without_cause(plan.attention.to_json()),
         "optimizer": plan.optimizer.name,
+        "freeze": plan.freeze and {p.name for p in plan.model.params if p.frozen},
+        "lora": plan.lora and (plan.lora.rank, plan.lora.alpha, plan.lora.ops),
         "compute": (plan.precision.compute, plan.precision.reduce),
         "recompute": _recomputed(plan),
         "quantize": _quantized(plan),

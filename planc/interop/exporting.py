@@ -135,6 +135,8 @@ def _cause(plan: Plan, verb: str) -> Cause:
         "route": (plan.route,),
         "attention.core": (plan.attention,),
         "optimizer": (plan.optimizer,),
+        "freeze": (plan.freeze,),
+        "lora": (plan.lora,),
         "compute": (plan.precision,),
         "recompute": (plan.recompute,),
         "quantize": plan.quantize,

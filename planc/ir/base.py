@@ -30,7 +30,15 @@ def _plain_dict(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {name: _lists(value) for name, value in pairs if name not in LEFT_OUT or value != LEFT_OUT[name]}
 
 
-LEFT_OUT = {"own_graph": None, "changes": (), "back_bandwidth_bytes_per_s": 0.0}
+LEFT_OUT = {
+    "own_graph": None,
+    "changes": (),
+    "back_bandwidth_bytes_per_s": 0.0,
+    "fixed": (),
+    "frozen": False,
+    "freeze": None,
+    "lora": None,
+}
 """Fields that most plans do not use, with the value at which the JSON is without them."""
 
 

@@ -25,6 +25,10 @@ ROUTED = "dispatch"
 """The region of tokens on their way to experts and back: divided as tokens are, in the experts' axes."""
 EXPERTS = "experts"
 """The region of the experts."""
+LORA_RANK = "lora_rank"
+"""The dim between the two matrices of a low-rank update (LoRA)."""
+LORA_A, LORA_B = ".lora_a", ".lora_b"
+"""Ends of the names of these two: A [rank, in] and B [out, rank], added to a weight [out, in] as B A."""
 SLOTS = "slots"
 """The dim of the places for tokens at one expert. Its axes follow from those of batch and sequence."""
 
@@ -45,8 +49,10 @@ class Param(Value):
     or `last` when the output is tied to the embedding."""
     region: NameOrEmpty = ""
     """The region of the op that uses it, for rules such as `store ... for experts`."""
-    init: Literal["normal", "ones"] = "normal"
+    init: Literal["normal", "ones", "zeros"] = "normal"
     decay: bool = True
+    frozen: bool = False
+    """Not trained: it has no gradient and no optimizer state."""
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -92,6 +98,24 @@ class Op(Value):
     computes its rows of the sequence, and each row needs all keys and values."""
     window: Count = 0
     """Attention: how many tokens back a row sees; 0 for all."""
+    fixed: tuple[ModulePath, ...] = ()
+    """Inputs and parameters that no gradient is made of, in a model with frozen ones: these, and inputs that nothing
+    trained lies before. () where all are trained."""
+
+    @property
+    def has_backward(self) -> bool:
+        """True if the backward goes through it: something before it, or of its own, is trained."""
+        return not self.fixed or any(name not in self.fixed for name in (*self.inputs, *self.params))
+
+    @property
+    def weights(self) -> tuple[ModulePath, ...]:
+        """Its parameters without those of a low-rank update."""
+        return tuple(p for p in self.params if not p.endswith((LORA_A, LORA_B)))
+
+    @property
+    def update(self) -> tuple[ModulePath, ...]:
+        """The parameters A and B of its low-rank update; () without one."""
+        return tuple(p for p in self.params if p.endswith((LORA_A, LORA_B)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,6 +240,16 @@ class Model(Value):
         """Number of copies of `param` in the model: one for each layer that has it; a tied parameter counts once."""
         inside = [s for s in param.sections if s in self.blocks]
         return sum(self.layers_of(s) for s in inside) if inside else 1
+
+    @property
+    def trained_parameters(self) -> int:
+        """The parameters that are not frozen; tied ones once."""
+        return sum(self.elements(p) * self.copies(p) for p in self.params if not p.frozen)
+
+    @cached_property
+    def has_frozen(self) -> bool:
+        """True if some parameters are not trained."""
+        return any(p.frozen for p in self.params)
 
     @property
     def parameters(self) -> int:

@@ -132,6 +132,31 @@ class Optimizer(Value):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Freeze(Value):
+    """`freeze PART, ... [except PART, ...]`: parameters that are not trained. The model's parameters say which."""
+
+    parts: tuple[Name, ...]
+    """Ops by name, `blocks`, `norms` or `model`."""
+    kept: tuple[Name, ...] = ()
+    """Parts that are trained all the same."""
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lora(Value):
+    """`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices whose own weights are frozen.
+
+    The model's ops and parameters have the updates: `alpha / rank` times B A beside the weight.
+    """
+
+    rank: Positive
+    alpha: Positive
+    ops: tuple[Name, ...]
+    """The matmuls that have an update, by name."""
+    cause: Cause
+
+
+@dataclass(frozen=True, kw_only=True)
 class Precision(Value):
     """`compute DTYPE reduce DTYPE`: matmuls and activations, and the reduction of gradients."""
 
@@ -337,6 +362,8 @@ class Plan(Value):
     gather: Gather | None = None
     split: Split | None = None
     optimizer: Optimizer = Optimizer()
+    freeze: Freeze | None = None
+    lora: Lora | None = None
     precision: Precision = Precision()
     recompute: Recompute = Recompute()
     route: Route = Route()

@@ -10,7 +10,7 @@ from math import prod
 
 from planc.frameworks import NAMES as FRAMEWORKS
 from planc.ir.mesh import Axis, Mesh, strided
-from planc.ir.model import SLOTS, Model
+from planc.ir.model import LORA_A, LORA_B, LORA_RANK, SLOTS, Model
 from planc.ir.plan import Plan, Replicate, Shard
 
 OUTSIDE_MODEL = ("batch", "sequence", SLOTS)
@@ -22,6 +22,24 @@ def inconsistencies(plan: Plan) -> Iterator[str]:
     yield from model_inconsistencies(plan.model)
     yield from _mesh(plan.mesh)
     yield from _sentences(plan)
+    yield from _updates(plan)
+
+
+def _updates(plan: Plan) -> Iterator[str]:
+    """The low-rank updates of the model are those of its `lora` sentence."""
+    model, lora = plan.model, plan.lora
+    updated = [op for ops in model.ops.values() for op in ops if op.update]
+    if {op.name for op in updated} != set(lora.ops if lora else ()):
+        yield "the ops with low-rank updates are not those of its sentence"
+    if lora is not None and model.sizes.get(LORA_RANK) != lora.rank:
+        yield "the rank of low-rank updates is not that of its sentence"
+    for op in updated:
+        a, b = f"{op.module}{LORA_A}", f"{op.module}{LORA_B}"
+        shapes = [model.param[name].shape_dims if name in model.param else () for name in (op.params[0], a, b)]
+        if op.params[0] != f"{op.module}.weight" or op.update != (a, b) or len(shapes[0]) != 2:
+            yield f"the op `{op.name}` has no weight with the two matrices of an update"
+        elif shapes[1:] != [((LORA_RANK,), shapes[0][1]), (shapes[0][0], (LORA_RANK,))]:
+            yield f"the update of `{op.name}` does not fit its weight"
 
 
 def model_inconsistencies(model: Model) -> Iterator[str]:
@@ -39,6 +57,7 @@ def model_inconsistencies(model: Model) -> Iterator[str]:
         yield from _unknown("tensor", [*op.inputs, op.output, *op.saves], model.tensor)
         yield from _unknown("parameter", op.params, model.param)
         yield from _unknown("input", op.whole_of, op.inputs)
+        yield from _unknown("input or parameter", op.fixed, (*op.inputs, *op.params))
         yield from _unknown("dim", [*op.whole, *(d for whole in op.whole_of.values() for d in whole)], dims)
     if "layers" in model.sizes and sum(run.layers for run in model.runs) not in (0, model.layers):
         yield "the runs of blocks are not as many as the layers"

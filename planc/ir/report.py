@@ -20,6 +20,8 @@ class ModelFacts:
     name: str
     params: int
     active_params: int
+    trained_params: int
+    """Parameters that are not frozen."""
     model_flops_per_token: float
     flops_convention: str = FLOPS_CONVENTION
 

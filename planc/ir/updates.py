@@ -33,7 +33,10 @@ def is_orthogonalised(model: Model, name: str) -> bool:
 
 
 def moments_of(plan: Plan, name: str) -> int:
-    """Number of tensors of optimizer state for the parameter called `name`: AdamW's two moments, Muon's one."""
+    """Number of tensors of optimizer state for the parameter called `name`: AdamW's two moments, Muon's one, none of a
+    frozen one."""
+    if plan.model.param[name].frozen:
+        return 0
     return 1 if plan.optimizer.name == "muon" and is_orthogonalised(plan.model, name) else 2
 
 

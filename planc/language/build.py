@@ -12,6 +12,7 @@ from planc.diag.span import Source, Span
 from planc.ir.plan import Plan
 from planc.ir.target import TARGETS, AnyTarget
 from planc.language.draft import Draft, NameLookup
+from planc.language.fine_tuning import fine_tuned
 from planc.language.framework_rules import filled
 from planc.language.imports import Files, read_imports
 from planc.language.precedence import settle, whole_line
@@ -29,6 +30,8 @@ ONCE = (
     "gather",
     "split",
     "optimizer",
+    "freeze",
+    "lora",
     "compute",
     "recompute",
     "route",
@@ -230,7 +233,7 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         return None
     plan = Plan(
         name=header.node.words("NAME")[0].text,
-        model=draft.model,
+        model=fine_tuned(draft.model, draft.freeze, draft.lora),
         batch=draft.batch,
         cluster=draft.cluster,
         mesh=draft.mesh,
@@ -240,6 +243,8 @@ def _plan(draft: Draft, header: Sentence, files: Files) -> Plan | None:
         gather=draft.gather,
         split=draft.split,
         optimizer=draft.optimizer,
+        freeze=draft.freeze,
+        lora=draft.lora,
         precision=draft.precision,
         recompute=draft.recompute,
         route=draft.route,

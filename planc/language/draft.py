@@ -20,8 +20,10 @@ from planc.ir.plan import (
     Compile,
     Expect,
     ExpectNo,
+    Freeze,
     Gather,
     Kernel,
+    Lora,
     Offload,
     Optimizer,
     Overlap,
@@ -94,6 +96,8 @@ class Draft:
     gather: Gather | None = None
     split: Split | None = None
     optimizer: Optimizer = Optimizer()
+    freeze: Freeze | None = None
+    lora: Lora | None = None
     precision: Precision = Precision()
     recompute: Recompute = Recompute()
     route: Route = Route()

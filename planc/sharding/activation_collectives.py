@@ -65,6 +65,8 @@ def backward(sharded: Sharded, section: Section) -> Iterator[Call]:
     """Duals of the redistributions of a `section`'s forward; gradients of a tensor in one layout are summed before they
     move."""
     for o in reversed(sharded.ops[section]):
+        if not o.op.has_backward:
+            continue
         if o.settle is not None:
             back = steps_between(o.settle.after, (), o.settle.before)
             yield from _calls(sharded, back, _reversed(o.settle), "backward")
@@ -86,7 +88,7 @@ def _gradients(sharded: Sharded, section: Section) -> Iterator[Move]:
     for o in reversed(sharded.ops[section]):
         for name, move in zip(o.op.inputs, o.redistributions, strict=True):
             tensor = sharded.model.tensor[name]
-            if tensor.dtype == "int":
+            if tensor.dtype == "int" or name in o.op.fixed:
                 continue
             layout = o.needs(name, tensor.dims)
             cause = move.cause if move else None

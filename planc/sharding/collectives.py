@@ -154,7 +154,7 @@ def _shared_gradient_sums(sharded: Sharded, stage: int) -> Iterator[Collective]:
     for p in sharded.params if twice else sharded.tied:
         tied = {"first", "last"} <= set(p.param.sections) and ("first" in held) != ("last" in held)
         copies = copies_on(plan, p.param, held)
-        if copies and (twice or tied):
+        if copies and (twice or tied) and not p.param.frozen:
             yield Collective(
                 op="all_reduce",
                 axes=(plan.split.axis,),

@@ -10,10 +10,12 @@ from planc.ir.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """Recomputation of one block: `kept` are the saved tensors, `ops` the recomputed ops in order of execution."""
+    """Recomputation of one block: `saved` are the saved tensors, `ops` the recomputed ops in order of execution."""
 
     saved: tuple[str, ...]
     ops: tuple[str, ...]
+    updates: tuple[str, ...] = ()
+    """Ops of which the first product of a low-rank update is run again, and no more."""
 
 
 def names_op(word: str, op: Op) -> bool:
@@ -68,11 +70,17 @@ def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
     needs are not run: the last projection of a block stops the replay early.
     """
     producer = {op.output: op for op in block[:-1]}
+    inside = {t: op for op in block if op.update for t in op.saves if t not in op.inputs}
     needed = [t for op in block for t in op.saves]
     saved: dict[str, None] = {}
     run: set[str] = set()
+    updates: set[str] = set()
     while needed:
         name = needed.pop()
+        if name in inside and inside[name].name in again:
+            updates.add(inside[name].name)
+            needed.extend(t for t in inside[name].inputs if t not in saved)
+            continue
         op = producer.get(name)
         if op is None or op.name not in again:
             saved[name] = None
@@ -80,4 +88,8 @@ def close(model: Model, block: tuple[Op, ...], again: set[str]) -> Replay:
             run.add(op.name)
             needed.extend(op.inputs)
     order = tuple(op.name for op in block if op.name in run)
-    return Replay(saved=tuple(t.name for t in model.tensors if t.name in saved), ops=order)
+    return Replay(
+        saved=tuple(t.name for t in model.tensors if t.name in saved),
+        ops=order,
+        updates=tuple(op.name for op in block if op.name in updates - run),
+    )

@@ -21,21 +21,23 @@ def state(sharded: Sharded, section: Section) -> Iterator[Call]:
     """
     for p in sharded.params:
         if section in p.param.sections:
-            yield from _gathers(sharded, p)
+            yield from _gathers(sharded, p, section)
             again = section == "last" and p.param.section == "first" and sharded.plan.pipeline == 1
-            if not again:  # both uses of a tied one add to the same gradient
+            if not again and not p.param.frozen:  # both uses of a tied one add to the same gradient
                 yield from _reductions(sharded, p)
                 yield from _whole_updates(sharded, p)
 
 
-def _gathers(sharded: Sharded, p: ParamSharding) -> Iterator[Call]:
-    """All-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy."""
+def _gathers(sharded: Sharded, p: ParamSharding, section: Section) -> Iterator[Call]:
+    """All-gathers of a parameter over the axes that shard it, or that shard the optimizer's master copy. A
+    section without a backward gathers nothing in one."""
     plan = sharded.plan
     axes = p.stored["params"] or p.stored["optimizer"]
     if not axes:
         return
+    back = any(o.op.has_backward for o in sharded.ops[section])
     per = plan.gather_per if p.stored["params"] else "step"
-    phases: tuple[Phase, ...] = ("forward", "backward") if per == "pass" else ("forward",)
+    phases: tuple[Phase, ...] = ("forward", "backward") if per == "pass" and back else ("forward",)
     for phase in phases:
         yield Call(
             op="all_gather",
@@ -120,7 +122,8 @@ def scalars(sharded: Sharded) -> Iterator[Call]:
     tokens = plan.mesh.in_order(a for o in losses for d in ("batch", "sequence") for a in o.layout.get(d, ()))
     if tokens:
         yield _scalar("forward", tokens, "loss", axis_cause(sharded, tokens))
-    divided = {a for p in sharded.params for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))}
+    trained = [p for p in sharded.params if not p.param.frozen]
+    divided = {a for p in trained for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))}
     divided |= {plan.split.axis} if plan.split else set()
     for view in plan.mesh.views:
         if divided & set(view.names):  # the same ranks by other names

@@ -11,7 +11,8 @@ from planc.diag.span import Source, Span
 VERBS = (
     *("plan", "layout", "hardware"),
     *("on", "import", "let", "model", "batch", "cluster", "mesh", "view"),
-    *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer", "compute"),
+    *("shard", "replicate", "store", "gather", "split", "route", "attention.core", "optimizer"),
+    *("freeze", "lora", "compute"),
     *("recompute", "quantize", "offload", "overlap", "compile", "realise", "use", "override", "target"),
     *("train", "price", "expect"),
     *("chip", "link", "node", "network", "torus", "graph", "fabric", "points", "wire"),

@@ -74,6 +74,8 @@ _FORMS: dict[str, tuple[str, ...]] = {
     "route": ("route experts as dropless", "route experts as capacity(factor = 1.25)"),
     "attention.core": ("attention.core as flash", "attention.core as ring(balance = headtail)"),
     "optimizer": ("optimizer adamw", "optimizer muon"),
+    "freeze": ("freeze embedding, norms", "freeze model except head"),
+    "lora": ("lora rank 16 on heads", "lora rank 16 alpha 32 on heads, ffn"),
     "compute": ("compute bf16 reduce fp32",),
     "recompute": (
         "recompute blocks",

@@ -75,6 +75,30 @@ TENSOR: dict[str, tuple[str, ...]] = {
 }
 """Tensor parallelism, with and without a divided sequence, and recompute under it."""
 
+LORA = "lora rank 4 alpha 8 on heads"
+LORA_ALL = "lora rank 3 on attention, ffn"
+
+FINE_TUNED: dict[str, tuple[str, ...]] = {
+    "lora_dp": ("dp 4", "use ddp over dp", LORA),
+    "lora_zero2": ("dp 4", "use zero2 over dp", LORA_ALL),
+    "lora_fsdp": ("fsdp 4", FSDP, LORA),
+    "lora_fsdp_step": ("fsdp 4", FSDP, "gather params per step", LORA_ALL),
+    "lora_hsdp": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "lora rank 3 on ffn", "recompute blocks"),
+    "lora_fsdp_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA_ALL),
+    "lora_fsdp_tp_recompute": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA_ALL, "recompute blocks"),
+    "lora_fsdp_tp": ("fsdp 2 > tp 2", FSDP, TP, LORA_ALL, "recompute attention.core"),
+    "lora_tp_alone": ("tp 4", "shard heads over tp", SP, LORA),
+    "lora_one_matrix": ("fsdp 2 > tp 2", FSDP, NO_VOCAB, SP, "lora rank 4 on attention.v", "recompute blocks"),
+    "lora_norms_too": ("fsdp 2 > tp 2", FSDP, TP, SP, LORA, "freeze model except norms, head"),
+    "frozen_embedding": ("fsdp 4", FSDP, "freeze embedding"),
+    "frozen_embedding_tp_sp": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze embedding, norms", "recompute blocks"),
+    "frozen_attention": ("replica 2 > fsdp 2", "use hsdp over replica, fsdp", "freeze attention"),
+    "frozen_head": ("fsdp 2 > tp 2", FSDP, TP, "freeze head, final.norm, ffn.down"),
+    "head_alone": ("fsdp 2 > tp 2", FSDP, TP, SP, "freeze model except head"),
+    "embedding_alone": ("fsdp 4", FSDP, "freeze model except embedding", "recompute blocks"),
+}
+"""Fine-tuning: parts that are frozen, and low-rank updates beside frozen weights."""
+
 PIPELINE: dict[str, tuple[str, ...]] = {
     "gpipe": ("pp 4", PP.format("gpipe")),
     "1f1b": ("pp 2 > fsdp 2", PP.format("1f1b"), FSDP),
@@ -283,6 +307,7 @@ SELDOM = {
     *("ring_mistral_micro_fsdp", "ring_mistral_micro_in_order", "cp_flash", "cp_unfused"),
     *("part_of_axes", "two_parts_recomputed", "buckets_step", "buckets_1f1b", "state_bf16_whole", "state_bf16_tp"),
     *("keep_ring_tp", "uneven_tp_sp", "uneven_four", "uneven_tied"),
+    *("lora_dp", "lora_zero2", "lora_fsdp_step", "lora_fsdp_tp_sp", "lora_one_matrix", "frozen_attention"),
     *("kernel_unfused", "keep_matmul", "every_other_tp", "offload_tp", "mistral_micro", "qwen3_micro_tp"),
 }
 """Beside others that are much like them: trained by `make all` and `make parity`, not by every run."""
@@ -290,7 +315,7 @@ SELDOM = {
 QUICK = {
     *("one", "fsdp", "hsdp", "zero1", "fsdp_tp_sp", "eight_microbatches"),
     *("1f1b", "zbv", "cp", "ring", "ulysses", "offload", "float8_rowwise", "tied_1f1b"),
-    "one_key",
+    *("one_key", "lora_fsdp_tp_recompute"),
 }
 """One of each mechanism: trained by `make test`. CI trains the others too, but for those that are seldom trained."""
 
@@ -298,6 +323,7 @@ LAYOUTS = {
     **ONE,
     **STATE,
     **TENSOR,
+    **FINE_TUNED,
     **PIPELINE,
     **CONTEXT,
     **BLOCKS,

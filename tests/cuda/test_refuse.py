@@ -143,6 +143,41 @@ def test_it_refuses_at_the_sentence(name: str) -> None:
     assert any(help_says in d.help for d in found)
 
 
+LORA = "lora rank 4 on heads"
+BESIDE: dict[str, tuple[tuple[str, ...], int, str]] = {
+    "a pipeline": (("pp 2 > fsdp 2", FSDP, "split layers over pp as 1f1b"), 8, "a pipeline"),
+    "context parallelism": (("fsdp 2 > cp 2", FSDP, "use cp over cp"), 8, "context parallelism"),
+    "narrow matmuls": (("fsdp 4", FSDP, BF16, "quantize ffn as float8(rowwise)"), 9, "narrow matmuls"),
+    "compiled blocks": (("fsdp 4", FSDP, "compile blocks as inductor"), 8, "compiled blocks"),
+    "state on the host": (("fsdp 4", FSDP, "offload params, optimizer to host"), 8, "state on the host"),
+    "prefetch": (("fsdp 4", FSDP, "gather params per pass prefetch 2 layers"), 8, "gathered ahead"),
+    "some layers run again": (("fsdp 4", FSDP, "recompute blocks every 2 layers"), 8, "run again"),
+    "parts of blocks run again": (("fsdp 4", FSDP, "recompute ffn.swiglu"), 8, "no memory of it"),
+}
+
+
+@pytest.mark.parametrize("name", BESIDE)
+@pytest.mark.parametrize("sentence", [LORA, "freeze embedding"])
+def test_it_refuses_to_fine_tune_beside_what_it_knows_no_program_for(name: str, sentence: str) -> None:
+    (mesh, *sentences), line, says = BESIDE[name]
+    found = refusals(propagated(plan_of("refused", mesh, *sentences, sentence)))
+    assert {d.code for d in found} == {"E0901"}
+    assert any(says in d.message and d.span.line == line for d in found)
+
+
+@pytest.mark.parametrize(
+    ("model", "sentences", "says"),
+    [
+        ("mixtral_micro", ("lora rank 4 on attention",), "has experts"),
+        ("llama_micro_tied", ("freeze embedding",), "uses the embedding's weight"),
+        ("llama_micro", (SP, "shard heads over tp", "lora rank 4 on ffn"), ""),
+    ],
+)
+def test_it_refuses_to_fine_tune_what_it_has_no_update_for(model: str, sentences: tuple[str, ...], says: str) -> None:
+    found = refusals(propagated(plan_of("refused", "fsdp 2 > tp 2", FSDP, *sentences, model=model)))
+    assert [d.code for d in found] == ["E0901"] * bool(says) and all(says in d.message for d in found)
+
+
 @pytest.mark.parametrize("weight", ["w1", "w2"])
 def test_an_expert_s_weights_are_divided_alike(weight: str) -> None:
     override = f"override layers.*.moe.experts.{weight} = replicated"

@@ -153,7 +153,8 @@ def reference(plan: Plan, program: Program, settings: Settings, build: Build, kn
     places = (plan.route, plan.axes_of("sequence", "residual"), plan.attention) if limited else ()
     narrow = [(q.ops, q.recipe, q.kept_layers) for q in plan.quantize]
     rounding = plan.precision, narrow, narrow_state
-    key = repr((plan.model.name, plan.model.sizes, batch, rounding, places, settings.balance_loss))
+    tuned = [p.name for p in plan.model.params if p.frozen], plan.lora and (plan.lora.alpha, plan.lora.ops)
+    key = repr((plan.model.name, plan.model.sizes, batch, rounding, places, tuned, settings.balance_loss))
     if key not in known:
         known[key] = train(start_single(program, settings, initial, build), plan)
     return known[key]

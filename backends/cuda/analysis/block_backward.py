@@ -34,15 +34,19 @@ def most_bytes(sharded: Sharded, section: Section, split: bool) -> float:
     held, freed, weights, most = dict(given), 0.0, 0.0, given[last.op.output]
     for at in range(len(ops) - 1, -1, -1):
         o = ops[at]
+        if not o.op.has_backward:
+            continue
         arrived = given.get(o.op.output, 0.0)
         if o.op.kind == "add":
-            held[o.op.inputs[0]] = held.pop(o.op.output, 0.0) + held.get(o.op.inputs[0], 0.0)
-            given.update(dict.fromkeys(o.op.inputs, arrived))
+            passed = [name for name in o.op.inputs if name not in o.op.fixed]
+            held[passed[0]] = held.pop(o.op.output, 0.0) + held.get(passed[0], 0.0)
+            given.update(dict.fromkeys(passed, arrived))
             continue
         gathered = max(0.0, _bytes_of(sharded, o, o.op.output) - arrived)
-        made = {name: _bytes_of(sharded, o, name) for name in o.op.inputs if name != "tokens"}
+        made = {name: _bytes_of(sharded, o, name) for name in o.op.inputs if name not in ("tokens", *o.op.fixed)}
         later = split and bool(o.op.params)
-        weights += 0.0 if later else size * sum(param_elements(sharded.plan, sharded.param[p]) for p in o.op.params)
+        trained = [p for p in o.op.params if p not in o.op.fixed]
+        weights += 0.0 if later else size * sum(param_elements(sharded.plan, sharded.param[p]) for p in trained)
         most = max(most, sum(held.values()) + gathered + _while_made(sharded, o, made) + weights - freed)
         if later:
             held[o.op.output] = arrived + gathered

@@ -117,6 +117,7 @@ class Rank:
         self.sections = sections_on(self.plan, rank)
         held = [(p, self._copies(p)) for p in sharded.params]
         self.held = [(p, n) for p, n in held if n]
+        self.trained = [(p, n) for p, n in self.held if not p.param.frozen]
         self.computed = DTYPE_BYTES[self.plan.precision.compute]
         self.reduced = DTYPE_BYTES[self.plan.precision.reduce]
         self.stored = DTYPE_BYTES[self.roles.state_dtype]
@@ -149,13 +150,13 @@ class Rank:
             *self._moments_of_blocks(),
             Moment(
                 name=UPDATE,
-                grads=self._state_bytes(),
-                buffers=self._state_bytes(),
+                grads=self._trained_bytes(),
+                buffers=self._trained_bytes(),
                 copies=-self._resident_copies(),  # the last backward has let them go
                 passed_on=self._passed_on(),
             ),
         ]
-        if "first" in self.sections:
+        if "first" in self.sections and any(o.op.has_backward for o in self.sharded.ops["first"]):
             found.extend(self._moments_of_embedding())
         if "last" in self.sections:
             found.extend(self._moments_of_loss())
@@ -336,6 +337,10 @@ class Rank:
         """
         return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.held)
 
+    def _trained_bytes(self) -> float:
+        """Bytes of all gradients where they rest: those of parameters that are trained."""
+        return 0.0 if self.on_host else sum(n * self._share(p) * self.stored for p, n in self.trained)
+
     def _optimizer(self) -> float:
         """Bytes of the optimizer's moments."""
         if self.on_host:
@@ -422,12 +427,12 @@ class Rank:
         """Gradients; `begun`: the backward of this microbatch has come past the head."""
         earlier = self.plan.microbatches > 1
         if self._accumulates_whole:
-            whole = sum(n * self._accumulated_elements(p) for p, n in self.held) * self.reduced
+            whole = sum(n * self._accumulated_elements(p) for p, n in self.trained) * self.reduced
             return whole + self._unconverted(virtual_stages(self.plan, self.rank)) if earlier else 0.0
         if earlier or self.on_host:
-            return self._state_bytes()
+            return self._trained_bytes()
         ended = begun and not self._ends_together
-        return sum(self._share(p) * self.stored for p, _ in self.held if ended and "last" in p.param.sections)
+        return sum(self._share(p) * self.stored for p, _ in self.trained if ended and "last" in p.param.sections)
 
     def _saved_before(self, b: Begins) -> float:
         """Saved activations before a backward (bytes). A microbatch that waits for its gradients of weights let go of
@@ -468,7 +473,7 @@ class Rank:
 
     def _grads_of_head(self) -> float:
         """Gradients of what is after the blocks, when the first backward of a step has come past it (bytes)."""
-        head = [(p, n) for p, n in self.held if "last" in p.param.sections]
+        head = [(p, n) for p, n in self.trained if "last" in p.param.sections]
         if self._accumulates_whole:
             return sum(n * self._unsharded_elements(p) for p, n in head) * self.reduced
         return sum(n * self._share(p) for p, n in head) * self.stored
@@ -495,19 +500,20 @@ class Rank:
 
     def _grads_after_backward(self) -> float:
         """Gradients when a backward is about to end."""
-        return self._grads() if self._accumulates_whole else self._state_bytes()
+        return self._grads() if self._accumulates_whole else self._trained_bytes()
 
     def _of_embedding(self) -> float:
         """Its copy, its gradient as computed, and the larger of what is reduced just then.
 
         DTensor makes the gradient of every row of a table whose rows are divided, and cuts its own out after.
         """
-        tables = [p for p, _ in self.held if "first" in p.param.sections]
+        tables = [p for p, _ in self.trained if "first" in p.param.sections]
         share = sum(param_elements(self.plan, p) for p in tables)
         rows = sum(self.sharded.model.elements(p.param) for p in tables)
         made = share if rows == share else rows + (0.0 if self._accumulates_whole else share)
-        blocks = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
-        reducing = 0.0 if self._accumulates_whole or not self.roles.uses_fsdp else max([self._group("first"), *blocks])
+        blocks = [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
+        alone = self._accumulates_whole or not self.roles.uses_fsdp
+        reducing = 0.0 if alone else max([self._group("first", trained=True), *blocks])
         return self._gathered("first") + made * self.computed + self._head_gradient() + reducing * self.reduced
 
     def _head_gradient(self) -> float:
@@ -583,21 +589,23 @@ class Rank:
         """The largest group's gradients: as computed, and as they are reduced."""
         if self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
-        return max(self._group(section) for section in self.sections if section != "step") * self.reduced
+        return max(self._group(section, trained=True) for section in self.sections if section != "step") * self.reduced
 
     def _waiting_gradients(self) -> float:
         """Bytes of gradients as computed: those of a bucket's other blocks wait for the last one's."""
         layers = self.plan.bucket_layers
         if layers == 1 or self._accumulates_whole or not self.roles.uses_fsdp:
             return 0.0
-        groups = [self._group(kind) for kind in self.sharded.model.blocks if kind in self.sections]
+        groups = [self._group(kind, trained=True) for kind in self.sharded.model.blocks if kind in self.sections]
         return max(groups, default=0.0) * (layers - 1) / layers * self.computed
 
-    def _group(self, section: Section) -> float:
-        """Elements of what is gathered and reduced together, after tensor parallelism."""
+    def _group(self, section: Section, *, trained: bool = False) -> float:
+        """Elements of what is gathered together, after tensor parallelism; of what is reduced together, if `trained`
+        alone counts."""
         sections = {"first", "last"} if self._ends_together and section in ("first", "last") else {section}
         together = self.plan.bucket_layers if section in self.sharded.model.blocks else 1
-        return together * sum(self._unsharded_elements(p) for p, _ in self.held if sections & set(p.param.sections))
+        held = self.trained if trained else self.held
+        return together * sum(self._unsharded_elements(p) for p, _ in held if sections & set(p.param.sections))
 
     def _passed_on(self) -> float:
         """A pipeline's buffers for what each microbatch receives, there for the whole step (bytes)."""

@@ -7,7 +7,7 @@ saves on the way to its output, a loss op by op, and keys and values once for ea
 from __future__ import annotations
 
 from planc.backends.cuda.analysis.block_backward import by_ring, products_inside
-from planc.backends.cuda.analysis.replays import replay
+from planc.backends.cuda.analysis.replays import named_again, replay
 from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.cost.compute.attention import repeated_bytes
@@ -63,7 +63,8 @@ class SavedTensors:
         """Bytes that a microbatch saves in a block that the plan's `recompute` covers."""
         again = replay(self.sharded, section)
         here = tuple(name for name in again.saved if name not in self.away)
-        return self._named(here, section) + self._inside_ops(section, frozenset(again.ops))
+        named = {op.name for op in self.sharded.model.ops[section] if named_again(self.sharded, op)}
+        return self._named(here, section) + self._inside_ops(section, frozenset({*again.ops, *named}))
 
     @cached_on(lambda self, kind: (self.sharded.cache, (kind, "kept")))
     def of_block_without_recompute(self, section: Section) -> float:

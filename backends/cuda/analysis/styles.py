@@ -24,7 +24,7 @@ from planc.ir.cache import cached_on
 from planc.ir.model import Section
 from planc.ir.sharding import Move, Sharded
 
-DIVIDED, SHARED, SHARED_KEYS = "Divided", "Shared", "SharedKeys"
+DIVIDED, SHARED, SHARED_KEYS, UPDATED = "Divided", "Shared", "SharedKeys", "Updated"
 """The styles that the emitted file brings with it."""
 
 
@@ -120,6 +120,8 @@ class Styler:
             return self._undivided(b, prepared_by_parent)
         if b.given_weight:
             return self._given_weight(b)
+        if b.o.op.update and b.weight != WHOLE:
+            return self._updated(b, prepared_by_parent)
         if b.rows:
             return self._sequence(b) if _keeps_its_rows(b) else self._divided(b, prepared_by_parent)
         if b.weight == WHOLE:
@@ -178,6 +180,20 @@ class Styler:
             collectives.append(self._comment(b, b.move(), b.summed_back()))
         arguments += [("desired_input_layouts", str(b.needed())), ("output_layouts", str(b.left))]
         return self._style_of(b, b.path, DIVIDED, arguments, [*collectives, self._comment(b, b.settle)])
+
+    def _updated(self, b: Boundary, prepared_by_parent: bool) -> Style:
+        """A weight with a low-rank update: each rank multiplies by its parts of all three, and the sum of both products
+        leaves as the weight's own would. The matrix that is whole has a gradient that is a sum over the ranks."""
+        weights = ", ".join(f"{python_string(name)}: {at}" for name, at in b.weights.items())
+        arguments, collectives = [("weights", f"{{{weights}}}")], []
+        if not prepared_by_parent:
+            arguments.append(("input_layouts", str(b.resting())))
+            collectives.append(self._comment(b, b.move(), b.summed_back()))
+        made = "Partial()" if set(b.o.partial) & set(b.axes) else str(b.made)
+        arguments += [("desired_input_layouts", str(b.needed())), ("made", made), ("output_layouts", str(b.left))]
+        whole = next(name for name, at in b.weights.items() if at == WHOLE)
+        reduced = f"all-reduce of {whole}'s gradient over {' + '.join(b.axes)} in the backward"
+        return self._style_of(b, b.path, UPDATED, arguments, [*collectives, self._comment(b, b.settle), reduced])
 
     def _shared(self, b: Boundary, index: int) -> Style:
         """A module that gives an input to all of its rank's heads: whole, with a gradient that is summed over ranks."""

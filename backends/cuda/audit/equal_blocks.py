@@ -134,7 +134,9 @@ class EqualBlocks:
         else:
             y = _Counted.apply(self, forward, backward, x, *block.parameters())  # type: ignore[no-untyped-call]
         began: list[Start] = []
-        assert y.grad_fn is not None, "a step is traced with gradients"
+        if y.grad_fn is None:  # nothing before its end is trained
+            self._ran(forward, start, y) if run is not None else self._count(forward, start)
+            return y
         y.grad_fn.register_prehook(lambda _: began.append(self._start()))
         if run is not None:
             _on_gradient(x, partial(self._ran_backward, backward, began, self._watch(kind, block)))
@@ -151,7 +153,8 @@ class EqualBlocks:
             return []
         forms: dict[int, Form] = {}
         self.gradients[kind] = forms
-        return [_on_gradient(p, partial(_note, forms, i)) for i, p in enumerate(block.parameters())]
+        trained = [(i, p) for i, p in enumerate(block.parameters()) if p.requires_grad]
+        return [_on_gradient(p, partial(_note, forms, i)) for i, p in trained]
 
     def _ran_backward(self, place: Place, began: list[Start], watched: list[Any], grad: Tensor) -> None:
         for handle in watched:

@@ -40,7 +40,7 @@ def _sum_of_stages(roles: Roles, why: str, value: str) -> str:
 def sums_left(roles: Roles) -> bool:
     """True if gradients stay partial sums over the tensor axes: fully_shard would reduce them itself."""
     tensor = set(roles.tensor)
-    return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params)
+    return not roles.uses_fsdp and any(tensor & {*p.grad_partial} for p in roles.sharded.params if not p.param.frozen)
 
 
 def sum_gradients(roles: Roles) -> str:

@@ -7,8 +7,8 @@ from planc.backends.cuda.analysis import replays
 from planc.backends.cuda.analysis.fsdp_shard_dim import stored_dim
 from planc.backends.cuda.analysis.module_placements import relative
 from planc.backends.cuda.analysis.roles import Factor, FsdpPolicy, Roles
-from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, Style, Styler
-from planc.backends.cuda.emit import blocks, experts
+from planc.backends.cuda.analysis.styles import DIVIDED, SHARED, SHARED_KEYS, UPDATED, Style, Styler
+from planc.backends.cuda.emit import blocks, experts, fine_tuning
 from planc.cost.step.offload import state_on_host
 from planc.diag.quoting import python_docstring, python_string
 from planc.ir.plan import BACKWARD_IN_TWO_PARTS, Plan
@@ -188,7 +188,51 @@ class SharedKeys(ParallelStyle):
         return q, *(x.to_local(grad_placements=[Partial()])[:, :, mine] for x in whole)
 '''
 
-OWN_STYLES = {DIVIDED: DIVIDED_STYLE, SHARED: SHARED_STYLE, SHARED_KEYS: SHARED_KEYS_STYLE}
+UPDATED_STYLE = '''
+class Updated(ParallelStyle):
+    """A LoraLinear of which each rank has its parts: both products are added before the output's collective."""
+
+    def __init__(
+        self,
+        *,
+        weights: dict[str, Placement],
+        desired_input_layouts: Placement,
+        made: Placement,
+        output_layouts: Placement,
+        input_layouts: Placement | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights, self.made, self.returned = weights, made, output_layouts
+        self.given, self.taken = input_layouts or desired_input_layouts, desired_input_layouts
+
+    def _apply(self, module: nn.Module, device_mesh: DeviceMesh) -> nn.Module:
+        return distribute_module(module, device_mesh, self._divide, self._take, self._give)
+
+    def _divide(self, name: str, module: nn.Module, mesh: DeviceMesh) -> None:
+        for key, parameter in list(module.named_parameters(recurse=False)):
+            part = distribute_tensor(parameter, mesh, [self.weights[key]], src_data_rank=self.src_data_rank)
+            module.register_parameter(key, nn.Parameter(part, requires_grad=parameter.requires_grad))
+
+    def _take(self, module: nn.Module, inputs: tuple[torch.Tensor, ...], mesh: DeviceMesh) -> torch.Tensor:
+        given = inputs[0]
+        if not isinstance(given, DTensor):
+            given = DTensor.from_local(given, mesh, [self.given], run_check=False)
+        if given.placements != (self.taken,):
+            given = given.redistribute(placements=[self.taken])
+        # Each rank multiplies what is whole by its rows of the weight: the gradients are parts of a sum.
+        return given.to_local(grad_placements=[Partial() if self.taken.is_replicate() else self.taken])
+
+    def _give(self, module: nn.Module, output: torch.Tensor, mesh: DeviceMesh) -> torch.Tensor:
+        placed = DTensor.from_local(output, mesh, [self.made], run_check=False)
+        return placed.redistribute(placements=[self.returned]).to_local()
+'''
+
+OWN_STYLES = {
+    DIVIDED: DIVIDED_STYLE,
+    SHARED: SHARED_STYLE,
+    SHARED_KEYS: SHARED_KEYS_STYLE,
+    UPDATED: UPDATED_STYLE,
+}
 """The text of each style that the emitted file brings with it."""
 
 
@@ -454,7 +498,9 @@ def _groups(roles: Roles) -> str:
         <blocks>
         <last>
         fully_shard(model, **config)
+        <ahead>
         """,
+        ahead=fine_tuning.backward_prefetch(roles) if _gathers_in_backward(roles) else "",
         blocks=_block_groups(roles.plan),
         first=lines(*(_if_present(roles, m, f"fully_shard(model.{m}, **config)") for m in first)),
         last=_last_group(roles, last),

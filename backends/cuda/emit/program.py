@@ -16,6 +16,7 @@ from planc.backends.cuda.emit import (
     blocks,
     context_parallel,
     experts,
+    fine_tuning,
     global_ops,
     parallelize,
     pipeline,
@@ -61,6 +62,7 @@ def emit(sharded: Sharded, torch: Version = TORCH.pinned) -> str:
     functions = (
         _constants(roles),
         _build_mesh(roles),
+        fine_tuning.functions(roles),
         pipeline.split(roles),
         parallelize.state_dtype(roles),
         quantize.functions(roles),
@@ -192,6 +194,7 @@ def _constants(roles: Roles) -> str:
         <tokens>
         <stages>
         <data>
+        <lora>
 
         Step = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
         """,
@@ -203,6 +206,7 @@ def _constants(roles: Roles) -> str:
         tokens=f"SEQUENCE_TOKENS = {plan.batch.sequence_tokens}" if roles.context else "",
         stages=pipeline.constants(roles),
         data=_data_axes(roles),
+        lora=fine_tuning.constants(roles),
     )
 
 
@@ -223,11 +227,13 @@ def _data_axes(roles: Roles) -> str:
 def _parallelize(roles: Roles, sharded: Sharded) -> str:
     module = "stage" if roles.pipeline else "model"
     steps = lines(
+        f"apply_lora({module})" if roles.plan.lora else "",
         f"apply_state_dtype({module})" if roles.state_dtype != "fp32" else "",
         f"apply_float8({module})" if roles.plan.quantize else "",
         f"apply_tp({module}, mesh)" if roles.tensor else "",
         f"apply_cp({module}, mesh)" if roles.context else "",
         f"apply_ep({module}{_expert_mesh(roles)})" if roles.experts.styled else "",
+        f"apply_freeze({module})" if roles.sharded.model.has_frozen else "",
         *blocks.in_order(roles, module),
         f"apply_fsdp({module}, mesh{', expert_mesh' if roles.experts.own_mesh else ''})" if roles.uses_fsdp else "",
     )

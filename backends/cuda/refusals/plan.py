@@ -14,7 +14,7 @@ from planc.backends.cuda.analysis.roles import FsdpPolicy, Roles
 from planc.backends.cuda.analysis.styles import Styler
 from planc.backends.cuda.emit import quantize
 from planc.backends.cuda.emit.pipeline import SCHEDULES
-from planc.backends.cuda.refusals import blocks, experts
+from planc.backends.cuda.refusals import blocks, experts, fine_tuning
 from planc.diag.diagnostic import Diagnostic
 from planc.ir.base import Cause
 from planc.ir.model import EXPERTS
@@ -376,6 +376,7 @@ RULES: tuple[Callable[[Sharded, Roles], Iterator[Refusal]], ...] = (
     _pipeline,
     _recompute,
     experts.refused,
+    fine_tuning.refused,
     quantize.refused,
     blocks.kernel,
     blocks.saved_outputs,

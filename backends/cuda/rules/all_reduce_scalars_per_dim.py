@@ -41,7 +41,7 @@ def _split(roles: Roles, row: Collective) -> Iterator[Collective]:
 
 def _dividing(roles: Roles) -> set[str]:
     """The axes that divide gradients, but those of experts on a mesh of their own."""
-    rest = [p for p in roles.sharded.params if not apart(roles, p)]
+    rest = [p for p in roles.sharded.params if not apart(roles, p) and not p.param.frozen]
     return {a for p in rest for a in (*p.axes(), *(p.stored["grads"] or p.stored["optimizer"]))} | {*roles.pipeline}
 
 
@@ -64,7 +64,7 @@ def _norms(roles: Roles, factor: Factor, stage: int) -> list[int]:
     held = sections_on(roles.plan, stage)
     counts: Counter[tuple[str, ...]] = Counter()
     for p in roles.sharded.params:
-        if apart(roles, p) or _counted_by_first_stage(roles, p, held):
+        if p.param.frozen or apart(roles, p) or _counted_by_first_stage(roles, p, held):
             continue
         used = _mesh_of_module(roles, p)
         counts[roles.tensor_part(used) if used else ()] += copies_on(roles.plan, p.param, held)

@@ -28,6 +28,8 @@ def optimizer_of(
     groups: dict[Key, list[nn.Parameter]] = {}
     for module in modules:
         for name, parameter in module.named_parameters():
+            if not parameter.requires_grad:
+                continue
             groups.setdefault(_key(model, settings, name, parameter), []).append(parameter)
     rest = _groups(groups, orthogonalised=False)
     numbers: dict[str, Any] = {"betas": settings.betas, "eps": settings.eps, "foreach": not fused, "fused": fused}

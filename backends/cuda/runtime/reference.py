@@ -54,12 +54,16 @@ class SingleStep:
         total = torch.zeros((), device=tokens.device)
         microbatches = self._microbatches(tokens, targets)
         for at in range(self.rounds):
-            wide = {n: p.detach().to(self.dtype).requires_grad_() for n, p in self.model.named_parameters()}
+            trained = {n: p.requires_grad for n, p in self.model.named_parameters()}
+            held = {n: p.detach().to(self.dtype) for n, p in self.model.named_parameters()}
+            wide = {n: p.requires_grad_(trained[n]) for n, p in held.items()}
             for share, inputs, labels in microbatches[at :: self.rounds]:  # one of each rank, or all of them
                 loss = self._loss(inputs, labels, wide) * share
                 loss.backward()  # type: ignore[no-untyped-call]
                 total += loss.detach()
             for name, parameter in self.model.named_parameters():
+                if not parameter.requires_grad:
+                    continue
                 made = wide[name].grad
                 assert made is not None, name
                 parameter.grad = made.to(self.stored) + (0 if parameter.grad is None else parameter.grad)

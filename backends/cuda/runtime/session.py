@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from planc.backends.cuda.runtime import state
+from planc.backends.cuda.runtime.fine_tuning import in_every_layer
 from planc.backends.cuda.runtime.named_ranges import named_ranges
 from planc.backends.cuda.runtime.optimizer import optimizer_of
 from planc.backends.cuda.runtime.routing import Watched
@@ -54,7 +55,9 @@ class TorchSession:
         self.rank = dist.get_rank() if mesh is not None else 0
         self.world = dist.get_world_size() if mesh is not None else 1
         self.versions = {name: metadata.version(name) for name in ("torch", "numpy")}
-        self._names = parameter_names(program.plan.model)
+        model = program.plan.model
+        self._names = parameter_names(model)
+        self._trained = [name for name in self._names if not model.param[in_every_layer(name)].frozen]
         self.mesh = mesh
         self._program, self._meshes = program, meshes
         self._modules, self._device, self._pipeline = modules, device, pipeline
@@ -92,8 +95,9 @@ class TorchSession:
         return gathered(self._modules, self._names, self.mesh, self._pipeline, lambda p: p)
 
     def gradients(self) -> Iterator[tuple[str, NDArray[np.float32]]]:
-        """Every gradient of the last step whole, after clipping, by full name; collective."""
-        return gathered(self._modules, self._names, self.mesh, self._pipeline, _gradient)
+        """Every gradient of the last step whole, after clipping, by full name; collective. Frozen parameters have
+        none."""
+        return gathered(self._modules, self._trained, self.mesh, self._pipeline, _gradient)
 
     def gradient_norms(self) -> dict[str, float]:
         """The norm of every gradient of the last step, after clipping, by full name; collective."""

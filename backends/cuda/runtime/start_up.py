@@ -16,6 +16,7 @@ from planc.backends.cuda.analysis.roles import Roles
 from planc.backends.cuda.audit.observe import meshes_of
 from planc.backends.cuda.models import family
 from planc.backends.cuda.runtime import collective_timeout
+from planc.backends.cuda.runtime.fine_tuning import fine_tune
 from planc.backends.cuda.runtime.reference import SingleStep
 from planc.backends.cuda.runtime.session import TorchSession
 from planc.backends.cuda.runtime.shards import Initial, fill
@@ -73,6 +74,7 @@ def start_single(program: Program, settings: Settings, initial: Initial, build: 
     device = _device()
     _choose_algorithms(settings)
     model = _on_meta(program.plan.model, build)
+    fine_tune(model, program.plan)
     _fill([model], device, initial)
     single = SingleStep(model, program.plan)
     return TorchSession(

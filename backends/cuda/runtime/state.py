@@ -159,8 +159,8 @@ def _named(modules: list[nn.Module]) -> Iterator[tuple[str, nn.Parameter]]:
 
 
 def _has_state(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> bool:
-    """True if the parameter has this kind of state: Muon has no second moment."""
-    return kind == "params" or kind in optimizer.state[parameter]
+    """True if the parameter has this kind of state: Muon has no second moment, and a frozen one has none at all."""
+    return kind == "params" or kind in optimizer.state.get(parameter, {})
 
 
 def _tensor(kind: str, parameter: nn.Parameter, optimizer: torch.optim.Optimizer) -> Tensor:

@@ -41,6 +41,13 @@ def brief_line(report: Report) -> str:
     )
 
 
+def _trained(report: Report) -> str:
+    """How many parameters are trained, where some are frozen."""
+    assert report.model
+    model = report.model
+    return f" ({count(model.trained_params)} trained)" if model.trained_params < model.params else ""
+
+
 def _headline(report: Report) -> list[str]:
     assert report.model and report.cluster and report.mesh and report.tokens_per_step
     mesh = " > ".join(f"{name} {n}" for name, n in report.mesh.items())
@@ -48,7 +55,7 @@ def _headline(report: Report) -> list[str]:
     title = strong(report.plan or "")
     return [
         f"{title}: {report.model.name} on {devices}, mesh {mesh}",
-        f"{count(report.model.params)} parameters, {count(report.tokens_per_step)} tokens a step"
+        f"{count(report.model.params)} parameters{_trained(report)}, {count(report.tokens_per_step)} tokens a step"
         f" ({report.global_batch} sequences, {report.microbatches} microbatches a rank)",
         f"target {report.target}: attention, collectives and memory of its program"
         if report.target

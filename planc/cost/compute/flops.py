@@ -32,7 +32,8 @@ def op_flops(sharded: Sharded, o: OpSharding) -> float:
     """
     if o.op.kind == "matmul":
         dims = _index_dims(sharded.model, o)
-        return 2.0 * prod(local_dim(sharded, o, d) for d in dims)
+        updates = sum(2.0 * m * n * k for m, n, k in update_products(sharded, o))
+        return 2.0 * prod(local_dim(sharded, o, d) for d in dims) + updates
     if o.op.kind == "attention":
         rows = prod(local_dim(sharded, o, d) for d in ("batch", "sequence", "heads"))
         context = _mean_context(o.op, sharded.plan.batch.sequence_tokens) * imbalance(sharded.plan, o)
@@ -104,8 +105,24 @@ def _mean_context(op: Op, sequence: int) -> float:
 
 
 def _index_dims(model: Model, o: OpSharding) -> tuple[str, ...]:
-    groups = [model.tensor[o.op.inputs[0]].dims, *(model.param[p].dims for p in o.op.params)]
+    groups = [model.tensor[o.op.inputs[0]].dims, *(model.param[p].dims for p in o.op.weights)]
     return tuple(dict.fromkeys(d for dims in groups for d in dims))
+
+
+def update_products(sharded: Sharded, o: OpSharding) -> tuple[tuple[float, float, float], ...]:
+    """The two products of the low-rank update of matmul op `o` on one device, (rows, columns, contraction) each: its
+    input by A, and that by B. () without an update; `sharded` has the local sizes.
+
+    >>> update_products(sharded, ops["ffn.gate"])
+    ()
+    """
+    if not o.op.update:
+        return ()
+    model = sharded.model
+    a, b = (model.param[p].shape_dims for p in o.op.update)
+    rank, taken, made = (prod(local_dim(sharded, o, d) for d in dims) for dims in (a[0], a[1], b[0]))
+    rows = prod(local_dim(sharded, o, d) for d in model.tensor[o.op.inputs[0]].dims if d not in a[1])
+    return (rows, rank, taken), (rows, made, rank)
 
 
 def local_dim(sharded: Sharded, o: OpSharding, dim: str) -> float:
@@ -122,9 +139,11 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
     """FLOPs of one token in a training step, as MFU counts them: 6 for each matmul parameter that it uses, and causal
     attention.
 
-    A forward takes 2 FLOPs a parameter and the backward twice that; a token uses `top_k` of the experts. Attention is
-    over sequences of `sequence_tokens`; sliding windows count the keys they see. Recomputation and the lookup of an
-    embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of the scores.
+    A forward takes 2 FLOPs a parameter and the backward twice that: 2 for the input's gradient and 2 for the weight's,
+    which a frozen weight and an input behind nothing that is trained do not have. A token uses `top_k` of the experts.
+    Attention is over sequences of `sequence_tokens`; sliding windows count the keys they see. Recomputation and the
+    lookup of an embedding do not count. Source: Chowdhery et al. 2022 (PaLM), appendix B, which counts both halves of
+    the scores.
 
     >>> f"{model_flops_per_token(plan.model, 8192) / 1e9:.0f} GFLOP"  # 6 x 69.5 billion, and 32 of attention
     '449 GFLOP'
@@ -135,8 +154,16 @@ def model_flops_per_token(model: Model, sequence_tokens: int) -> float:
         for op in ops:
             if op.kind == "matmul":
                 matrices = [model.param[p] for p in op.params if len(model.param[p].shape_dims) > 1]
-                total += copies * sum(6.0 * model.elements(p) * model.share(p) for p in matrices)
+                each = {p.name: _flops_of_parameter(op, p.name) for p in matrices}
+                total += copies * sum(each[p.name] * model.elements(p) * model.share(p) for p in matrices)
             elif op.kind == "attention":
                 work = 2.0 * model.sizes["heads"] * head_widths(model, op) * _mean_context(op, sequence_tokens)
-                total += copies * 3.0 * work
+                total += copies * (3.0 if op.has_backward else 1.0) * work
     return total
+
+
+def _flops_of_parameter(op: Op, name: str) -> float:
+    """FLOPs of a token for each element of a matrix: forward, and the gradients of its input and of itself. The input
+    of an update's B comes from A, which is trained."""
+    to_input = op.inputs[0] not in op.fixed or name in op.update[1:]
+    return 2.0 * (1 + to_input + (name not in op.fixed))

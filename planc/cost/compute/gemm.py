@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import ceil, inf, prod
 
-from planc.cost.compute.flops import cache_of, local_dim
+from planc.cost.compute.flops import cache_of, local_dim, update_products
 from planc.cost.compute.quantize import casts_s, quantized, s_per_flop
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
@@ -63,7 +63,7 @@ def gemm_of(sharded: Sharded, o: OpSharding) -> Gemm:
     model = sharded.model
     taken = model.tensor[o.op.inputs[0]].dims
     made = model.tensor[o.op.output].dims
-    weight = tuple(dict.fromkeys(d for p in o.op.params for d in model.param[p].dims))
+    weight = tuple(dict.fromkeys(d for p in o.op.weights for d in model.param[p].dims))
     sizes = {d: local_dim(sharded, o, d) for d in dict.fromkeys((*taken, *weight))}
     return Gemm(
         m=prod(sizes[d] for d in taken if d not in weight),
@@ -144,10 +144,10 @@ def _parent(op: Op) -> str:
     return op.module.rpartition(".")[0]
 
 
-@cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, backward)))
+@cached_on(lambda sharded, o, chip, backward: (cache_of(sharded, chip), (o.op.name, o.op.output, o.op.fixed, backward)))
 def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> tuple[float, ...]:
     """Seconds of the product of matmul op `o` in the forward, or of the two in the `backward`: the input's gradient and
-    the weight's.
+    the weight's. A gradient that is not made takes none; the products of a low-rank update are added to each.
 
     An op that runs fused with others is charged its share of the columns. `sharded` has the local sizes and `chip` the
     rates.
@@ -162,8 +162,20 @@ def products_s(sharded: Sharded, o: OpSharding, chip: Chip, backward: bool) -> t
     at_once = framework(sharded.plan.framework).expert_streams or inf
     to_input = Gemm(gemm.m, gemm.k, gemm.n, gemm.groups)
     to_weight = Gemm(gemm.k, gemm.n, gemm.m, gemm.groups)
-    products = (to_input, to_weight) if backward else (gemm,)
-    return tuple(share * gemm_s(g, chip, one, size, at_once) for g in products)
+    if not o.op.fixed:
+        products = (to_input, to_weight) if backward else (gemm,)
+        return tuple(share * gemm_s(g, chip, one, size, at_once) for g in products)
+    updates = [Gemm(*sides) for sides in update_products(sharded, o)]
+    made: tuple[list[tuple[float, Gemm]], list[tuple[float, Gemm]]] = ([(share, gemm)], [])
+    if backward:
+        goes_on, trained = o.op.inputs[0] not in o.op.fixed, any(p not in o.op.fixed for p in o.op.weights)
+        made = [(share, to_input)] * goes_on, [(share, to_weight)] * trained
+        made[0].extend((1.0, Gemm(g.m, g.k, g.n)) for g in (updates if goes_on else updates[1:]))
+        made[1].extend((1.0, Gemm(g.k, g.n, g.m)) for g in updates)
+    else:
+        made[0].extend((1.0, g) for g in updates)
+    found = tuple(sum(part * gemm_s(g, chip, one, size, at_once) for part, g in some) for some in made)
+    return found if backward else found[:1]
 
 
 def _with_shared_tiles(plan: Plan, gemm: Gemm) -> Gemm:
@@ -198,6 +210,17 @@ def weights_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
     '0.49 ms'
     """
     return products_s(sharded, o, chip, True)[1]
+
+
+def update_s(sharded: Sharded, o: OpSharding, chip: Chip) -> float:
+    """Seconds of the first product of the low-rank update of matmul op `o`, its input by A, on one device (`chip`);
+    `sharded` has the local sizes.
+
+    >>> update_s(sharded, ops["ffn.gate"], h100)  # it has no update
+    0.0
+    """
+    one, size = s_per_flop(sharded.plan, o.op, chip), DTYPE_BYTES[sharded.plan.precision.compute]
+    return sum((gemm_s(Gemm(*sides), chip, one, size) for sides in update_products(sharded, o)[:1]), 0.0)
 
 
 BIAS_PASSES = {False: 4, True: 2}

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from planc.cost.compute.attention import attention_s
 from planc.cost.compute.flops import cache_of, op_bytes
-from planc.cost.compute.gemm import matmul_op_s, weights_s
+from planc.cost.compute.gemm import matmul_op_s, update_s, weights_s
 from planc.cost.machine.rates import memory_bytes_per_s
 from planc.diag.fast_dataclass import dataclass
 from planc.ir.cache import cached_on
@@ -41,9 +41,17 @@ def section_time(sharded: Sharded, section: Section, chip: Chip) -> SectionTime:
     ['2.0 ms', '4.1 ms', '0.2 ms', '1.8 ms']
     """
     plan, forward = sharded.plan, ops_s(sharded, section, chip)
-    again = replay(plan, section).ops if section in plan.model.blocks else ()
-    rerun = dispatched_s([forward[name] for name in again], chip)
+    rerun = dispatched_s(_rerun(sharded, section, chip, forward), chip)
     return replace(_once_each(sharded, section, chip), recompute_s=rerun / plan.recompute.every)
+
+
+def _rerun(sharded: Sharded, section: Section, chip: Chip, forward: dict[str, float]) -> list[float]:
+    """Seconds of each op that the backward of a section runs again; of some that of their update's first product."""
+    if section not in sharded.model.blocks:
+        return []
+    again = replay(sharded.plan, section)
+    updates = [update_s(sharded, o, chip) for o in sharded.ops[section] if o.op.name in again.updates]
+    return [*(forward[name] for name in again.ops), *updates]
 
 
 @cached_on(lambda sharded, section, chip: (cache_of(sharded, chip), section))
@@ -66,7 +74,7 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
     """
     plan = sharded.plan
     forward, backward = ops_s(sharded, section, chip), ops_s(sharded, section, chip, backward=True).values()
-    rerun = [forward[name] for name in (replay(plan, section).ops if section in plan.model.blocks else ())]
+    rerun = _rerun(sharded, section, chip, forward)
     wait = dispatched_s(forward.values(), chip) - sum(forward.values()) + dispatched_s(backward, chip) - sum(backward)
     return wait, (dispatched_s(rerun, chip) - sum(rerun)) / plan.recompute.every
 
@@ -75,12 +83,14 @@ def host_s(sharded: Sharded, section: Section, chip: Chip) -> tuple[float, float
 def ops_s(sharded: Sharded, section: Section, chip: Chip, *, backward: bool = False) -> dict[str, float]:
     """Seconds of each op of a `section` for one microbatch, by name, in order of execution.
 
-    `backward` asks for the backward's; `sharded` has the layouts and `chip` the rates of the device.
+    `backward` asks for the backward's, of the ops that have one; `sharded` has the layouts and `chip` the rates of the
+    device.
 
     >>> f"{ops_s(sharded, 'block', h100)['ffn.down'] * 1e3:.2f} ms"
     '0.49 ms'
     """
-    return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in sharded.ops[section]}
+    ops = [o for o in sharded.ops[section] if o.op.has_backward or not backward]
+    return {o.op.name: op_s(sharded, o, chip, backward=backward) for o in ops}
 
 
 def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
@@ -102,7 +112,7 @@ def dispatched_s(ops: Iterable[float], chip: Chip) -> float:
 @cached_on(
     lambda sharded, o, chip, backward=False: (
         cache_of(sharded, chip),
-        (o.op.name, o.op.output, o.op.window, backward),
+        (o.op.name, o.op.output, o.op.window, o.op.fixed, backward),
     )
 )
 def op_s(sharded: Sharded, o: OpSharding, chip: Chip, *, backward: bool = False) -> float:

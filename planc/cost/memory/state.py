@@ -60,7 +60,11 @@ def _grads(sharded: Sharded, held: Held, *, whole: bool) -> float:
     plan = sharded.plan
     if not whole:
         return _noun(sharded, held, "grads")
-    return sum(n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)] for p, n in held)
+    return sum(
+        n * param_elements(plan, p) * DTYPE_BYTES[plan.store_dtype("grads", p.param.region)]
+        for p, n in held
+        if not p.param.frozen
+    )
 
 
 def _copy_stays(plan: Plan, p: ParamSharding) -> bool:
@@ -81,6 +85,7 @@ def _noun(sharded: Sharded, held: Held, noun: Noun) -> float:
     return sum(
         n * stored_elements(plan, p, p.stored[noun]) * DTYPE_BYTES[plan.store_dtype(noun, p.param.region)]
         for p, n in held
+        if not p.param.frozen
     )
 
 
@@ -113,7 +118,8 @@ def passing_bytes(sharded: Sharded, params: Iterable[ParamSharding]) -> dict[Sec
     for p in params:
         together = plan.bucket_layers if set(p.param.sections) & set(plan.model.blocks) else 1
         elements = together * param_elements(plan, p)
-        mine = gathered * elements * bool(p.stored["params"]), reduced * elements * bool(p.stored["grads"])
+        whole_gradient = reduced * elements * bool(p.stored["grads"] and not p.param.frozen)
+        mine = gathered * elements * bool(p.stored["params"]), whole_gradient
         for section in p.param.sections:
             others = found.get(section, (0.0, 0.0))
             found[section] = others[0] + mine[0], others[1] + mine[1]

@@ -47,6 +47,8 @@ def update_seconds(sharded: Sharded) -> dict[Sections, float]:
 def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
     """Bytes that one update reads and writes of a parameter's state on a device."""
     plan = sharded.plan
+    if p.param.frozen:
+        return 0.0
     passes = OPTIMIZER_PASSES if moments_of(plan, p.param.name) == 2 else MUON_PASSES
     size = DTYPE_BYTES[plan.store_dtype("optimizer", p.param.region)]
     return float(passes * stored_elements(plan, p, p.stored["optimizer"]) * size)
@@ -54,7 +56,7 @@ def _update_bytes(sharded: Sharded, p: ParamSharding) -> float:
 
 def _orthogonal_s(plan: Plan, p: ParamSharding) -> float:
     """Seconds of the Newton-Schulz iteration of a parameter; 0 where AdamW updates it."""
-    if moments_of(plan, p.param.name) == 2:
+    if moments_of(plan, p.param.name) != 1:
         return 0.0
     return newton_schulz_flops(plan.model.shape(p.param)) * dtype_s_per_flop(plan.cluster.chip, "fp32")
 

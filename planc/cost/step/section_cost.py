@@ -213,7 +213,9 @@ def shared_gradients(sharded: Sharded, links: LinkTimes) -> tuple[SharedGradient
     axes = (plan.split.axis,)
     params = sharded.params if microbatch_copies(plan.split) > 1 else sharded.tied
     return tuple(
-        SharedGradient(p.param.sections, *links.call_s(plan, "all_reduce", shared_bytes(plan, p), axes)) for p in params
+        SharedGradient(p.param.sections, *links.call_s(plan, "all_reduce", shared_bytes(plan, p), axes))
+        for p in params
+        if not p.param.frozen
     )
 
 

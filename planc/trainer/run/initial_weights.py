@@ -37,6 +37,8 @@ def initial(model: Model, seed: int) -> Initial:
         assert shape == model.shape(param), f"{name} is {model.shape(param)}, not {shape}"
         if param.init == "ones":
             return np.ones(shape, np.float32)
+        if param.init == "zeros":
+            return np.zeros(shape, np.float32)
         drawn = _generator(seed, name).standard_normal(shape, np.float32)
         drawn *= np.float32(_std(model, param))
         return drawn

@@ -1,0 +1,119 @@
+"""Fine-tuning in the emitted text: LoraLinear, apply_lora and apply_freeze."""
+
+from __future__ import annotations
+
+from planc.backends.common.source_writer import because, call, fill, lines
+from planc.backends.cuda.analysis.module_placements import relative
+from planc.backends.cuda.analysis.roles import Roles
+from planc.diag.quoting import python_string
+
+
+def functions(roles: Roles) -> str:
+    """LoraLinear and apply_lora, where the plan has updates; apply_freeze, where it trains a part of the model."""
+    parts = (_lora(roles) if roles.plan.lora else "", _freeze(roles) if roles.sharded.model.has_frozen else "")
+    return "\n\n\n".join(p for p in parts if p)
+
+
+def constants(roles: Roles) -> str:
+    """LORA_RANK and LORA_SCALE, with their sentence."""
+    lora = roles.plan.lora
+    if lora is None:
+        return ""
+    scale = f"{lora.alpha} / LORA_RANK"
+    return lines(because(lora.cause), f"LORA_RANK = {lora.rank}", f"LORA_SCALE = {scale}")
+
+
+def _lora(roles: Roles) -> str:
+    assert roles.plan.lora is not None
+    model = roles.sharded.model
+    paths = dict.fromkeys(relative(op.module) for kind in model.blocks for op in model.ops[kind] if op.update)
+    text = fill(
+        LORA,
+        parts="weight, a, b = (part(p) for p in (self.weight, self.lora_a, self.lora_b))" if roles.tensor else WHOLE,
+        cause=because(roles.plan.lora.cause),
+        paths=call("updated = {", [python_string(path) for path in paths], depth=1),
+    )
+    return f"{PART.strip()}\n\n\n{text}" if roles.tensor else text
+
+
+WHOLE = "weight, a, b = self.weight, self.lora_a, self.lora_b"
+
+PART = '''
+def part(parameter: torch.Tensor) -> torch.Tensor:
+    """This rank's part of a parameter. The gradient of one that is whole is a sum over the ranks."""
+    if not isinstance(parameter, DTensor):
+        return parameter
+    sums = [Partial() if at.is_replicate() else at for at in parameter.placements]
+    return parameter.to_local(grad_placements=sums)
+'''
+
+LORA = '''
+class LoraLinear(nn.Module):
+    """x W^T + LORA_SCALE x A^T B^T. The weight W [out, in] is frozen; A [rank, in] and B [out, rank] are trained.
+
+    A is drawn at random and B zero at first, so that training begins with the layer as it was.
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        out, given = layer.weight.shape
+        self.lora_a = nn.Parameter(layer.weight.new_empty(LORA_RANK, given).normal_(std=0.02))
+        self.lora_b = nn.Parameter(layer.weight.new_zeros(out, LORA_RANK))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        <parts>
+        update = F.linear(F.linear(x, a) * LORA_SCALE, b)
+        return F.linear(x, weight) + update
+
+
+def apply_lora(model: nn.Module) -> None:
+    """Low-rank updates beside these weights of each block."""
+    <cause>
+    <paths>
+    for block in model.layers.values():
+        for path, layer in list(block.named_modules()):
+            if path in updated:
+                block.set_submodule(path, LoraLinear(layer))
+'''
+
+
+def _freeze(roles: Roles) -> str:
+    model, plan = roles.sharded.model, roles.plan
+    trained = [p.name for p in model.params if not p.frozen]
+    frozen = [p.name for p in model.params if p.frozen]
+    few, name = (trained, "trained") if len(trained) < len(frozen) else (frozen, "frozen")
+    found = [s.cause for s in (plan.freeze, plan.lora) if s is not None]
+    return fill(
+        FREEZE,
+        causes=lines(*(because(cause) for cause in found)),
+        names=call(f"{name} = {{", [python_string(n) for n in few], depth=1),
+        wanted=f"pattern in {name}" if few is trained else f"pattern not in {name}",
+    )
+
+
+FREEZE = '''
+def apply_freeze(model: nn.Module) -> None:
+    """Frozen parameters have no gradient, and nothing of theirs is reduced or updated."""
+    <causes>
+    <names>
+    for name, parameter in model.named_parameters():
+        pattern = f"layers.*.{name.split('.', 2)[2]}" if name.startswith("layers.") else name
+        parameter.requires_grad_(<wanted>)
+'''
+
+
+def backward_prefetch(roles: Roles) -> str:
+    """A line for the first group with a backward: fully_shard would gather the group before it, which has none."""
+    sections = roles.sharded.ops
+    goes = {s: any(o.op.has_backward for o in ops) for s, ops in sections.items()}
+    if all(goes.values()):
+        return ""
+    if any(goes[kind] for kind in roles.sharded.model.blocks):
+        return lines(NOTHING_BEFORE, "first, *_ = model.layers.values()", fill(GATHERS_ITSELF, group="first"))
+    last = next(o.op.module for o in sections["last"] if o.op.params)
+    return lines(NOTHING_BEFORE, fill(GATHERS_ITSELF, group=f"model.{last}"))
+
+
+NOTHING_BEFORE = "# No backward comes before this one: what fully_shard would gather ahead for it stays where it is."
+GATHERS_ITSELF = "<group>.set_modules_to_backward_prefetch([<group>])"

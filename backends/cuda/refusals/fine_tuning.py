@@ -1,0 +1,63 @@
+"""Refusals of `freeze` and `lora`: sentences beside them that planc writes no program with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planc.backends.cuda.analysis.replays import is_selective
+from planc.backends.cuda.analysis.roles import Roles
+from planc.backends.cuda.analysis.styles import Styler
+from planc.ir.base import Cause
+from planc.ir.sharding import Sharded
+
+Refusal = tuple[Cause | None, str, str]
+
+
+def refused(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Other sentences that do not go with frozen parameters, and matrices that take no update."""
+    plan = sharded.plan
+    sentence = plan.lora or plan.freeze
+    if sentence is None:
+        return
+    beside: dict[str, Cause | None] = {
+        "a pipeline": plan.split.cause if plan.split else None,
+        "context parallelism": plan.cause_of_shard("sequence", roles.context[0]) if roles.context else None,
+        "narrow matmuls": next((q.cause for q in plan.quantize), None),
+        "compiled blocks": next((c.cause for c in plan.compiles if c.what == "blocks"), None),
+        "overlapped matmuls": next((o.cause for o in plan.overlaps), None),
+        "state on the host": next((o.cause for o in plan.offloads), None),
+        "Muon": plan.optimizer.cause if plan.optimizer.name == "muon" else None,
+        "several layers in a bucket": plan.gather.cause if plan.gather and plan.gather.bucket > 1 else None,
+        "layers gathered ahead": plan.gather.cause if plan.gather and plan.gather.prefetch else None,
+        "only some layers run again": plan.recompute.cause if plan.recompute.every > 1 else None,
+    }
+    for what, cause in beside.items():
+        if cause is not None:
+            yield cause, f"planc writes no program with frozen parameters and {what}", "leave one of them out"
+    if roles.experts.ops:
+        yield sentence.cause, f"{sharded.model.name} has experts", "fine-tune a dense model"
+    if sharded.tied:
+        yield sentence.cause, f"the head of {sharded.model.name} uses the embedding's weight", "train all of it"
+    named = plan.recompute.ops not in ((), ("blocks",), ("attention.core",))
+    if named or plan.recompute.kept or (plan.recompute.ops and is_selective(sharded)):
+        yield plan.recompute.cause, "planc knows no memory of it with frozen parameters", "`recompute blocks`"
+    yield from _updates(sharded, roles)
+
+
+def _updates(sharded: Sharded, roles: Roles) -> Iterator[Refusal]:
+    """Matrices whose update has no parts to go with the weight's."""
+    lora = sharded.plan.lora
+    if lora is None:
+        return
+    styler = Styler(sharded, roles)
+    for kind in sharded.model.blocks:
+        for b in styler.section(kind):
+            if not b.o.op.update:
+                continue
+            if f"{b.o.op.module}.bias" in sharded.model.param:
+                yield lora.cause, f"{b.o.op.module} has a bias", "name other matmuls"
+                return
+            if b.rows or b.weight.inner:
+                where = f"{b.rows[0]} at {b.o.op.name}" if b.rows else f"inside a dim of {b.o.op.name}"
+                yield lora.cause, f"tensor parallelism divides {where}", "divide heads and ffn, or name other matmuls"
+                return

@@ -1,0 +1,42 @@
+"""Fine-tuning of a whole module in one process, written apart from the emitted file: to check it by."""
+
+from __future__ import annotations
+
+import re
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from planc.ir.plan import Plan
+
+
+def fine_tune(model: nn.Module, plan: Plan) -> None:
+    """Freeze what `plan` freezes of `model`, and add its low-rank updates, in place."""
+    lora = plan.lora
+    if lora is not None:
+        updated = {op.module for kind in plan.model.blocks for op in plan.model.ops[kind] if op.update}
+        for path, layer in list(model.named_modules()):
+            if in_every_layer(path) in updated:
+                assert isinstance(layer, nn.Linear), path
+                model.set_submodule(path, WithUpdate(layer, lora.rank, lora.alpha))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(not plan.model.param[in_every_layer(name)].frozen)
+
+
+def in_every_layer(name: str) -> str:
+    """`name` of a module or a parameter with `*` for the layer's number, as an op graph names it."""
+    return re.sub(r"^layers\.\d+\.", "layers.*.", name)
+
+
+class WithUpdate(nn.Module):
+    """A linear layer [.., in] to [.., out] and, times alpha / rank, its update by A [rank, in] and B [out, rank]."""
+
+    def __init__(self, layer: nn.Linear, rank: int, alpha: int) -> None:
+        super().__init__()
+        self.weight = layer.weight
+        self.lora_a = nn.Parameter(layer.weight.new_empty(rank, layer.in_features))
+        self.lora_b = nn.Parameter(layer.weight.new_empty(layer.out_features, rank))
+        self.strength = alpha / rank
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight) + (x @ self.lora_a.T) @ self.lora_b.T * self.strength

@@ -1,0 +1,127 @@
+"""The model that a plan fine-tunes: parts of it frozen, and low-rank updates (LoRA) beside frozen weights.
+
+Hu et al. 2021, "LoRA: Low-Rank Adaptation of Large Language Models" (section 4.1): y = W x + alpha / rank B A x, with W
+frozen, A drawn at random and B zero at first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+
+from planc.ir.model import LORA_A, LORA_B, LORA_RANK, Model, Op, Param, Run, Section, Tensor
+from planc.ir.plan import Freeze, Lora
+from planc.sharding.recompute import names_op
+
+PARTS = ("model", "blocks", "norms")
+"""Words after `freeze` that stand for more than an op: all parameters, those of the blocks, and those of norms."""
+
+
+def fine_tuned(model: Model, freeze: Freeze | None, lora: Lora | None) -> Model:
+    """The `model` with the updates that `lora` asks for, and without gradients of what `freeze` and `lora` freeze.
+
+    `lora` freezes all parameters of the model's own but those that `freeze ... except` keeps. Without either sentence
+    the model is returned as it is.
+    """
+    if freeze is None and lora is None:
+        return model
+    updated = _with_updates(model, lora) if lora else model
+    frozen = _frozen(model, freeze, lora)
+    params = tuple(replace(p, frozen=p.name in frozen) for p in updated.params)
+    return _with_gradients(replace(updated, params=params))
+
+
+def _frozen(model: Model, freeze: Freeze | None, lora: Lora | None) -> set[str]:
+    """Names of the model's own parameters that are not trained; a tied one is frozen wherever it is named."""
+    parts, kept = (freeze.parts, freeze.kept) if freeze else ((), ())
+    return _named(model, parts if lora is None else ("model",)) - _named(model, kept)
+
+
+def _named(model: Model, parts: Iterable[str]) -> set[str]:
+    return {
+        name
+        for section, ops in model.ops.items()
+        for op in ops
+        for part in parts
+        if part == "model"
+        or (part == "blocks" and section in model.blocks)
+        or (part == "norms" and op.kind == "norm")
+        or names_op(part, op)
+        for name in op.params
+    }
+
+
+def _with_updates(model: Model, lora: Lora) -> Model:
+    """The model with A and B at each matmul of `lora`, and the tensor between them."""
+    params: dict[str, Param] = {}
+    tensors: dict[str, Tensor] = {}
+
+    def updated(op: Op) -> Op:
+        if op.kind != "matmul" or op.name not in lora.ops:
+            return op
+        weight = model.param[op.params[0]]
+        made, taken = weight.shape_dims
+        a, b = f"{op.module}{LORA_A}", f"{op.module}{LORA_B}"
+        params[a] = replace(weight, name=a, shape_dims=((LORA_RANK,), taken), init="normal")
+        params[b] = replace(weight, name=b, shape_dims=(made, (LORA_RANK,)), init="zeros")
+        rows = tuple(d for d in model.tensor[op.inputs[0]].dims if d not in taken)
+        between = Tensor(name=f"{op.name}.rank", dims=(*rows, LORA_RANK), region=op.region)
+        tensors[between.name] = between
+        return replace(op, params=(*op.params, a, b), saves=(*op.saves, between.name))
+
+    blocks = {kind: tuple(updated(op) for op in model.ops[kind]) for kind in model.blocks}
+    return replace(
+        model,
+        sizes={**model.sizes, LORA_RANK: lora.rank},
+        params=(*model.params, *params.values()),
+        tensors=(*model.tensors, *tensors.values()),
+        ops={**model.ops, **blocks},
+    )
+
+
+def _with_gradients(model: Model) -> Model:
+    """The model whose ops say which gradients they make and what they save for these.
+
+    Layers before the first gradient and those behind it do different work: kinds of block that are both are made two.
+    """
+    first, reached = _walked(model, model.ops["first"], {})
+    ops: dict[Section, tuple[Op, ...]] = {"first": first}
+    kinds, split = [], {}
+    stream = model.block_output
+    behind: set[Section] = set()
+    alive = stream in reached
+    flags = []
+    for kind in model.kinds:
+        flags.append(alive)
+        alive = stream in _walked(model, model.ops[kind], {stream} if alive else {})[1]
+    behind = {kind for kind, flag in zip(model.kinds, flags, strict=True) if flag}
+    for kind, flag in zip(model.kinds, flags, strict=True):
+        name = kind if flag or kind not in behind else f"opening_{kind}"
+        if name != kind:
+            split[kind] = name
+        kinds.append(name)
+        ops[name] = _walked(model, model.ops[kind], {stream} if flag else {})[0]
+    ops["last"] = _walked(model, model.ops["last"], {stream} if alive else {})[0]
+    params = tuple(replace(p, also=(*p.also, *(split[s] for s in p.sections if s in split))) for p in model.params)
+    runs = tuple(Run(section=kind, layers=len(list(same))) for kind, same in groupby(kinds))
+    return replace(model, ops=ops, params=params, runs=runs if split or model.runs else ())
+
+
+def _walked(model: Model, ops: tuple[Op, ...], given: Iterable[str]) -> tuple[tuple[Op, ...], set[str]]:
+    """The ops of a section, and the tensors that have a gradient behind it; `given` are those before it."""
+    alive, found = set(given), []
+    for op in ops:
+        fixed = [t for t in op.inputs if t not in alive] + [p for p in op.params if model.param[p].frozen]
+        through = len({*fixed}) < len({*op.inputs, *op.params})
+        found.append(replace(op, fixed=tuple(dict.fromkeys(fixed)), saves=_saved(model, op) if through else ()))
+        alive = alive | {op.output} if through else alive - {op.output}
+    return tuple(found), alive
+
+
+def _saved(model: Model, op: Op) -> tuple[str, ...]:
+    """Tensors that the op saves where the backward goes through it: a matmul its input, for a matrix's gradient."""
+    trained = [p for p in op.params if not model.param[p].frozen]
+    if op.kind == "matmul" and all(len(model.param[p].shape_dims) < 2 for p in trained):
+        return ()
+    return op.saves if op.kind != "embedding" or trained else ()

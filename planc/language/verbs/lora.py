@@ -1,0 +1,64 @@
+"""`lora rank R [alpha A] on PART, ...`: low-rank updates of matrices of the blocks, whose own weights are frozen."""
+
+from __future__ import annotations
+
+from planc.ir.dims import CARRIED
+from planc.ir.model import EXPERTS, Model, Op
+from planc.ir.plan import Lora
+from planc.language.draft import Draft
+from planc.language.op_names import read_op_names
+from planc.syntax.tree import Node, Sentence, Word
+
+VERBS = ("lora",)
+ORDER = 6
+
+
+def read(sentence: Sentence, draft: Draft) -> None:
+    numbers = [p for p in sentence.node.parts if isinstance(p, Word) or p.kind != "names"]
+    rank = draft.integer(numbers[0])
+    alpha = draft.integer(numbers[1]) if len(numbers) > 1 else rank
+    if draft.model is None or rank is None or alpha is None:
+        return
+    ops = _matmuls(sentence.names(0), draft, draft.model)
+    if ops is None or not _takes_updates(sentence, numbers[0], rank, ops, draft, draft.model):
+        return
+    draft.lora = Lora(rank=rank, alpha=alpha, ops=ops, cause=draft.cause(sentence))
+
+
+def _matmuls(words: list[Word], draft: Draft, model: Model) -> tuple[str, ...] | None:
+    """The blocks' matmuls that `words` name, by name, in the order of the blocks: ops, or all that have a dim."""
+    matmuls = [op for op in model.block_ops if op.kind == "matmul"]
+    dims = dict.fromkeys(d for op in matmuls for p in op.params for d in model.param[p].dims if d != "embed")
+    alone = [w for w in words if w.text not in dims or any(op.name.startswith(f"{w.text}.") for op in matmuls)]
+    wanted = {d for w in words if w not in alone for d in CARRIED.get(w.text, (w.text,))}
+    named = read_op_names(alone, matmuls, f"a matmul of a block of {model.name}", draft, tuple(dims))
+    if named is None:
+        return None
+    return tuple(
+        op.name
+        for op in matmuls
+        if any(op.name == n or op.name.startswith(f"{n}.") for n in named)
+        or any(d in wanted for p in op.params for d in model.param[p].dims)
+    )
+
+
+def _takes_updates(
+    sentence: Sentence, place: Word | Node, rank: int, ops: tuple[str, ...], draft: Draft, model: Model
+) -> bool:
+    """True if every matrix can have an update of this rank, smaller than itself; reports the first that cannot."""
+    for op in (op for op in model.block_ops if op.name in ops):
+        shape = model.shape(model.param[op.params[0]])
+        if len(shape) != 2 or op.region == EXPERTS or not _has_its_own_weight(op):
+            what = f"{op.name} has no matrix [out, in] of its own"
+            help = "name matmuls of attention, or of a dense feed-forward layer"
+            draft.report("E0120", sentence.span, what, help=help)
+            return False
+        if rank >= min(shape):
+            what = f"a rank of {rank} is no less than that of {op.params[0]}, {shape[0]} x {shape[1]}"
+            draft.report("E0120", place.span, what, help=f"at most {min(shape) - 1}, or train the weight itself")
+            return False
+    return True
+
+
+def _has_its_own_weight(op: Op) -> bool:
+    return op.params[0] == f"{op.module}.weight"

@@ -1,0 +1,33 @@
+"""Frozen parameters and low-rank updates on up to 64 devices: collectives and peaks as predicted."""
+
+from __future__ import annotations
+
+import pytest
+
+from planc.backends.cuda.audit.run import audit
+from planc.ir.audit import AuditOptions, differences
+from tests.audit.cases import BLOCKS, FSDP, HSDP, PER_STEP, SP, TP, Case, built
+
+PEAK_WITHIN = 0.05
+LLAMA = "llama3_8b(layers = 4)"
+LAYOUTS: dict[str, Case] = {
+    "heads_64": Case(LLAMA, "fsdp 64", (FSDP, BLOCKS, "lora rank 16 on heads")),
+    "all_tp_64": Case(LLAMA, "fsdp 8 > tp 8", (FSDP, TP, SP, "lora rank 64 alpha 128 on heads, ffn", BLOCKS)),
+    "all_tp_kept_32": Case(LLAMA, "fsdp 8 > tp 4", (FSDP, TP, SP, "lora rank 256 on heads, ffn"), tokens=1024),
+    "values_hsdp_32": Case(
+        LLAMA, "replica 4 > fsdp 8", (HSDP, PER_STEP, "lora rank 16 on attention.q, attention.v"), microbatches=2
+    ),
+    "embedding_64": Case(LLAMA, "fsdp 64", (FSDP, "freeze embedding, norms", BLOCKS)),
+    "attention_tp_32": Case("mistral_7b(layers = 4)", "fsdp 4 > tp 8", (FSDP, TP, "freeze attention", BLOCKS)),
+    "head_alone_32": Case(LLAMA, "fsdp 32", (FSDP, "freeze model except head"), tokens=4096),
+    "blocks_8": Case(LLAMA, "fsdp 8", ("use zero2 over fsdp", "freeze blocks"), tokens=4096),
+}
+QUICK = ("heads_64",)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in LAYOUTS])
+def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
+    found = audit(built(name, LAYOUTS[name]), AuditOptions())
+    assert differences(found.rows) == [] and found.unparsed == ()
+    assert all(abs(m.relative) <= PEAK_WITHIN for m in found.memory)
