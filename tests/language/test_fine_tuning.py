@@ -117,7 +117,7 @@ def test_a_compiled_plan_that_does_not_fit_is_refused(tmp_path: Path, change: ob
     data = json.loads(json.dumps(tuned(tmp_path, "lora rank 4 on heads").to_json()))
     assert callable(change)
     change(data)
-    with pytest.raises(ValueError, match="update|sentence|input or parameter"):
+    with pytest.raises(ValueError, match=r"update|sentence|input or parameter"):
         Plan.from_json(data)
 
 

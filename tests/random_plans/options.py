@@ -45,6 +45,8 @@ def draw(draft: Draft) -> None:
     while draft.dice.chance(share):
         draft.dice.choice(seldom)(draft)
         share /= 2
+    if draft.dice.chance(0.06):
+        _fine_tune(draft)
 
 
 def _common(draft: Draft) -> None:
@@ -129,6 +131,20 @@ def _quantize(draft: Draft) -> None:
     if model.layers > 2 and dice.chance(0.2):
         spared = f" except layers 0..1, {model.layers - 1}"
     draft.say(f"quantize {', '.join(dice.some(names, 1, 3))} as {method}{spared}")
+
+
+def _fine_tune(draft: Draft) -> None:
+    """Parts that are frozen, or low-rank updates, seldom both."""
+    dice, model = draft.dice, draft.model
+    said = dice.choice(("freeze", "freeze", "lora", "lora", "both"))
+    if said != "lora":
+        parts = ("blocks", "norms", "embedding", "attention", "head", "model except norms", "model except head")
+        draft.say(f"freeze {dice.choice(parts)}")
+    if said != "freeze":
+        ops = [op.name for kind in model.blocks for op in model.ops[kind]]
+        named = [op for op in ("attention.q", "attention.v", "attention.out") if op in ops]
+        strength = dice.choice(("", " alpha 4", " alpha 16"))
+        draft.say(f"lora rank {dice.choice((2, 3, 4))}{strength} on {dice.choice(('heads', *named))}")
 
 
 def _offload_state(draft: Draft) -> None:
