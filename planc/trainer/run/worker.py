@@ -96,6 +96,7 @@ def main(arguments: list[str] | None = None) -> int:
         receipt = work(request, started)
         if receipt is not None:
             receipt.write(request.receipt)
+        return 0
     except PlanError as error:
         for found in error.diagnostics:
             print(f"{found.severity}[{found.code}]: {printable(found.message)}", file=sys.stderr)
@@ -111,7 +112,6 @@ def main(arguments: list[str] | None = None) -> int:
         return launch.PREEMPTED
     except KeyboardInterrupt:
         return 130
-    return 0
 
 
 def work(request: Request, started: float) -> Receipt | None:
