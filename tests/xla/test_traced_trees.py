@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,11 @@ import jax
 import jax.numpy as jnp
 
 from planc.backends.xla.runtime.trees.layout import specs_by_shape
+from planc.backends.xla.runtime.trees.shardings import leaf_specs
 from planc.backends.xla.runtime.trees.traced import factors_of_leaves
+from planc.checks import check_plan
 from planc.ir.plan import Plan
+from planc.lowering import lower_plan
 from tests.plans import cpu_plan, propagated
 
 LAYOUT = ("fsdp 2 > tp 2", "use fsdp over fsdp", "use tp over tp")
@@ -113,3 +117,48 @@ def test_a_bias_of_heads_lies_as_heads_do_though_it_has_the_size_of_embed() -> N
     found = factors(biased, words=zeros(VOCAB, EMBED), q=zeros(EMBED, EMBED), b=zeros(EMBED))
     assert found["b"] == ((HEADS, HEAD_DIM),)
     assert list(specs_by_shape(propagated(PLAN), "params", (EMBED,), found["b"])) == [(("tp", "fsdp"),)]
+
+
+@pytest.mark.parametrize("halves", ["concatenated", "stacked"])
+def test_rotary_positions_leave_the_axis_of_a_head(halves: str) -> None:
+    """Heads and a head's dim have one size here; the scores are a sum over the second."""
+
+    def turned(x: jax.Array) -> jax.Array:
+        if halves == "stacked":
+            return jnp.stack([x[..., ::2] - x[..., 1::2], x[..., 1::2]], axis=-1).reshape(x.shape)
+        first, second = jnp.split(x, 2, axis=-1)
+        return jnp.concatenate([first - second, second + first], axis=-1)
+
+    def scores(p: Any, tokens: jax.Array) -> jax.Array:
+        x = p["words"][tokens]
+        q, k = (jnp.einsum("bse,ehd->bshd", x, p[name]) for name in "qk")
+        return jnp.einsum("bshd,bthd->bhst", turned(q), turned(k))
+
+    kernel = zeros(EMBED, HEADS, HEAD_DIM)
+    assert HEADS == HEAD_DIM
+    found = factors(scores, words=zeros(VOCAB, EMBED), q=kernel, k=kernel)
+    assert found["q"] == found["k"] == (("embed",), (HEADS,), ("head_dim",))
+
+
+@pytest.mark.parametrize("kind", ["linen", "maxtext", "equinox"])
+def test_the_function_tells_what_the_rules_say(kind: str, tmp_path: Path) -> None:
+    """Heads and a head's dim have one size in these models: the scores of attention tell them apart."""
+    pytest.importorskip("flax")
+    from tests.xla.user_trees import TREES, unconstrained
+
+    made: list[Any] = []
+
+    def build() -> Any:
+        made.append(TREES[kind]())
+        return made[0].params
+
+    params, tree = jax.eval_shape(build), made[0]
+    rules = tree.rules
+    if isinstance(rules, str):
+        rules = tmp_path / "mine.rules"
+        rules.write_text(tree.rules)
+    program = lower_plan(check_plan(PLAN), "xla")
+    by_rules = leaf_specs(program, params, rules, None, "params")
+    told = {"*/qkv/weight": "_, embed"} if kind == "equinox" else {}
+    by_function = leaf_specs(program, params, told, lambda p, t: tree.logits(p, t, unconstrained), "params")
+    assert by_function == by_rules

@@ -173,4 +173,18 @@ FAULTS: tuple[Fault, ...] = (
         planted="                assert dim",
         test="tests/xla/test_traced_trees.py::test_the_table_of_words_is_told_by_the_lookup_where_vocab_is_embed",
     ),
+    Fault(
+        name="xla: halves of a head are not put together again",
+        file="backends/xla/runtime/trees/traced.py",
+        text="        self._join(min(wholes), out)",
+        planted="        assert self._size",
+        test="tests/xla/test_traced_trees.py::test_rotary_positions_leave_the_axis_of_a_head",
+    ),
+    Fault(
+        name="xla: scores of attention name no axis",
+        file="backends/xla/runtime/trees/traced.py",
+        text='                self._name.setdefault(self._root(axis), "head_dim")',
+        planted="                assert self._name is not None",
+        test="tests/xla/test_traced_trees.py::test_the_function_tells_what_the_rules_say[maxtext]",
+    ),
 )

@@ -58,7 +58,7 @@ def factors_of_leaves(model: Callable[[Any, jax.Array], Any], tree: Any, plan: P
         message = f"the function that is to tell the tree's dims does not take it and tokens {list(tokens.shape)}: "
         message += first
         raise PlanError([Diagnostic("E1206", message, plan.mesh.cause.span)]) from error
-    joined = _Joined(_table_dims(plan.model))
+    joined = _Joined(_table_dims(plan.model), plan.model.sizes.get("head_dim", 0))
     inputs = [joined.fresh(v.aval.shape) for v in closed.jaxpr.invars]
     joined.tokens = inputs[-1]
     joined.run(closed.jaxpr, inputs)
@@ -74,16 +74,18 @@ def _table_dims(model: Model) -> tuple[str, ...]:
 class _Joined:
     """Axes of all values of a function, joined where they are one dim.
 
-    `table` are the dims of the table of words: a lookup of tokens gives them to its axes.
+    `table` are the dims of the table of words: a lookup of tokens gives them to its axes. `head_dim` is the size of a
+    head, whose axis is known by the products of attention.
     """
 
-    def __init__(self, table: tuple[str, ...] = ()) -> None:
+    def __init__(self, table: tuple[str, ...] = (), head_dim: int = 0) -> None:
         self.tokens: Axes = ()
-        self._table = table
+        self._table, self._head_dim = table, head_dim
         self._name: dict[int, str] = {}
         self._parent: list[int] = []
         self._size: list[int] = []
         self._made_of: dict[int, Axes] = {}
+        self._part_of: dict[int, int] = {}
         self._scanned: set[int] = set()
 
     def fresh(self, shape: Sequence[int]) -> Axes:
@@ -122,6 +124,9 @@ class _Joined:
             self._scanned.add(first)
         if second in self._name:
             self._name.setdefault(first, self._name[second])
+        if second in self._part_of:
+            whole = self._part_of.setdefault(first, self._part_of[second])
+            self._join(whole, self._part_of[second])
         inner = self._made_of.pop(second, None)
         if inner is None:
             return
@@ -196,9 +201,35 @@ class _Joined:
             self._join(every[a[0]][a[1]], every[b[0]][b[1]])
         if name == "reshape":
             self._reshape(ins[0], outs[0])
+        if name in ("slice", "split"):
+            for out in outs:
+                self._cut(ins[0], out)
+        if name == "concatenate":
+            self._put_together([axes[params["dimension"]] for axes in ins], outs[0][params["dimension"]])
         if name == "gather" and len(ins[0]) == len(self._table) and self._of_tokens(ins[1]):
             for axis, dim in zip(ins[0], self._table, strict=True):
                 self._name.setdefault(self._root(axis), dim)
+
+        if name == "dot_general":
+            self._attention(params["dimension_numbers"], ins)
+
+    def _attention(self, numbers: Any, ins: list[Axes]) -> None:
+        """Name the axis of a head in the two products of attention, each for every sequence and head: scores sum over
+        that of queries and keys, and a sum over tokens leaves that of values."""
+        summed, batch = numbers
+        tokens = {self._root(a) for a in self.tokens}
+        each = {self._root(ins[0][i]) for i in batch[0]}
+        if not each & tokens or each <= tokens:
+            return
+        named = [ins[0][i] for i in summed[0]]
+        if {self._root(a) for a in named} <= tokens:
+            sides = [
+                [a for i, a in enumerate(axes) if i not in (*summed[k], *batch[k])] for k, axes in enumerate(ins[:2])
+            ]
+            named = [side[0] for side in sides if len(side) == 1]
+        for axis in named:
+            if self._size[axis] == self._head_dim and self._root(axis) not in tokens:
+                self._name.setdefault(self._root(axis), "head_dim")
 
     def _of_tokens(self, axes: Axes) -> bool:
         """True for indices with the axes of the tokens."""
@@ -215,8 +246,22 @@ class _Joined:
                 self._join(left[0], right[0])
             elif len(left) == 1:
                 self._compose(left[0], tuple(right))
-            elif len(right) == 1:
+            elif len(right) == 1 and not any(self._put_together([a], right[0]) for a in left):
                 self._compose(right[0], tuple(left))
+
+    def _cut(self, before: Axes, after: Axes) -> None:
+        """A slice of an axis is a part of it: rotary positions turn halves, and put them together again."""
+        for whole, part in zip(before, after, strict=True):
+            if self._size[whole] > self._size[part] > 1:
+                self._part_of.setdefault(self._root(part), whole)
+
+    def _put_together(self, parts: Sequence[int], out: int) -> bool:
+        """Parts of one axis that are as long as it are that axis again; True if they are."""
+        wholes = {self._root(self._part_of[self._root(a)]) if self._root(a) in self._part_of else -1 for a in parts}
+        if len(wholes) > 1 or -1 in wholes or self._size[out] != self._size[min(wholes)]:
+            return False
+        self._join(min(wholes), out)
+        return True
 
     def _compose(self, whole: int, inner: Axes) -> None:
         """One axis is the product of others."""
@@ -239,6 +284,8 @@ def _pairs(name: str, params: Any, ins: list[Shape], out: Shape) -> Iterator[tup
         free = [(0, i) for i in range(len(ins[0])) if i not in (*left, *left_batch)]
         free += [(1, i) for i in range(len(ins[1])) if i not in (*right, *right_batch)]
         yield from ((place, (result, i)) for i, place in enumerate([*((0, a) for a in left_batch), *free]))
+    elif name == "stack":
+        yield from (((k, i), (result, i + (i >= params["axis"]))) for k, n in enumerate(ins) for i in range(len(n)))
     elif name == "transpose":
         yield from (((0, a), (result, i)) for i, a in enumerate(params["permutation"]))
     elif name == "broadcast_in_dim":
