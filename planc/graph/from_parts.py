@@ -161,17 +161,18 @@ class GraphBuilder:
     def dragonfly(self, part: Part) -> None:
         """Groups of switches, all of a group joined with each other; each two groups by one link, in turn."""
         n = part.numbers
-        self.digits = Digit(n["chips"]), Digit(1), Digit(n["nodes"]), Digit(n["groups"] * n["switches"], "none")
+        self.digits = (
+            Digit(n["chips"]), Digit(1), Digit(n["nodes"]), Digit(n["switches"], "within"), Digit(n["groups"], "within")
+        )  # fmt: skip
         groups = []
         for g in range(n["groups"]):
-            first = g * n["switches"]
             routers = [
-                self.add(f"{part.name}.group{g}.switch{r}", "leaf", -1, ("router", (*INSIDE, -1, first + r)))
+                self.add(f"{part.name}.group{g}.switch{r}", "leaf", -1, ("router", (*INSIDE, -1, r, g)))
                 for r in range(n["switches"])
             ]
             for r, router in enumerate(routers):
                 for j in range(n["nodes"]):
-                    for chip in self.node(part, f"{part.name}.group{g}.node{r * n['nodes'] + j}", j, first + r):
+                    for chip in self.node(part, f"{part.name}.group{g}.node{r * n['nodes'] + j}", j, r, g):
                         self.join(chip, router, part.links["out"])
             for one, other in combinations(routers, 2):
                 self.join(one, other, part.links["local"])
@@ -184,7 +185,7 @@ class GraphBuilder:
         """A switch for every chip, joined with the next along every dimension; `wrap = 1` closes them all."""
         at: dict[tuple[int, ...], int] = {}
         unit = self.new_unit(part.name)
-        self.digits = tuple(Digit(n, "round" if part.numbers["wrap"] else "none") for n in reversed(part.shape))
+        self.digits = tuple(Digit(n, "round" if part.numbers["wrap"] else "line") for n in reversed(part.shape))
         for place in product(*(range(n) for n in part.shape)):
             name, digits = f"{part.name}." + "_".join(map(str, place)), place[::-1]
             at[place] = self.add(f"{name}.switch", "switch", unit, ("switch", digits))

@@ -15,7 +15,7 @@ Address = tuple[str, tuple[int, ...]]
 """The name of what all vertices have in common that differ in digits alone, and the values of the digits."""
 
 
-Exchange = Literal["any", "round", "none"]
+Exchange = Literal["any", "round", "within", "line", "none"]
 
 
 class Digit(NamedTuple):
@@ -23,8 +23,10 @@ class Digit(NamedTuple):
 
     size: int
     exchange: Exchange = "any"
-    """`any`: any two values can change places. `round`: all can move on by as much, as on a ring. `none`: every value
-    has surroundings of its own."""
+    """`any`: any two values can change places. `round`: each value is joined with the next, the last with the first,
+    and all can move on by as much. `line`: so, but the last is not joined with the first; values can change places as
+    long as nothing is sent from one to another. `within`: any two can change places as long as nothing is sent from one
+    value of the last digit to another. `none`: every value has surroundings of its own."""
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
+from math import prod
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from planc.cost.routes.algorithms import Machine, Routes
+from planc.cost.routes.fabric import Fabric
 from planc.driver import load
 from planc.graph import machine_links
+from planc.graph.from_parts import links_of_graph
+from planc.ir.hardware import Link, OwnGraph, Part
 from planc.ir.mesh import Mesh
 from tests.graph.closed_form import OPS
 from tests.graph.test_own_graphs import links_of, plan_on
@@ -23,6 +30,8 @@ MACHINES = {
     "rack": "rack(chips = 64, link = nvlink)",
     "dragonfly": "dragonfly(groups = 4, switches = 2, nodes = 4, chips = 2, link = nvlink, out = ib)",
     "torus": "torus(shape = 4x4x4, link = ib, wrap = 1)",
+    "dragonfly, single": "dragonfly(groups = 8, switches = 1, nodes = 4, chips = 2, link = nvlink, out = ib)",
+    "grid": "torus(shape = 4x2x8, link = ib, wrap = 0)",
     "ring": "torus(shape = 64x1, link = ib, wrap = 1)",
 }
 AXES = (("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c"), ("a", "b", "c"))
@@ -36,8 +45,9 @@ def test_one_group_of_each_kind_is_as_good_as_all(name: str, sizes: tuple[int, .
     mesh = Mesh.of(dict(zip("abc", sizes, strict=True)), cluster.cause)
     slow = replace(links, cables=tuple(c._replace(share=0.3) if i % 37 == 5 else c for i, c in enumerate(links.cables)))
     folded, machine = 0, Machine(slow if sum(sizes) % 4 else links)
+    plain = Machine(replace(machine.links, symmetry=None))
     for axes in AXES:
-        few, every = (Routes(machine, mesh, cluster, axes, folding=fold) for fold in (True, False))
+        few, every = (Routes(one, mesh, cluster, axes) for one in (machine, plain))
         folded += len(few.groups) < len(every.groups)
         for op in OPS:
             for one, other in zip(few.algorithms(op), every.algorithms(op), strict=True):
@@ -53,6 +63,23 @@ def test_a_machine_of_several_parts_is_routed_whole(tmp_path: Path) -> None:
     assert links.symmetry is None and machine_links(cluster) is links
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.sampled_from([1, 2, 3, 4, 5, 8]), min_size=1, max_size=3), st.booleans(), st.data())
+def test_ways_on_a_torus_are_those_that_a_search_finds(shape: list[int], wrap: bool, data: st.DataObject) -> None:
+    shape = [*shape, 4] if prod(shape) < 4 else shape
+    link = Link(name="ib", bandwidth_bytes_per_s=50e9, latency_s=8e-6)
+    part = Part(name="a", kind="torus", numbers={"wrap": int(wrap)}, links={"link": "ib"}, shape=(*shape,))
+    links = links_of_graph("pod", OwnGraph(links=(link,), parts=(part,), points=(), wires=()))
+    known, searched = Fabric(links), Fabric(replace(links, symmetry=None))
+    chip = st.sampled_from(links.devices)
+    flows = data.draw(st.lists(st.tuples(chip, chip, st.sampled_from([0.5, 1.0, 3.0])), max_size=30))
+    members = data.draw(st.lists(chip, min_size=2, max_size=12, unique=True))
+    for sent in ((flows, ()), ([], [(members, 1.0)]), (flows, [(members, 2.0)])):
+        assert known.loads(*sent) == pytest.approx(searched.loads(*sent), rel=1e-12)
+    for a, b in product(members, members):
+        assert known.latency_s(a, b) == pytest.approx(searched.latency_s(a, b), rel=1e-12)
+
+
 def test_every_axis_of_16384_devices_has_one_group_to_route(tmp_path: Path) -> None:
     part = "fat_tree(nodes = 2048, chips = 8, leaf = 32, spines = 32, uplinks = 4, link = nvlink, out = ib)"
     plan = plan_on(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 2048 > tp 8")
@@ -63,3 +90,18 @@ def test_every_axis_of_16384_devices_has_one_group_to_route(tmp_path: Path) -> N
         routes = Routes(Machine(links), mesh, cluster, axes)
         assert len(routes.groups) == 1 and routes.fold is not None
         assert routes.fold.copies * routes.size == 16384
+
+
+def test_a_dragonfly_routes_one_group_of_axes_inside_its_groups(tmp_path: Path) -> None:
+    part = "dragonfly(groups = 64, switches = 16, nodes = 2, chips = 8, link = nvlink, out = ib)"
+    plan = plan_on(tmp_path, f"graph pod of h100\nfabric a = {part}\n", mesh="fsdp 2048 > tp 8")
+    cluster = load(written(plan.parent, plan.read_text().replace("64 x", "2048 x"))).cluster
+    links = machine_links(cluster)
+    mesh = Mesh.of({"pp": 4, "dp": 16, "fsdp": 16, "ep": 2, "tp": 8}, cluster.cause)
+    groups = {
+        axes: len(Routes(Machine(links), mesh, cluster, axes).groups) for axes in (("tp",), ("ep", "tp"), ("fsdp",))
+    }
+    assert groups == {("tp",): 1, ("ep", "tp"): 1, ("fsdp",): 1}
+    crossing = Routes(Machine(links), mesh, cluster, ("dp",))
+    assert len(crossing.groups) == 16 * 4 and crossing.fold is not None
+    assert crossing.fold.copies == 16

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 from planc.cost.machine.topology import DeviceGroup, GroupLevel, RoutedAlgorithm, torus_dims
 from planc.cost.routes.fabric import Fabric, Flow
-from planc.cost.routes.fold import Fold, fold_of
+from planc.cost.routes.fold import ArcKinds, Fold, FoldedDigits, fold_of
 from planc.cost.routes.rings import (
     TorusLine,
     exchange_loads,
@@ -58,6 +58,8 @@ class Machine:
     links: MachineLinks
     groups: dict[tuple[int, tuple[tuple[int, int], ...]], DeviceGroup] = field(default_factory=dict)
     """Groups that were asked for, by the devices of the mesh and their axes' sizes and strides."""
+    kinds: dict[FoldedDigits, ArcKinds] = field(default_factory=dict)
+    """Arcs that symmetry makes alike, by the digits that move."""
 
     @cached_property
     def fabric(self) -> Fabric:
@@ -140,7 +142,7 @@ class Routes:
     def fold(self) -> Fold | None:
         """The symmetry by which one group of each kind is enough; None where every group is routed."""
         used = [self._mesh.axis(a) for a in self._axes if self._mesh.axis(a).size > 1]
-        return fold_of(self.machine.links, used, self._mesh.devices) if self.folding else None
+        return fold_of(self.machine.links, used, self._mesh.devices, self.machine.kinds) if self.folding else None
 
     @cached_property
     def groups(self) -> list[list[int]]:
@@ -191,7 +193,8 @@ class Routes:
     def algorithms(self, op: Op) -> tuple[RoutedAlgorithm, ...]:
         """The ways of `op`, with the seconds a byte of one device's buffer; none for a group of one."""
         if op not in self._known:
-            self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
+            with gc_paused():
+                self._known[op] = tuple(self._algorithms_of(op)) if self.size > 1 else ()
         return self._known[op]
 
     def _algorithms_of(self, op: Op) -> Iterator[RoutedAlgorithm]:
@@ -214,7 +217,7 @@ class Routes:
     def _found_gathers(self) -> Iterator[RoutedAlgorithm]:
         inside = max(len(members) for units in self.units for members in units)
         if not self.machine.lines or inside == 1:
-            yield self._ring()
+            yield self._ring
         if inside > 1 and (self.outside > 1 or self.machine.lines):
             near, far = self._inside, self._peers
             yield near.then(far, "hierarchical" if self.outside > 1 else near.name)
@@ -225,6 +228,7 @@ class Routes:
                 RoutedAlgorithm("tree", far.s_per_byte / LL_SHARE, hops_s, far.link, 0.0, far.loads), "tree"
             )
 
+    @cached_property
     def _ring(self) -> RoutedAlgorithm:
         """Rings through all members; where units have as many members each, one ring leaves them by each member."""
         part = 1 - 1 / self.size
@@ -269,6 +273,8 @@ class Routes:
         """A gather over the units: each member's part with those of the same position."""
         if self.outside == 1:
             return RoutedAlgorithm("none", 0.0, 0.0, "")
+        if all(len(members) == 1 for units in self.units for members in units):
+            return self._ring
         flows: list[Flow] = []
         for units in self.units:
             if len(units) == 1:
@@ -448,15 +454,15 @@ class Routes:
         folded = self.fold.folded(totals)
         every = dict(folded.values())
         for arc in self.fabric.uneven:
-            if (found := folded.get(self.fold.key(arc))) is not None:
-                every.setdefault(arc, found[1])
+            if (total := self.fold.on_arc(arc, folded)) is not None:
+                every.setdefault(arc, total)
         return every
 
     def _message(self, name: str, flows: Sequence[Flow]) -> RoutedAlgorithm:
         """Whole messages: no link of a bundle carries more than it has, however many others are idle."""
         fabric, cables = self.fabric, self.machine.links.cables
         way = self._routed(name, flows, fabric.latency_s(flows[0][0], flows[0][1]))
-        used = map(fabric.slowest_of, self._of_all_groups(fabric.totals(flows)))
+        used = (fabric.slowest_of(arc) for _, totals in way.loads for arc in totals)
         single = max(((cables[arc // 2].links / fabric.rates[arc], arc) for arc in used), default=(0, -1))
         if single[0] > way.s_per_byte:
             return way._replace(s_per_byte=single[0], link=fabric.arc_name(single[1]), half_s=0.0)

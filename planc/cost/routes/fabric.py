@@ -11,30 +11,20 @@ https://www.rfc-editor.org/rfc/rfc2992.
 from __future__ import annotations
 
 import itertools
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import permutations, product
 
+from planc.cost.routes.core import Amounts, Arc, Bundle, Core, Grid, core_of
 from planc.graph.links import MachineLinks
 
 Flow = tuple[int, int, float]
 """From a vertex to a vertex, so many bytes."""
-Arc = int
-"""A direction of a cable: twice its number there, one more back."""
 
 
 class NoPathError(ValueError):
     """Two chips of a group that no links join."""
-
-
-class Bundle:
-    """The arcs between two vertices of the reduced network, one way, and the links that they are."""
-
-    __slots__ = ("arcs", "links")
-
-    def __init__(self, arcs: list[Arc], links: float) -> None:
-        self.arcs, self.links = arcs, links
 
 
 class Fabric:
@@ -61,10 +51,6 @@ class Fabric:
         self.paces = self._paced()
         """Bytes per second of the bundle of which each arc is the first, when its busiest arc is always busy."""
         self._known: dict[int, list[int]] = {}
-        self._from: dict[int, list[int]] = {}
-        self._met: dict[int, int] = {}
-        self._components: dict[int, int] = {}
-        self._component_size: dict[int, int] = defaultdict(int)
 
     def _add_cables(self) -> None:
         vertices, ports, after = self.links.vertices, self.ports, self._next
@@ -186,18 +172,25 @@ class Fabric:
     def totals(self, flows: Iterable[Flow], exchanges: Iterable[tuple[Sequence[int], float]] = ()) -> dict[Arc, float]:
         """Bytes on all arcs of a bundle together, by its first arc, when all `flows` and `exchanges` run at once."""
         loads: dict[Arc, float] = defaultdict(float)
-        between: _Amounts = defaultdict(float)
-        core: _Amounts = defaultdict(float)
+        between: Amounts = defaultdict(float)
+        core: Amounts = defaultdict(float)
+        only = self._single_ports
         for source, target, amount in flows:
-            self._send(source, target, amount, loads, between)
+            if amount and (mine := only.get(source)) and (theirs := only.get(target)) and mine[0] != theirs[0]:
+                loads[mine[2]] += amount
+                loads[theirs[3]] += amount
+                if mine[1] != theirs[1]:
+                    between[mine[1], theirs[1]] += amount
+            else:
+                self._send(source, target, amount, loads, between)
         for members, amount in exchanges:
             self._exchange(members, amount, loads, between, core)
         for (u, v), amount in between.items():
             self._climb(u, v, amount, loads, core)
-        self._push(core, loads)
+        self._core.push(core, loads)
         return loads
 
-    def _send(self, source: int, target: int, amount: float, loads: dict[Arc, float], between: _Amounts) -> None:
+    def _send(self, source: int, target: int, amount: float, loads: dict[Arc, float], between: Amounts) -> None:
         """One flow: on the links of both chips, and between the switches that they are on."""
         if source == target or not amount:
             return
@@ -228,8 +221,8 @@ class Fabric:
 
         Software picks the port: of equal paths those over the fastest ones, NVLink before PCIe.
         """
-        mine, theirs = self.ports[source], self.ports[target]
-        pairs = [(p, q) for p in mine for q in theirs if self._component(p[0]) == self._component(q[0])]
+        mine, theirs, component = self.ports[source], self.ports[target], self._components
+        pairs = [(p, q) for p in mine for q in theirs if component[p[0]] == component[q[0]]]
         if len(pairs) <= 1:
             return pairs
         hops = [self.hops(p[0], q[0]) for p, q in pairs]
@@ -265,7 +258,7 @@ class Fabric:
         """True if a link or a network of switches leads from `source` to `target`, two chips."""
         if (source, target) in self.direct:
             return True
-        mine, theirs = ({self._component(p[0]) for p in self.ports[v]} for v in (source, target))
+        mine, theirs = ({self._components[p[0]] for p in self.ports[v]} for v in (source, target))
         return source != target and not mine.isdisjoint(theirs)
 
     @cached_property
@@ -276,8 +269,13 @@ class Fabric:
             found[self.links.vertices[v].unit].append(v)
         return found
 
-    def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: _Amounts) -> None:
+    def _climb(self, u: int, v: int, amount: float, loads: dict[Arc, float], core: Amounts) -> None:
         """Along the ways of both ends until they meet, or reach the core."""
+        if u == v:
+            return
+        if u not in self._parent and v not in self._parent:
+            core[u, v] += amount
+            return
         up, down = self._chains(u, v)
         if up[-1] != down[-1]:
             core[up[-1], down[-1]] += amount
@@ -301,7 +299,7 @@ class Fabric:
         return chain
 
     def _exchange(
-        self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: _Amounts, core: _Amounts
+        self, members: Sequence[int], amount: float, loads: dict[Arc, float], between: Amounts, core: Amounts
     ) -> None:
         """Each of the members to each other: those of a unit pair by pair, the others by how many are behind a link."""
         if amount < 0 or all(len(self.ports[v]) == 1 for v in members):
@@ -318,7 +316,7 @@ class Fabric:
             return
         networks: dict[int, list[int]] = defaultdict(list)
         for v in members:
-            networks[self._component(self._outer(v)[0][0])].append(v)
+            networks[self._components[self._outer(v)[0][0]]].append(v)
         if len(networks) > 1:
             self._over_rails(units, networks, amount, loads, between, core)
             return
@@ -332,8 +330,8 @@ class Fabric:
         networks: Mapping[int, Sequence[int]],
         amount: float,
         loads: dict[Arc, float],
-        between: _Amounts,
-        core: _Amounts,
+        between: Amounts,
+        core: Amounts,
     ) -> None:
         """Members of several networks: in every unit what is for another network goes to its chip there first."""
         alike = len({len(m) for m in units.values()}) == 1
@@ -353,7 +351,7 @@ class Fabric:
         for on in networks.values():
             self._counted(on, amount * each, loads, core)
 
-    def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: _Amounts) -> None:
+    def _counted(self, members: Sequence[int], amount: float, loads: dict[Arc, float], core: Amounts) -> None:
         """An exchange over the widest network that the chips have a port on."""
         total = len(members)
         behind: dict[int, float] = defaultdict(float)
@@ -381,95 +379,58 @@ class Fabric:
         ports = self.ports[v]
         if len(ports) == 1:
             return ports
-        sizes = [self._component_size[self._component(p[0])] for p in ports]
+        sizes = [self._component_size[self._components[p[0]]] for p in ports]
         return [p for p, size in zip(ports, sizes, strict=True) if size == max(sizes)]
 
-    def _component(self, v: int) -> int:
-        if not self._components:
-            ends = {u for ports in self.ports.values() for u, _, _ in ports}
-            for start in {*self._neighbours, *ends}:
-                if start in self._components:
-                    continue
-                todo = [start]
-                self._components[start] = start
-                while todo:
-                    u = todo.pop()
-                    self._component_size[start] += 1
-                    for w in self._neighbours.get(u, ()):
-                        if w not in self._components:
-                            self._components[w] = start
-                            todo.append(w)
-        return self._components[v]
+    @cached_property
+    def _single_ports(self) -> dict[int, tuple[int, int, Arc, Arc]]:
+        """For chips that one port leads out of their unit, all over one network: the unit, its switch, the arcs there
+        and back. Chips of other units are reached over no other port."""
+        units: dict[int, set[int]] = defaultdict(set)
+        for v, ports in self.ports.items():
+            for u, _, _ in ports:
+                units[self._components[u]].add(self.links.vertices[v].unit)
+        found = {}
+        networks: set[int] = set()
+        for v, ports in self.ports.items():
+            out = [port for port in ports if len(units[self._components[port[0]]]) > 1]
+            networks.update(self._components[u] for u, _, _ in out)
+            if len(out) == 1 and self.links.vertices[v].unit >= 0:
+                found[v] = self.links.vertices[v].unit, *out[0]
+        return found if len(networks) == 1 and not self.direct else {}
+
+    @cached_property
+    def _components(self) -> dict[int, int]:
+        """For each vertex of the network one that stands for all that are joined with it."""
+        found: dict[int, int] = {}
+        ends = {u for ports in self.ports.values() for u, _, _ in ports}
+        for start in {*self._neighbours, *ends}:
+            if start in found:
+                continue
+            todo = [start]
+            found[start] = start
+            while todo:
+                for w in self._neighbours.get(todo.pop(), ()):
+                    if w not in found:
+                        found[w] = start
+                        todo.append(w)
+        return found
+
+    @cached_property
+    def _component_size(self) -> dict[int, int]:
+        return Counter(self._components.values())
 
     # The core.
+
+    @cached_property
+    def _core(self) -> Core | Grid:
+        return core_of({v: near for v, near in self._next.items() if near}, self.links.symmetry)
 
     def hops(self, u: int, v: int) -> float:
         """Hops (links) from `u` to `v`, two vertices of the network; infinity where none lead there."""
         up, down = self._chains(u, v)
-        between = 0.0
-        if up[-1] != down[-1]:
-            at = 1 << self._core[up[-1]] if up[-1] in self._core else 0
-            rings = self._rings_round(down[-1], at) if down[-1] in self._core else []
-            between = next((float(n) for n, ring in enumerate(rings) if ring & at), float("inf"))
+        between = self._core.hops(up[-1], down[-1]) if up[-1] != down[-1] else 0.0
         return len(up) + len(down) - 2 + between
-
-    @cached_property
-    def _core(self) -> dict[int, int]:
-        """A number for each vertex of the core: its bit in sets of them."""
-        return {v: i for i, v in enumerate(v for v, near in self._next.items() if near)}
-
-    @cached_property
-    def _near_sets(self) -> list[int]:
-        """The neighbours of each vertex of the core, as a set of bits."""
-        return [sum(1 << self._core[u] for u in self._next[v]) for v in self._core]
-
-    @cached_property
-    def _steps(self) -> dict[int, list[tuple[int, int, float, Arc]]]:
-        """The neighbours of each vertex of the core: vertex, number, links, and the first arc there."""
-        core = self._core
-        return {v: [(w, core[w], b.links, b.arcs[0]) for w, b in self._next[v].items()] for v in core}
-
-    def _rings_round(self, target: int, wanted: int) -> list[int]:
-        """The vertices of the core at 0, 1, 2 ... hops from `target`, as sets of bits, until all `wanted` are met."""
-        rings = self._from.setdefault(target, [1 << self._core[target]])
-        if not wanted & ~self._met.get(target, rings[0]):
-            return rings
-        near, met, last = self._near_sets, self._met.get(target, rings[0]), rings[-1]
-        while last and wanted & ~met:
-            after = 0
-            while last:
-                lowest = last & -last
-                after |= near[lowest.bit_length() - 1]
-                last ^= lowest
-            last = after & ~met
-            met |= last
-            rings.append(last)
-        self._met[target] = met
-        return rings
-
-    def _push(self, core: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
-        """Flows of the core, one target after the other: what comes into a vertex is divided over the links ahead."""
-        by_target: dict[int, dict[int, float]] = defaultdict(dict)
-        for (u, v), amount in core.items():
-            by_target[v][u] = amount
-        number, steps = self._core, self._steps if by_target else {}
-        for target, sources in by_target.items():
-            wanted = sum(1 << number[u] for u in sources)
-            rings = self._rings_round(target, wanted)
-            last = max(n for n, ring in enumerate(rings) if ring & wanted)
-            here: dict[int, float] = {}
-            for level in range(last, 0, -1):
-                below: dict[int, float] = {}
-                here.update((u, here.get(u, 0.0) + a) for u, a in sources.items() if rings[level] >> number[u] & 1)
-                ring = rings[level - 1]
-                for u, amount in here.items():
-                    near = [step for step in steps[u] if ring >> step[1] & 1]
-                    total = sum(links for _, _, links, _ in near)
-                    for w, _, links, first in near:
-                        part = amount * links / total
-                        loads[first] += part
-                        below[w] = below.get(w, 0.0) + part
-                here = below
 
     def latency_s(self, source: int, target: int) -> float:
         """Seconds of the latencies along the first of the shortest paths from `source` to `target`, two chips."""
@@ -487,7 +448,7 @@ class Fabric:
         passed: dict[Arc, float] = {out: 1.0, into: 1.0}
         along: dict[Arc, float] = defaultdict(float)
         self._climb(u, v, 1.0, along, core)
-        self._push(core, along)
+        self._core.push(core, along)
         passed.update(self.divided(along))
         return sum(share * kinds[cables[arc // 2].kind].latency_s for arc, share in passed.items())
 
@@ -510,6 +471,3 @@ class Fabric:
         cable = self.links.cables[arc // 2]
         ends = [self.links.vertices[i].name for i in (cable.source, cable.target)]
         return "-".join(ends[::-1] if arc % 2 else ends)
-
-
-_Amounts = dict[tuple[int, int], float]

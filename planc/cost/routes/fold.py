@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from functools import cached_property
 from itertools import pairwise, product
 from math import prod
 
@@ -18,66 +19,108 @@ from planc.graph.symmetry import Address, Symmetry
 from planc.ir.mesh import Axis
 
 Key = tuple[Address, Address]
+FoldedDigits = tuple[tuple[int, ...], ...]
+"""For each digit its values when their parts that move are 0; nothing where all values differ. The last one, which -1
+finds, is that of no value."""
+
+
+@dataclass(frozen=True)
+class ArcKinds:
+    """Arcs that differ only in parts of digits that move, as numbers in the order in which they are met."""
+
+    links: MachineLinks
+    symmetry: Symmetry
+    folded_digits: FoldedDigits
+    found: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """For each arc that was met its kind, and how many arcs are of it."""
+    _numbers: dict[Key, tuple[int, int]] = field(default_factory=dict)
+    _kinds: list[int] = field(default_factory=lambda: [0])
+
+    @cached_property
+    def _moving(self) -> list[tuple[int, int]]:
+        """Each digit of which some values are alike, and how many are."""
+        digits = self.symmetry.digits
+        return [(d, digits[d].size // len({*values[:-1]})) for d, values in enumerate(self.folded_digits) if values]
+
+    def key(self, arc: int) -> Key:
+        """The kind of `arc`: the addresses of its two ends, moved together until the digits that move are 0."""
+        one, other = self._ends(arc)
+        return self._key(one, other, self._shared_digits(one, other))
+
+    def _ends(self, arc: int) -> Key:
+        cable = self.links.cables[arc // 2]
+        source, target = (cable.target, cable.source) if arc % 2 else (cable.source, cable.target)
+        return self.symmetry.addresses[source], self.symmetry.addresses[target]
+
+    def _shared_digits(self, one: Address, other: Address) -> list[tuple[int, int]]:
+        """The digits that move one of two vertices."""
+        starts, ends = one[1], other[1]
+        return [(d, size) for d, size in self._moving if starts[d] >= 0 or ends[d] >= 0]
+
+    def _key(self, one: Address, other: Address, shared: Sequence[tuple[int, int]]) -> Key:
+        if not shared:
+            return one, other
+        starts, ends = one[1], other[1]
+        first, last = [*starts], [*ends]
+        for d, _ in shared:
+            a, b, values = starts[d], ends[d], self.folded_digits[d]
+            first[d] = values[a]
+            last[d] = (b - a + values[a]) % self.symmetry.digits[d].size if a >= 0 and b >= 0 else values[b]
+        return (one[0], (*first,)), (other[0], (*last,))
+
+    def kind_of(self, arc: int) -> tuple[int, int]:
+        """The kind of `arc`, and how many arcs are of it. One that no digit moves is a kind of its own."""
+        if (known := self.found.get(arc)) is not None:
+            return known
+        one, other = self._ends(arc)
+        shared = self._shared_digits(one, other)
+        key = self._key(one, other, shared) if shared else None
+        kind = self._numbers.get(key) if key else None
+        if kind is None:
+            kind = self._kinds[0], prod(size for _, size in shared)
+            self._kinds[0] += 1
+            if key:
+                self._numbers[key] = kind
+        self.found[arc] = kind
+        return kind
 
 
 @dataclass(frozen=True)
 class Fold:
     """The groups over some axes of a mesh, by what symmetry leaves of them."""
 
-    links: MachineLinks
-    symmetry: Symmetry
     starts: tuple[int, ...]
     """The first rank of a group of each kind."""
     copies: int
     """Groups of each kind."""
-    fixed: tuple[tuple[tuple[int, int], ...], ...]
-    """For each digit of the machine the parts of it that differ between kinds: stride in the digit, and size."""
-    sizes: tuple[int, ...]
-    """For each digit the number of its values that are alike."""
-    _kinds: dict[int, tuple[Key, float]] = field(default_factory=dict)
+    kinds: ArcKinds
 
     def key(self, arc: int) -> Key:
-        """The kind of `arc`: the addresses of its two ends, moved together until the digits that move are 0."""
-        cable = self.links.cables[arc // 2]
-        source, target = (cable.target, cable.source) if arc % 2 else (cable.source, cable.target)
-        (name, one), (other_name, other) = (self.symmetry.addresses[v] for v in (source, target))
-        if one == other:
-            same = tuple(map(self._canonical, one, self.fixed))
-            return (name, same), (other_name, same)
-        starts, ends = [], []
-        for a, b, fixed, digit in zip(one, other, self.fixed, self.symmetry.digits, strict=True):
-            least = self._canonical(a, fixed)
-            starts.append(least)
-            ends.append((b - a + least) % digit.size if a >= 0 and b >= 0 else self._canonical(b, fixed))
-        return (name, (*starts,)), (other_name, (*ends,))
+        """The kind of `arc`: two arcs have the same if they carry as many bytes."""
+        return self.kinds.key(arc)
 
-    @staticmethod
-    def _canonical(value: int, fixed: Sequence[tuple[int, int]]) -> int:
-        """The value of a digit when its parts that move are 0."""
-        return sum(value // stride % size * stride for stride, size in fixed) if value >= 0 else -1
-
-    def folded(self, totals: Mapping[int, float]) -> dict[Key, tuple[int, float]]:
+    def folded(self, totals: Mapping[int, float]) -> dict[int, tuple[int, float]]:
         """Bytes on every arc of a kind, with its first arc, from `totals`: those of one group of each kind."""
-        found: dict[Key, tuple[int, float]] = {}
+        kinds, kind_of, copies = self.kinds.found, self.kinds.kind_of, self.copies
+        found: dict[int, tuple[int, float]] = {}
         for arc, total in totals.items():
-            if (kind := self._kinds.get(arc)) is None:
-                key = self.key(arc)
-                kind = self._kinds[arc] = key, self.copies / self._orbit(key)
-            key, share = kind
-            first, before = found.get(key, (arc, 0.0))
-            found[key] = first, before + total * share
+            kind, arcs = kinds.get(arc) or kind_of(arc)
+            first, before = found.get(kind, (arc, 0.0))
+            found[kind] = first, before + total * (copies / arcs)
         return found
 
-    def _orbit(self, key: Key) -> int:
-        """Arcs of a kind."""
-        (_, one), (_, other) = key
-        return prod(size for size, a, b in zip(self.sizes, one, other, strict=True) if a >= 0 or b >= 0)
+    def on_arc(self, arc: int, folded: Mapping[int, tuple[int, float]]) -> float | None:
+        """Bytes on `arc` of those `folded`; None where they leave nothing on links of its kind."""
+        kind, _ = self.kinds.kind_of(arc)
+        return folded[kind][1] if kind in folded else None
 
 
-def fold_of(links: MachineLinks, used: Sequence[Axis], devices: int) -> Fold | None:
+def fold_of(
+    links: MachineLinks, used: Sequence[Axis], devices: int, kinds: dict[FoldedDigits, ArcKinds] | None = None
+) -> Fold | None:
     """The fold of the groups over the axes `used` of a mesh of `devices` on the machine of `links`.
 
-    None where symmetry makes no two groups alike.
+    None where symmetry makes no two groups alike. `kinds` are those that other axes of the machine had use for.
 
     >>> from planc.graph.symmetry import Digit
     >>> nodes = Symmetry((Digit(8), Digit(4)), addresses=[])  # four nodes of eight
@@ -96,12 +139,14 @@ def fold_of(links: MachineLinks, used: Sequence[Axis], devices: int) -> Fold | N
         return None
     parts: list[list[tuple[int, int]]] = [[] for _ in symmetry.digits]
     sizes = [1] * len(symmetry.digits)
+    reach = max((a.stride * a.size for a in used), default=1)
     other_starts: list[range] = []
     for low, high in pairwise(edges):
         at = max(i for i, stride in enumerate(strides[:-1]) if stride <= low and symmetry.digits[i].size > 1)
         grouped = any(a.stride <= low < a.stride * a.size for a in used)
-        exchange = symmetry.digits[at].exchange
-        if not grouped and (exchange == "any" or (exchange == "round" and high == strides[at + 1])):
+        outermost, whole = high == strides[at + 1], high == low * symmetry.digits[at].size
+        alike = {"any": True, "round": outermost, "line": whole, "within": reach <= strides[-2], "none": False}
+        if not grouped and alike[symmetry.digits[at].exchange]:
             sizes[at] *= high // low
             continue
         parts[at].append((low // strides[at], high // low))
@@ -110,4 +155,13 @@ def fold_of(links: MachineLinks, used: Sequence[Axis], devices: int) -> Fold | N
     if prod(sizes) == 1:
         return None
     starts = tuple(sorted(sum(at) for at in product(*other_starts)))
-    return Fold(links, symmetry, starts, prod(sizes), tuple(map(tuple, parts)), (*sizes,))
+    folded_digits = tuple(
+        (*(sum(value // stride % n * stride for stride, n in fixed) for value in range(digit.size)), -1)
+        if size > 1
+        else ()
+        for digit, fixed, size in zip(symmetry.digits, parts, sizes, strict=True)
+    )
+    kinds = {} if kinds is None else kinds
+    if folded_digits not in kinds:
+        kinds[folded_digits] = ArcKinds(links, symmetry, folded_digits)
+    return Fold(starts, prod(sizes), kinds[folded_digits])

@@ -7,24 +7,38 @@ from .fault import Fault
 FAULTS: tuple[Fault, ...] = (
     Fault(
         name="equal paths are not divided equally over their links",
-        file="planc/cost/routes/fabric.py",
+        file="planc/cost/routes/core.py",
         text="part = amount * links / total",
-        planted="part = amount / len(near)",
+        planted="part = amount / len(ahead)",
         test="tests/graph/test_routes.py::test_equal_paths_carry_as_many_links_as_they_have",
     ),
     Fault(
         name="a link that is slower than those of its kind is not looked at",
         file="planc/cost/routes/algorithms.py",
-        text="every.setdefault(arc, found[1])",
+        text="every.setdefault(arc, total)",
         planted="pass",
         test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
     ),
     Fault(
         name="parts of a digit that go round are exchanged in the middle",
         file="planc/cost/routes/fold.py",
-        text='(exchange == "round" and high == strides[at + 1])',
-        planted='exchange == "round"',
+        text='"round": outermost,',
+        planted='"round": True,',
         test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
+    ),
+    Fault(
+        name="groups of a dragonfly are alike for what is sent between them",
+        file="planc/cost/routes/fold.py",
+        text='"within": reach <= strides[-2],',
+        planted='"within": True,',
+        test="tests/graph/test_fold.py::test_one_group_of_each_kind_is_as_good_as_all",
+    ),
+    Fault(
+        name="half round a ring all goes one way",
+        file="planc/cost/routes/core.py",
+        text="(n > 2 and 2 * x >= n)",
+        planted="(n > 2 and 2 * x > n)",
+        test="tests/graph/test_fold.py::test_ways_on_a_torus_are_those_that_a_search_finds",
     ),
     Fault(
         name="a gather over unequal rings is as fast as if all were busy",

@@ -1,0 +1,223 @@
+"""Shortest paths between the switches of a core, those that are left of a network when it is reduced.
+
+Flows are pushed towards each of their targets in turn: what comes into a switch is divided over all links that lead one
+hop nearer. On a torus the coordinates say which these are; elsewhere the switches round each target are counted off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from math import prod
+
+from planc.graph.symmetry import Symmetry
+
+Arc = int
+"""A direction of a cable: twice its number there, one more back."""
+Amounts = dict[tuple[int, int], float]
+"""Bytes from a vertex to a vertex."""
+FEW = 3
+"""Sources of a target up to which the paths from each are kept: there are as many again for another collective."""
+
+
+class Bundle:
+    """The arcs between two vertices of the reduced network, one way, and the links that they are."""
+
+    __slots__ = ("arcs", "links")
+
+    def __init__(self, arcs: list[Arc], links: float) -> None:
+        self.arcs, self.links = arcs, links
+
+
+class Core:
+    """The switches of any network. Sets of them are the bits of a number."""
+
+    def __init__(self, near: Mapping[int, Mapping[int, Bundle]]) -> None:
+        self._number = {v: i for i, v in enumerate(near)}
+        self._near_sets = [sum(1 << self._number[u] for u in others) for others in near.values()]
+        self._steps = [
+            {1 << self._number[w]: (w, b.links, b.arcs[0]) for w, b in others.items()} for others in near.values()
+        ]
+        self._rings: dict[int, list[int]] = {}
+        self._met: dict[int, int] = {}
+        self._paths: dict[tuple[int, int], list[tuple[Arc, float]]] = {}
+
+    def hops(self, u: int, v: int) -> float:
+        """Hops (links) from `u` to `v`; infinity where none lead there."""
+        if u not in self._number or v not in self._number:
+            return float("inf")
+        at = 1 << self._number[u]
+        return next((float(n) for n, ring in enumerate(self._rings_round(v, at)) if ring & at), float("inf"))
+
+    def _rings_round(self, target: int, wanted: int) -> list[int]:
+        """The switches at 0, 1, 2 ... hops from `target`, as sets of bits, until all `wanted` are met."""
+        rings = self._rings.setdefault(target, [1 << self._number[target]])
+        if not wanted & ~self._met.get(target, rings[0]):
+            return rings
+        near, met, last = self._near_sets, self._met.get(target, rings[0]), rings[-1]
+        while last and wanted & ~met:
+            after = 0
+            while last:
+                lowest = last & -last
+                after |= near[lowest.bit_length() - 1]
+                last ^= lowest
+            last = after & ~met
+            met |= last
+            rings.append(last)
+        self._met[target] = met
+        return rings
+
+    def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
+        """Adds to `loads` the bytes that flows of `amounts` leave on the first arc of each bundle."""
+        for target, sources in by_target(amounts).items():
+            if len(sources) > FEW:
+                self._push(target, sources, loads)
+                continue
+            for u, amount in sources.items():
+                for arc, share in self._paths.get((u, target)) or self._path(u, target):
+                    loads[arc] += amount * share
+
+    def _path(self, source: int, target: int) -> list[tuple[Arc, float]]:
+        """The part of a flow from `source` to `target` that each arc carries. A single way is also the way back."""
+        back = self._paths.get((target, source), ())
+        if back and all(share == 1.0 for _, share in back):
+            path = [(arc ^ 1, share) for arc, share in back]
+        else:
+            shares: dict[Arc, float] = defaultdict(float)
+            self._push(target, {source: 1.0}, shares)
+            path = [*shares.items()]
+        self._paths[source, target] = path
+        return path
+
+    def _push(self, target: int, sources: Mapping[int, float], loads: dict[Arc, float]) -> None:
+        """Adds to `loads` the bytes that flows from `sources` to one `target` leave on the first arc of each bundle."""
+        number, near_sets, steps = self._number, self._near_sets, self._steps
+        wanted = sum(1 << number[u] for u in sources)
+        rings = self._rings_round(target, wanted)
+        levels: list[dict[int, float]] = [{} for _ in rings]
+        for u, amount in sources.items():
+            bit = 1 << number[u]
+            levels[next(n for n, ring in enumerate(rings) if ring & bit)][u] = amount
+        for level in range(len(rings) - 1, 0, -1):
+            ring, below = rings[level - 1], levels[level - 1]
+            for u, amount in levels[level].items():
+                i = number[u]
+                left, ahead = near_sets[i] & ring, []
+                while left:
+                    lowest = left & -left
+                    ahead.append(steps[i][lowest])
+                    left ^= lowest
+                total = sum(links for _, links, _ in ahead)
+                for w, links, first in ahead:
+                    part = amount * links / total
+                    loads[first] += part
+                    below[w] = below.get(w, 0.0) + part
+
+
+def by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, float]]:
+    """The bytes of `amounts` from each source, for each target."""
+    found: dict[int, dict[int, float]] = defaultdict(dict)
+    for (u, v), amount in amounts.items():
+        found[v][u] = amount
+    return found
+
+
+Hop = tuple[tuple[int, ...], int, int, float]
+"""A hop on the way to a target: where it starts, as seen from there, along which dimension, up or down, and bytes."""
+
+
+class Grid:
+    """The switches of a torus, with a link between neighbours along every dimension.
+
+    The ways from one switch to another look as those between two others that lie as far apart. So they are sought once
+    for all targets that have their sources at the same distances.
+    """
+
+    def __init__(self, near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry) -> None:
+        self._near = near
+        self._digits = [(digit.size, digit.exchange == "round") for digit in symmetry.digits]
+        self._place = {v: symmetry.addresses[v][1] for v in near}
+        strides = [prod(n for n, _ in self._digits[:d]) for d in range(len(self._digits))]
+        self._strides = strides
+        self._at = [-1] * len(near)
+        for v, place in self._place.items():
+            self._at[sum(map(int.__mul__, place, strides))] = v
+        self._patterns: dict[frozenset[tuple[tuple[int, ...], float]], list[Hop]] = {}
+        self._arcs: dict[tuple[int, int, int], Arc] = {}
+
+    def hops(self, u: int, v: int) -> float:
+        """Hops (links) from `u` to `v`."""
+        return float(self._distance(self._apart(u, self._place[v])))
+
+    def _apart(self, u: int, target: Sequence[int]) -> tuple[int, ...]:
+        """Where `u` lies as seen from a `target`: steps up along a ring, steps either way along a line."""
+        there = zip(self._place[u], target, self._digits, strict=True)
+        return tuple((a - b) % n if round_ else a - b for a, b, (n, round_) in there)
+
+    def _distance(self, apart: Sequence[int]) -> int:
+        each = zip(apart, self._digits, strict=True)
+        return sum(min(x, n - x) if round_ else abs(x) for x, (n, round_) in each)
+
+    def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
+        """Adds to `loads` the bytes that flows of `amounts` leave on each arc."""
+        arcs = self._arcs
+        for target, sources in by_target(amounts).items():
+            place = self._place[target]
+            seen = frozenset((self._apart(u, place), amount) for u, amount in sources.items())
+            if (hops := self._patterns.get(seen)) is None:
+                hops = self._patterns[seen] = self._hops_of(dict(seen))
+            each = zip(place, self._digits, self._strides, strict=True)
+            shifted = [[(x + at) % n * stride for x in range(n)] for at, (n, _), stride in each]
+            for apart, d, step, amount in hops:
+                at = sum(row[x] for row, x in zip(shifted, apart, strict=True))
+                arc = arcs.get((at, d, step))
+                if arc is None:
+                    arc = arcs[at, d, step] = self._arc(at, d, step)
+                loads[arc] += amount
+
+    def _arc(self, at: int, d: int, step: int) -> Arc:
+        """The arc from the switch number `at` to its neighbour along dimension `d`."""
+        (n, _), stride = self._digits[d], self._strides[d]
+        digit = at // stride % n
+        there = at + ((digit + step) % n - digit) * stride
+        return self._near[self._at[at]][self._at[there]].arcs[0]
+
+    def _hops_of(self, sources: Mapping[tuple[int, ...], float]) -> list[Hop]:
+        """The hops of flows from `sources`, those farthest from the target first."""
+        levels: dict[int, dict[tuple[int, ...], float]] = defaultdict(dict)
+        for apart, amount in sources.items():
+            levels[self._distance(apart)][apart] = amount
+        hops: list[Hop] = []
+        for level in range(max(levels), 0, -1):
+            below = levels[level - 1]
+            for apart, amount in levels.pop(level, {}).items():
+                steps = [*self._steps(apart)]
+                part = amount / len(steps)
+                for d, step in steps:
+                    hops.append((apart, d, step, part))
+                    n, round_ = self._digits[d]
+                    after = (apart[d] + step) % n if round_ else apart[d] + step
+                    there = (*apart[:d], after, *apart[d + 1 :])
+                    below[there] = below.get(there, 0.0) + part
+        return hops
+
+    def _steps(self, apart: Sequence[int]) -> list[tuple[int, int]]:
+        """The dimensions along which the target is nearer, and the direction; both ways half round a ring."""
+        found = []
+        for d, (x, (n, round_)) in enumerate(zip(apart, self._digits, strict=True)):
+            if not x:
+                continue
+            if 2 * x <= n if round_ else x > 0:
+                found.append((d, -1))
+            if (n > 2 and 2 * x >= n) if round_ else x < 0:
+                found.append((d, 1))
+        return found
+
+
+def core_of(near: Mapping[int, Mapping[int, Bundle]], symmetry: Symmetry | None) -> Core | Grid:
+    """The core of switches with the neighbours `near`: a grid where `symmetry` says that they are all of a torus."""
+    digits = symmetry.digits if symmetry is not None else ()
+    joined = all(d.size == 1 or d.exchange in ("round", "line") for d in digits)
+    if symmetry is not None and joined and len(near) == prod(d.size for d in digits):
+        return Grid(near, symmetry)
+    return Core(near)
