@@ -1,4 +1,4 @@
-"""Fine-tuning in the emitted text: LoraLinear, apply_lora and apply_freeze."""
+"""Fine-tuning in the emitted text: with_update, apply_lora and apply_freeze."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planc.diag.quoting import python_string
 
 
 def functions(roles: Roles) -> str:
-    """LoraLinear and apply_lora, where the plan has updates; apply_freeze, where it trains a part of the model."""
+    """with_update and apply_lora, where the plan has updates; apply_freeze, where it trains a part of the model."""
     parts = (_lora(roles) if roles.plan.lora else "", _freeze(roles) if roles.sharded.model.has_frozen else "")
     return "\n\n\n".join(p for p in parts if p)
 
@@ -29,14 +29,14 @@ def _lora(roles: Roles) -> str:
     paths = dict.fromkeys(relative(op.module) for kind in model.blocks for op in model.ops[kind] if op.update)
     text = fill(
         LORA,
-        parts="weight, a, b = (part(p) for p in (self.weight, self.lora_a, self.lora_b))" if roles.tensor else WHOLE,
+        parts="weight, a, b = (part(p) for p in (layer.weight, layer.lora_a, layer.lora_b))" if roles.tensor else WHOLE,
         cause=because(roles.plan.lora.cause),
         paths=call("updated = {", [python_string(path) for path in paths], depth=1),
     )
     return f"{PART.strip()}\n\n\n{text}" if roles.tensor else text
 
 
-WHOLE = "weight, a, b = self.weight, self.lora_a, self.lora_b"
+WHOLE = "weight, a, b = layer.weight, layer.lora_a, layer.lora_b"
 
 PART = '''
 def part(parameter: torch.Tensor) -> torch.Tensor:
@@ -48,33 +48,24 @@ def part(parameter: torch.Tensor) -> torch.Tensor:
 '''
 
 LORA = '''
-class LoraLinear(nn.Module):
-    """x W^T + LORA_SCALE x A^T B^T. The weight W [out, in] is frozen; A [rank, in] and B [out, rank] are trained.
-
-    A is drawn at random and B zero at first, so that training begins with the layer as it was.
-    """
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.weight = layer.weight
-        out, given = layer.weight.shape
-        self.lora_a = nn.Parameter(layer.weight.new_empty(LORA_RANK, given).normal_(std=0.02))
-        self.lora_b = nn.Parameter(layer.weight.new_zeros(out, LORA_RANK))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        <parts>
-        update = F.linear(F.linear(x, a) * LORA_SCALE, b)
-        return F.linear(x, weight) + update
+def with_update(layer: nn.Linear, x: torch.Tensor) -> torch.Tensor:
+    """x W^T + LORA_SCALE x A^T B^T. The weight W [out, in] is frozen; A [rank, in] and B [out, rank] are trained."""
+    <parts>
+    update = F.linear(F.linear(x, a) * LORA_SCALE, b)
+    return F.linear(x, weight) + update
 
 
 def apply_lora(model: nn.Module) -> None:
-    """Low-rank updates beside these weights of each block."""
+    """Low-rank updates beside these weights of each block: A is drawn at random, and B zero at first."""
     <cause>
     <paths>
     for block in model.layers.values():
-        for path, layer in list(block.named_modules()):
+        for path, layer in block.named_modules():
             if path in updated:
-                block.set_submodule(path, LoraLinear(layer))
+                out, given = layer.weight.shape
+                layer.lora_a = nn.Parameter(layer.weight.new_empty(LORA_RANK, given).normal_(std=0.02))
+                layer.lora_b = nn.Parameter(layer.weight.new_zeros(out, LORA_RANK))
+                layer.forward = partial(with_update, layer)
 '''
 
 

@@ -190,7 +190,7 @@ class SharedKeys(ParallelStyle):
 
 UPDATED_STYLE = '''
 class Updated(ParallelStyle):
-    """A LoraLinear of which each rank has its parts: both products are added before the output's collective."""
+    """A layer with an update, each rank with its parts: both products are added before the output's collective."""
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
 from planc.backends.cuda.runtime.traced.share import refusal
 from planc.diag import Diagnostic, PlanError
+from planc.ir.model import LORA_A, LORA_B
 
 if TYPE_CHECKING:
     from planc.ir.model import Model
@@ -155,9 +156,10 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:
-    """Every parameter of the plan's model with its shape, each layer's under its number."""
+    """Every parameter of the plan's model with its shape, each layer's under its number; the program adds those of
+    low-rank updates itself."""
     shapes: dict[str, Shape] = {}
-    for param in expected.params:
+    for param in (p for p in expected.params if not p.name.endswith((LORA_A, LORA_B))):
         layers = [layer for layer, kind in enumerate(expected.kinds) if kind in param.sections]
         for layer in layers or [0]:
             shapes[param.name.replace("*", str(layer))] = expected.shape(param)

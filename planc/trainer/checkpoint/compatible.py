@@ -26,6 +26,7 @@ def course(preset: Preset) -> dict[str, Any]:
     names += ["balance_loss"] if train.balance_loss else []
     found = {name: getattr(train, name) for name in names}
     shape = {"batch_sequences": batch.sequences, "sequence_tokens": batch.sequence_tokens}
+    shape |= {"lora_alpha": preset.plan.lora.alpha} if preset.plan.lora else {}
     return {name: list(v) if isinstance(v, tuple) else v for name, v in (found | shape).items()}
 
 
@@ -51,6 +52,7 @@ def _model(preset: Preset, manifest: Manifest, span: Span) -> Iterator[Diagnosti
         f"{kind}.{name}": shape
         for kind in STATE
         for name, shape in names(model)
+        if kind == "params" or not model.param[pattern(name)].frozen
         if not (muon and kind == SECOND_MOMENT and is_orthogonalised(model, pattern(name)))
     }
     gaps = list(_differences(wanted, manifest.tensors))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,16 +14,18 @@ if TYPE_CHECKING:
 
 
 def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | None = None, step: int = -1) -> Path:
-    """Write the parameters of the preset's newest checkpoint, or of `step`; the checkpoint they are of.
+    """Write the parameters of the preset's newest checkpoint, or of `step`; the checkpoint they are of. Low-rank
+    updates are added to their weights, so that what reads them needs to know of none.
 
     Raises PlanError for a checkpoint that is damaged or not of the preset's model. A folder that is not empty
     is left as it is.
     """
+    from planc.ir.model import LORA_A, LORA_B
     from planc.trainer.checkpoint.directory import read_manifest
-    from planc.trainer.checkpoint.hugging_face import exported
+    from planc.trainer.checkpoint.hugging_face import exported, own_names
     from planc.trainer.checkpoint.tensor_files import Reader
     from planc.trainer.data.sources import source_of
-    from planc.trainer.run.initial_weights import names
+    from planc.trainer.run.initial_weights import pattern
 
     loaded, span, folder = load_preset(preset, checkpoint), Span(str(preset), 1, 1, 1, 1), Path(folder)
     path = start_of(loaded, step, source_of(loaded).sha256).path
@@ -32,11 +33,17 @@ def export(preset: Path | str, folder: Path | str, *, checkpoint: Path | str | N
         raise PlanError([Diagnostic("E1019", f"{loaded.checkpoints} holds no checkpoint", span)])
     if folder.exists() and any(folder.iterdir()):
         raise PlanError([Diagnostic("E1030", f"{folder} is not empty", span, help="name a new folder")])
-    reader, model = Reader(path, read_manifest(path).tensors), loaded.plan.model
+    reader, model, lora = Reader(path, read_manifest(path).tensors), loaded.plan.model, loaded.plan.lora
 
-    def values() -> Iterator[tuple[str, Weights]]:
-        for name, shape in names(model):
-            yield name, reader(f"params.{name}", tuple(slice(0, n) for n in shape))
+    def whole(name: str) -> Weights:
+        return reader(f"params.{name}", tuple(slice(0, n) for n in model.shape(model.param[pattern(name)])))
 
-    exported(model, values(), folder)
+    def updated(name: str) -> Weights:
+        module = name.removesuffix(".weight")
+        a, b = f"{module}{LORA_A}", f"{module}{LORA_B}"
+        if lora is None or pattern(a) not in model.param:
+            return whole(name)
+        return whole(name) + lora.alpha / lora.rank * (whole(b) @ whole(a))
+
+    exported(model, ((name, updated(name)) for name, _ in own_names(model)), folder)
     return path

@@ -7,7 +7,7 @@ Names are those of the transformers package (5.23); a parameter has the same sha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,8 +17,9 @@ import numpy as np
 from planc.backends.cuda.runtime.hf_adapter import ATTENTION, ENDS, GATED
 from planc.diag import Diagnostic, PlanError, Span
 from planc.files import new_folder, read_json, write_atomically
+from planc.ir.model import LORA_A, LORA_B
 from planc.trainer.checkpoint.safetensors_header import read_header
-from planc.trainer.run.initial_weights import names
+from planc.trainer.run.initial_weights import initial, names
 
 if TYPE_CHECKING:
     from planc.ir.model import Model
@@ -59,6 +60,11 @@ def their_name(name: str) -> str:
     return _hugging_face_path(name, ENDS)
 
 
+def own_names(model: Model) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Every parameter of `model` with its shape, without those of low-rank updates."""
+    return ((name, shape) for name, shape in names(model) if not name.endswith((LORA_A, LORA_B)))
+
+
 def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
     """Longer paths are looked for first: `attention.wq` is not `attention`'s."""
     ours = {own: theirs for theirs, own in table.items()}
@@ -66,15 +72,19 @@ def _hugging_face_path(path: str, table: Mapping[str, str]) -> str:
     return f"{ours[found]}{path[len(found) :]}" if found else path
 
 
-def imported(model: Model, folder: Path, span: Span) -> Initial:
-    """First values of `model` from `folder`, which holds safetensors files as transformers writes them.
+def imported(model: Model, folder: Path, span: Span, seed: int = 0) -> Initial:
+    """First values of `model` from `folder`, which holds safetensors files as transformers writes them. Low-rank
+    updates are not in such files: they start as those of a run with this `seed`.
 
     Raises PlanError at `span` (E1030, E1031) before a value is read.
     """
     places = _tensor_places(folder, span)
     _compare(model, places, folder, span)
+    drawn = initial(model, seed)
 
     def values(name: str, shape: tuple[int, ...]) -> Weights:
+        if name.endswith((LORA_A, LORA_B)):
+            return drawn(name, shape)
         found = _read(places[their_name(name)])
         assert found.shape == shape
         return found
@@ -87,7 +97,8 @@ def exported(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, 
 
     Args:
         model: the model that they belong to. Raises PlanError when there is no table of names for its family.
-        values: (full parameter name, whole array) for every parameter, in any order; written as float32.
+        values: (full parameter name, whole array) for every parameter but those of low-rank updates, in any order;
+            written as float32.
         folder: absent or empty; it is there with all files, or as it was.
         most_bytes: a file ends before it becomes larger than this.
     """
@@ -101,7 +112,7 @@ def _write(model: Model, values: Iterable[tuple[str, Weights]], folder: Path, mo
     from safetensors import SafetensorError
     from safetensors.numpy import save_file
 
-    sizes = {their_name(name): 4 * prod(shape) for name, shape in names(model)}
+    sizes = {their_name(name): 4 * prod(shape) for name, shape in own_names(model)}
     files = _shared_out(sizes, most_bytes)
     waiting: dict[str, dict[str, Weights]] = {}
     for name, value in values:
@@ -208,7 +219,7 @@ def _compare(model: Model, places: Mapping[str, Place], folder: Path, span: Span
     """Raises PlanError (E1031) unless the folder has the model's parameters, and no others."""
     if model.family not in FAMILIES:
         raise PlanError([_no_table(model, span)])
-    wanted = {their_name(name): shape for name, shape in names(model)}
+    wanted = {their_name(name): shape for name, shape in own_names(model)}
     wrong = [
         f"{name} is {_shape(places[name].shape)} there and {_shape(shape)} here"
         for name, shape in wanted.items()

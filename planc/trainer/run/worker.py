@@ -269,7 +269,7 @@ def first_values(preset: Preset) -> Initial:
     if folder:
         from planc.trainer.checkpoint.hugging_face import imported
 
-        return imported(model, preset.path.parent / folder, Span(str(preset.path), 1, 1, 1, 1))
+        return imported(model, preset.path.parent / folder, Span(str(preset.path), 1, 1, 1, 1), preset.train.seed)
     from planc.trainer.run.initial_weights import initial
 
     return initial(model, preset.train.seed)

@@ -6,6 +6,48 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a layer before the first update has the gradients of those behind it",
+        file="planc/language/fine_tuning.py",
+        text='name = kind if flag or kind not in behind else f"opening_{kind}"',
+        planted="name = kind",
+        test="tests/language/test_fine_tuning.py::test_the_first_layer_makes_no_gradients_before_its_first_update",
+    ),
+    Fault(
+        name="a matmul keeps its input though its weight is frozen",
+        file="planc/language/fine_tuning.py",
+        text='if op.kind == "matmul" and all(',
+        planted='if op.kind == "norm" and all(',
+        test="tests/language/test_fine_tuning.py::test_a_frozen_weight_does_not_keep_its_input",
+    ),
+    Fault(
+        name="gradients of frozen parameters are reduced",
+        file="planc/sharding/state_collectives.py",
+        text="if not again and not p.param.frozen:",
+        planted="if not again:",
+        test="tests/cost/test_fine_tuning.py::test_gradients_of_updates_alone_are_reduced",
+    ),
+    Fault(
+        name="frozen parameters have moments",
+        file="planc/ir/updates.py",
+        text="if plan.model.param[name].frozen:",
+        planted="if not name:",
+        test="tests/cost/test_fine_tuning.py::test_state_is_that_of_what_is_trained",
+    ),
+    Fault(
+        name="a weight's gradient takes FLOPs though it is frozen",
+        file="planc/cost/compute/flops.py",
+        text="+ (name not in op.fixed))",
+        planted="+ (name != op.fixed))",
+        test="tests/cost/test_fine_tuning.py::test_a_step_has_the_flops_of_its_gradients",
+    ),
+    Fault(
+        name="a gradient that nothing needs is moved",
+        file="planc/sharding/activation_collectives.py",
+        text='if tensor.dtype == "int" or name in o.op.fixed:',
+        planted='if tensor.dtype == "int":',
+        test="tests/cost/test_fine_tuning.py::test_a_gradient_that_nothing_needs_is_not_moved",
+    ),
+    Fault(
         name="equal paths are not divided equally over their links",
         file="planc/cost/routes/core.py",
         text="part = amount * links / total",

@@ -6,6 +6,27 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="the whole matrix of an update keeps each rank's part of its gradient",
+        file="backends/cuda/emit/fine_tuning.py",
+        text="sums = [Partial() if at.is_replicate() else at for at in parameter.placements]",
+        planted="sums = [Replicate() if at.is_replicate() else at for at in parameter.placements]",
+        test="tests/cuda/test_parity.py::test_trains_as_one_process[lora_fsdp_tp_recompute]",
+    ),
+    Fault(
+        name="the group before the first backward is gathered ahead of it",
+        file="backends/cuda/emit/fine_tuning.py",
+        text="if all(goes.values()):",
+        planted="if goes:",
+        test="tests/cuda/test_parity.py::test_issues_the_collectives_that_the_rules_predict[lora_fsdp_tp_recompute]",
+    ),
+    Fault(
+        name="what a replay makes again on the way to an update counts as kept",
+        file="backends/cuda/analysis/saved_tensors.py",
+        text="frozenset({*again.ops, *named})",
+        planted="frozenset(again.ops)",
+        test="tests/audit/test_fine_tuning.py::test_a_layout_moves_and_holds_what_was_predicted[heads_64]",
+    ),
+    Fault(
         name="experts are taken for planc's without comparing what they compute",
         file="backends/cuda/runtime/traced/bind_experts.py",
         text="return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)",

@@ -6,6 +6,13 @@ from .fault import Fault
 
 FAULTS: tuple[Fault, ...] = (
     Fault(
+        name="a run from given weights starts with other updates than its seed's",
+        file="planc/trainer/checkpoint/hugging_face.py",
+        text="drawn = initial(model, seed)",
+        planted="drawn = initial(model, 0)",
+        test="tests/trainer/test_fine_tuning.py::test_weights_are_given_and_updates_are_drawn",
+    ),
+    Fault(
         name="ranks whose output nobody reads any more wait for a reader",
         file="planc/trainer/run/launch.py",
         text="                self.error = error\n",
