@@ -22,11 +22,12 @@ LAYOUTS: dict[str, Case] = {
     "head_alone_32": Case(LLAMA, "fsdp 32", (FSDP, "freeze model except head"), tokens=4096),
     "blocks_8": Case(LLAMA, "fsdp 8", ("use zero2 over fsdp", "freeze blocks"), tokens=4096),
 }
-QUICK = ("heads_64",)
+LONG = ("all_tp_64", "embedding_64", "head_alone_32")
+MARKS = {"heads_64": (), **dict.fromkeys(LONG, (pytest.mark.long,))}
 
 
 @pytest.mark.launch
-@pytest.mark.parametrize("name", [n if n in QUICK else pytest.param(n, marks=pytest.mark.long) for n in LAYOUTS])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=MARKS.get(n, pytest.mark.slow)) for n in LAYOUTS])
 def test_a_layout_moves_and_holds_what_was_predicted(name: str) -> None:
     found = audit(built(name, LAYOUTS[name]), AuditOptions())
     assert differences(found.rows) == [] and found.unparsed == ()
