@@ -71,6 +71,17 @@ XML = """<system version="1">
   </cpu>
 </system>
 """
+GRAPHS = """<graphs version="1">
+  <graph id="1" pattern="1" crossnic="0" nchannels="1" speedintra="20" speedinter="20">
+    <channel><gpu dev="0"/><gpu dev="1"/><gpu dev="2"/><gpu dev="3"/></channel>
+  </graph>
+  <graph id="0" pattern="4" crossnic="0" nchannels="3" speedintra="20" speedinter="12.5">
+    <channel><net dev="0"/><gpu dev="0"/><gpu dev="1"/><gpu dev="2"/><gpu dev="3"/><net dev="0"/></channel>
+    <channel><net dev="1"/><gpu dev="2"/><gpu dev="3"/><gpu dev="0"/><gpu dev="1"/><net dev="1"/></channel>
+    <channel><net dev="1"/><gpu dev="2"/><gpu dev="1"/><gpu dev="0"/><gpu dev="3"/><net dev="1"/></channel>
+  </graph>
+</graphs>
+"""
 CONF = """# two leaves and a spine
 SwitchName=leaf0 Nodes=node[00-01]
 SwitchName=leaf1 Nodes=node[02-03] LinkSpeed=400
@@ -100,6 +111,7 @@ READ = {
     "dgx": (DGX, "a100_node", "fsdp 2 > tp 2", 4),
     "pairs": (PAIRS, "a100_node", "fsdp 2 > tp 2", 4),
     "xml": (XML, "a100_node", "fsdp 1 > tp 2", 2),
+    "graphs": (GRAPHS, "h100_node", "fsdp 2 > tp 2", 4),
     "conf": (CONF, "h100_node", "fsdp 4 > tp 8", 32),
     "yaml": (YAML, "h100_node", "fsdp 4 > tp 8", 32),
     "blocks": (BLOCKS, "h100_node", "fsdp 4 > tp 8", 32),
@@ -153,6 +165,15 @@ def test_what_nccl_saw_is_as_wide_as_it_said(tmp_path: Path) -> None:
     assert found[frozenset(("gpu0", "pci_0000_07_00_0"))][1] == 32.0 and found[frozenset(("gpu1", "cpu1"))][1] == 16.0
 
 
+def test_what_nccl_found_is_as_wide_as_all_channels(tmp_path: Path) -> None:
+    found = joined(links_of(tmp_path, "graphs"))
+    assert {ends: wide for ends, (_, wide) in found.items()} == {
+        **{frozenset({f"gpu{i}", "channels"}): 60.0 for i in range(4)},
+        frozenset({"gpu0", "net0"}): 12.5, frozenset({"gpu3", "net0"}): 12.5,
+        frozenset({"gpu2", "net1"}): 25.0, frozenset({"gpu1", "net1"}): 12.5, frozenset({"gpu3", "net1"}): 12.5,
+    }  # fmt: skip
+
+
 def test_slurms_two_files_say_the_same(tmp_path: Path) -> None:
     conf, yaml = joined(links_of(tmp_path, "conf")), joined(links_of(tmp_path, "yaml"))
     assert conf == yaml and conf[frozenset(("sw_leaf0", "sw_spine"))][1] == 2 * 400
@@ -183,6 +204,18 @@ WRONG = {
     "xml cut short": (XML[:400], "E1424", 6),
     "entities": (ENTITIES + XML, "E1424", 1),
     "xml nested deep": ("<system>" + '<pci busid="0">' * 2000, "E1424", 1),
+    "a graph cut short": (GRAPHS[:-40], "E1424", 8),
+    "a channel less": (GRAPHS.replace('nchannels="3"', 'nchannels="4"'), "E1424", 5),
+    "no ring": (GRAPHS.replace('pattern="4"', 'pattern="3"'), "E1424", 1),
+    "a GPU less in a channel": (GRAPHS.replace('<gpu dev="0"/><gpu dev="3"/>', '<gpu dev="0"/>'), "E1424", 5),
+    "a GPU twice in a channel": (
+        GRAPHS.replace('<gpu dev="2"/><gpu dev="1"/>', '<gpu dev="0"/><gpu dev="1"/>'),
+        "E1425",
+        5,
+    ),
+    "a GPU without a number": (GRAPHS.replace('dev="3"', 'dev="x"'), "E1424", 5),
+    "a bandwidth of nothing": (GRAPHS.replace('speedintra="20" speedinter="12.5"', 'speedintra="0"'), "E1424", 5),
+    "cards without bandwidth": (GRAPHS.replace('speedinter="12.5"', ""), "E1424", 5),
     "no gpu": ('<system version="1"><cpu numaid="0"/></system>', "E1424", 1),
     "a GPU at the place of another": (XML.replace("0000:8b:00.0", "0000:0a:00.0"), "E1425", 4),
     "a gpu's number twice": (XML.replace('gpu dev="1"', 'gpu dev="0"'), "E1425", 16),

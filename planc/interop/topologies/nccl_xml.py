@@ -29,14 +29,16 @@ def looks_so(text: str) -> bool:
 
 def read(source: Source, machine: Cluster) -> HardwareText:
     """The host of the `system` element in `source`; what it leaves out is as in `machine`."""
-    root = _parsed(source)
+    root = tree_of(source)
     found = HardwareText(source, machine, "read from a topology of NCCL")
     gpus: dict[str, str] = {}
     sockets = root.findall("cpu")
     if not sockets:
         raise wrong(source, "E1424", 1, "the system has no cpu")
     for number, cpu in enumerate(sockets):
-        socket = found.point(f"cpu{cpu.get('numaid', number)}", "socket", "host0", _line(source, cpu.get("numaid", "")))
+        socket = found.point(
+            f"cpu{cpu.get('numaid', number)}", "socket", "host0", line_of(source, cpu.get("numaid", ""))
+        )
         for other in [p for p, (kind, _) in found.points.items() if kind == "socket" and p != socket]:
             found.wire(other, socket, found.link("upi", SOCKETS_BYTES_PER_S, 2e-6))
         for child in cpu:
@@ -47,8 +49,11 @@ def read(source: Source, machine: Cluster) -> HardwareText:
     return found
 
 
-def _parsed(source: Source) -> Any:
-    """The element tree; declarations of entities are refused, since a short text may stand for gigabytes."""
+def tree_of(source: Source) -> Any:
+    """The elements of `source`; declarations of entities are refused, since a short text may stand for gigabytes.
+
+    Raises PlanError for a text that is not XML, or nested too deep.
+    """
     if "<!" in re.sub(r"<!--.*?-->", "", source.text, flags=re.DOTALL):
         raise wrong(source, "E1424", 1, "the text declares entities or a document type, which NCCL writes none of")
     depth, parser = 0, expat.ParserCreate()
@@ -75,7 +80,7 @@ def _parsed(source: Source) -> Any:
 def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str], depth: int) -> None:
     """A PCI element below a socket or a switch: a switch, a GPU or a card."""
     bus = element.get("busid", "")
-    line = _line(found.source, bus)
+    line = line_of(found.source, bus)
     if element.tag == "nic":
         _cards(found, element, above, found.link("pcie", _pcie_bytes_per_s("", ""), 2e-6, 0.8))
         return
@@ -103,7 +108,7 @@ def _branch(found: HardwareText, element: Any, above: str, gpus: dict[str, str],
 def _cards(found: HardwareText, nic: Any, above: str, pcie: str) -> None:
     for net in nic.findall("net"):
         name = net.get("name") or f"net{net.get('dev', '0')}"
-        found.wire(found.point(name, "nic", "host0", _line(found.source, f'"{name}"')), above, pcie)
+        found.wire(found.point(name, "nic", "host0", line_of(found.source, f'"{name}"')), above, pcie)
 
 
 def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
@@ -111,15 +116,15 @@ def _nvlinks(found: HardwareText, root: Any, gpus: dict[str, str]) -> None:
     for element in root.iter("pci"):
         gpu = element.find("gpu")
         for nvlink in gpu.findall("nvlink") if gpu is not None else ():
-            each = NVLINK_BYTES_PER_S * (2 if _whole(gpu.get("sm", "0")) >= 100 else 1)
-            count, target = _whole(nvlink.get("count", "0")), nvlink.get("target", "")
+            each = NVLINK_BYTES_PER_S * (2 if whole(gpu.get("sm", "0")) >= 100 else 1)
+            count, target = whole(nvlink.get("count", "0")), nvlink.get("target", "")
             mine = gpus[element.get("busid", "")]
             if not count:
                 continue
             if nvlink.get("tclass") == NVSWITCH:
                 if "nvswitch" not in found.points:
                     found.point("nvswitch", "switch", "host0", 1)
-                total = sum(_whole(n.get("count", "0")) for n in gpu.findall("nvlink"))
+                total = sum(whole(n.get("count", "0")) for n in gpu.findall("nvlink"))
                 found.wire(mine, "nvswitch", found.link("nvlink", total * each, link.latency_s, link.efficiency))
             elif target in gpus and gpus[target] != mine:
                 found.wire(mine, gpus[target], found.link("nvlink", each, link.latency_s, link.efficiency), count)
@@ -132,14 +137,19 @@ def _pcie_bytes_per_s(speed: str, width: str) -> float:
     64.0
     """
     rate = re.match(r"\d{1,4}(?:\.\d{1,3})?", speed)
-    return float(rate[0] if rate else 16) * 1e9 * (_whole(width) or 16) / 8
+    return float(rate[0] if rate else 16) * 1e9 * (whole(width) or 16) / 8
 
 
-def _whole(text: str) -> int:
+def whole(text: str) -> int:
+    """The whole number that `text` is; 0 for anything else.
+
+    >>> whole("16"), whole("-1")
+    (16, 0)
+    """
     return int(text) if text.isascii() and text.isdigit() and len(text) < 6 else 0
 
 
-def _line(source: Source, word: str) -> int:
-    """The first line that holds `word`; the first of all where none does."""
+def line_of(source: Source, word: str) -> int:
+    """The first line of `source` that holds `word`; the first of all where none does."""
     lines: Iterator[int] = (n for n, line in enumerate(source.lines, 1) if word and word in line)
     return next(lines, 1)

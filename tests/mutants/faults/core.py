@@ -83,6 +83,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/graph/test_fold.py::test_ways_on_a_torus_are_those_that_a_search_finds",
     ),
     Fault(
+        name="a graph of NCCL is read with the bandwidth of one channel",
+        file="planc/interop/topologies/nccl_graphs.py",
+        text="len(channels) * _bytes_per_s",
+        planted="_bytes_per_s",
+        test="tests/interop/test_topologies.py::test_what_nccl_found_is_as_wide_as_all_channels",
+    ),
+    Fault(
         name="a gather over unequal rings is as fast as if all were busy",
         file="planc/cost/machine/collective_time.py",
         text="return slowest * sum(r.links for r in rings) / (whole - 1)",

@@ -1,0 +1,93 @@
+"""The rings of GPUs that NCCL's search found on a host (`NCCL_GRAPH_DUMP_FILE`), and the cards by which they leave it.
+
+Each channel is a ring that carries `speedintra` GB/s between its GPUs and `speedinter` GB/s to its cards. All GPUs are
+in every channel, so a GPU sends as much as all channels together; that is what its link carries here, to one switch
+that stands for the paths between them. Elements and attributes: NCCL, src/graph/search.cc.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from typing import Any
+
+from planc.diag.span import Source
+from planc.interop.topologies.hardware_text import HardwareText, wrong
+from planc.interop.topologies.nccl_xml import line_of, tree_of, whole
+from planc.ir.hardware import Cluster
+
+RING = "4"
+"""The pattern of a ring in NCCL's search."""
+MOST_BYTES_PER_S = 1e14
+
+
+def looks_so(text: str) -> bool:
+    """True for a text of NCCL's `graphs` element."""
+    return re.search(r"<graphs\b", text[:2000]) is not None
+
+
+def read(source: Source, machine: Cluster) -> HardwareText:
+    """The host of the first ring in `source`; what it leaves out is as in `machine`."""
+    root = tree_of(source)
+    ring = next((graph for graph in root.findall("graph") if graph.get("pattern") == RING), None)
+    if ring is None:
+        raise wrong(source, "E1424", 1, "no graph has the pattern of a ring, 4")
+    line = line_of(source, 'pattern="4"')
+    channels = ring.findall("channel")
+    if not channels or len(channels) != whole(ring.get("nchannels", "")):
+        message = f"the ring has {len(channels)} channels, and says that it has {ring.get('nchannels', 'none')[:20]}"
+        raise wrong(source, "E1424", line, message, help="copy the whole file")
+    gpus = _gpus(source, channels, line)
+    found = HardwareText(source, machine, "read from a graph of NCCL: what its search found")
+    found.point("channels", "switch", "host0", line)
+    intra = found.link(
+        "channels", len(channels) * _bytes_per_s(source, ring, "speedintra", line), machine.link.latency_s
+    )
+    for gpu in gpus:
+        found.wire(found.point(f"gpu{gpu}", "chip", "host0", line), "channels", intra)
+    _cards(found, ring, channels, line)
+    return found
+
+
+def _gpus(source: Source, channels: list[Any], line: int) -> list[int]:
+    """The GPUs of every channel, in order: each channel has all of them, once."""
+    first: list[str] = []
+    for channel in channels:
+        names = [gpu.get("dev", "") for gpu in channel.findall("gpu")]
+        if twice := [name for name, times in Counter(names).items() if times > 1]:
+            raise wrong(
+                source, "E1425", line, f"GPU {twice[0][:20]} is in one channel twice: it would be counted as two"
+            )
+        if not names or not all(name.isascii() and name.isdigit() and len(name) < 6 for name in names):
+            raise wrong(source, "E1424", line, "a channel has no GPUs, or one without a number")
+        first = first or sorted(names, key=int)
+        if sorted(names, key=int) != first:
+            raise wrong(source, "E1424", line, "two channels have other GPUs", help="copy the whole file")
+    return [int(name) for name in first]
+
+
+def _bytes_per_s(source: Source, ring: Any, name: str, line: int) -> float:
+    """The bandwidth of a channel of `ring` that is called `name` there."""
+    text = ring.get(name, "")
+    found = float(text) * 1e9 if re.fullmatch(r"\d{1,6}(?:\.\d{1,6})?", text) else 0.0
+    if not 0 < found < MOST_BYTES_PER_S:
+        raise wrong(source, "E1424", line, f"{name} is no bandwidth in GB/s", name)
+    return found
+
+
+def _cards(found: HardwareText, ring: Any, channels: list[Any], line: int) -> None:
+    """The cards at both ends of each channel, wired to the GPU beside them."""
+    entered: Counter[tuple[str, str]] = Counter()
+    left: Counter[tuple[str, str]] = Counter()
+    for channel in channels:
+        ends = [(element.tag, element.get("dev", "")) for element in channel if element.tag in ("net", "gpu")]
+        for counted, near in ((entered, ends[:2]), (left, ends[:-3:-1])):
+            (tag, card), (beside, gpu) = near if len(near) == 2 else (("", ""), ("", ""))
+            if tag == "net" and beside == "gpu":
+                counted[card, gpu] += 1
+    pairs = sorted({*entered, *left})
+    names = {card: found.point(f"net{card}", "nic", "host0", line) for card in dict.fromkeys(card for card, _ in pairs)}
+    each = _bytes_per_s(found.source, ring, "speedinter", line) if pairs else 0.0
+    for card, gpu in pairs:
+        count = max(entered[card, gpu], left[card, gpu])
+        found.wire(f"gpu{int(gpu)}", names[card], found.link("cards", each, 2e-6), count)
