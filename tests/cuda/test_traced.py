@@ -13,10 +13,11 @@ import torch
 from torch import nn
 
 import planc
+from planc.backends.cuda.runtime.traced.bind import Bound
 from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts
-from planc.backends.cuda.runtime.traced.share import refusal
+from planc.backends.cuda.runtime.traced.share import on_a_share, refusal
 from planc.catalog import config_types
 from planc.driver import save_models
 from planc.ir.frozen import read
@@ -24,7 +25,9 @@ from planc.ir.model import Model
 from planc.ir.plain_values import read_noun
 from planc.ir.references import model_inconsistencies
 from planc.ir.saved_model import SavedModel
+from tests.cuda import foreign_layers
 from tests.cuda.families import FAMILIES, config_of, model_on
+from tests.cuda.foreign import a, b, c
 
 pytest.importorskip("transformers")
 
@@ -128,6 +131,47 @@ def test_a_module_of_ones_own() -> None:
     assert inputs["ffn.up"] == inputs["attention.q"] == ("attention.in",)
 
 
+@pytest.mark.parametrize("module", [a.build(), b.build(), foreign_layers.build()], ids=["a", "b", "c_layers"])
+def test_modules_of_someone_who_has_not_read_the_matcher(module: nn.Module) -> None:
+    """Fused layers head by head, raw weights and tables, positions of all sequences, a bias at a tied head."""
+    model = planc.model_of(module).model
+    assert model.parameters == sum(p.numel() for p in module.parameters())
+    roles, why = on_a_share(module, roles_of_module(module), 2)
+    assert why == ""
+    assert roles.blocks[0].attention.whole == (("hd",) if isinstance(module, foreign_layers.WithLayers) else ())
+
+
+def test_parts_that_are_called_one_by_one_are_refused_with_their_line() -> None:
+    with pytest.raises(planc.PlanError, match=r"foreign/c\.py:125: the parts of stack\.l0 are called one by one"):
+        planc.model_of(c.build())
+
+
+class Squared(nn.Module):
+    """A module that does more than the product with its weight."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.randn(width, 4 * width))
+
+    def forward(self, x: Any) -> Any:
+        return (x @ self.w).relu().square()
+
+
+class OneWeight(Strange):
+    def __init__(self) -> None:
+        super().__init__()
+        for storey in self.tower:
+            storey.wide = Squared(32)
+
+
+def test_code_around_a_bare_weight_goes_on_running() -> None:
+    """Where a linear layer of torch stood in for the whole module, the activation was lost without a word."""
+    module, tokens = OneWeight(), torch.arange(16).view(2, 8)
+    expected = module(tokens)
+    bound = Bound(module, roles_of_module(module), 8)
+    assert torch.allclose(bound(tokens), expected, atol=1e-6)
+
+
 def test_code_that_is_named_runs_when_it_is_allowed_and_its_graph_is_kept(tmp_path: Path) -> None:
     plan = plan_in(tmp_path, 'code "tests.cuda.test_traced:strange"')
     with pytest.raises(planc.PlanError, match="E0118"):
@@ -223,7 +267,7 @@ def test_code_that_views_a_share_as_all_heads_is_refused(monkeypatch: pytest.Mon
     """Such a view has as many numbers, and mixes tokens with heads: nothing fails, and every loss is wrong."""
     model = Strange(width=64, heads=8)
     assert refusal(model, roles_of_module(model), 2) == ""
-    monkeypatch.setattr("planc.backends.cuda.runtime.traced.bind.NOT_OF_ALL_HEADS", ("heads",))
+    monkeypatch.setattr("planc.backends.cuda.runtime.traced.bind_block.NOT_OF_ALL_HEADS", ("heads",))
     assert "test_traced.py:" in refusal(model, roles_of_module(model), 2)
 
 

@@ -14,7 +14,9 @@ WORKER = Path(__file__).with_name("traced_worker.py")
 BUDGET = 1e-5
 CASES: dict[str, tuple[str, ...]] = {
     "sp": (
+        "a",
         "arcee",
+        "c_layers",
         "cohere",
         "falcon",
         "gemma2",
@@ -28,12 +30,13 @@ CASES: dict[str, tuple[str, ...]] = {
         "smollm3",
     ),
     "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
+    "halves": ("b",),
     "ep": ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
     "heads": ("mixtral",),
     "fsdp": ("bloom", "olmo2"),
 }
 """Families by layout: those with learned positions or biases do not divide the sequence, those that norm all heads
-together or have ALiBi no heads; `own` is a module of no family."""
+together or have ALiBi no heads; `own`, `a`, `b` and `c_layers` are modules of no family."""
 
 
 @pytest.mark.launch

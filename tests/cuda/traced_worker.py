@@ -10,6 +10,7 @@ import json
 import sys
 import tempfile
 import traceback
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 import planc
 from planc.backends.cuda.runtime.traced.bind import logits_of
 from planc.trainer.run.launch import leave
+from tests.cuda import foreign_layers
 from tests.cuda.families import config_of, model_on
 from tests.cuda.test_traced import Strange
 
@@ -36,7 +38,12 @@ EP = (
     "store params, grads, optimizer over fsdp, ep",
     "use ep over ep",
 )
-LAYOUTS = {"ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": ("fsdp 4", "use fsdp over fsdp")}
+HALVES = (*TP[:2], "shard heads, ffn over tp")
+LAYOUTS = {"halves": HALVES, "ep": EP, "tp": TP, "heads": HEADS, "sp": SP, "fsdp": ("fsdp 4", "use fsdp over fsdp")}
+
+
+FOREIGN = {"a": 112, "b": 96}
+"""Modules of someone who has not read how they are read, with the width of their vocabulary."""
 
 
 def plan_in(folder: Path, model: Any, layout: str) -> Path:
@@ -49,11 +56,23 @@ def plan_in(folder: Path, model: Any, layout: str) -> Path:
     return path
 
 
+def built(family: str) -> tuple[Any, int]:
+    """The whole module of a family of transformers, or one of its author's own, and the width of its vocabulary."""
+    if family == "own":
+        return Strange(width=64, heads=8), 50
+    if family in FOREIGN:
+        return import_module(f"tests.cuda.foreign.{family}").build(), FOREIGN[family]
+    if family == "c_layers":
+        return foreign_layers.build(), VOCAB
+    return model_on("cpu", config_of(family)), VOCAB
+
+
 def compared(family: str, layout: str) -> dict[str, Any]:
     """Three steps of the divided model beside the whole one's, on the same batches."""
     torch.manual_seed(0)
-    whole: Any = Strange(width=64, heads=8).eval() if family == "own" else model_on("cpu", config_of(family)).eval()
-    more = {} if family == "own" else {"use_cache": False}
+    whole, vocab = built(family)
+    whole.eval()
+    more = {"use_cache": False} if hasattr(whole, "config") else {}
     model = copy.deepcopy(whole)
     with tempfile.TemporaryDirectory() as folder:
         program = planc.lower(plan_in(Path(folder), whole, layout))
@@ -66,7 +85,7 @@ def compared(family: str, layout: str) -> dict[str, Any]:
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (whole, divided)]
     apart = []
     for _ in range(STEPS):
-        tokens = torch.randint(0, 50 if family == "own" else VOCAB, (SEQUENCES, TOKENS + 1))
+        tokens = torch.randint(0, vocab, (SEQUENCES, TOKENS + 1))
         inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         for optimizer in optimizers:
             optimizer.zero_grad()

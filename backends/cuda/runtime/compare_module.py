@@ -9,12 +9,13 @@ from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from planc.backends.cuda.runtime.traced.bind import Bound, common_path
+from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind_block import common_path
 from planc.backends.cuda.runtime.traced.bind_experts import activation_of, experts_path
 from planc.backends.cuda.runtime.traced.names import names_of
 from planc.backends.cuda.runtime.traced.read import roles_of_module
 from planc.backends.cuda.runtime.traced.roles import Experts, FeedForward, Roles, UnknownError
-from planc.backends.cuda.runtime.traced.share import refusal
+from planc.backends.cuda.runtime.traced.share import on_a_share
 from planc.diag import Diagnostic, PlanError
 from planc.ir.model import LORA_A, LORA_B
 
@@ -54,14 +55,20 @@ def named(model: Any, program: Program) -> Any:
             raise PlanError([replace(d, span=span) for d in error.diagnostics]) from None
     wrong = list(differences(model, plan.model, roles))
     if not wrong and roles is not None:
-        wrong = list(_undivided(model, program, roles))
+        if (heads := _ranks_of_heads(program)) > 1 and not any(b.attention.latent for b in roles.blocks):
+            roles, why = on_a_share(model, roles, heads)
+            wrong = [why] if why else []
+        wrong += list(_undivided(model, program, roles))
     if wrong:
         shown = "; ".join(wrong[:MOST_SHOWN])
         more = f"; and {len(wrong) - MOST_SHOWN} more" if len(wrong) > MOST_SHOWN else ""
         message = f"{type(model).__name__} is not {plan.model.name}, the plan's model: {shown}{more}"
         advice = 'its own config, saved beside the plan, is read by `model from transformers "config.json"`'
         raise PlanError([Diagnostic("E1205", message, span, help=advice)])
-    return model if roles is None else Bound(model, roles, plan.batch.sequence_tokens)
+    try:
+        return model if roles is None else Bound(model, roles, plan.batch.sequence_tokens)
+    except UnknownError as error:
+        raise PlanError([Diagnostic("E1207", f"{type(model).__name__}: {error}", span)]) from None
 
 
 def has_our_names(model: Any) -> bool:
@@ -69,24 +76,29 @@ def has_our_names(model: Any) -> bool:
     return any(name == "tok_embeddings.weight" for name, _ in model.named_parameters())
 
 
+def _ranks_of_heads(program: Program) -> int:
+    """Number of ranks that share the heads of attention."""
+    plan = program.plan
+    axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
+    return prod(plan.mesh.every[axis].size for axis in axes)
+
+
 def _undivided(model: Any, program: Program, roles: Roles) -> Iterator[str]:
     """Parts that the plan divides and this module's code does not let be divided."""
     plan = program.plan
     if re.search(r"[.\"]moe\b", program.text) and (wrong := next(_not_experts(model, roles), "")):
         yield wrong
-    axes = {axis for s in plan.shards if s.dim == "heads" for axis in s.axes}
-    heads = prod(plan.mesh.every[axis].size for axis in axes)
     if any(b.attention.latent for b in roles.blocks):
         yield "its latents are made by fused layers, which are not cut apart yet"
-    elif heads > 1 and (why := refusal(model, roles, heads)):
-        yield why
     sequence = any(s.dim == "sequence" for s in plan.shards)
-    halves = [common_path([b.attention.q.path, b.attention.out.path]) for b in roles.blocks]
+    halves = [common_path([b.attention.q.place, b.attention.out.place]) for b in roles.blocks]
     halves += [
-        common_path([s.ups[0].path, s.down.path]) for b in roles.blocks if isinstance(s := b.second, FeedForward)
+        common_path([s.ups[0].place, s.down.place]) for b in roles.blocks if isinstance(s := b.second, FeedForward)
     ]
     if sequence and not all(halves):
         yield "the plan divides the sequence, and layers that need it whole lie in the block, in no module of their own"
+    if roles.tied and roles.head.bias and any(s.dim == "vocab" for s in plan.shards):
+        yield f"the plan divides the vocabulary, and {roles.head.bias} is added by a head that is tied to the embedding"
     if sequence and roles.positions:
         yield "the plan divides the sequence, and its learned positions are added to the whole one"
 
@@ -110,7 +122,11 @@ def differences(model: Any, expected: Model, roles: Roles | None = None) -> Iter
 
     `roles` are its parts where its parameters have names of their own.
     """
-    yield from _config_differences(getattr(model, "config", None), expected)
+    config = getattr(model, "config", None)
+    yield from _config_differences(config, expected)
+    tied = getattr(config, "tie_word_embeddings", roles.tied if roles is not None else expected.tied)
+    if bool(tied) != expected.tied:
+        yield f"tie_word_embeddings: {bool(tied)} found, {expected.tied} expected"
     shapes = {n: tuple(p.shape) for n, p in model.named_parameters()}
     names = names_of(roles) if roles is not None else {n: (n,) for n in shapes}
     found = {n: s for n, s in shapes.items() if n in names}
@@ -140,6 +156,8 @@ def _shape_difference(name: str, found: Shape, ours: tuple[str, ...], wanted: Ma
 
 def _same(found: Shape, wanted: Shape, name: str) -> bool:
     """True for the plan's shape, and for one that a class stores the other way round."""
+    if found[: len(found) - len(wanted)] == (1,):  # a table for all sequences
+        return found[1:] == wanted
     return found == wanted or found == wanted[::-1] or (".experts." in name and sorted(found) == sorted(wanted))
 
 
@@ -151,8 +169,6 @@ def _config_differences(config: Any, expected: Model) -> Iterator[str]:
     picked = getattr(config, "num_experts_per_tok", None)
     if expected.top_k and picked is not None and picked != expected.top_k:
         yield f"num_experts_per_tok: {picked} found, {expected.top_k} expected"
-    if (tied := bool(getattr(config, "tie_word_embeddings", False))) != expected.tied:
-        yield f"tie_word_embeddings: {tied} found, {expected.tied} expected"
 
 
 def _wanted(expected: Model) -> dict[str, Shape]:

@@ -27,6 +27,20 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/audit/test_fine_tuning.py::test_a_layout_moves_and_holds_what_was_predicted[heads_64]",
     ),
     Fault(
+        name="a module with one weight is taken for a linear layer, whatever else it does",
+        file="backends/cuda/runtime/traced/flow.py",
+        text="all(c.function in REARRANGING and not c.params for c in others)",
+        planted="True",
+        test="tests/cuda/test_traced.py::test_code_around_a_bare_weight_goes_on_running",
+    ),
+    Fault(
+        name="a number that is by chance that of the heads is divided with them",
+        file="backends/cuda/runtime/traced/share.py",
+        text="if not refusal(model, tried, share):",
+        planted="if False:",
+        test="tests/cuda/test_traced.py::test_modules_of_someone_who_has_not_read_the_matcher[c_layers]",
+    ),
+    Fault(
         name="experts are taken for planc's without comparing what they compute",
         file="backends/cuda/runtime/traced/bind_experts.py",
         text="return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)",
@@ -578,7 +592,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         name="rows of a layer that makes queries, keys and values are taken as one behind the other",
-        file="backends/cuda/runtime/traced/bind.py",
+        file="backends/cuda/runtime/traced/bind_block.py",
         text="self.orders[widths] = torch.tensor(first).argsort()",
         planted="self.orders[widths] = torch.arange(len(first))",
         test="tests/cuda/test_hugging_face.py::test_a_bound_model_is_what_it_was[gpt_neox]",

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from planc.backends.cuda.models import moe
 from planc.backends.cuda.runtime.traced.roles import Experts, Linear
+from planc.backends.cuda.runtime.traced.stand_in import stand_in
 
 TRIED_TOKENS, TRIED_WIDTH, TRIED_EMBED = 12, 8, 16
 TRIED_WITHIN = 1e-4
@@ -82,21 +83,6 @@ class OnTokens:
         return getattr(self.part, name)
 
 
-class _RouterWeight(Tensor):
-    """Stands for a router's weight in its own code: a product with it is that of `layer`."""
-
-    layer: Any
-
-    @classmethod
-    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        own = next((a for a in args if isinstance(a, _RouterWeight)), None)
-        if own is not None and func is F.linear and args[1] is own and args[2:] in ((), (None,)):
-            return own.layer(args[0])
-        if own is not None and getattr(func, "__name__", "") in ("to", "type", "float"):
-            return own
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-
-
 class _Router(nn.Linear):
     """The router's layer, in the dtype of what it is given."""
 
@@ -117,9 +103,7 @@ def router_of(module: nn.Module, linear: Linear) -> nn.Module:
     name = linear.weight.rpartition(".")[2]
     weight: Any = module._parameters.pop(name)
     layer.weight = weight
-    stands = torch.empty((linear.made, 0), device="meta").as_subclass(_RouterWeight)
-    stands.__dict__["layer"] = OnTokens(layer)
-    module.__dict__[name] = stands
+    module.__dict__[name] = stand_in(tuple(weight.shape), layer=OnTokens(layer))
     return layer
 
 

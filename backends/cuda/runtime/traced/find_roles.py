@@ -12,7 +12,7 @@ from itertools import pairwise
 from planc.backends.cuda.runtime.traced.find_attention import attention_of
 from planc.backends.cuda.runtime.traced.find_feed_forward import second_half
 from planc.backends.cuda.runtime.traced.flow import Flow, reached
-from planc.backends.cuda.runtime.traced.record import Record, Run, Shape
+from planc.backends.cuda.runtime.traced.record import Call, Record, Run, Shape
 from planc.backends.cuda.runtime.traced.roles import Block, Roles, UnknownError, params_of
 
 
@@ -23,12 +23,12 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     whole = Run("", -1, record.result, 0, len(record.calls))
     flow = Flow(record, whole, params, "", batch)
     blocks = tuple(_block(record, run, params, batch) for run in layers)
-    table = next((c for c in record.calls if c.function == "embedding"), None)
+    table = next((c for c in record.calls if _is_lookup(c, record, params)), None)
     if table is None:
         raise UnknownError("no embedding of tokens was found")
     vocab, embed = params[table.params[0]]
     before = [c for c in record.calls[: layers[0].begin] if c is not table and c.params]
-    positions = next((p for c in before for p in c.params if len(params[p]) == 2), "")
+    positions = next((p for c in before for p in c.params if _is_of_positions(params[p], embed)), "")
     heads = [n for n in flow.nodes if n.linear and n.linear.made == vocab]
     if not heads:
         raise UnknownError("no linear layer makes logits of the vocabulary's width")
@@ -44,7 +44,7 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
     first = next((n.norm for n in flow.nodes if n.norm and n.outputs[0] in reached(flow, layers[0].taken)), None)
     used |= {n for n, _ in first.params} if first else set()
     rest = tuple((n, s) for n, s in rest if n not in used)
-    shape = params[positions] if positions else ()
+    shape = params[positions][-2:] if positions else ()
     return Roles(
         embedding=table.params[0],
         positions=positions,
@@ -60,7 +60,36 @@ def roles_of(record: Record, params: Mapping[str, Shape], batch: int) -> Roles:
         returns=layers[0].returns,
         in_place=any(c.function == "write" for c in record.calls[layers[0].begin : layers[0].end]),
         embedding_norm=first,
+        raw_table=table.function == "__getitem__",
     )
+
+
+def _without_blocks(record: Record) -> str:
+    """Why there are no blocks, in words."""
+    ran = {run.module for run in record.runs}
+    apart = [r for r in record.runs if r.module.count(".") > 1 and r.module.rpartition(".")[0] not in ran]
+    if not apart:
+        return "no blocks that follow each other were found: a list of modules, each called on the last"
+    group = apart[0].module.rpartition(".")[0]
+    holder = group.rpartition(".")[0]
+    line = next((c.line for c in record.calls[apart[0].end :] if c.module in ("", holder)), record.calls[0].line)
+    return (
+        f"{line}: the parts of {group} are called one by one, and no block as a whole; a block is divided that is a "
+        "module with a forward of its own, in a list"
+    )
+
+
+def _is_lookup(call: Call, record: Record, params: Mapping[str, Shape]) -> bool:
+    """True for rows of a table, found by their numbers."""
+    if call.function != "__getitem__" or len(call.inputs) != 1 or len(call.direct) != 1:
+        return call.function == "embedding"
+    numbers, found = record.shapes[call.inputs[0]], record.shapes[call.outputs[0]]
+    return len(params[call.direct[0]]) == 2 and found == (*numbers, params[call.direct[0]][1])
+
+
+def _is_of_positions(shape: Shape, embed: int) -> bool:
+    """True for a table [L, D], or one for all sequences [1, L, D]."""
+    return shape[-1:] == (embed,) and (len(shape) == 2 or (len(shape) == 3 and shape[0] == 1))
 
 
 def _layer_runs(record: Record) -> list[Run]:
@@ -72,7 +101,7 @@ def _layer_runs(record: Record) -> list[Run]:
             groups.setdefault(prefix, []).append(run)
     chains = [runs for runs in groups.values() if _is_chain(record, runs)]
     if not chains:
-        raise UnknownError("no blocks that follow each other were found: a list of modules, each called on the last")
+        raise UnknownError(_without_blocks(record))
     return max(chains, key=lambda runs: sum(r.end - r.begin for r in runs))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from planc.backends.cuda.runtime.traced.record import Call, Record, Run, Shape
-from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Linear, Norm
+from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, REARRANGING, Linear, Norm
 
 REDUCTIONS = ("rms_norm", "layer_norm", "mean", "var", "norm", "vector_norm", "sum", "group_norm")
 
@@ -80,7 +80,15 @@ class Flow:
             return None
         biases = [p for p in call.params if len(self.params[p]) == 1]
         transposed = call.function != "linear" and stored == (taken, made) and matrices[0] in call.direct
-        return Linear(self._own(matrices[0]), self._own(biases[0]) if biases else "", made, taken, transposed)
+        bias = self._own(biases[0]) if biases else ""
+        return Linear(self._own(matrices[0]), bias, made, taken, transposed, self._is_alone(call, matrices[0]))
+
+    def _is_alone(self, linear: Call, weight: str) -> bool:
+        """True where the module that has `weight` does nothing but this product."""
+        own = weight.rpartition(".")[0]
+        inside = [c for c in self.record.calls if c.module == own or c.module.startswith(f"{own}.")]
+        others = [c for c in inside if c is not linear]
+        return bool(own) and linear.module == own and all(c.function in REARRANGING and not c.params for c in others)
 
     def back(self, value: int, stops: tuple[str, ...]) -> tuple[list[Node], list[Node]]:
         """The nearest nodes of these kinds that `value` is made from, and those passed on the way."""

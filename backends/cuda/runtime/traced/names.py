@@ -27,6 +27,8 @@ def _ends(roles: Roles) -> Iterator[tuple[str, tuple[str, ...]]]:
     yield from _norm(roles.norm, "norm")
     if not roles.tied:
         yield from _linear(roles.head, "output")
+    elif roles.head.bias:
+        yield roles.head.bias, ("output.bias",)
 
 
 def _block(block: Block) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -195,8 +195,8 @@ def _noted(path: str, forward: Callable[..., Any], recorder: _Recorder, *, own: 
         recorder.inside.append(path)
         result: Any
         try:
-            if stub:
-                given = [t for t in _tensors((args, kwargs)) if t.is_floating_point()]
+            given = [t for t in _tensors((args, kwargs)) if t.is_floating_point()]
+            if stub and given:
                 with torch._C.DisableTorchFunction():
                     result = torch.empty_like(given[0])
                 recorder.add("experts", (args, kwargs, own), [result])

@@ -10,6 +10,14 @@ LINEAR = ("linear", "addmm", "matmul", "mm", "__matmul__", "baddbmm", "bmm", "ei
 CORES = ("attention", "scaled_dot_product_attention")
 
 
+REARRANGING = (
+    *("view", "reshape", "split", "chunk", "__getitem__", "transpose", "permute", "flatten", "unflatten", "unsqueeze"),
+    *("squeeze", "expand", "contiguous", "broadcast_to", "expand_as", "unbind", "tensor_split", "narrow", "select"),
+    *("movedim", "swapaxes", "repeat_interleave"),
+)
+"""Functions that put numbers elsewhere and change none."""
+
+
 class UnknownError(ValueError):
     """A part of the model that has no place in an op graph; in words for the user, with the line of the source."""
 
@@ -32,11 +40,18 @@ class Linear:
     taken: int
     transposed: bool = False
     """True for a weight stored as [in, out]."""
+    alone: bool = True
+    """True where its module does nothing else."""
 
     @property
     def path(self) -> str:
         """The module that holds the weight."""
         return self.weight.rpartition(".")[0]
+
+    @property
+    def place(self) -> str:
+        """The path of what is a layer: its module, or the weight alone in a module that does more."""
+        return self.path if self.alone else self.weight
 
 
 @dataclass(frozen=True)
@@ -78,6 +93,8 @@ class Attention:
     """Where it is there, `q` goes down to the latent, or makes the queries itself."""
     before: Norm | None = None
     after: Norm | None = None
+    whole: tuple[str, ...] = ()
+    """Attributes of its code that have a number of heads' value by chance, and stay as they are on a share of them."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +159,8 @@ class Roles:
     in_place: bool = False
     """True where the code of a block changes tensors in place."""
     embedding_norm: Norm | None = None
+    raw_table: bool = False
+    """True where rows of the embedding are taken by number, and no module finds them."""
 
 
 def params_of(part: object) -> set[str]:

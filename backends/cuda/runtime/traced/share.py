@@ -3,15 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import torch
 from torch import nn
 
-from planc.backends.cuda.runtime.traced.bind import Bound, common_path, localise
+from planc.backends.cuda.runtime.traced.bind import Bound
+from planc.backends.cuda.runtime.traced.bind_block import common_path, localise
 from planc.backends.cuda.runtime.traced.read import SEQUENCES, TOKENS, place, roles_of_module, without_weights
 from planc.backends.cuda.runtime.traced.record import Record, record
 from planc.backends.cuda.runtime.traced.roles import CORES, LINEAR, Attention, Roles
+
+MOST_UNSURE = 3
+"""As many attributes at a time are tried as widths."""
+
+
+def on_a_share(model: nn.Module, roles: Roles, share: int) -> tuple[Roles, str]:
+    """`roles` for one of `share` parts of the heads, and why the attention takes none, in words; "" where it does.
+
+    Attributes that have the value of a number of heads and of a head's width too are tried as either.
+    """
+    why = refusal(model, roles, share)
+    a = roles.blocks[0].attention
+    holder = model.get_submodule(f"{roles.layers}.0").get_submodule(common_path([a.q.place, a.out.place]))
+    both = [n for n, v in vars(holder).items() if type(v) is int and v == a.head_dim]
+    for number in range(1, min(len(both), MOST_UNSURE) + 1) if why else ():
+        for names in combinations(both, number):
+            blocks = (replace(b, attention=replace(b.attention, whole=names)) for b in roles.blocks)
+            tried = replace(roles, blocks=tuple(blocks))
+            if not refusal(model, tried, share):
+                return tried, ""
+    return roles, why
 
 
 def refusal(model: nn.Module, roles: Roles, share: int) -> str:
@@ -38,14 +62,16 @@ def _same_order(model: nn.Module, roles: Roles, share: int) -> bool:
         block = own.get_submodule(f"{roles.layers}.{number}")
         for layer, width, dim in ((a.q, a.q.made // share, 0), (a.out, a.out.taken // share, 1)):
             module: Any = block.get_submodule(layer.path)
+            weight, bias = (n.rpartition(".")[2] for n in (layer.weight, layer.bias))
             shape = [layer.made, layer.taken]
             shape[dim] = width
-            module.weight = nn.Parameter(torch.empty(shape[::-1] if layer.transposed else shape, device="meta"))
+            stored = shape[::-1] if layer.transposed else shape
+            setattr(module, weight, nn.Parameter(torch.empty(stored, device="meta")))
             if layer.bias and dim == 0:
-                module.bias = nn.Parameter(torch.empty(width, device="meta"))
+                setattr(module, bias, nn.Parameter(torch.empty(width, device="meta")))
             if hasattr(module, "nf") and dim == 0:  # a layer that shapes its output by an attribute
                 module.nf = width
-        path = common_path([a.q.path, a.out.path])
+        path = common_path([a.q.place, a.out.place])
         localise(block.get_submodule(path), a, share)
     found = roles_of_module(own).blocks[0].attention.rows
     rows = roles.blocks[0].attention.rows

@@ -10,15 +10,7 @@ import torch
 
 from planc.backends.cuda.runtime.traced.flow import Flow, Node
 from planc.backends.cuda.runtime.traced.record import Numbered
-from planc.backends.cuda.runtime.traced.roles import UnknownError
-
-REARRANGING = (
-    *("view", "reshape", "split", "chunk", "__getitem__", "transpose", "permute", "flatten", "unflatten", "unsqueeze"),
-    *("squeeze", "expand", "contiguous", "broadcast_to", "expand_as", "unbind", "tensor_split", "narrow", "select"),
-    *("movedim", "swapaxes", "repeat_interleave"),
-)
-"""Functions that put numbers elsewhere and change none."""
-
+from planc.backends.cuda.runtime.traced.roles import REARRANGING, UnknownError
 
 SAME = ("to", "type_as", "float", "clone", "dropout", "detach", "type")
 
