@@ -18,8 +18,12 @@ def setup_of(plan: Plan) -> TrainingSetup:
     """The degrees of parallelism, batch and precision that `plan` says.
 
     It is what the plan says only if a plan written from it is the same (`planc.interop.effective`): sentences without a
-    place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses.
+    place in a setup, such as `override`, are not in it. Raises CannotSayError where the axes have other uses, and for a
+    part of the model that is not trained.
     """
+    for verb, said in (("freeze", plan.freeze), ("lora", plan.lora)):
+        if said is not None:
+            raise CannotSayError("planc writes no other system's settings for what is trained", verb)
     framework, plan = plan.framework, as_own_program(plan)
     roles = _roles(plan)
     size = {role: plan.mesh.size(*axes) for role, axes in roles.items()}

@@ -124,6 +124,8 @@ def test_megatron_says_its_own_layouts(layout: str, tmp_path: Path) -> None:
         ("gather params per microbatch", 7),
         ("offload params to host", 7),
         ("compile blocks", 7),
+        ("freeze embedding", 7),
+        ("lora rank 4 on heads", 7),
     ],
 )
 def test_a_sentence_that_megatron_has_not_is_refused_by_its_line(sentence: str, line: int, tmp_path: Path) -> None:

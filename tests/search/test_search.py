@@ -59,6 +59,8 @@ SPACES = {
     "batch": DENSE.replace("32 x", "? x") + "mesh fsdp ? > tp ?\n" + LAYOUT,
     "overlapped": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "overlap tp as async_matmul\n",
     "gathered_once": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "gather params per step\n",
+    "lora": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "lora rank 16 on heads\nrecompute ?\n",
+    "frozen": DENSE + "mesh fsdp ? > tp ?\n" + LAYOUT + "freeze model except head\n",
     "cp": DENSE + "mesh fsdp ? > cp ?\nuse fsdp over fsdp\nuse cp over cp\n",
     "hsdp": DENSE + "mesh replica ? > fsdp ?\nuse ? over replica, fsdp\n",
     "nodes": DENSE.replace("1 x h100", "4 x h100") + "mesh fsdp ? > tp ?\n" + LAYOUT,

@@ -27,6 +27,12 @@ def test_a_pipeline_is_refused_by_its_sentence() -> None:
         lower_plan(check_plan(of.plan), "xla")
 
 
+@pytest.mark.parametrize("sentence", ["freeze embedding", "lora rank 4 on heads"])
+def test_fine_tuning_is_refused_by_its_sentence(sentence: str) -> None:
+    (found,) = refusals(propagated(plan_of("tuned", "fsdp 4", FSDP, sentence)))
+    assert found.code == "E0901" and sentence in found.message
+
+
 PIPE = ("pp 2 > fsdp 2", FSDP)
 
 
