@@ -16,6 +16,8 @@ from tests.cuda.families import config_of
 
 pytest.importorskip("transformers")
 PEAK_WITHIN = 0.05
+FASTEST = ("gpt2:tp", "gemma:sp")
+"""Biases beside divided weights, and an embedding with code of its own."""
 
 
 def moves_what_was_predicted(case: str) -> None:
@@ -28,8 +30,7 @@ def moves_what_was_predicted(case: str) -> None:
 
 
 @pytest.mark.launch
-@pytest.mark.long
-@pytest.mark.parametrize("case", QUICK)
+@pytest.mark.parametrize("case", [c if c in FASTEST else pytest.param(c, marks=pytest.mark.long) for c in QUICK])
 def test_a_class_moves_what_was_predicted(case: str) -> None:
     moves_what_was_predicted(case)
 
