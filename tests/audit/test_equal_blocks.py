@@ -34,7 +34,7 @@ def test_counted_blocks_are_as_if_they_had_run(name: str) -> None:
     plan = plan_of(name, *said, batch="16 x 24 tokens microbatch 1", model=DEEP.format(layers))
     program = lower_plan(check_plan(plan), "cuda", version="installed")
     with ProcessPoolExecutor(2, mp_context=pool._context(), max_tasks_per_child=1) as workers:
-        short, whole = (workers.submit(pool._trace, program, 0, run_all).result() for run_all in (False, True))
+        short, whole = (workers.submit(pool._trace, program, 0, whole=run_all).result() for run_all in (False, True))
     assert short.counted_blocks > 0 and whole.counted_blocks == 0
     assert short.totals == whole.totals
     assert short.peak_bytes == whole.peak_bytes
