@@ -69,7 +69,7 @@ class Core:
 
     def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
         """Adds to `loads` the bytes that flows of `amounts` leave on the first arc of each bundle."""
-        for target, sources in by_target(amounts).items():
+        for target, sources in _by_target(amounts).items():
             if len(sources) > FEW:
                 self._push(target, sources, loads)
                 continue
@@ -114,7 +114,7 @@ class Core:
                     below[w] = below.get(w, 0.0) + part
 
 
-def by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, float]]:
+def _by_target(amounts: Mapping[tuple[int, int], float]) -> dict[int, dict[int, float]]:
     """The bytes of `amounts` from each source, for each target."""
     found: dict[int, dict[int, float]] = defaultdict(dict)
     for (u, v), amount in amounts.items():
@@ -161,7 +161,7 @@ class Grid:
     def push(self, amounts: Mapping[tuple[int, int], float], loads: dict[Arc, float]) -> None:
         """Adds to `loads` the bytes that flows of `amounts` leave on each arc."""
         arcs = self._arcs
-        for target, sources in by_target(amounts).items():
+        for target, sources in _by_target(amounts).items():
             place = self._place[target]
             seen = frozenset((self._apart(u, place), amount) for u, amount in sources.items())
             if (hops := self._patterns.get(seen)) is None:
