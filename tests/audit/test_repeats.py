@@ -31,7 +31,8 @@ def test_counted_microbatches_are_as_if_they_had_run(stage: int) -> None:
     program = _program("1f1b")
     assert program.plan.microbatches == 8
     with ProcessPoolExecutor(2, mp_context=pool._context(), max_tasks_per_child=1) as workers:
-        short, whole = (workers.submit(pool._trace, program, stage, whole=run_all).result() for run_all in (False, True))
+        traced = [workers.submit(pool._trace, program, stage, whole=run_all) for run_all in (False, True)]
+        short, whole = (one.result() for one in traced)
     assert (short.counted, whole.counted) == ((3, 4, 5, 6), ())
     assert short.totals == whole.totals and short.totals["send_recv", "pp", "fp32"].count == 8
     assert short.peak_bytes == whole.peak_bytes == pytest.approx(predicted_bytes(program.sharded)[stage], PEAK_WITHIN)
