@@ -50,7 +50,7 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def trace(program: Program, stage: int, *, whole: bool = False, source: Source = None) -> Traced:
     """A step of the first rank of a pipeline stage: its collectives and its peak memory.
 
-    What runs in the program is the plan's model, or the module of `source` where its op graph was read from code. The
+    The program runs the plan's model, or the module of `source` where its op graph was read from code. The
     optimizer has its state before the step that is traced. No process group may be initialised. Microbatches and
     blocks that repeat others are counted, unless the `whole` step is to run.
 
