@@ -105,10 +105,10 @@ def compared(name: str) -> dict[str, Any]:
 
     modules: list[nn.Module] = divided if isinstance(divided, list) else [divided]
     found = {name: p for module in modules for name, p in module.named_parameters()}
-    names = {_bound_name(n, ours): whole.get_parameter(n) for n, ours in names_of(roles_of_module(whole)).items()}
-    here = [n for n in names if n in found]
-    assert set(found) <= set(names) and all(names[n].grad.abs().max() > 0 for n in here)
-    gradient = max(_apart(found[n], names[n]) for n in here)
+    expected_of = _gradients_of(whole)
+    here = [n for n in expected_of if n in found]
+    assert set(found) <= set(expected_of) and all(expected_of[n].abs().max() > 0 for n in here)
+    gradient = max(_apart(found[n], expected_of[n]) for n in here)
     called = 0.0
     if not isinstance(divided, list):
         found_loss = divided(input_ids=inputs[rows], labels=inputs[rows]).loss.detach()
@@ -117,20 +117,25 @@ def compared(name: str) -> dict[str, Any]:
         "loss": abs(loss.item() - expected.item()) / expected.item(),
         "gradient": gradient,
         "called": called,
-        "parameters": [len(here), len(names)],
+        "parameters": [len(here), len(expected_of)],
     }
 
 
-def _bound_name(theirs: str, ours: tuple[str, ...]) -> str:
-    """The name of a parameter in the bound model; those of experts stay in their class's module."""
-    return theirs.removeprefix("model.") if ".moe." in ours[0] else ours[0]
+def _gradients_of(whole: nn.Module) -> dict[str, Tensor]:
+    """The undivided model's gradients by the names of the bound one; what a weight holds side by side, apart."""
+    found: dict[str, Tensor] = {}
+    for theirs, ours in names_of(roles_of_module(whole)).items():
+        grad = whole.get_parameter(theirs).grad
+        assert grad is not None, theirs
+        found |= dict(zip(ours, grad.chunk(len(ours), dim=1 if grad.dim() == 3 else 0), strict=True))
+    return found
 
 
 def _apart(found: Tensor, expected: Tensor) -> float:
-    """The largest difference of two gradients, against the largest element."""
-    assert found.grad is not None and expected.grad is not None
+    """The largest difference of a parameter's gradient from `expected`, against the largest element of that."""
+    assert found.grad is not None
     whole = found.grad.full_tensor() if isinstance(found.grad, DTensor) else found.grad
-    return ((whole - expected.grad).abs().max() / expected.grad.abs().max()).item()
+    return ((whole - expected).abs().max() / expected.abs().max()).item()
 
 
 def main() -> None:
