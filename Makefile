@@ -17,7 +17,7 @@ VERSIONS := .venv-versions
 ENDS := $(VERSIONS)/torch-2.11/.ready $(VERSIONS)/torch-2.15/.ready $(VERSIONS)/jax-0.11/.ready
 OTHERS := $(VERSIONS)/torch-2.12/.ready $(VERSIONS)/torch-2.14/.ready
 
-.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals by-hand crosscheck torch-xla versions other-torches ends calibrated clean
+.PHONY: accelerator help demo test long check all lint mutants fuzz random faults nth-call memory kills presets topologies grammar goldens hooks later-pythons docs docs-site lock sbom advisories pages playground packages audit audit-modules audit-stages audit-tpu parity refusals shares by-hand crosscheck torch-xla versions other-torches ends calibrated clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -101,6 +101,9 @@ parity: $(READY) ## train every layout of both stacks beside one process, and wr
 
 refusals: $(READY) ## check and lower the combinations that users write for both targets, and write docs/measured/refusals.md
 	@$(BIN)/python tests/refusals/run.py
+
+shares: $(READY) ## the share of plans (field, presets, 100 random ones) that cuda takes and xla refuses, by reason
+	@$(BIN)/python tests/refusals/shares.py
 
 crosscheck: $(READY) $(TORCH_XLA)/.ready ## three runtimes, 100 steps in fp32 and bf16, and write docs/measured/crosscheck.md (10 minutes)
 	@$(BIN)/python -m tests.torch_xla.three
