@@ -103,8 +103,11 @@ def _composed(name: str, words: set[str]) -> bool:
 
 
 def _words(function: Any, seen: set[int]) -> Iterator[str]:
-    """The texts in a function's code and in that of the functions that it calls."""
-    if not isinstance(function, FunctionType) or id(function) in seen:
+    """The texts in a function's code and in that of planc's functions that it calls.
+
+    Others hold what has been called before: `re` keeps every pattern that a process has used.
+    """
+    if not isinstance(function, FunctionType) or id(function) in seen or not function.__module__.startswith("planc."):
         return
     seen.add(id(function))
     for code in _codes(function.__code__):
