@@ -149,14 +149,14 @@ class Worker:
         labels: tuple[str, ...] = ()
         failure = trace = ""
         try:
-            signal.setitimer(signal.ITIMER_PROF, self.limits.cpu_s)
+            signal.setitimer(signal.ITIMER_VIRTUAL, self.limits.cpu_s)
             made = self.kind.make(seed, index) if data is None else data
             labels = self.kind.run(made, folder, index)
         except (Exception, HangError) as error:
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
             failure, trace = _signature(error), "".join(traceback.format_exception(error)[-40:])
         finally:
-            signal.setitimer(signal.ITIMER_PROF, 0)
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
         self._place[:] = PLACE.pack(-1)
         _emptied(folder)
         return Outcome(index, labels, time.process_time() - began, failure, trace)
@@ -169,7 +169,7 @@ def _become(memory_bytes: int) -> None:
     gc.set_threshold(20_000, 20, 20)
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.signal(signal.SIGPROF, _too_long)
+    signal.signal(signal.SIGVTALRM, _too_long)
 
 
 def _too_long(_signal: int, _frame: FrameType | None) -> None:
