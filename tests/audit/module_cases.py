@@ -47,17 +47,17 @@ FAMILIES: dict[str, tuple[str, ...]] = {
     "sp": (
         *("arcee", "cohere", "cohere2", "cwm", "ernie4_5", "exaone4", "falcon", "gemma", "gemma2", "gemma3_text"),
         *("glm", "glm4", "granite", "helium", "hunyuan_v1_dense", "llama", "ministral", "mistral", "nemotron"),
-        *("olmo", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "vaultgemma"),
+        *("olmo", "olmo2", "olmo3", "phi3", "qwen2", "qwen3", "seed_oss", "smollm3", "stablelm", "vaultgemma"),
     ),
     "tp": (
         *("biogpt", "gpt2", "gpt_neo", "gpt_neox", "gptj", "jais2", "opt", "persimmon", "phi", "starcoder2", "xglm"),
     ),
-    "heads": ("granitemoe", "mixtral", "qwen3_moe"),
+    "heads": ("granitemoe", "minimax_m2", "mixtral", "olmoe", "qwen3_moe"),
     "ep": (
         *("glm4_moe", "granitemoe", "granitemoeshared", "hunyuan_v1_moe", "minimax_m2", "mixtral", "olmoe", "phimoe"),
         *("qwen2_moe", "qwen3_moe", "solar_open"),
     ),
-    "fsdp": ("bloom", "codegen", "olmo2", "olmo3"),
+    "fsdp": ("bloom", "codegen"),
 }
 CASES = tuple(f"{family}:{layout}" for layout, families in FAMILIES.items() for family in families)
 QUICK = ("gemma:sp", "gpt2:tp", "qwen2_moe:ep")
@@ -65,7 +65,16 @@ QUICK = ("gemma:sp", "gpt2:tp", "qwen2_moe:ep")
 NEAR = (
     *("arcee:sp", "cwm:sp", "ernie4_5:sp", "gemma:sp", "glm:sp", "granite:sp", "llama:sp", "ministral:sp"),
     *("mistral:sp", "nemotron:sp", "olmo:sp", "qwen2:sp", "seed_oss:sp", "smollm3:sp", "stablelm:sp", "gpt_neox:tp"),
-    *("jais2:tp", "opt:tp", "persimmon:tp", "starcoder2:tp", "granitemoe:heads", "mixtral:heads", "granitemoe:ep"),
+    *(
+        "jais2:tp",
+        "opt:tp",
+        "persimmon:tp",
+        "starcoder2:tp",
+        "granitemoe:heads",
+        "mixtral:heads",
+        "olmoe:heads",
+        "granitemoe:ep",
+    ),
     *("granitemoeshared:ep", "mixtral:ep", "qwen2_moe:ep"),
 )
 """Those whose peak is predicted within 5 %."""

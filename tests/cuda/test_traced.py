@@ -250,7 +250,7 @@ def refuse_mistakes(plain: dict[str, Any]) -> None:
     ("family", "words"),
     [
         ("bloom", "modeling_bloom.py:"),  # ALiBi for all heads
-        ("olmo2", "modeling_olmo2.py:"),  # one norm over all heads
+        ("olmo2", ""),  # one norm over all heads, which a program gathers
         ("codegen", "attn.qkv_proj.weight"),  # rows in four parts, whatever the number of heads
         ("gpt2", ""),
         ("phi3", ""),

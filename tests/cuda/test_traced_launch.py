@@ -25,6 +25,7 @@ CASES: dict[str, tuple[str, ...]] = {
         "granite",
         "llama",
         "mistral",
+        "olmo2",
         "phi3",
         "qwen2_moe",
         "smollm3",
@@ -32,11 +33,10 @@ CASES: dict[str, tuple[str, ...]] = {
     "tp": ("gpt2", "gpt_neox", "gptj", "opt", "own", "phi", "qwen2", "starcoder2"),
     "halves": ("b",),
     "ep": ("granitemoe", "mixtral", "olmoe", "qwen2_moe", "qwen3_moe"),
-    "heads": ("mixtral",),
-    "fsdp": ("bloom", "olmo2"),
+    "heads": ("mixtral", "olmoe"),
+    "fsdp": ("bloom",),
 }
-"""Families by layout: those with learned positions or biases do not divide the sequence, those that norm all heads
-together or have ALiBi no heads; `own`, `a`, `b` and `c_layers` are modules of no family."""
+"""Families by layout: those with learned positions or biases do not divide the sequence, those with ALiBi no heads; `own`, `a`, `b` and `c_layers` are modules of no family."""
 
 
 @pytest.mark.launch

@@ -41,6 +41,13 @@ FAULTS: tuple[Fault, ...] = (
         test="tests/cuda/test_traced.py::test_modules_of_someone_who_has_not_read_the_matcher[c_layers]",
     ),
     Fault(
+        name="a norm over all heads is tried on a share of them",
+        file="backends/cuda/runtime/traced/share.py",
+        text="if norm is not None and norm.over_all(heads, a.head_dim):",
+        planted="if False:",
+        test="tests/cuda/test_traced.py::test_a_share_of_the_heads_is_tried_before_it_is_trained[olmo2-]",
+    ),
+    Fault(
         name="experts are taken for planc's without comparing what they compute",
         file="backends/cuda/runtime/traced/bind_experts.py",
         text="return torch.allclose(found, expected, rtol=TRIED_WITHIN, atol=TRIED_WITHIN)",

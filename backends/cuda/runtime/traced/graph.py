@@ -297,5 +297,5 @@ def _head_norm(letter: str, norm: Norm, a: Attention, source: str, target: Tenso
             raise UnknownError(f"{path} fits neither a head nor all heads")
         param = Param(name=f"{module}.{word}", shape_dims=shapes[shape], section="", decay=False)
         found.append(replace(param, init="ones") if word == "weight" else param)
-        over = (heads, "head_dim") if shape == (number * a.head_dim,) and number > 1 else over
+        over = (heads, "head_dim") if norm.over_all(number, a.head_dim) else over
     return norm_with(f"attention.{letter}_norm", module, source, target, tuple(found), over=over)

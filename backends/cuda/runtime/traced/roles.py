@@ -29,6 +29,10 @@ class Norm:
     path: str
     params: tuple[tuple[str, Shape], ...]
 
+    def over_all(self, heads: int, head_dim: int) -> bool:
+        """True for a norm over `heads` heads together, of `head_dim` numbers each."""
+        return heads > 1 and any(shape == (heads * head_dim,) for _, shape in self.params)
+
 
 @dataclass(frozen=True)
 class Linear:

@@ -43,6 +43,7 @@ def refusal(model: nn.Module, roles: Roles, share: int) -> str:
     bound = Bound(without_weights(model).eval(), roles, TOKENS)
     for block, role in zip(bound.layers.values(), roles.blocks, strict=True):
         _narrow(block.get_submodule("attention"), role.attention, share)
+        _gather_norms(block.get_submodule("attention"), role.attention, share)
     tokens = torch.zeros(SEQUENCES, TOKENS, dtype=torch.long, device="meta")
     try:
         made = record(bound, bound, tokens)
@@ -89,6 +90,15 @@ def _narrow(attention: nn.Module, a: Attention, share: int) -> None:
         whole.weight = nn.Parameter(torch.empty(made, taken, device="meta"))
         if whole.bias is not None:
             whole.bias = nn.Parameter(torch.empty(made, device="meta"))
+
+
+def _gather_norms(attention: nn.Module, a: Attention, share: int) -> None:
+    """Norms over all heads together take those of all ranks, and leave this rank's, as a program has them do."""
+    for name, norm, heads in (("q_norm", a.q_norm, a.heads), ("k_norm", a.k_norm, a.kv_heads)):
+        if norm is not None and norm.over_all(heads, a.head_dim):
+            module = attention.get_submodule(name)
+            module.register_forward_pre_hook(lambda _, given: (torch.cat([given[0]] * share, dim=-1), *given[1:]))
+            module.register_forward_hook(lambda _, given, made: made[..., : made.shape[-1] // share])
 
 
 def _wrong(made: Record, a: Attention, share: int) -> Iterator[str]:
