@@ -36,7 +36,8 @@ CASES: dict[str, tuple[str, ...]] = {
     "heads": ("mixtral", "olmoe"),
     "fsdp": ("bloom",),
 }
-"""Families by layout: those with learned positions or biases do not divide the sequence, those with ALiBi no heads; `own`, `a`, `b` and `c_layers` are modules of no family."""
+"""Families by layout: those with learned positions or biases do not divide the sequence, those with ALiBi no heads;
+`own`, `a`, `b` and `c_layers` are modules of no family."""
 
 
 @pytest.mark.launch
